@@ -1,0 +1,1 @@
+"""The decoder's caches: one file a store, `base` with the protocols they share."""

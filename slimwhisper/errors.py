@@ -1,0 +1,33 @@
+"""The exceptions that users meet. Each carries one line: what is wrong, with which file, what would work.
+
+    SlimWhisperError
+    ├── AudioError        a recording cannot be read (missing, no audio, truncated, not audio)
+    ├── CheckpointError   a model cannot be found, downloaded or loaded
+    ├── CacheError        a cache form is not exact for this checkpoint, and `strict_cache` was asked for
+    ├── OptionError       an option has a value that cannot work (also a ValueError)
+    └── OutputError       a result cannot be written
+"""
+
+
+class SlimWhisperError(Exception):
+    """Base of every error that this package raises on purpose."""
+
+
+class AudioError(SlimWhisperError):
+    """A recording cannot be read."""
+
+
+class CheckpointError(SlimWhisperError):
+    """A model cannot be found, downloaded or loaded."""
+
+
+class CacheError(SlimWhisperError):
+    """A cache form is not exact for this checkpoint in this dtype."""
+
+
+class OptionError(SlimWhisperError, ValueError):
+    """An option has a value that cannot work."""
+
+
+class OutputError(SlimWhisperError):
+    """A result cannot be written."""
