@@ -1,1 +1,1 @@
-"""Whisper speech-to-text whose decoder keeps a several times smaller cache, with the same transcripts."""
+"""Whisper speech-to-text with a decoder cache several times smaller and the same transcripts."""

@@ -1,11 +1,11 @@
-"""The exceptions that users meet. Each carries one line: what is wrong, with which file, what would work.
+"""The exceptions that users meet, each with one line: what is wrong, where, what would work.
 
-    SlimWhisperError
-    ├── AudioError        a recording cannot be read (missing, no audio, truncated, not audio)
-    ├── CheckpointError   a model cannot be found, downloaded or loaded
-    ├── CacheError        a cache form is not exact for this checkpoint, and `strict_cache` was asked for
-    ├── OptionError       an option has a value that cannot work (also a ValueError)
-    └── OutputError       a result cannot be written
+SlimWhisperError
+├── AudioError        a recording cannot be read (missing, no audio, truncated, not audio)
+├── CheckpointError   a model cannot be found, downloaded or loaded
+├── CacheError        a cache form is not exact for this checkpoint (`strict_cache`)
+├── OptionError       an option has a value that cannot work (also a ValueError)
+└── OutputError       a result cannot be written
 """
 
 

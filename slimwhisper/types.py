@@ -1,4 +1,4 @@
-"""The frozen dataclasses that flow through the package; no logic beyond what follows from their fields.
+"""The frozen dataclasses that flow through the package.
 
 Units: times in seconds, mel frames of 10 ms, encoder frames (and timestamp tokens) of 20 ms.
 """
@@ -63,13 +63,24 @@ class Options:
 
 
 @dataclass(frozen=True, slots=True, eq=False)
+class Rules:
+    """What may be sampled in a window; one object for all windows of a file."""
+
+    suppress: Tensor  # [n_vocab] bool: never sampled
+    suppress_first: Tensor  # [n_vocab] bool: not as the first token either
+    timestamps: bool  # sample timestamps, in pairs and in order
+    max_initial_timestamp: int | None  # tokens of 20 ms; None: no limit
+    sample_len: int  # most tokens sampled
+
+
+@dataclass(frozen=True, slots=True, eq=False)
 class Window:
     """One request to the engine: 30 s of audio and the tokens to start from."""
 
     mel: Tensor  # [n_mels, 3000] float32, zeros where the file has ended
     prompt: tuple[int, ...]  # [<|startofprev|> previous text] <|startoftranscript|> ...
     sot_index: int  # where <|startoftranscript|> stands in `prompt`
-    detect_language: bool = False  # answer with language_probs alone, decode nothing
+    rules: Rules | None  # None: answer with language_probs alone, decode nothing
 
 
 @dataclass(frozen=True, slots=True)
@@ -77,10 +88,10 @@ class Decoded:
     """The engine's answer to one window."""
 
     tokens: tuple[int, ...] = ()  # sampled, without the prompt and without <|endoftext|>
-    avg_logprob: float = 0.0
-    no_speech_prob: float = 0.0
+    avg_logprob: float = float("nan")
+    no_speech_prob: float = float("nan")
     temperature: float = 0.0
-    language_probs: dict[str, float] | None = None
+    language_probs: dict[str, float] | None = None  # when the window asked for it
 
 
 @dataclass(frozen=True, slots=True)

@@ -1,0 +1,35 @@
+"""Multi-head attention over kept keys and values: the baseline, cache form `kv`."""
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor
+
+
+def head_attention(
+    queries: Tensor, keys: Tensor, values: Tensor, bias: Tensor | None = None, causal: bool = False
+) -> Tensor:
+    """softmax(q_i K_i^T / sqrt(d_k)) V_i for every head i.
+
+    Arguments:
+        queries: [B, h, Q, d_k].
+        keys, values: [B, h, T, d_k], same dtype.
+        bias: broadcastable to [B, h, Q, T], same dtype, added to the scores; -inf hides a position.
+        causal: query t sees positions 0..t alone; not together with `bias`.
+    Returns:
+        [B, h, Q, d_k].
+    """
+    return F.scaled_dot_product_attention(queries, keys, values, attn_mask=bias, is_causal=causal)
+
+
+def head_attention_reference(
+    queries: Tensor, keys: Tensor, values: Tensor, bias: Tensor | None = None, causal: bool = False
+) -> Tensor:
+    """The same from the definition; at least float32 inside."""
+    wide = torch.promote_types(queries.dtype, torch.float32)
+    scores = queries.to(wide) @ keys.to(wide).transpose(-1, -2) * queries.shape[-1] ** -0.5
+    if bias is not None:
+        scores = scores + bias
+    if causal:
+        hidden = torch.ones(scores.shape[-2:], dtype=torch.bool, device=scores.device).triu(1)
+        scores = scores.masked_fill(hidden, float("-inf"))
+    return (scores.softmax(dim=-1) @ values.to(wide)).to(queries.dtype)

@@ -1,0 +1,47 @@
+"""Latent attention: every head's query against one shared latent that is both keys and values.
+
+    softmax(Q~ Z^T * scale) Z          Q~ [Q, d], Z [T, d]
+
+Z is the encoder output (cache form `e`), the layer-normed input (`x`), or K, V or the first layer's
+K (`k`, `v`, `hybrid`); Q~ holds the folded queries q_i W_K,i^T of all heads. One pass over Z serves
+the scores and the weighted sum.
+"""
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor
+
+
+def latent_attention(
+    queries: Tensor, latent: Tensor, scale: float, bias: Tensor | None = None
+) -> Tensor:
+    """Attend with Q query rows of full width to a shared latent.
+
+    Arguments:
+        queries: [B, Q, d], the folded queries of all heads (and of all rows that share a slot).
+        latent: [B, T, d], same dtype; any strides with a contiguous last dimension.
+        scale: factor on the scores, 1 / sqrt(head width).
+        bias: [B, 1, T] or [B, Q, T] in the same dtype, added to the scores; -inf hides a position.
+            What stands in a hidden position must be finite.
+    Returns:
+        [B, Q, d], the probability-weighted sums of the latent.
+
+    The Q queries go as ONE head's queries through `scaled_dot_product_attention`, so that the
+    latent is read once; per-head products would read it h times.
+    """
+    shared = latent.unsqueeze(1)
+    mask = None if bias is None else bias.unsqueeze(1)
+    return F.scaled_dot_product_attention(
+        queries.unsqueeze(1), shared, shared, attn_mask=mask, scale=scale
+    ).squeeze(1)
+
+
+def latent_attention_reference(
+    queries: Tensor, latent: Tensor, scale: float, bias: Tensor | None = None
+) -> Tensor:
+    """The same from the definition: scores, softmax, weighted sum; at least float32 inside."""
+    wide = torch.promote_types(queries.dtype, torch.float32)
+    scores = queries.to(wide) @ latent.to(wide).transpose(1, 2) * scale
+    if bias is not None:
+        scores = scores + bias
+    return (scores.softmax(dim=-1) @ latent.to(wide)).to(queries.dtype)

@@ -1,0 +1,110 @@
+"""What every cache shares: the rows of a call, the protocols, and the attention of one block.
+
+A SLOT holds one window's audio; a ROW holds one text that is being decoded. Several rows (beams)
+may read one slot. A cache owns its block's projections, because the forms move weights between
+the query, the kept latent and the output; the decoder never asks which form it runs.
+"""
+
+from abc import ABC, abstractmethod
+from dataclasses import dataclass
+from typing import Protocol
+
+import torch
+from torch import Tensor
+
+
+@dataclass(frozen=True, slots=True)
+class Rows:
+    """Which cache rows a call works on, and which slot each one reads.
+
+    `group` is set when the rows are the first ones, in order, and `group` neighbours share a slot:
+    then caches are read in place. Otherwise the slots are gathered, which copies them.
+    """
+
+    ids: Tensor  # [R] int64
+    slots: Tensor  # [R] int64
+    group: int | None = None
+
+    @staticmethod
+    def first(slots: int, group: int = 1, device: torch.device | str = "cpu") -> "Rows":
+        """Rows 0 .. slots * group - 1; row r reads slot r // group."""
+        ids = torch.arange(slots * group, device=device)
+        return Rows(ids, ids // group, group)
+
+    @staticmethod
+    def of(ids: Tensor, slots: Tensor | None = None) -> "Rows":
+        """Any rows; each reads the slot of its own number unless `slots` says otherwise."""
+        return Rows(ids, ids if slots is None else slots)
+
+
+@dataclass(frozen=True, slots=True)
+class Step:
+    """One token for each of R rows."""
+
+    rows: Rows
+    positions: Tensor  # [R] int64: where each row's token stands, 0 .. n_text_ctx - 1
+    extent: int  # tokens to read: the largest position + 1, known without asking the device
+    bias: (
+        Tensor | None
+    )  # [R, 1, extent]: -inf where a row has no token yet; None: all rows are full
+
+    @staticmethod
+    def at(rows: Rows, positions: Tensor, extent: int, full: bool, dtype: torch.dtype) -> "Step":
+        """Build the mask; `full` says that every row's position is extent - 1."""
+        bias = None
+        if not full:
+            unseen = torch.arange(extent, device=positions.device) > positions[:, None]
+            bias = torch.zeros(unseen.shape, dtype=dtype, device=positions.device)
+            bias = bias.masked_fill_(unseen, float("-inf")).unsqueeze(1)
+        return Step(rows, positions, extent, bias)
+
+
+class Buffers:
+    """Tensors allocated once for all slots or rows (their first dimension)."""
+
+    def __init__(self, *tensors: Tensor) -> None:
+        self.tensors = tensors
+
+    def nbytes(self) -> int:
+        """Bytes of all slots or rows together."""
+        return sum(t.nbytes for t in self.tensors)
+
+    def move(self, source: int, target: int, count: int = 1) -> None:
+        """Copy `count` neighbouring slots or rows over others."""
+        for t in self.tensors:
+            t[target : target + count] = t[source : source + count]
+
+    def reorder(self, rows: Tensor, sources: Tensor) -> None:
+        """Row rows[i] continues as a copy of row sources[i]; both [R] int64."""
+        for t in self.tensors:
+            t[rows] = t[sources]
+
+
+class CrossStore(Buffers, ABC):
+    """What is kept of the audio, by one layer or by several that share it."""
+
+    @abstractmethod
+    def put(self, slots: Tensor, features: Tensor) -> None:
+        """Keep `features` [G, p, d], the encoder's output, in `slots` [G] int64."""
+
+
+class CrossLayer(Protocol):
+    """One layer's attention to the audio of the slots."""
+
+    def attend(self, x: Tensor, rows: Rows) -> Tensor:
+        """x [R, T, d] -> [R, T, d], output projection included; T = 1 in a step."""
+
+
+class SelfLayer(Buffers, ABC):
+    """One layer's attention to the text so far, and what is kept of it."""
+
+    @abstractmethod
+    def prefill(self, x: Tensor, rows: Rows) -> Tensor:
+        """Start rows afresh with T tokens at positions 0 .. T-1: x [R, T, d] -> [R, T, d].
+
+        Rows shorter than T are padded on the right; their padding is overwritten by later steps.
+        """
+
+    @abstractmethod
+    def step(self, x: Tensor, step: Step) -> Tensor:
+        """Append one token a row, then read: x [R, 1, d] -> [R, 1, d]."""

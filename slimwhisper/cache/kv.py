@@ -1,0 +1,99 @@
+"""Form `kv`, the baseline: keys and values of every token, 2 d values a layer."""
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor
+
+from slimwhisper.cache.base import CrossStore, Rows, SelfLayer, Step
+from slimwhisper.fold import Folded
+from slimwhisper.kernels.heads import head_attention
+
+
+class HeadAttention:
+    """Projections of one `kv` block, and attention by heads."""
+
+    def __init__(self, weights: Folded) -> None:
+        assert weights.project is not None and weights.values is not None
+        self.weights = weights
+        self.key, self.value = weights.project, weights.values
+
+    def split(self, x: Tensor) -> Tensor:
+        """[B, T, d] -> [B, h, T, d_k]."""
+        return x.unflatten(-1, (self.weights.heads, -1)).transpose(1, 2)
+
+    def queries(self, x: Tensor) -> Tensor:
+        return self.split(F.linear(x, self.weights.query, self.weights.query_bias))
+
+    def keys_values(self, x: Tensor) -> tuple[Tensor, Tensor]:
+        return self.split(F.linear(x, self.key)), self.split(F.linear(x, self.value))
+
+    def output(self, heads: Tensor) -> Tensor:
+        """[B, h, T, d_k] -> [B, T, d], the value bias included."""
+        return F.linear(heads.transpose(1, 2).flatten(2), self.weights.out, self.weights.out_bias)
+
+
+def _allocate(
+    count: int, length: int, weights: Folded, device: torch.device, dtype: torch.dtype
+) -> tuple[Tensor, Tensor]:
+    shape = (count, weights.heads, length, weights.query.shape[0] // weights.heads)
+    return (
+        torch.zeros(shape, device=device, dtype=dtype),
+        torch.zeros(shape, device=device, dtype=dtype),
+    )
+
+
+class KVCross(CrossStore):
+    """Cross-attention of one layer over kept K and V, each [slots, h, p, d_k]."""
+
+    def __init__(
+        self, weights: Folded, slots: int, frames: int, device: torch.device, dtype: torch.dtype
+    ) -> None:
+        self.heads = HeadAttention(weights)
+        self.keys, self.values = _allocate(slots, frames, weights, device, dtype)
+        super().__init__(self.keys, self.values)
+
+    def put(self, slots: Tensor, features: Tensor) -> None:
+        self.keys[slots], self.values[slots] = self.heads.keys_values(features)
+
+    def attend(self, x: Tensor, rows: Rows) -> Tensor:
+        queries = self.heads.queries(x)  # [R, h, T, d_k]
+        if rows.group is None:
+            keys, values = self.keys[rows.slots], self.values[rows.slots]
+            return self.heads.output(head_attention(queries, keys, values))
+        count, (r, h, t, width) = x.shape[0] // rows.group, queries.shape
+        together = queries.unflatten(0, (count, rows.group)).transpose(1, 2).flatten(2, 3)
+        mixed = head_attention(together, self.keys[:count], self.values[:count])
+        apart = mixed.view(count, h, rows.group, t, width).transpose(1, 2).reshape(r, h, t, width)
+        return self.heads.output(apart)
+
+
+class KVSelf(SelfLayer):
+    """Self-attention of one layer over kept K and V, each [rows, h, n_text_ctx, d_k]."""
+
+    def __init__(
+        self, weights: Folded, rows: int, length: int, device: torch.device, dtype: torch.dtype
+    ) -> None:
+        self.heads = HeadAttention(weights)
+        self.keys, self.values = _allocate(rows, length, weights, device, dtype)
+        super().__init__(self.keys, self.values)
+
+    def prefill(self, x: Tensor, rows: Rows) -> Tensor:
+        keys, values = self.heads.keys_values(x)
+        for buffer, fresh in ((self.keys, keys), (self.values, values)):
+            buffer[rows.ids] = 0  # what the last text left must not be met, were it NaN
+            buffer[rows.ids, :, : x.shape[1]] = fresh
+        return self.heads.output(head_attention(self.heads.queries(x), keys, values, causal=True))
+
+    def step(self, x: Tensor, step: Step) -> Tensor:
+        keys, values = self.heads.keys_values(x)
+        ids = step.rows.ids
+        self.keys[ids, :, step.positions] = keys[:, :, 0]
+        self.values[ids, :, step.positions] = values[:, :, 0]
+        here = slice(0, len(ids)) if step.rows.group is not None else ids
+        mixed = head_attention(
+            self.heads.queries(x),
+            self.keys[here, :, : step.extent],
+            self.values[here, :, : step.extent],
+            None if step.bias is None else step.bias.unsqueeze(1),
+        )
+        return self.heads.output(mixed)

@@ -1,0 +1,149 @@
+"""Forms `x`, `e`, `k`, `v` and `hybrid`: one latent a token, attended to by folded queries.
+
+d values a token are kept, for each layer (`x`, `k`, `v`) or once for all layers that share them
+(`e`, `hybrid`). See `slimwhisper.fold` for the maps A_i and B_i.
+"""
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor
+
+from slimwhisper.cache.base import CrossStore, Rows, SelfLayer, Step
+from slimwhisper.fold import Folded
+from slimwhisper.kernels.heads import head_attention
+from slimwhisper.kernels.latent import latent_attention
+
+
+class LatentAttention:
+    """Projections of one block, and attention to a latent in either of two equal orders."""
+
+    def __init__(self, weights: Folded) -> None:
+        self.weights = weights
+        self.heads = weights.heads
+        self.scale = (weights.query.shape[0] // weights.heads) ** -0.5
+
+    def queries(self, x: Tensor) -> Tensor:
+        """[R, T, d] -> [R, T, h, d_k]."""
+        q = F.linear(x, self.weights.query, self.weights.query_bias)
+        return q.unflatten(-1, (self.heads, -1))
+
+    def fold_queries(self, q: Tensor) -> Tensor:
+        """q_i A_i: [N, h, d_k] -> [N, h, d]."""
+        if self.weights.key_map is None:  # head i reads its own columns of the latent
+            own = torch.eye(self.heads, device=q.device, dtype=q.dtype)
+            return (own.unsqueeze(-1) * q.unsqueeze(2)).flatten(2)
+        return torch.bmm(q.transpose(0, 1), self.weights.key_map).transpose(0, 1)
+
+    def unfold_mix(self, mix: Tensor) -> Tensor:
+        """(softmax Z) B_i: [N, h, d] -> [N, h, d_k]."""
+        if self.weights.value_map is None:
+            return mix.unflatten(-1, (self.heads, -1)).diagonal(dim1=1, dim2=2).transpose(1, 2)
+        back = self.weights.value_map.transpose(1, 2)
+        return torch.bmm(mix.transpose(0, 1), back).transpose(0, 1)
+
+    def by_latent(self, q: Tensor, latent: Tensor, bias: Tensor | None = None) -> Tensor:
+        """q [N, h, d_k] with N a multiple of B, latent [B, T, d] -> [N, h, d_k]."""
+        together = self.fold_queries(q).reshape(latent.shape[0], -1, latent.shape[-1])
+        mix = latent_attention(together, latent, self.scale, bias)
+        return self.unfold_mix(mix.view(*q.shape[:2], -1))
+
+    def by_heads(self, q: Tensor, latent: Tensor, causal: bool = False) -> Tensor:
+        """The same through K and V made for the moment: q [B, Q, h, d_k] -> [B, Q, h, d_k]."""
+        keys, values = self.keys(latent), self.values(latent)
+        return head_attention(q.transpose(1, 2), keys, values, causal=causal).transpose(1, 2)
+
+    def keys(self, latent: Tensor) -> Tensor:
+        """[B, T, d] -> [B, h, T, d_k]."""
+        a = self.weights.key_map
+        k = latent if a is None else F.linear(latent, a.flatten(0, 1))
+        return k.unflatten(-1, (self.heads, -1)).transpose(1, 2)
+
+    def values(self, latent: Tensor) -> Tensor:
+        """[B, T, d] -> [B, h, T, d_k]."""
+        b = self.weights.value_map
+        v = latent if b is None else F.linear(latent, b.flatten(0, 1))
+        return v.unflatten(-1, (self.heads, -1)).transpose(1, 2)
+
+    def project(self, x: Tensor) -> Tensor:
+        """What is kept of x: [..., d] -> [..., d]."""
+        return x if self.weights.project is None else F.linear(x, self.weights.project)
+
+    def output(self, heads: Tensor) -> Tensor:
+        """[R, T, h, d_k] -> [R, T, d], the value bias included."""
+        return F.linear(heads.flatten(2), self.weights.out, self.weights.out_bias)
+
+
+class LatentStore(CrossStore):
+    """What is kept of the audio: [slots, p, d], for one layer or shared by many."""
+
+    def __init__(
+        self,
+        project: Tensor | None,  # [d, d], [out, in] layout; None keeps the encoder's output itself
+        shape: tuple[int, int, int],
+        device: torch.device,
+        dtype: torch.dtype,
+    ) -> None:
+        self.project = project
+        self.latent = torch.zeros(shape, device=device, dtype=dtype)
+        super().__init__(self.latent)
+
+    def put(self, slots: Tensor, features: Tensor) -> None:
+        p = self.project
+        self.latent[slots] = features if p is None else F.linear(features, p)
+
+
+class LatentCross:
+    """Cross-attention of one layer to a store's latent."""
+
+    def __init__(self, weights: Folded, store: LatentStore) -> None:
+        self.attention = LatentAttention(weights)
+        self.store = store
+
+    def attend(self, x: Tensor, rows: Rows) -> Tensor:
+        attention, (r, t, d) = self.attention, x.shape
+        q = attention.queries(x)  # [R, T, h, d_k]
+        group = rows.group or 1
+        if rows.group is None:
+            latent = self.store.latent[rows.slots]
+        else:
+            latent = self.store.latent[: r // group]
+        if prefers_latent(group * t, attention.heads, d):
+            return attention.output(attention.by_latent(q.flatten(0, 1), latent).view_as(q))
+        together = q.reshape(latent.shape[0], group * t, *q.shape[2:])
+        return attention.output(attention.by_heads(together, latent).reshape(q.shape))
+
+
+def prefers_latent(tokens: int, heads: int, d: int) -> bool:
+    """Whether `tokens` queries a slot are cheaper by the latent than by K and V for the moment.
+
+    Operations a position of the slot: 4 l h d against 4 d^2 + 4 l d (DESIGN section 2).
+    """
+    return tokens * heads < d + tokens
+
+
+class LatentSelf(SelfLayer):
+    """Self-attention of one layer over a kept latent, [rows, n_text_ctx, d]."""
+
+    def __init__(
+        self, weights: Folded, rows: int, length: int, device: torch.device, dtype: torch.dtype
+    ) -> None:
+        self.attention = LatentAttention(weights)
+        shape = (rows, length, weights.query.shape[0])
+        self.latent = torch.zeros(shape, device=device, dtype=dtype)
+        super().__init__(self.latent)
+
+    def prefill(self, x: Tensor, rows: Rows) -> Tensor:
+        kept = self.attention.project(x)
+        self.latent[rows.ids] = 0  # what the last text left must not be met, were it NaN
+        self.latent[rows.ids, : x.shape[1]] = kept
+        # K and V of a prompt cost 4 l d^2, little beside the cross-attention's 4 p d^2: one order
+        mixed = self.attention.by_heads(self.attention.queries(x), kept, causal=True)
+        return self.attention.output(mixed)
+
+    def step(self, x: Tensor, step: Step) -> Tensor:
+        self.latent[step.rows.ids, step.positions] = self.attention.project(x[:, 0])
+        here = slice(0, len(x)) if step.rows.group is not None else step.rows.ids
+        q = self.attention.queries(x)
+        latent = self.latent[here, : step.extent]
+        mixed = self.attention.by_latent(q.flatten(0, 1), latent, step.bias)
+        return self.attention.output(mixed.view_as(q))

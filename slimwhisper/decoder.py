@@ -1,0 +1,77 @@
+"""Tokens and caches -> logits. Knows no cache form by name."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor
+
+from slimwhisper.cache.base import Rows, Step
+from slimwhisper.cache.plan import DecoderCache
+from slimwhisper.layers import MLP, LayerNorm, Source, at_least_float32
+from slimwhisper.types import Dims
+
+
+@dataclass(frozen=True, slots=True)
+class _Block:
+    self_norm: LayerNorm
+    cross_norm: LayerNorm
+    mlp: MLP
+
+
+class Decoder:
+    """Embeddings, norms and MLPs; the attention blocks belong to the cache that is passed in."""
+
+    def __init__(
+        self, state: Mapping[str, Tensor], dims: Dims, device: torch.device, dtype: torch.dtype
+    ) -> None:
+        source = Source(state, "decoder.", device, dtype)
+        self.dims, self.device, self.dtype = dims, device, dtype
+        self.embedding = source.tensor("token_embedding.weight")  # [V, d], input and output
+        self.positions = source.tensor("positional_embedding", at_least_float32(dtype))
+        self.blocks = []
+        for i in range(dims.n_text_layer):
+            block = source / "blocks" / str(i)
+            self.blocks.append(
+                _Block(
+                    LayerNorm.read(block / "attn_ln"),
+                    LayerNorm.read(block / "cross_attn_ln"),
+                    MLP.read(block),
+                )
+            )
+        self.norm = LayerNorm.read(source / "ln")
+
+    def embed(self, tokens: Tensor, positions: Tensor) -> Tensor:
+        """tokens, positions: int64 of one shape [...] -> [..., d]."""
+        placed = F.embedding(tokens, self.embedding) + F.embedding(positions, self.positions)
+        return placed.to(self.dtype)
+
+    def logits(self, hidden: Tensor) -> Tensor:
+        """hidden [..., d] after the last block -> [..., V] in at least float32."""
+        logits = F.linear(self.norm(hidden), self.embedding)
+        return logits.to(at_least_float32(self.dtype))
+
+    @torch.inference_mode()
+    def prefill(self, tokens: Tensor, rows: Rows, cache: DecoderCache) -> Tensor:
+        """Start rows afresh: tokens [R, T], padded on the right -> hidden [R, T, d].
+
+        Give `logits` the positions that are asked for.
+        """
+        positions = torch.arange(tokens.shape[1], device=tokens.device).expand_as(tokens)
+        x = self.embed(tokens, positions)
+        for layer, block in enumerate(self.blocks):
+            x = x + cache.own[layer].prefill(block.self_norm(x), rows)
+            x = x + cache.cross[layer].attend(block.cross_norm(x), rows)
+            x = x + block.mlp(x)
+        return x
+
+    @torch.inference_mode()
+    def step(self, tokens: Tensor, step: Step, cache: DecoderCache) -> Tensor:
+        """One token a row: tokens [R] at step.positions -> logits [R, V]."""
+        x = self.embed(tokens, step.positions).unsqueeze(1)
+        for layer, block in enumerate(self.blocks):
+            x = x + cache.own[layer].step(block.self_norm(x), step)
+            x = x + cache.cross[layer].attend(block.cross_norm(x), step.rows)
+            x = x + block.mlp(x)
+        return self.logits(x[:, 0])

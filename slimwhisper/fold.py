@@ -1,0 +1,127 @@
+"""Offline folding of an attention block into the form that its cache needs, in float64.
+
+Every form but `kv` is latent attention (DESIGN: docs/caches.md): a latent Z = X P is kept per
+token, head i's query is mapped to q_i A_i and scored against Z, and the weighted sum of Z is mapped
+back by B_i.
+
+    form    P      A_i           B_i          source
+    x, e    1      W_K,i^T       W_V,i        slim attention (arXiv 2503.05840), option 2
+    k       W_K    unit block i  W_KV,i       option 1, W_KV = W_K^-1 W_V
+    v       W_V    W_VK,i^T      unit block i the alternative, W_VK = W_V^-1 W_K
+    hybrid  W_K,1  W_K,new,i^T   W_V,new,i    end of section 6, W_new = W_K,1^-1 W
+
+Softmax rows sum to 1, so b_V moves into the output bias, c* = b_V W_O + b_O; a key bias adds the
+same number to all of a query's scores, so it is dropped. Matrices here are in `torch.nn.Linear`'s
+layout [out, in], so x W is `linear(x, W)` and W_K^-1 W_V is solved on transposes.
+"""
+
+from collections.abc import Mapping
+from dataclasses import dataclass, fields, replace
+from typing import Any
+
+import torch
+from torch import Tensor
+
+CROSS_FORMS = ("kv", "k", "v", "e", "hybrid")
+SELF_FORMS = ("kv", "k", "v", "x")
+
+
+@dataclass(frozen=True, slots=True)
+class Attention:
+    """One attention block as the checkpoint has it: [d, d] in [out, in] layout, [d] biases."""
+
+    query: Tensor
+    query_bias: Tensor
+    key: Tensor
+    value: Tensor
+    out: Tensor
+    out_bias: Tensor  # c*, float64: the value bias is folded in
+    heads: int
+
+    @staticmethod
+    def from_state(state: Mapping[str, Tensor], prefix: str, heads: int) -> "Attention":
+        """Read the block whose names start with `prefix`, such as "decoder.blocks.0.attn."."""
+
+        def get(name: str) -> Tensor:
+            return state[prefix + name]
+
+        out = get("out.weight")
+        return Attention(
+            query=get("query.weight"),
+            query_bias=get("query.bias"),
+            key=get("key.weight"),
+            value=get("value.weight"),
+            out=out,
+            out_bias=out.double() @ get("value.bias").double() + get("out.bias").double(),
+            heads=heads,
+        )
+
+
+@dataclass(frozen=True, slots=True)
+class Folded:
+    """One attention block, ready for its cache; fields None where the map is a selection or 1.
+
+    `kv` uses `project` for K and `values` for V and has no maps.
+    """
+
+    form: str
+    heads: int
+    query: Tensor  # [d, d]
+    query_bias: Tensor  # [d]
+    out: Tensor  # [d, d]
+    out_bias: Tensor  # [d]
+    project: Tensor | None = None  # [d, d]: P, source -> what is kept
+    values: Tensor | None = None  # [d, d]: source -> V, `kv` alone
+    key_map: Tensor | None = None  # [h, d_k, d]: A_i
+    value_map: Tensor | None = None  # [h, d_k, d]: B_i^T
+
+    def to(self, device: torch.device | str, dtype: torch.dtype) -> "Folded":
+        """Round once to the dtype of use."""
+
+        tensors = {f.name: getattr(self, f.name) for f in fields(self)}
+        moved: dict[str, Any] = {
+            name: value.to(device, dtype).contiguous()
+            for name, value in tensors.items()
+            if isinstance(value, Tensor)
+        }
+        return replace(self, **moved)
+
+
+def solve(source: Tensor, target: Tensor) -> Tensor:
+    """[out, in] layout of W_source^-1 W_target: what turns source's projection into target's.
+
+    Solved in float64; a singular source gives inf or NaN, which the guard then refuses.
+    """
+    solution, _ = torch.linalg.solve_ex(source.double().T, target.double().T)
+    return solution.T
+
+
+def fold(block: Attention, form: str, first_key: Tensor | None = None) -> Folded:
+    """Fold one block; `first_key` [d, d] is layer 0's cross W_K, for `hybrid`."""
+    d, h = block.query.shape[0], block.heads
+    folded = Folded(form, h, block.query, block.query_bias, block.out, block.out_bias)
+
+    def by_head(weight: Tensor) -> Tensor:
+        return weight.reshape(h, d // h, d)
+
+    match form:
+        case "kv":
+            return replace(folded, project=block.key, values=block.value)
+        case "x" | "e":
+            return replace(folded, key_map=by_head(block.key), value_map=by_head(block.value))
+        case "k":
+            w_kv = solve(block.key, block.value)
+            return replace(folded, project=block.key, value_map=by_head(w_kv))
+        case "v":
+            w_vk = solve(block.value, block.key)
+            return replace(folded, project=block.value, key_map=by_head(w_vk))
+        case "hybrid":
+            assert first_key is not None
+            new_key, new_value = solve(first_key, block.key), solve(first_key, block.value)
+            return replace(
+                folded,
+                project=first_key,
+                key_map=by_head(new_key),
+                value_map=by_head(new_value),
+            )
+    raise ValueError(f"unknown cache form {form!r}")

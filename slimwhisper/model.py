@@ -1,0 +1,184 @@
+"""A checkpoint made ready: encoder, decoder, and a plan of caches that the guard has passed."""
+
+import logging
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+from slimwhisper.cache.base import Rows, Step
+from slimwhisper.cache.plan import CachePlan, DecoderCache
+from slimwhisper.checkpoint import Checkpoint
+from slimwhisper.decoder import Decoder
+from slimwhisper.encoder import Encoder
+from slimwhisper.errors import CacheError
+from slimwhisper.fold import Attention, Folded, fold
+from slimwhisper.guard import INVERSE_FREE, Inspection, inspect_layer
+from slimwhisper.mel import calibration_mel
+from slimwhisper.types import Dims
+
+logger = logging.getLogger("slimwhisper")
+
+CALIBRATION_TOKENS = 48
+
+
+@dataclass(frozen=True, slots=True)
+class Activations:
+    """What one window's decoding feeds the attention blocks, for the guard; float32."""
+
+    features: Tensor  # [p, d]: the encoder's output
+    own: Sequence[Tensor]  # a layer: [T, d], input of its self-attention
+    cross: Sequence[Tensor]  # a layer: [T, d], input of its cross-attention
+
+    def of(self, attention: str, layer: int) -> tuple[Tensor, Tensor]:
+        """(queries' input [T, d], source [n, d]) of a layer's "cross" or "self" attention."""
+        if attention == "cross":
+            return self.cross[layer], self.features
+        return self.own[layer], self.own[layer]
+
+
+def exact_plan(
+    state: Mapping[str, Tensor], dims: Dims, cross: str = "e", own: str = "x"
+) -> CachePlan:
+    """Fold every layer for two forms that need no guard; weights not yet rounded."""
+
+    def folded(layer: int, name: str, form: str) -> Folded:
+        prefix = f"decoder.blocks.{layer}.{name}."
+        return fold(Attention.from_state(state, prefix, dims.n_text_head), form)
+
+    layers = range(dims.n_text_layer)
+    return CachePlan(
+        [folded(i, "cross_attn", cross) for i in layers], [folded(i, "attn", own) for i in layers]
+    )
+
+
+@torch.inference_mode()
+def record_activations(checkpoint: Checkpoint, mel: Tensor | None = None) -> Activations:
+    """Decode some tokens of one window greedily in float32 and keep every block's input.
+
+    `mel` [n_mels, 3000] is real speech where there is some to hand: it is harder on `k` than noise.
+    """
+    dims, cpu = checkpoint.dims, torch.device("cpu")
+    encoder = Encoder(checkpoint.state, dims, cpu, torch.float32)
+    decoder = Decoder(checkpoint.state, dims, cpu, torch.float32)
+    plan = exact_plan(checkpoint.state, dims).to(cpu, torch.float32)
+    cache = DecoderCache(plan, 1, dims.n_audio_ctx, dims.n_text_ctx)
+    features = encoder((calibration_mel(dims.n_mels) if mel is None else mel).unsqueeze(0))
+    rows = Rows.first(1)
+    cache.put(rows.slots, features)
+
+    text_end = 50_257 if dims.is_multilingual else 50_256  # <|endoftext|>; the next one starts
+    tokens = [text_end + 1]
+    logits = decoder.logits(decoder.prefill(torch.tensor([tokens]), rows, cache)[:, -1])
+    for position in range(1, min(CALIBRATION_TOKENS, dims.n_text_ctx)):
+        tokens.append(int(logits[0, :text_end].argmax()))
+        step = Step.at(rows, torch.tensor([position]), position + 1, True, torch.float32)
+        logits = decoder.step(torch.tensor(tokens[-1:]), step, cache)
+
+    own, cross = [], []
+    x = decoder.embed(torch.tensor([tokens]), torch.arange(len(tokens)).unsqueeze(0))
+    for layer, block in enumerate(decoder.blocks):
+        own.append(block.self_norm(x))
+        x = x + cache.own[layer].prefill(own[-1], rows)
+        cross.append(block.cross_norm(x))
+        x = x + cache.cross[layer].attend(cross[-1], rows)
+        x = x + block.mlp(x)
+    return Activations(features[0], [t[0] for t in own], [t[0] for t in cross])
+
+
+def inspect_form(
+    checkpoint: Checkpoint,
+    attention: str,
+    form: str,
+    dtype: torch.dtype,
+    activations: Activations,
+) -> tuple[list[Folded], list[Inspection]]:
+    """Fold and measure every layer's "cross" or "self" attention for one form."""
+    dims = checkpoint.dims
+    pairs = [
+        inspect_layer(
+            checkpoint.state,
+            layer,
+            attention,
+            form,
+            dims.n_text_head,
+            activations.of(attention, layer),
+            dtype,
+        )
+        for layer in range(dims.n_text_layer)
+    ]
+    return [folded for folded, _ in pairs], [record for _, record in pairs]
+
+
+def guarded_plan(
+    checkpoint: Checkpoint, cross: str, own: str, dtype: torch.dtype, mel: Tensor | None = None
+) -> tuple[CachePlan, list[Inspection]]:
+    """Fold for the forms asked for; what the guard refuses falls back, layer by layer."""
+    exact = exact_plan(
+        checkpoint.state,
+        checkpoint.dims,
+        cross if cross in INVERSE_FREE else "e",
+        own if own in INVERSE_FREE else "x",
+    )
+    weights = {"cross": exact.cross, "self": exact.own}
+    records: list[Inspection] = []
+    activations = None
+    for attention, form in (("cross", cross), ("self", own)):
+        if form not in INVERSE_FREE:
+            activations = activations or record_activations(checkpoint, mel)
+            weights[attention], seen = inspect_form(checkpoint, attention, form, dtype, activations)
+            records += seen
+    return CachePlan(weights["cross"], weights["self"]), records
+
+
+def describe_fallbacks(records: Sequence[Inspection]) -> list[str]:
+    """One line for each form that fell back somewhere."""
+    lines = []
+    for attention in ("cross", "self"):
+        seen = [r for r in records if r.attention == attention]
+        fallen = [r for r in seen if r.fell_back]
+        if fallen:
+            worst = max(fallen, key=lambda r: r.error)
+            lines.append(
+                f"{attention}-attention cache {worst.form!r} is not exact in {len(fallen)} of "
+                f"{len(seen)} layers (error up to {worst.error:.1e}, baseline "
+                f"{worst.baseline_error:.1e}); they use {worst.used!r}, of the same size"
+            )
+    return lines
+
+
+class Model:
+    """Everything that does not change while windows are decoded."""
+
+    def __init__(
+        self,
+        checkpoint: Checkpoint,
+        device: torch.device,
+        dtype: torch.dtype,
+        forms: tuple[str, str] = ("e", "x"),
+        strict_cache: bool = False,
+        guard_mel: Tensor | None = None,
+    ) -> None:
+        """forms: (cross, self) as `choose_forms` gives them. guard_mel: [n_mels, 3000] or None.
+
+        Raises `CacheError` when a form is not exact and `strict_cache` is set.
+        """
+        self.name, self.dims = checkpoint.name, checkpoint.dims
+        self.device, self.dtype, self.forms = device, dtype, forms
+        plan, self.inspections = guarded_plan(checkpoint, *forms, dtype, guard_mel)
+        self.fallbacks = describe_fallbacks(self.inspections)
+        if self.fallbacks and strict_cache:
+            raise CacheError(
+                f"{self.name}: {self.fallbacks[0]} unless strict_cache forbids it; "
+                f"choose another cache (slim is always exact) or dtype"
+            )
+        for line in self.fallbacks:
+            logger.warning("%s: %s", self.name, line)
+        self.plan = plan.to(device, dtype)
+        self.encoder = Encoder(checkpoint.state, self.dims, device, dtype)
+        self.decoder = Decoder(checkpoint.state, self.dims, device, dtype)
+
+    def allocate(self, slots: int, group: int = 1) -> DecoderCache:
+        """Caches for `slots` windows with `group` rows each."""
+        return DecoderCache(self.plan, slots, self.dims.n_audio_ctx, self.dims.n_text_ctx, group)

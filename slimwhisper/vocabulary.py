@@ -1,0 +1,113 @@
+"""The token ids that decoding needs, read from openai-whisper's tokenizer."""
+
+from dataclasses import dataclass
+from difflib import get_close_matches
+from typing import TYPE_CHECKING
+
+import torch
+
+from slimwhisper.errors import OptionError
+from slimwhisper.types import CHUNK_SECONDS, Dims, Options, Rules
+
+if TYPE_CHECKING:
+    from whisper.tokenizer import Tokenizer
+
+
+@dataclass(frozen=True, slots=True)
+class Vocabulary:
+    """Special tokens of one vocabulary, whatever the language and task."""
+
+    size: int
+    eot: int  # <|endoftext|>; text tokens are below, special ones from here on
+    sot: int
+    no_speech: int
+    no_timestamps: int
+    timestamp_begin: int  # <|0.00|>; one token for every 20 ms from here on
+    languages: dict[int, str]  # token: code
+
+
+def get_tokenizer(dims: Dims, language: str | None = None, task: str = "transcribe") -> "Tokenizer":
+    """openai-whisper's tokenizer for a model; cached there."""
+    from whisper import tokenizer
+
+    return tokenizer.get_tokenizer(
+        dims.is_multilingual,
+        num_languages=dims.num_languages,
+        language=language or ("en" if dims.is_multilingual else None),
+        task=task,
+    )
+
+
+def get_vocabulary(dims: Dims) -> Vocabulary:
+    t = get_tokenizer(dims)
+    codes = zip(t.all_language_tokens, t.all_language_codes, strict=True)
+    return Vocabulary(
+        size=dims.n_vocab,
+        eot=t.eot,
+        sot=t.sot,
+        no_speech=t.no_speech,
+        no_timestamps=t.no_timestamps,
+        timestamp_begin=t.timestamp_begin,
+        languages=dict(codes) if dims.is_multilingual else {},
+    )
+
+
+def language_code(language: str, dims: Dims) -> str:
+    """A code ("de") or English name ("German") -> the code.
+
+    Raises `OptionError` for what the model cannot hear.
+    """
+    from whisper.tokenizer import LANGUAGES, TO_LANGUAGE_CODE
+
+    name = language.lower()
+    code = TO_LANGUAGE_CODE.get(name, name)
+    known = list(LANGUAGES)[: dims.num_languages] if dims.is_multilingual else ["en"]
+    if code in known:
+        return code
+    if code in LANGUAGES:
+        reason = "this model is English-only" if not dims.is_multilingual else "not in this model"
+        raise OptionError(f"language {language!r}: {reason}; choose a multilingual model, or 'en'")
+    near = get_close_matches(name, [*LANGUAGES, *TO_LANGUAGE_CODE], n=3)
+    hint = f"did you mean {', '.join(near)}?" if near else "use a code such as 'en' or 'de'"
+    raise OptionError(f"language {language!r} is not one that Whisper knows; {hint}")
+
+
+def suppressed_tokens(tokenizer: "Tokenizer", wanted: str | tuple[int, ...] | None) -> list[int]:
+    """Tokens never sampled: those asked for, and the specials that a prompt alone may hold.
+
+    -1 among `wanted` stands for symbols that are not spoken. None or "" suppresses nothing.
+    """
+    if wanted is None or wanted in ("", ()):
+        return []
+    try:
+        ids = [int(t) for t in wanted.split(",")] if isinstance(wanted, str) else list(wanted)
+    except ValueError:
+        raise OptionError(
+            f"suppress_tokens {wanted!r}: give token ids with commas between, or -1"
+        ) from None
+    vocabulary = tokenizer.encoding.n_vocab
+    if any(not -1 <= t < vocabulary for t in ids):
+        raise OptionError(f"suppress_tokens {wanted!r}: token ids are -1 to {vocabulary - 1}")
+    if -1 in ids:
+        ids = [t for t in ids if t >= 0] + list(tokenizer.non_speech_tokens)
+    t = tokenizer
+    return [*ids, t.transcribe, t.translate, t.sot, t.sot_prev, t.sot_lm, t.no_speech]
+
+
+def make_rules(tokenizer: "Tokenizer", dims: Dims, options: Options) -> Rules:
+    """The sampling rules that the options ask for."""
+    suppress = torch.zeros(dims.n_vocab, dtype=torch.bool)
+    suppress[suppressed_tokens(tokenizer, options.suppress_tokens)] = True
+    first = torch.zeros(dims.n_vocab, dtype=torch.bool)
+    if options.suppress_blank:
+        first[[*tokenizer.encode(" "), tokenizer.eot]] = True
+    limit = None
+    if options.max_initial_timestamp:
+        limit = round(options.max_initial_timestamp * dims.n_audio_ctx / CHUNK_SECONDS)
+    return Rules(
+        suppress=suppress,
+        suppress_first=first,
+        timestamps=not options.without_timestamps,
+        max_initial_timestamp=limit,
+        sample_len=options.sample_len or dims.n_text_ctx // 2,
+    )
