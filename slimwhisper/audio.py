@@ -6,44 +6,33 @@ from the `ffmpeg` program, which is not needed. Unlike it, a file that ends earl
 
 import io
 import os
-from collections.abc import Callable, Iterator
-from fractions import Fraction
+from collections.abc import Callable
 from functools import cache
-from itertools import chain
 from operator import index
 from pathlib import Path
-from types import SimpleNamespace
 from typing import Any, BinaryIO, cast
 
-import av
 import numpy as np
 import soundfile
 import soxr
 import torch
-from av.audio.frame import AudioFrame
-from av.audio.stream import AudioStream
-from av.container import InputContainer
-from av.filter import Graph
-from av.packet import Packet
-from av.stream import Disposition
 from numpy.typing import NDArray
 
 from slimwhisper.errors import AudioError, OptionError
+from slimwhisper.media import AUDIO_SUFFIXES, decode, one_line
 from slimwhisper.types import SAMPLE_RATE
 
-AUDIO_SUFFIXES = frozenset(
-    ".3g2 .3gp .aac .ac3 .aif .aifc .aiff .amr .ape .asf .au .avi .caf .dts .eac3 .flac .flv .m2ts"
-    " .m4a .m4b .m4v .mka .mkv .mov .mp2 .mp3 .mp4 .mpeg .mpg .mpga .mts .oga .ogg .ogv .opus .spx"
-    " .tta .w64 .wav .webm .wma .wmv .wv".split()
-)
-MAX_CHANNELS = 8  # tells [channels, n] from a batch or a spectrogram
+__all__ = [
+    "AUDIO_SUFFIXES",
+    "AudioSource",
+    "Source",
+    "as_waveform",
+    "load_audio",
+    "resample",
+    "resampler",
+]
 
-# Formats whose header states the duration; of others FFmpeg guesses it from bit rate or timestamps.
-TIMED = {"wav", "flac", "mp3", "aiff", "mov,mp4,m4a,3gp,3g2,mj2", "matroska,webm"}
-GAPLESS = {"flac", "ogg"}  # decoding much less than the duration is damage, not silence
-SLACK = 0.25  # seconds by which an intact file may miss its header: codec delay, padding
-UNKNOWN_WAV_BYTES = 0x7FFF_0000  # a recorder that writes to a pipe states at least this size
-FFMPEG_ERRORS = (av.error.FFmpegError, OSError, ValueError)  # Python's two come from file reads
+MAX_CHANNELS = 8  # tells [channels, n] from a batch or a spectrogram
 
 Source = str | os.PathLike[str] | bytes | BinaryIO  # what load_audio takes
 AudioSource = Source | NDArray[Any] | torch.Tensor  # what as_waveform takes
@@ -63,7 +52,7 @@ def load_audio(source: Source, *, allow_truncated: bool = False) -> NDArray[np.f
     with file:
         samples = _read_plain_wav(file)
         if samples is None:
-            samples = _decode(name, file, allow_truncated)
+            samples = decode(name, file, allow_truncated)
     return np.multiply(samples, np.float32(1 / 32768), dtype=np.float32)
 
 
@@ -146,7 +135,7 @@ def _torchaudio_resample() -> tuple[Callable[..., torch.Tensor] | None, str]:
 
         return torchaudio.functional.resample, f"torchaudio {torchaudio.__version__} imports"
     except (ImportError, OSError, RuntimeError) as error:  # its CUDA build beside a CPU torch
-        return None, f"torchaudio does not import: {type(error).__name__}: {_one_line(error)}"
+        return None, f"torchaudio does not import: {type(error).__name__}: {one_line(error)}"
 
 
 def _scale(samples: NDArray[Any]) -> NDArray[np.float32]:
@@ -168,11 +157,6 @@ def _scale(samples: NDArray[Any]) -> NDArray[np.float32]:
             f"audio array reaches {peak:g}: give float in [-1, 1] (16-bit values / 32768)"
         )
     return samples.astype(np.float32, copy=False)
-
-
-def _one_line(error: BaseException) -> str:
-    text = getattr(error, "strerror", None) or str(error)
-    return " ".join(text.split())
 
 
 def _open(source: Source) -> tuple[str, BinaryIO]:
@@ -201,7 +185,7 @@ def _open(source: Source) -> tuple[str, BinaryIO]:
             IsADirectoryError: "is a folder; give a file in it",
             PermissionError: "permission denied; give this user the right to read it",
         }
-        reason = reasons.get(type(error), f"cannot be opened ({_one_line(error)}); check it")
+        reason = reasons.get(type(error), f"cannot be opened ({one_line(error)}); check it")
         raise AudioError(f"{name}: {reason}") from error
     if not file.read(1):
         file.close()
@@ -229,215 +213,3 @@ def _read_plain_wav(file: BinaryIO) -> NDArray[np.int16] | None:
         samples = None
     file.seek(0)
     return samples if samples is not None and samples.size else None
-
-
-def _decode(name: str, file: BinaryIO, allow_truncated: bool) -> NDArray[np.int16]:
-    """int16 [n] through PyAV."""
-    # FFmpeg sees this name, not the path: its extension tells formats apart (an mp3 behind a large
-    # cover picture), while a path could be a pattern ("%d") or a URL. No protocol is allowed, so
-    # that a playlist cannot make FFmpeg open other files.
-    suffix = Path(name).suffix.lower()
-    if suffix not in AUDIO_SUFFIXES:
-        suffix = ".mp3" if file.read(3) == b"ID3" else ""
-        file.seek(0)
-    reader = SimpleNamespace(name=f"audio{suffix}", read=file.read, seek=file.seek, tell=file.tell)
-    try:
-        container = av.open(
-            reader,
-            mode="r",
-            options={"protocol_whitelist": "none"},
-            metadata_errors="replace",  # tags are often not UTF-8
-        )
-    except FFMPEG_ERRORS as error:
-        raise AudioError(
-            f"{name}: not audio or video that FFmpeg can read; convert it, or copy it again"
-        ) from error
-    with container:
-        streams = container.streams.audio
-        if not streams:
-            raise AudioError(f"{name}: has no audio stream; give a file with sound")
-        known = [s for s in streams if s.codec_context is not None]
-        if not known:
-            raise AudioError(f"{name}: FFmpeg has no decoder for its audio; convert it first")
-        stream = max(known, key=lambda s: (bool(s.disposition & Disposition.default), s.channels))
-        kind = container.format.name
-        promised = _promised_seconds(kind, stream, file)
-        length = float((stream.duration or 0) * (stream.time_base or 0))
-        run = _Run()
-        try:
-            pieces = list(_mono(run.frames(container, stream)))
-        except FFMPEG_ERRORS as error:
-            raise AudioError(f"{name}: cannot be decoded ({_one_line(error)})") from error
-
-    remedy = "copy the file again"
-    if run.broken * 2 > run.packets:
-        raise AudioError(
-            f"{name}: damaged: {run.broken} of {run.packets} packets do not decode; {remedy}"
-        )
-    if not sum(map(len, pieces)):
-        raise AudioError(f"{name}: its audio stream holds no samples; {remedy} or record it again")
-    samples = np.concatenate(pieces)
-    readable = samples.size / SAMPLE_RATE
-    if promised is None:
-        truncated = run.cut_off or (kind == "ogg" and _last_ogg_page_is_cut(file))
-    else:
-        truncated = max(run.end, run.decoded) < promised - SLACK
-    if truncated and not allow_truncated:
-        of = "" if promised is None else f"of {promised:.1f} "
-        raise AudioError(
-            f"{name}: truncated: {readable:.1f} {of}s can be read; {remedy}, "
-            "or pass allow_truncated (--allow_truncated True) to transcribe what is there"
-        )
-    if kind in GAPLESS and not truncated and run.decoded < length / 2:
-        raise AudioError(f"{name}: damaged: {readable:.1f} of {length:.1f} s decode; {remedy}")
-    return samples
-
-
-class _Run:
-    """One pass over a stream, and what went wrong in it."""
-
-    packets = 0
-    broken = 0  # packets that do not decode
-    cut_off = False  # the container could not be read to its end
-    decoded = 0.0  # seconds
-    end = 0.0  # seconds on the file's clock, which also counts gaps
-
-    def frames(self, container: InputContainer, stream: AudioStream) -> Iterator[AudioFrame]:
-        """The frames of every packet that decodes."""
-        packets = container.demux(stream)
-        packet: Packet[AudioStream] | None
-        while True:
-            try:
-                packet = next(packets, None)
-            except av.error.FFmpegError:
-                self.cut_off, packet = True, None
-            try:  # after a demuxer's error the decoder still holds its last frames
-                frames = stream.decode(None) if packet is None else packet.decode()
-            except av.error.EOFError:  # flushed before
-                frames = []
-            except av.error.FFmpegError:
-                frames = []
-                self.broken += 1
-            self.packets += packet is not None
-            for frame in frames:
-                seconds = frame.samples / frame.sample_rate
-                start = self.end
-                if frame.pts is not None and frame.time_base is not None:
-                    start = float(frame.pts * frame.time_base)
-                self.end = max(self.end, start + seconds)
-                self.decoded += seconds
-                yield frame
-            if packet is None:
-                return
-
-
-def _mono(frames: Iterator[AudioFrame]) -> Iterator[NDArray[np.int16]]:
-    """Frames of any kind -> pieces of int16 [n], 16 kHz; a stream may change its kind midway."""
-    graph: Graph | None = None
-    kind = None
-    for frame in chain(frames, (None,)):
-        new_kind = frame and (frame.format.name, frame.layout.name, frame.sample_rate)
-        if new_kind != kind:
-            if graph is not None:
-                yield from _push(graph, None)
-            kind, graph = new_kind, (None if frame is None else _converter(frame))
-        if graph is not None:
-            yield from _push(graph, frame)
-
-
-def _push(graph: Graph, frame: AudioFrame | None) -> Iterator[NDArray[np.int16]]:
-    """What `graph` gives out for one frame, or at the end (None)."""
-    graph.push(frame)
-    while True:
-        try:
-            converted = cast(AudioFrame, graph.pull())
-        except (av.error.BlockingIOError, av.error.EOFError):  # wants more, or is at its end
-            return
-        yield cast(NDArray[np.int16], converted.to_ndarray()[0])
-
-
-def _converter(frame: AudioFrame) -> Graph:
-    """A filter graph from frames like this one to 16-bit 16 kHz mono: `av.AudioResampler`'s.
-
-    Added: 16-bit and 8-bit samples are resampled in 16-bit arithmetic, as the ffmpeg program does;
-    PyAV's default is float, and 2 to 4 steps off.
-    """
-    graph = Graph()
-    source = graph.add(
-        "abuffer",
-        sample_rate=str(frame.sample_rate),
-        sample_fmt=frame.format.name,
-        channel_layout=frame.layout.name,
-        time_base=str(frame.time_base or Fraction(1, frame.sample_rate)),
-    )
-    options = {"internal_sample_fmt": "s16p"} if frame.format.bytes <= 2 else {}
-    convert = graph.add("aresample", **options)
-    target = graph.add(
-        "aformat", sample_fmts="s16", channel_layouts="mono", sample_rates=str(SAMPLE_RATE)
-    )
-    graph.link_nodes(source, convert, target, graph.add("abuffersink")).configure()
-    return graph
-
-
-def _promised_seconds(kind: str, stream: AudioStream, file: BinaryIO) -> float | None:
-    """The audio stream's duration where the file's header states it and it can be trusted."""
-    if kind == "matroska,webm":  # the container's duration may be the picture's
-        tag = stream.metadata.get("DURATION", "").split(":")  # 00:00:03.378000000
-        try:
-            return sum(float(part) * unit for part, unit in zip(tag, (3600, 60, 1), strict=True))
-        except ValueError:
-            return None
-    if kind == "wav":
-        size = _cut_wav_bytes(file)
-        return size * 8 / stream.bit_rate if size and stream.bit_rate else None
-    if kind not in TIMED or stream.duration is None or stream.time_base is None:
-        return None
-    if kind == "mp3" and not _mp3_is_cut(file):
-        return None
-    return float(stream.duration * stream.time_base)
-
-
-def _cut_wav_bytes(file: BinaryIO) -> int:
-    """The size of the samples by a WAV's header, if the file ends before them; else 0.
-
-    FFmpeg goes by the file's true size.
-    """
-    here, at = file.tell(), 12
-    end = file.seek(0, os.SEEK_END)
-    chunk, size = b"", 0
-    while chunk != b"data" and at + 8 <= end:
-        file.seek(at)
-        chunk, size = file.read(4), int.from_bytes(file.read(4), "little")
-        at += 8 + size + size % 2
-    file.seek(here)
-    return size if chunk == b"data" and at - size % 2 > end and size < UNKNOWN_WAV_BYTES else 0
-
-
-def _mp3_is_cut(file: BinaryIO) -> bool:
-    """Whether the file is smaller than its Xing header says; without one there is no telling."""
-    here = file.tell()
-    file.seek(0)
-    head = file.read(10)
-    start = 0
-    if head[:3] == b"ID3":  # the tag's size: 4 bytes of 7 bits
-        start = 10 + sum(
-            byte << shift for byte, shift in zip(head[6:], (21, 14, 7, 0), strict=True)
-        )
-    file.seek(start)
-    block = file.read(4096)
-    size = file.seek(0, os.SEEK_END)
-    file.seek(here)
-    at = max(block.find(b"Xing"), block.find(b"Info"))
-    flags = block[at + 7] if 0 <= at < 4000 else 0  # 1: a count of frames, then 2: of bytes
-    at += 12 if flags & 1 else 8
-    return bool(flags & 2) and size < start + int.from_bytes(block[at : at + 4], "big")
-
-
-def _last_ogg_page_is_cut(file: BinaryIO) -> bool:
-    """Whether the file ends inside an Ogg page (of at most 65,307 bytes)."""
-    size = file.seek(0, os.SEEK_END)
-    file.seek(max(0, size - 65_307))
-    tail = file.read()
-    page = tail[max(0, tail.rfind(b"OggS")) :]
-    lengths = page[27 : 27 + page[26]] if len(page) > 26 else b""
-    return len(page) < 27 + len(lengths) + sum(lengths) or not lengths

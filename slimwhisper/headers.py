@@ -1,0 +1,74 @@
+"""What a file's header promises: how long the audio is, and whether the file ends before that."""
+
+import os
+from typing import BinaryIO
+
+from av.audio.stream import AudioStream
+
+# Formats whose header states the duration; of others FFmpeg guesses it from bit rate or timestamps.
+TIMED = {"wav", "flac", "mp3", "aiff", "mov,mp4,m4a,3gp,3g2,mj2", "matroska,webm"}
+UNKNOWN_WAV_BYTES = 0x7FFF_0000  # a recorder that writes to a pipe states at least this size
+
+
+def promised_seconds(kind: str, stream: AudioStream, file: BinaryIO) -> float | None:
+    """The audio stream's duration where the file's header states it and it can be trusted."""
+    if kind == "matroska,webm":  # the container's duration may be the picture's
+        tag = stream.metadata.get("DURATION", "").split(":")  # 00:00:03.378000000
+        try:
+            return sum(float(part) * unit for part, unit in zip(tag, (3600, 60, 1), strict=True))
+        except ValueError:
+            return None
+    if kind == "wav":
+        size = _cut_wav_bytes(file)
+        return size * 8 / stream.bit_rate if size and stream.bit_rate else None
+    if kind not in TIMED or stream.duration is None or stream.time_base is None:
+        return None
+    if kind == "mp3" and not _mp3_is_cut(file):
+        return None
+    return float(stream.duration * stream.time_base)
+
+
+def _cut_wav_bytes(file: BinaryIO) -> int:
+    """The size of the samples by a WAV's header, if the file ends before them; else 0.
+
+    FFmpeg goes by the file's true size.
+    """
+    here, at = file.tell(), 12
+    end = file.seek(0, os.SEEK_END)
+    chunk, size = b"", 0
+    while chunk != b"data" and at + 8 <= end:
+        file.seek(at)
+        chunk, size = file.read(4), int.from_bytes(file.read(4), "little")
+        at += 8 + size + size % 2
+    file.seek(here)
+    return size if chunk == b"data" and at - size % 2 > end and size < UNKNOWN_WAV_BYTES else 0
+
+
+def _mp3_is_cut(file: BinaryIO) -> bool:
+    """Whether the file is smaller than its Xing header says; without one there is no telling."""
+    here = file.tell()
+    file.seek(0)
+    head = file.read(10)
+    start = 0
+    if head[:3] == b"ID3":  # the tag's size: 4 bytes of 7 bits
+        start = 10 + sum(
+            byte << shift for byte, shift in zip(head[6:], (21, 14, 7, 0), strict=True)
+        )
+    file.seek(start)
+    block = file.read(4096)
+    size = file.seek(0, os.SEEK_END)
+    file.seek(here)
+    at = max(block.find(b"Xing"), block.find(b"Info"))
+    flags = block[at + 7] if 0 <= at < 4000 else 0  # 1: a count of frames, then 2: of bytes
+    at += 12 if flags & 1 else 8
+    return bool(flags & 2) and size < start + int.from_bytes(block[at : at + 4], "big")
+
+
+def last_ogg_page_is_cut(file: BinaryIO) -> bool:
+    """Whether the file ends inside an Ogg page (of at most 65,307 bytes)."""
+    size = file.seek(0, os.SEEK_END)
+    file.seek(max(0, size - 65_307))
+    tail = file.read()
+    page = tail[max(0, tail.rfind(b"OggS")) :]
+    lengths = page[27 : 27 + page[26]] if len(page) > 26 else b""
+    return len(page) < 27 + len(lengths) + sum(lengths) or not lengths
