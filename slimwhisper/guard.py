@@ -105,6 +105,11 @@ def measure(
     return (baseline if folded.form == "kv" else error(folded)), baseline
 
 
+def fits_dtype(largest: float, dtype: torch.dtype) -> bool:
+    """Whether a weight of this magnitude is finite in the dtype; NaN is not."""
+    return largest <= torch.finfo(dtype).max
+
+
 def inspect_layer(
     state: Mapping[str, Tensor],
     layer: int,
@@ -132,7 +137,7 @@ def inspect_layer(
     maps = [t for t in (folded.key_map, folded.value_map) if t is not None]
     largest = max((float(t.abs().max()) for t in maps), default=0.0)
     error, baseline_error = measure(block, folded, *activations, attention == "self", dtype)
-    fits = largest <= torch.finfo(dtype).max
+    fits = fits_dtype(largest, dtype)
     exact = form in INVERSE_FREE or (fits and error <= MARGIN * baseline_error)
     used = form if exact else EXACT[attention]
     record = Inspection(

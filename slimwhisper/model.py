@@ -182,3 +182,15 @@ class Model:
     def allocate(self, slots: int, group: int = 1) -> DecoderCache:
         """Caches for `slots` windows with `group` rows each."""
         return DecoderCache(self.plan, slots, self.dims.n_audio_ctx, self.dims.n_text_ctx, group)
+
+    def bytes_per_window(self) -> int:
+        """What `allocate` takes for one more slot of one row."""
+        frames, length = self.dims.n_audio_ctx, self.dims.n_text_ctx
+        cache = DecoderCache(self.plan, 1, frames, length, device=torch.device("meta"))
+        return cache.cross_bytes() + cache.self_bytes()
+
+    def baseline_bytes_per_window(self) -> int:
+        """The same of keys and values for every layer and token: 2 (p + n) d L values."""
+        dims = self.dims
+        tokens = dims.n_audio_ctx + dims.n_text_ctx
+        return 2 * tokens * dims.n_text_state * dims.n_text_layer * self.dtype.itemsize

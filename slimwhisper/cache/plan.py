@@ -59,12 +59,20 @@ class DecoderCache:
     """
 
     def __init__(
-        self, plan: CachePlan, slots: int, frames: int, length: int, group: int = 1
+        self,
+        plan: CachePlan,
+        slots: int,
+        frames: int,
+        length: int,
+        group: int = 1,
+        device: torch.device | None = None,
     ) -> None:
-        """frames: p, encoder positions a window; length: n_text_ctx."""
+        """frames: p, encoder positions a window; length: n_text_ctx. device: the weights' own
+        unless given; "meta" takes no memory and tells the bytes.
+        """
         self.slots, self.group = slots, group
         weight = plan.cross[0].query
-        device, dtype = weight.device, weight.dtype
+        device, dtype = device or weight.device, weight.dtype
         shape = (slots, frames, weight.shape[0])
         shared: dict[str, LatentStore] = {}
         self.stores: list[CrossStore] = []

@@ -1,0 +1,349 @@
+"""The `doctor` command: what is installed, what works, and what to do about what does not.
+
+Each part is tried for real: modules are imported, a sound is decoded, a kernel is compiled. A check
+that fails becomes a line of the answer, never an error; so each imports what it needs by itself.
+"""
+
+import argparse
+import importlib
+import io
+import json
+import os
+import platform
+import re
+import shutil
+import sys
+import sysconfig
+import textwrap
+import warnings
+import wave
+from collections.abc import Callable, Sequence
+from dataclasses import asdict, dataclass
+from functools import partial
+from importlib import metadata
+from pathlib import Path
+from typing import Any, TextIO
+
+try:
+    import triton.language as tl  # a kernel finds its names among its module's
+except Exception:  # the checks say why
+    tl = None
+
+
+@dataclass(frozen=True, slots=True)
+class Check:
+    """One line of the answer."""
+
+    name: str
+    value: str
+    ok: bool | None  # False: stands in the way of transcribing; None: does not, but take note
+    advice: str = ""  # what to do, where there is something
+
+
+def run_doctor(arguments: argparse.Namespace) -> int:
+    """The `doctor` command (`json`); 1 if something stands in the way of transcribing."""
+    found = checks()
+    if arguments.json:
+        print(json.dumps({"healthy": healthy(found), "checks": [asdict(c) for c in found]}))
+    else:
+        print_doctor(found, sys.stdout)
+    return 0 if healthy(found) else 1
+
+
+def healthy(found: Sequence[Check]) -> bool:
+    """Whether nothing stands in the way; the lack of a GPU or of an extra does not."""
+    return all(check.ok is not False for check in found)
+
+
+def checks() -> list[Check]:
+    """Look at everything; takes some seconds. Never raises."""
+    parts: list[tuple[str, bool, Callable[[], Check]]] = [  # name, needed, check
+        ("python", False, _python),
+        ("slimwhisper", False, _slimwhisper),
+        *((package[0], package[1], partial(_package, *package)) for package in PACKAGES),
+        ("CPU", True, _cpu),
+        ("GPU", False, _gpu),
+        ("Triton compiles", False, _triton),
+        ("C compiler", False, _c_compiler),
+        ("decoding audio", True, _decoding),
+        ("resampling", True, _resampling),
+        ("models folder", True, _models),
+        ("hub cache", False, _hub),
+    ]
+    found = []
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        for name, needed, check in parts:
+            try:
+                found.append(check())
+            except Exception as error:
+                advice = "put right what this names first" if needed else ""
+                found.append(
+                    Check(name, f"fails: {_one_line(error)}", False if needed else None, advice)
+                )
+    return found
+
+
+def print_doctor(found: Sequence[Check], file: TextIO) -> None:
+    """A paragraph for each check, and a last line that sums up."""
+    width = max(40, shutil.get_terminal_size().columns)
+    names = max(len(check.name) for check in found)
+
+    def write(head: str, text: str) -> None:
+        indent = " " * (names + 7)
+        lines = textwrap.wrap(text, width, initial_indent=head, subsequent_indent=indent)
+        print("\n".join(lines), file=file)
+
+    for check in found:
+        mark = {True: "ok", False: "BAD", None: "-"}[check.ok]
+        write(f"{mark:>3}  {check.name:<{names}}  ", check.value)
+        if check.advice:
+            write(" " * (names + 7) + "-> ", check.advice)
+    bad = [check.name for check in found if check.ok is False]
+    if bad:
+        print(f"In the way of transcribing: {', '.join(bad)}.", file=file)
+    else:
+        print("Nothing stands in the way of transcribing.", file=file)
+
+
+def _one_line(error: BaseException) -> str:
+    return f"{type(error).__name__}: {' '.join(str(error).split())[:300]}"
+
+
+def _size(count: float) -> str:
+    """Bytes in decimal units: 76 MB, 3.1 GB."""
+    return f"{count / 1e9:.1f} GB" if count >= 999.5e6 else f"{count / 1e6:.0f} MB"
+
+
+def _python() -> Check:
+    where = f"{platform.system()} {platform.machine()}"
+    return Check("python", f"{platform.python_version()} on {where}, {sys.executable}", True)
+
+
+def _slimwhisper() -> Check:
+    folder = Path(__file__).parent
+    try:
+        return Check("slimwhisper", f"{metadata.version('slimwhisper')} in {folder}", True)
+    except metadata.PackageNotFoundError:
+        advice = "install it: pip install ."
+        return Check("slimwhisper", f"not installed, runs from {folder}", None, advice)
+
+
+def _libraries(module: Any) -> str:
+    """The versions of the libraries that a package brings along."""
+    if module.__name__ == "av":
+        known = [f"{n} {'.'.join(map(str, v))}" for n, v in module.library_versions.items()]
+        names = ("libavcodec", "libavformat")
+        return f" (FFmpeg {', '.join(text for text in known if text.startswith(names))})"
+    if module.__name__ == "soundfile":
+        return f" (libsndfile {module.__libsndfile_version__})"
+    return ""
+
+
+# distribution, needed, module to import, what to know when it fails
+PACKAGES = (
+    ("torch", True, "torch", "the models run on it"),
+    ("triton", False, "triton", "for kernels on a GPU; elsewhere not used"),
+    ("openai-whisper", True, "whisper", "for its tokenizer and list of models"),
+    ("av", True, "av", "decodes audio"),
+    ("soundfile", True, "soundfile", "reads WAV"),
+    ("torchaudio", False, "torchaudio", "not needed: soxr resamples in its place"),
+    ("soxr", True, "soxr", "resamples"),
+    ("safetensors", True, "safetensors.torch", "reads Hugging Face checkpoints"),
+    ("huggingface_hub", True, "huggingface_hub", "downloads from Hugging Face"),
+    ("gradio", False, "", "an extra, for the web page alone"),  # slow to import, so not tried
+)
+
+
+def _package(name: str, needed: bool, module: str, use: str) -> Check:
+    """Its version, whether slimwhisper is made for that one, whether it imports."""
+    wanted = _wanted_versions(name)
+    install = f"pip install '{'slimwhisper[app]' if name == 'gradio' else name + wanted}'"
+    failed = False if needed else None
+    try:
+        version = metadata.version(name)
+    except metadata.PackageNotFoundError:
+        return Check(name, "not installed", failed, f"{use}; {install}")
+    try:
+        value = version + (_libraries(importlib.import_module(module)) if module else "")
+    except Exception as error:
+        advice = f"{use}; {install} --force-reinstall" if needed else use
+        return Check(name, f"{version}, does not import: {_one_line(error)}", failed, advice)
+    if not _is_among(version, wanted):
+        return Check(name, value, None, f"slimwhisper is made for {wanted}; {install}")
+    return Check(name, value, True)
+
+
+def _wanted_versions(name: str) -> str:
+    """The specifier in slimwhisper's own requirements, such as ">=2.11,<2.14"; "" if unknown."""
+    try:
+        required = metadata.requires("slimwhisper") or []
+    except metadata.PackageNotFoundError:
+        return ""
+    found = (re.fullmatch(r"([\w.-]+)\s*([^;]*?)\s*(;.*)?", text) for text in required)
+    return next((m[2] for m in found if m and m[1] == name), "")
+
+
+def _is_among(version: str, specifier: str) -> bool:
+    try:
+        from packaging.specifiers import SpecifierSet  # comes with huggingface_hub
+    except ImportError:
+        return True
+    return SpecifierSet(specifier).contains(version, prereleases=True)
+
+
+def _cpu() -> Check:
+    import torch
+
+    return Check("CPU", f"{torch.get_num_threads()} threads, {os.cpu_count()} cores", True)
+
+
+def _gpu() -> Check:
+    import torch
+
+    if torch.cuda.is_available():
+        seen = [torch.cuda.get_device_properties(i) for i in range(torch.cuda.device_count())]
+        value = "; ".join(
+            f"cuda:{i} {p.name}, {p.total_memory / 2**30:.0f} GiB, "
+            f"compute capability {p.major}.{p.minor}"
+            for i, p in enumerate(seen)
+        )
+        return Check("GPU", f"{value}; CUDA {torch.version.cuda}", True)
+    if torch.version.cuda is None:
+        value = "none: this PyTorch is built for the CPU"
+        advice = "with an NVIDIA GPU, install PyTorch's CUDA build: https://pytorch.org/get-started"
+    else:
+        value = f"none that PyTorch's CUDA {torch.version.cuda} can use"
+        advice = "see whether nvidia-smi lists one; a container needs --gpus all"
+    if torch.backends.mps.is_available():
+        value += "; Apple's (MPS) is not supported"
+    return Check("GPU", value, None, f"the CPU is used, slower; {advice}")
+
+
+def _has_gpu() -> bool:
+    try:
+        import torch
+
+        return torch.cuda.is_available()
+    except Exception:
+        return False
+
+
+def _add_one(pointer: "Any") -> None:
+    """The kernel that the check compiles. (Triton looks unquoted annotations up, and refuses.)"""
+    place = pointer + tl.program_id(0)
+    tl.store(place, tl.load(place) + 1)
+
+
+def _triton() -> Check:
+    name, gpu = "Triton compiles", _has_gpu()
+    unused = "" if gpu else "; not used here: there is no GPU"
+    try:
+        import triton
+        from triton.backends.compiler import GPUTarget
+        from triton.compiler import ASTSource
+
+        kernel = triton.jit(_add_one)
+        with triton.knobs.compilation.scope():
+            triton.knobs.compilation.always_compile = True  # not what an earlier run has kept
+            if gpu:
+                import torch
+
+                cell = torch.zeros(1, device="cuda")
+                kernel[(1,)](cell)
+                if cell.item() != 1:
+                    raise RuntimeError("a kernel gives a wrong result")
+                return Check(name, "yes, and the kernel runs on the GPU", True)
+            source = ASTSource(kernel, {"pointer": "*fp32"})
+            triton.compile(source, target=GPUTarget("cuda", 90, 32))
+            return Check(name, f"yes, for compute capability 9.0{unused}", True)
+    except Exception as error:
+        if isinstance(error, ImportError):
+            advice = f"pip install 'triton{_wanted_versions('triton')}'"
+        else:
+            advice = "see the C compiler below"
+        if isinstance(error, OSError):
+            advice += ", or set TRITON_CACHE_DIR to a folder that can be written"
+        return Check(name, f"no: {_one_line(error)}", None, f"{advice}{unused}")
+
+
+def _c_compiler() -> Check:
+    """Triton compiles each kernel's launcher with $CC, gcc or clang against Python's headers."""
+    name, chosen = "C compiler", os.environ.get("CC")
+    path = next(filter(None, map(shutil.which, [chosen] if chosen else ["gcc", "clang"])), None)
+    headers = Path(sysconfig.get_paths()["include"]) / "Python.h"
+    if path is not None and headers.is_file():
+        return Check(name, f"{path}, Python.h found", True)
+    value, advice = "none found", "apt-get install gcc python3-dev"
+    if path is not None:
+        value = f"{path}, but no {headers}"
+    elif chosen:
+        value, advice = f"CC is {chosen!r}, which is not there", f"unset CC; {advice}"
+    elif shutil.which("cc"):
+        value, advice = "cc, which Triton does not look for", "export CC=cc"
+    use = "Triton needs it to start kernels on a GPU" + ("" if _has_gpu() else ", so not here")
+    return Check(name, value, None, f"{advice}; {use}")
+
+
+def _decoding() -> Check:
+    """A tenth of a second at 44.1 kHz in stereo, which only FFmpeg's libraries can take in."""
+    from slimwhisper.audio import load_audio
+
+    file = io.BytesIO()
+    with wave.open(file, "wb") as sound:
+        sound.setparams((2, 2, 44_100, 0, "NONE", ""))
+        sound.writeframes(b"\x00\x20" * 2 * 4_410)  # a quarter of full scale
+    name = "decoding audio"
+    try:
+        samples = load_audio(file.getvalue())
+        if abs(len(samples) - 1_600) > 16 or abs(float(samples[800]) - 0.25) > 0.01:
+            raise ValueError(f"{len(samples)} samples of {samples.mean():.2f}, not 1600 of 0.25")
+    except Exception as error:
+        advice = f"pip install 'av{_wanted_versions('av')}' --force-reinstall"
+        return Check(name, f"PyAV fails: {_one_line(error)}", False, advice)
+    return Check(name, "PyAV decodes; the ffmpeg program is not needed", True)
+
+
+def _resampling() -> Check:
+    from slimwhisper.audio import resampler
+
+    name, why = resampler()
+    return Check("resampling", f"{name}: {why.split(':')[0]}", True)
+
+
+def _models() -> Check:
+    from slimwhisper.checkpoint import default_download_root
+
+    folder = Path(default_download_root())
+    kept = {p.stem: p.stat().st_size for p in sorted(folder.glob("*.pt")) if p.is_file()}
+    advice = "pass --model_dir FOLDER, or set XDG_CACHE_HOME"
+    return _place("models folder", folder, kept, False, advice)
+
+
+def _hub() -> Check:
+    from huggingface_hub.constants import HF_HUB_CACHE
+
+    folder = Path(HF_HUB_CACHE)
+    kept = {}
+    for model in sorted(folder.glob("models--*whisper*")):
+        name = model.name.removeprefix("models--").replace("--", "/")
+        kept[name] = sum(p.stat().st_size for p in model.glob("blobs/*"))
+    return _place("hub cache", folder, kept, None, "set HF_HUB_CACHE to another folder")
+
+
+def _place(
+    name: str, folder: Path, kept: dict[str, int], failed: bool | None, elsewhere: str
+) -> Check:
+    """Whether a folder is there, can be written, what it holds (bytes), and the disk's room."""
+    exists = folder
+    while not exists.exists():
+        exists = exists.parent
+    inside = ", ".join(f"{model} {_size(size)}" for model, size in kept.items()) or "no models"
+    value = f"{folder}: {inside if exists == folder else 'not made yet'}"
+    if not exists.is_dir():
+        return Check(name, f"{folder}: {exists} is not a folder", failed, elsewhere)
+    if not os.access(exists, os.W_OK | os.X_OK):
+        return Check(name, f"{value}; {exists} cannot be written", failed, elsewhere)
+    free = shutil.disk_usage(exists).free
+    advice = f"large-v3 takes 3.1 GB; to keep models on another disk, {elsewhere}"
+    return Check(name, f"{value}; {_size(free)} free", True, advice if free < 4e9 else "")

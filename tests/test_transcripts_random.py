@@ -1,0 +1,118 @@
+"""Transcripts equal to `whisper.transcribe`'s on random checkpoints, which need no file."""
+
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+import whisper
+from checkpoints import random_state, save_openai, tiny_dims
+from conftest import noise_bursts
+from parity import differences, whisper_transcribe
+from reference import set_spectrum
+
+import slimwhisper
+from slimwhisper.cache.plan import PRESETS
+from slimwhisper.transcribe import SlimWhisper
+
+RECORDINGS = [
+    noise_bursts(0.4, 0),
+    noise_bursts(7, 1),
+    noise_bursts(30, 2),
+    noise_bursts(75.3, 3),
+    np.zeros(16_000 * 5, np.float32),
+]
+OPTIONS: list[dict[str, Any]] = [
+    {},
+    {"condition_on_previous_text": False},
+    {"initial_prompt": "Weights, caches and other words."},
+    {"initial_prompt": "Carried along.", "carry_initial_prompt": True},
+    {"without_timestamps": True},
+    {"suppress_blank": False, "suppress_tokens": None},
+    {"suppress_tokens": "-1,300,301"},
+    {"max_initial_timestamp": None},
+    {"max_initial_timestamp": 5.0, "no_speech_threshold": None},
+    {"no_speech_threshold": 0.0, "logprob_threshold": None},
+    {"no_speech_threshold": 0.0, "logprob_threshold": -9.0},
+    {"sample_len": 20},
+]
+
+
+def named(options: dict[str, Any]) -> str:
+    return ",".join(options) or "defaults"
+
+
+@pytest.fixture(scope="module", params=["multilingual", "english"])
+def pair(request: pytest.FixtureRequest, random_paths: dict[str, Path]) -> tuple[Any, SlimWhisper]:
+    """(openai-whisper's model, ours) of one checkpoint."""
+    path = random_paths[request.param]
+    return whisper.load_model(str(path), device="cpu"), slimwhisper.load_model(path, "cpu")
+
+
+@pytest.mark.parametrize("options", OPTIONS, ids=named)
+def test_options_one_by_one(pair: tuple[Any, SlimWhisper], options: dict[str, Any]) -> None:
+    theirs, ours = pair
+    for audio in RECORDINGS[1:4:2]:
+        expected = whisper_transcribe(theirs, audio, **options)
+        assert not differences(ours.transcribe(audio, **options), expected)
+
+
+@pytest.mark.parametrize("task", ["transcribe", "translate"])
+@pytest.mark.parametrize("language", [None, "de", "Japanese"])
+def test_task_and_language(random_paths: dict[str, Path], task: str, language: str | None) -> None:
+    theirs = whisper.load_model(str(random_paths["multilingual"]), device="cpu")
+    ours = slimwhisper.load_model(random_paths["multilingual"], "cpu")
+    for audio in RECORDINGS[1:3]:
+        found = ours.transcribe(audio, task=task, language=language)
+        code = "ja" if language == "Japanese" else language
+        expected = whisper_transcribe(theirs, audio, task=task, language=code)
+        assert not differences(found, expected)
+
+
+def test_the_texts_are_worth_comparing(pair: tuple[Any, SlimWhisper]) -> None:
+    """Random weights speak nonsense, but different nonsense, with segments in it."""
+    results = [pair[1].transcribe(audio) for audio in RECORDINGS]
+    assert len({r["text"] for r in results}) >= 4
+    assert max(len(r["segments"]) for r in results) >= 5
+
+
+@pytest.mark.parametrize("batch_size", [1, 2, 5])
+def test_side_by_side_as_alone(pair: tuple[Any, SlimWhisper], batch_size: int) -> None:
+    theirs, ours = pair
+    expected = {id(a): whisper_transcribe(theirs, a) for a in RECORDINGS}
+    for order in (RECORDINGS, RECORDINGS[::-1]):
+        seen = 0
+        for audio, result in ours.transcribe_many(order, batch_size=batch_size):
+            assert isinstance(result, slimwhisper.Transcript)
+            assert not differences(result.as_dict(), expected[id(audio)])
+            seen += 1
+        assert seen == len(RECORDINGS)
+
+
+@pytest.mark.parametrize("forms", [*PRESETS.values(), ("v", "v"), ("hybrid", "x")], ids="+".join)
+def test_every_form_says_the_same(tmp_path: Path, forms: tuple[str, str]) -> None:
+    """On weights that every form is exact for, so that each one really runs."""
+    dims = tiny_dims(width=128, heads=2, multilingual=False)
+    state = set_spectrum(random_state(dims, seed=5), dims, 3.0)
+    path = save_openai(tmp_path / "well-conditioned.pt", dims, state)
+    theirs = whisper.load_model(str(path), device="cpu")
+    cross, own = forms
+    ours = slimwhisper.load_model(path, "cpu", cross_cache=cross, self_cache=own)
+    assert not ours.fallbacks
+    for audio in RECORDINGS[1:4:2]:
+        assert not differences(ours.transcribe(audio), whisper_transcribe(theirs, audio))
+
+
+def test_language_detection(random_paths: dict[str, Path]) -> None:
+    theirs = whisper.load_model(str(random_paths["multilingual"]), device="cpu")
+    ours = slimwhisper.load_model(random_paths["multilingual"], "cpu")
+    for audio in RECORDINGS[1:3]:
+        mel = whisper.log_mel_spectrogram(audio, 80, padding=480_000)[:, :3000]
+        _, expected = theirs.detect_language(mel)
+        code, probs = ours.detect_language(audio)
+        assert code == max(expected, key=expected.get)
+        assert probs.keys() == expected.keys()
+        torch.testing.assert_close(
+            torch.tensor([probs[k] for k in expected]), torch.tensor(list(expected.values()))
+        )
