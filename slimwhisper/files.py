@@ -1,4 +1,4 @@
-"""Arguments -> recordings, recordings -> output files; every output is written whole or not at all."""
+"""Arguments -> recordings -> output files, each written whole or not at all."""
 
 import os
 import secrets

@@ -11,7 +11,7 @@ from typing import Any, TextIO
 from slimwhisper.audio import as_waveform
 from slimwhisper.checkpoint import load_checkpoint
 from slimwhisper.fold import CROSS_FORMS, SELF_FORMS
-from slimwhisper.guard import INVERSE_FREE, MARGIN, Inspection
+from slimwhisper.guard import MARGIN, Inspection
 from slimwhisper.mel import log_mel, window
 from slimwhisper.model import inspect_form, record_activations
 from slimwhisper.transcribe import choose_device, choose_dtype
@@ -72,14 +72,15 @@ def print_inspections(
             r.attention,
             r.form,
             str(r.layer),
-            "-" if r.form in INVERSE_FREE else f"{r.condition:.1e}",
+            f"{r.condition:.1e}",
             f"{r.largest:.1e}" + ("" if r.fits else " too big"),
             f"{r.error:.1e}",
             f"{r.baseline_error:.1e}",
-            f"falls back to {r.used}" if r.fell_back else "exact",
+            f"{r.used} instead" if r.fell_back else "exact",
         )
     console.print(table)
     console.print(
-        "condition: of the matrix that the form inverts; error: of the attention's output against "
-        f"float64.\nA form is exact where its error is at most {MARGIN:g} times the baseline's."
+        "condition: of the matrix that the form inverts, else of W_K; max folded: largest folded "
+        "weight;\nerror: of keys and values against float64, relative; baseline: the same of form "
+        f"kv.\nA form is exact where its error is at most {MARGIN:g} times the baseline's."
     )

@@ -1,6 +1,7 @@
 """The `transcribe` command: recordings in, text on the screen and files in the output folder."""
 
 import argparse
+import logging
 import sys
 import time
 from pathlib import Path
@@ -30,6 +31,7 @@ def run_transcribe(arguments: argparse.Namespace) -> int:
     if not recordings:
         return 1
     prepare_output_dir(Path(arguments.output_dir))
+    logging.getLogger("slimwhisper.cache").addHandler(logging.NullHandler())  # the summary says it
     model = load_model(
         arguments.model,
         getattr(arguments, "device", None),

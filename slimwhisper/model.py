@@ -18,24 +18,21 @@ from slimwhisper.guard import INVERSE_FREE, Inspection, inspect_layer
 from slimwhisper.mel import calibration_mel
 from slimwhisper.types import Dims
 
-logger = logging.getLogger("slimwhisper")
+logger = logging.getLogger("slimwhisper.cache")
 
 CALIBRATION_TOKENS = 48
 
 
 @dataclass(frozen=True, slots=True)
 class Activations:
-    """What one window's decoding feeds the attention blocks, for the guard; float32."""
+    """What one window's decoding feeds the attention blocks' keys and values; float32."""
 
     features: Tensor  # [p, d]: the encoder's output
-    own: Sequence[Tensor]  # a layer: [T, d], input of its self-attention
-    cross: Sequence[Tensor]  # a layer: [T, d], input of its cross-attention
+    own: Sequence[Tensor]  # a layer: [T, d], the layer-normed input of its self-attention
 
-    def of(self, attention: str, layer: int) -> tuple[Tensor, Tensor]:
-        """(queries' input [T, d], source [n, d]) of a layer's "cross" or "self" attention."""
-        if attention == "cross":
-            return self.cross[layer], self.features
-        return self.own[layer], self.own[layer]
+    def of(self, attention: str, layer: int) -> Tensor:
+        """[n, d]: the source of a layer's "cross" or "self" attention."""
+        return self.features if attention == "cross" else self.own[layer]
 
 
 def exact_plan(
@@ -76,15 +73,9 @@ def record_activations(checkpoint: Checkpoint, mel: Tensor | None = None) -> Act
         step = Step.at(rows, torch.tensor([position]), position + 1, True, torch.float32)
         logits = decoder.step(torch.tensor(tokens[-1:]), step, cache)
 
-    own, cross = [], []
-    x = decoder.embed(torch.tensor([tokens]), torch.arange(len(tokens)).unsqueeze(0))
-    for layer, block in enumerate(decoder.blocks):
-        own.append(block.self_norm(x))
-        x = x + cache.own[layer].prefill(own[-1], rows)
-        cross.append(block.cross_norm(x))
-        x = x + cache.cross[layer].attend(cross[-1], rows)
-        x = x + block.mlp(x)
-    return Activations(features[0], [t[0] for t in own], [t[0] for t in cross])
+    # each layer's X-cache holds what its self-attention was fed
+    fed = [layer.tensors[0][0, : len(tokens)] for layer in cache.own]
+    return Activations(features[0], fed)
 
 
 def inspect_form(
@@ -143,7 +134,7 @@ def describe_fallbacks(records: Sequence[Inspection]) -> list[str]:
             lines.append(
                 f"{attention}-attention cache {worst.form!r} is not exact in {len(fallen)} of "
                 f"{len(seen)} layers (error up to {worst.error:.1e}, baseline "
-                f"{worst.baseline_error:.1e}); they use {worst.used!r}, of the same size"
+                f"{worst.baseline_error:.1e}); they use {worst.used!r}, no larger"
             )
     return lines
 
@@ -169,9 +160,9 @@ class Model:
         plan, self.inspections = guarded_plan(checkpoint, *forms, dtype, guard_mel)
         self.fallbacks = describe_fallbacks(self.inspections)
         if self.fallbacks and strict_cache:
+            first = self.fallbacks[0].partition(";")[0]
             raise CacheError(
-                f"{self.name}: {self.fallbacks[0]} unless strict_cache forbids it; "
-                f"choose another cache (slim is always exact) or dtype"
+                f"{self.name}: {first}; choose cache slim, always exact, or allow the fall-back"
             )
         for line in self.fallbacks:
             logger.warning("%s: %s", self.name, line)

@@ -7,11 +7,11 @@ import pytest
 import torch
 from checkpoints import random_state, tiny_dims
 from reference import set_spectrum, whisper_logits, whisper_model
-from slimwhisper.checkpoint import Checkpoint
 from torch import Tensor
 
 from slimwhisper.cache.base import Rows, Step
 from slimwhisper.cache.plan import PRESETS, DecoderCache
+from slimwhisper.checkpoint import Checkpoint
 from slimwhisper.model import Model
 
 CPU = torch.device("cpu")
