@@ -91,7 +91,7 @@ def write_outputs(transcript: Transcript, recording: Recording, formats: Sequenc
         target = recording.output.with_name(f"{recording.output.name}.{form}")
         try:
             target.parent.mkdir(parents=True, exist_ok=True)
-            if target.exists() and target.samefile(recording.path):
+            if target.resolve() == recording.path.resolve():
                 raise OutputError(f"{target}: is the input itself; choose another --output_dir")
             temporary = target.with_name(f".slimwhisper-{secrets.token_hex(6)}.part")
             try:
