@@ -5,10 +5,10 @@
 >>> model.transcribe("talk.mp3")["text"]  # doctest: +SKIP
 """
 
+from importlib import import_module
 from importlib.metadata import version
+from typing import TYPE_CHECKING
 
-from slimwhisper.audio import load_audio
-from slimwhisper.checkpoint import available_models
 from slimwhisper.errors import (
     AudioError,
     CacheError,
@@ -17,7 +17,6 @@ from slimwhisper.errors import (
     OutputError,
     SlimWhisperError,
 )
-from slimwhisper.transcribe import SlimWhisper, load_model
 from slimwhisper.types import Options, Segment, Transcript
 
 __version__ = version("slimwhisper")
@@ -37,3 +36,25 @@ __all__ = [
     "load_audio",
     "load_model",
 ]
+
+# What needs torch is imported when it is first asked for, so that the command line starts at once
+# and `slimwhisper doctor` runs where torch does not.
+if TYPE_CHECKING:
+    from slimwhisper.audio import load_audio
+    from slimwhisper.checkpoint import available_models
+    from slimwhisper.transcribe import SlimWhisper, load_model
+else:  # hidden from type checkers, which would take any name for one of the module's
+    _HOMES = {
+        "SlimWhisper": "slimwhisper.transcribe",
+        "available_models": "slimwhisper.checkpoint",
+        "load_audio": "slimwhisper.audio",
+        "load_model": "slimwhisper.transcribe",
+    }
+
+    def __getattr__(name):
+        if name not in _HOMES:
+            raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+        return getattr(import_module(_HOMES[name]), name)
+
+    def __dir__():
+        return sorted({*globals(), *__all__})

@@ -1,120 +1,223 @@
-"""A model's name or file -> its dimensions and tensors, checked: OpenAI .pt and Hugging Face.
+"""Name or file -> dimensions and weights, under OpenAI's tensor names.
 
-Builds no model and moves nothing to a device. Every failure is a CheckpointError of one line.
+Known: openai-whisper's names (downloaded, checksums verified), OpenAI `.pt` files, and Hugging Face
+folders and ids with safetensors (`slimwhisper.hub`). Nothing is unpickled but tensors.
 """
 
-import difflib
 import hashlib
-import http.client
 import logging
 import os
 import pickle
-import re
-from dataclasses import asdict, dataclass, fields
+import zipfile
+from collections.abc import Mapping
+from dataclasses import dataclass, fields
+from difflib import get_close_matches
+from http.client import HTTPException
+from os import PathLike
 from pathlib import Path
+from typing import Any
+from urllib.error import HTTPError
 
 import torch
 from torch import Tensor
 
 from slimwhisper.errors import CheckpointError
-from slimwhisper.hub import problem, read_folder, read_repository
+from slimwhisper.hub import DISTIL_IDS, fetch_hub, looks_like_hub_id, problem, read_folder
 from slimwhisper.types import Dims
 
-_log = logging.getLogger("slimwhisper")
+logger = logging.getLogger("slimwhisper")
 
-_DISTIL = {
-    name: f"distil-whisper/{name}"
-    for name in (
-        "distil-small.en",
-        "distil-medium.en",
-        "distil-large-v2",
-        "distil-large-v3",
-        "distil-large-v3.5",
-    )
-}
-_HUB_ID = re.compile(r"[A-Za-z0-9][\w.-]*/[A-Za-z0-9][\w.-]*")
-_FILE_SUFFIXES = {".pt", ".pth", ".bin", ".ckpt", ".safetensors", ".gguf"}
-_DTYPES = (torch.float16, torch.bfloat16, torch.float32, torch.float64)
+VOCABULARIES = (51_864, 51_865, 51_866)  # English, multilingual, large-v3's
+DTYPES = (torch.float16, torch.bfloat16, torch.float32, torch.float64)
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, slots=True)
 class Checkpoint:
-    """A model's dimensions and weights; `state` may be mapped from its file, so do not write to it."""
+    """What a file holds: `state` maps OpenAI's names to CPU tensors in the file's dtype."""
 
-    name: str  # as asked for: an official name, a path or a hub id
+    name: str
     dims: Dims
-    state: dict[str, Tensor]  # OpenAI's names; CPU, in the file's dtype
+    state: Mapping[str, Tensor]
 
 
 def available_models() -> list[str]:
-    """The names that `load_checkpoint` knows: openai-whisper's, then the distil models."""
-    return [*_official_urls(), *_DISTIL]
+    """Names that `load_checkpoint` can fetch."""
+    import whisper
+
+    return [*whisper.available_models(), *DISTIL_IDS]
 
 
 def default_download_root() -> Path:
-    """Where OpenAI's files are kept, as in openai-whisper: ${XDG_CACHE_HOME:-~/.cache}/whisper."""
-    return Path(os.environ.get("XDG_CACHE_HOME") or Path("~/.cache").expanduser()) / "whisper"
+    """openai-whisper's folder: ${XDG_CACHE_HOME:-~/.cache}/whisper."""
+    cache = os.environ.get("XDG_CACHE_HOME")
+    return (Path(cache) if cache else Path.home() / ".cache") / "whisper"
 
 
 def load_checkpoint(
-    name: str | os.PathLike[str],
+    name: str | PathLike[str],
     *,
-    download_root: str | os.PathLike[str] | None = None,
+    download_root: str | PathLike[str] | None = None,
     local_files_only: bool = False,
 ) -> Checkpoint:
-    """Load a model by official name, else from an existing path, else from the Hugging Face hub.
+    """Load by official name, path (`.pt` file or Hugging Face folder) or hub id, in that order.
 
-    name: one of `available_models()`; an OpenAI .pt file; a folder with config.json and
-        safetensors; or a hub id "org/name". A PathLike is always a path.
-    download_root: folder of OpenAI's files, `default_download_root()` if None. Hub models live in
-        the hub's own cache.
-    local_files_only: fetch nothing.
-
-    Raises CheckpointError, in one line, when the model cannot be found, fetched, or read, or is
-    not a Whisper model.
+    Arguments:
+        name: a `Path` is never taken for a hub id.
+        download_root: where named models are kept; None: `default_download_root()`. Hub models
+            stay in the hub's own cache.
+        local_files_only: never go to the network.
+    Raises:
+        CheckpointError: one line that names the file, what is wrong and what would work.
     """
-    text = os.fspath(name)
-    if isinstance(name, str) and name in (urls := _official_urls()):
-        root = default_download_root() if download_root is None else Path(download_root)
-        path = _official_file(name, urls[name], root, local_files_only)
-        dims, state = _read_openai(path)
-        return _checked(text, path, dims, state)
-    if isinstance(name, str) and name in _DISTIL:
-        dims, state = read_repository(_DISTIL[name], local_files_only=local_files_only)
-        return _checked(text, _DISTIL[name], dims, state)
+    import whisper
 
+    label = os.fspath(name)
     try:
-        path = Path(text).expanduser()
-        is_folder, exists = path.is_dir(), path.exists()
-    except (OSError, RuntimeError) as error:  # no permission, name too long; no home folder
-        raise problem(text, f"cannot be looked up: {error}") from error
-    where: object = path
-    if not text or not exists:
-        if not isinstance(name, str) or not _HUB_ID.fullmatch(text) or _has_file_suffix(text):
-            raise _not_found(name)
-        where = text
-        dims, state = read_repository(text, local_files_only=local_files_only)
-    elif is_folder:
-        dims, state = read_folder(path)
-    elif path.suffix == ".safetensors":
-        what = "a .safetensors file has no dimensions beside it; give its folder, with config.json"
-        raise problem(path, what)
-    else:
-        dims, state = _read_openai(path)
-    return _checked(text, where, dims, state)
+        if label in whisper._MODELS:
+            file = _fetch(label, whisper._MODELS[label], download_root, local_files_only)
+            dims, state = _read_openai(file)
+        elif label and (path := _expanded(label)).exists():  # Path("") is the current folder
+            dims, state = _read_path(path)
+        elif label in DISTIL_IDS or (isinstance(name, str) and looks_like_hub_id(label)):
+            folder = fetch_hub(DISTIL_IDS.get(label, label), local_files_only)
+            dims, state = read_folder(folder)
+        else:
+            raise _unknown(label)
+    except OSError as error:  # a folder on the way may not be looked into; a name is too long
+        raise problem(
+            f"{label[:300]}: cannot be read: {error.strerror or error}; give another file, "
+            "or this user the right"
+        ) from error
+    _validate(label, dims, state)
+    return Checkpoint(label, dims, {key: tensor.detach() for key, tensor in state.items()})
+
+
+def _expanded(path: str | PathLike[str]) -> Path:
+    try:
+        return Path(path).expanduser()
+    except RuntimeError as error:  # "~" of nobody
+        raise problem(f"{os.fspath(path)}: {error} Give a path without ~") from error
+
+
+def _unknown(label: str) -> CheckpointError:
+    if "/" in label or Path(label).suffix in (".pt", ".pth", ".bin", ".safetensors"):
+        return problem(
+            f"{label}: no such file or folder; give an existing one, or a name such as 'turbo'"
+        )
+    names = available_models()
+    near = get_close_matches(label.lower(), names, n=3)
+    hint = f"did you mean {' or '.join(near)}? " if near else ""
+    return problem(
+        f"model {label[:300]!r}: no such name, file or folder; {hint}names are {', '.join(names)}"
+    )
+
+
+def _read_path(path: Path) -> tuple[Dims, Mapping[str, Tensor]]:
+    if path.is_dir():
+        return read_folder(path)
+    if not path.is_file():
+        raise problem(f"{path}: is no regular file; give a .pt file or a Hugging Face folder")
+    if path.suffix == ".safetensors":
+        raise problem(f"{path}: give the folder with its config.json, not the .safetensors file")
+    return _read_openai(path)
+
+
+def _fetch(
+    name: str, url: str, download_root: str | PathLike[str] | None, local_files_only: bool
+) -> Path:
+    """The verified file of an official model, downloaded when it is not there."""
+    try:
+        root = default_download_root() if download_root is None else _expanded(download_root)
+    except RuntimeError as error:  # of Path.home()
+        raise problem(f"model {name!r}: {error} Set XDG_CACHE_HOME") from error
+    digest, file_name = url.split("/")[-2:]
+    file = root / file_name
+    remedy = f"give a model file, or place {file_name} at {file}"
+    try:
+        exists = file.exists()
+        if exists and not file.is_file():
+            raise problem(f"{file}: is no file; move it away, or choose another folder")
+        if exists and _sha256(file) == digest:
+            return file
+    except OSError as error:
+        raise problem(f"{file}: cannot be read: {error.strerror}; {remedy}") from error
+    if local_files_only:
+        lacks = f"does not have its checksum in {root}" if exists else f"is not in {root}"
+        raise problem(f"model {name!r} {lacks}, and nothing may be fetched; {remedy}")
+    if exists:
+        logger.warning("%s does not have its checksum; downloading it again", file)
+    try:
+        root.mkdir(parents=True, exist_ok=True)
+        # writes to a temporary file, verifies, renames: an interrupted run leaves nothing behind
+        torch.hub.download_url_to_file(url, str(file), hash_prefix=digest, progress=True)
+    except RuntimeError as error:  # torch.hub's word for a wrong checksum
+        raise problem(
+            f"model {name!r}: what arrived from {url} was cut short or changed: its checksum "
+            f"differs, and it was deleted; try again, or {remedy}"
+        ) from error
+    except (OSError, HTTPException, ValueError) as error:
+        if isinstance(error, HTTPError):
+            error.close()  # it holds the connection
+            reason: object = error  # with its number
+        else:
+            reason = getattr(error, "reason", None) or getattr(error, "strerror", None) or error
+        text = f"{reason}" or type(error).__name__
+        raise problem(f"cannot download {name!r} to {file}: {text}; {remedy}") from error
+    return file
+
+
+def _sha256(file: Path) -> str:
+    with file.open("rb") as data:
+        return hashlib.file_digest(data, "sha256").hexdigest()
+
+
+def _read_openai(file: Path) -> tuple[Dims, Mapping[str, Tensor]]:
+    """{"dims", "model_state_dict"}, memory-mapped where the file's format allows it."""
+    foreign = (
+        f"{file}: not an OpenAI Whisper checkpoint (no 'dims' and 'model_state_dict'); "
+        "for Hugging Face models give the folder with config.json and safetensors"
+    )
+    try:
+        content: Any = torch.load(
+            file, map_location="cpu", weights_only=True, mmap=zipfile.is_zipfile(file)
+        )
+    except pickle.UnpicklingError as error:
+        if "global" in str(error).lower():  # the unpickler names each function it will not call
+            raise problem(
+                f"{file}: refused: it holds Python objects, not tensors alone, and could run code; "
+                "use a checkpoint from a source that you trust, saved as tensors"
+            ) from error
+        raise problem(f"{file}: damaged or no checkpoint; copy it again") from error
+    except PermissionError as error:
+        raise problem(f"{file}: permission denied; give this user the right") from error
+    except Exception as error:  # damaged files fail inside torch.load in a dozen ways
+        raise problem(
+            f"{file}: truncated, damaged or no checkpoint; copy or download it again"
+        ) from error
+    if not isinstance(content, dict) or not {"dims", "model_state_dict"} <= content.keys():
+        raise problem(foreign)
+    given, state = content["dims"], content["model_state_dict"]
+    names = [f.name for f in fields(Dims)]
+    if not isinstance(given, dict) or not isinstance(state, dict):
+        raise problem(foreign)
+    if set(given) != set(names) or not all(type(v) is int and v > 0 for v in given.values()):
+        raise problem(
+            f"{file}: its 'dims' are not the ten positive whole numbers {', '.join(names)}"
+        )
+    return Dims(**given), state
 
 
 def expected_shapes(dims: Dims) -> dict[str, tuple[int, ...]]:
-    """Name and shape of each tensor of a Whisper model with these dimensions."""
+    """Every tensor of a Whisper model and its shape, [out, in] for matrices."""
     shapes: dict[str, tuple[int, ...]] = {}
 
-    def affine(name: str, *weight: int, bias: bool = True) -> None:
-        shapes[f"{name}.weight"] = weight
+    def affine(name: str, *shape: int, bias: bool = True) -> None:
+        shapes[f"{name}.weight"] = shape
         if bias:
-            shapes[f"{name}.bias"] = weight[:1]
+            shapes[f"{name}.bias"] = shape[:1]
 
-    def block(name: str, d: int, attentions: tuple[str, ...]) -> None:
-        for attention in attentions:
+    def block(name: str, d: int, cross: bool) -> None:
+        for attention in ("attn", "cross_attn") if cross else ("attn",):
             for part in ("query", "key", "value", "out"):
                 affine(f"{name}.{attention}.{part}", d, d, bias=part != "key")
             affine(f"{name}.{attention}_ln", d)
@@ -123,156 +226,80 @@ def expected_shapes(dims: Dims) -> dict[str, tuple[int, ...]]:
         affine(f"{name}.mlp_ln", d)
 
     d = dims.n_audio_state
-    shapes["encoder.positional_embedding"] = (dims.n_audio_ctx, d)
     affine("encoder.conv1", d, dims.n_mels, 3)
     affine("encoder.conv2", d, d, 3)
-    for layer in range(dims.n_audio_layer):
-        block(f"encoder.blocks.{layer}", d, ("attn",))
+    shapes["encoder.positional_embedding"] = (dims.n_audio_ctx, d)
+    for i in range(dims.n_audio_layer):
+        block(f"encoder.blocks.{i}", d, cross=False)
     affine("encoder.ln_post", d)
 
     d = dims.n_text_state
     shapes["decoder.token_embedding.weight"] = (dims.n_vocab, d)
     shapes["decoder.positional_embedding"] = (dims.n_text_ctx, d)
-    for layer in range(dims.n_text_layer):
-        block(f"decoder.blocks.{layer}", d, ("attn", "cross_attn"))
+    for i in range(dims.n_text_layer):
+        block(f"decoder.blocks.{i}", d, cross=True)
     affine("decoder.ln", d)
     return shapes
 
 
-def _official_urls() -> dict[str, str]:
-    import whisper  # slow to import
-
-    return dict(whisper._MODELS)
-
-
-def _has_file_suffix(text: str) -> bool:
-    return Path(text).suffix.lower() in _FILE_SUFFIXES
-
-
-def _not_found(name: str | os.PathLike[str]) -> CheckpointError:
-    text = os.fspath(name)
-    if not isinstance(name, str) or "/" in text or _has_file_suffix(text):
-        return problem(text, "no such file or folder; give an existing one, or a model's name")
-    close = difflib.get_close_matches(text.lower(), available_models(), n=3, cutoff=0.5)
-    hint = f"did you mean {' or '.join(close)}? " if close else ""
-    what = (
-        f"{hint}Available: {', '.join(available_models())}; a file, a folder and a Hugging Face"
-        " id (openai/whisper-tiny) work too"
-    )
-    return problem(f"unknown model {text!r}", what)
-
-
-def _official_file(name: str, url: str, root: Path, local_files_only: bool) -> Path:
-    """Path of OpenAI's file for `name`, verified; downloaded into `root` where needed."""
-    path = root / url.rsplit("/", 1)[1]
-    checksum = url.split("/")[-2]
-    try:
-        root.mkdir(parents=True, exist_ok=True)
-        if path.exists():
-            if not path.is_file():
-                raise problem(path, f"is not a file; move it away, to make room for model {name}")
-            with path.open("rb") as file:
-                if hashlib.file_digest(file, "sha256").hexdigest() == checksum:
-                    return path
-    except OSError as error:
-        raise problem(path, f"cannot be used for model {name}: {error}") from error
-    if local_files_only:
-        state = "has another checksum than OpenAI's file" if path.exists() else "does not exist"
-        what = f"{state}, and local_files_only forbids to fetch model {name} from {url}"
-        raise problem(path, what)
-    if path.exists():
-        _log.warning("%s has another checksum than OpenAI's file; fetching it again", path)
-    try:
-        # Written beside `path` and renamed once verified, so that it can be interrupted.
-        torch.hub.download_url_to_file(url, str(path), hash_prefix=checksum, progress=True)
-    except (OSError, http.client.HTTPException, RuntimeError, ValueError) as error:
-        reason = str(error) or type(error).__name__
-        if isinstance(error, RuntimeError) and "hash" in reason:
-            reason = f"what arrived has another checksum than {checksum} and was deleted; try again"
-        what = f"{reason}; give a file, or place it at {path}"
-        raise problem(f"cannot download {url}", what) from error
-    return path
-
-
-def _read_openai(path: Path) -> tuple[Dims, dict[str, Tensor]]:
-    """Dims and tensors of an OpenAI .pt file, mapped into memory where its format allows."""
-    try:
-        with path.open("rb") as file:
-            is_zip = file.read(4) == b"PK\x03\x04"  # else torch.save's format before 1.6
-        payload = torch.load(path, map_location="cpu", weights_only=True, mmap=is_zip)
-    except pickle.UnpicklingError as error:
-        if "global" in str(error).lower():
-            what = "refused, since loading it would run code; save {dims, model_state_dict} alone"
-            raise problem(path, what) from error
-        raise problem(path, "not a PyTorch checkpoint, or a damaged one; fetch it again") from error
-    except Exception as error:  # damaged files fail in torch.load in a dozen ways
-        reason = str(error).split("\n")[0][:200] or type(error).__name__
-        what = f"not a PyTorch checkpoint, or a truncated one ({reason}); fetch it again"
-        raise problem(path, what) from error
-    if not isinstance(payload, dict) or not all(
-        isinstance(payload.get(key), dict) for key in ("dims", "model_state_dict")
-    ):
-        what = (
-            "not an OpenAI Whisper checkpoint, which holds dims and model_state_dict; for a"
-            " Hugging Face model give its folder"
-        )
-        raise problem(path, what)
-    given, state = payload["dims"], payload["model_state_dict"]
-    names = [field.name for field in fields(Dims)]
-    if set(given) != set(names) or not all(type(value) is int for value in given.values()):
-        raise problem(path, f"dims must be the ten whole numbers {', '.join(names)}")
-    return Dims(**given), dict(state)
-
-
-def _checked(name: str, where: object, dims: Dims, state: dict[str, Tensor]) -> Checkpoint:
-    """The checkpoint, once everything that later code relies on holds. `where` is its origin."""
-    _check_dims(where, dims)
-    if len(state) < dims.n_audio_layer + dims.n_text_layer:  # before any list grows with the dims
-        raise problem(where, f"{len(state)} tensors are too few for the layers that dims name")
-    shapes = expected_shapes(dims)
-    # Not in Whisper, but it cancels in the softmax, and folding drops it.
-    key_biases = {
-        f"{weight.removesuffix('weight')}bias": shape[:1]
-        for weight, shape in shapes.items()
-        if weight.endswith(".key.weight")
+def _validate(name: str, dims: Dims, state: Mapping[str, Tensor]) -> None:
+    """Raise CheckpointError unless this is a Whisper model, whole and finite."""
+    wrong = {
+        f"a vocabulary of {dims.n_vocab} is not Whisper's {VOCABULARIES}": (
+            dims.n_vocab not in VOCABULARIES
+        ),
+        f"{dims.n_mels} mel bands are not Whisper's 80 or 128": dims.n_mels not in (80, 128),
+        f"{dims.n_audio_ctx} audio positions are not Whisper's 1500": dims.n_audio_ctx != 1500,
+        f"{dims.n_text_ctx} text positions are not 8 to 448": not 8 <= dims.n_text_ctx <= 448,
+        f"encoder and decoder differ in width: {dims.n_audio_state}, {dims.n_text_state}": (
+            dims.n_audio_state != dims.n_text_state
+        ),
+        f"{dims.n_audio_state} is not divisible by {dims.n_audio_head} heads": (
+            dims.n_audio_state % dims.n_audio_head != 0
+        ),
+        f"{dims.n_text_state} is not divisible by {dims.n_text_head} heads": (
+            dims.n_text_state % dims.n_text_head != 0
+        ),
     }
-    for what, found in (
-        ("is missing", [tensor for tensor in shapes if tensor not in state]),
-        ("is not Whisper's", [n for n in state if n not in shapes and n not in key_biases]),
-    ):
-        if found:
-            more = f" ({len(found) - 1} more like it)" if len(found) > 1 else ""
-            raise problem(where, f"tensor {found[0]} {what}{more}; give a whole Whisper model")
-    shapes |= key_biases
-    for tensor_name, tensor in state.items():
-        if not isinstance(tensor, Tensor) or tensor.dtype not in _DTYPES or tensor.is_meta:
-            kind = getattr(tensor, "dtype", type(tensor).__name__)
-            raise problem(where, f"{tensor_name} is {kind}; float16, bfloat16 or float32 work")
-        if tuple(tensor.shape) != shapes[tensor_name]:
-            sizes = f"has shape {tuple(tensor.shape)}, expected {shapes[tensor_name]}"
-            raise problem(where, f"{tensor_name} {sizes} from the dimensions beside it")
-        if not torch.isfinite(tensor).all():
+    for reason, holds in wrong.items():
+        if holds:
+            raise problem(f"{name}: {reason}; it cannot be run as Whisper")
+
+    layers = dims.n_audio_layer + dims.n_text_layer
+    if layers > len(state):  # before anything grows with a number that a file gave
+        raise problem(
+            f"{name}: {len(state)} tensors are too few for its {layers} layers; copy it again"
+        )
+    expected = expected_shapes(dims)
+    optional = {
+        n.removesuffix("weight") + "bias": shape[:1]
+        for n, shape in expected.items()
+        if n.endswith(".key.weight")
+    }  # cancels in the softmax; folding drops it
+    shapes = expected | optional
+    missing = [n for n in expected if n not in state]
+    extra = [n for n in state if n not in shapes]
+    for kind, names in (("misses", missing), ("has unknown", extra)):
+        if names:
+            more = f" and {len(names) - 1} more" if len(names) > 1 else ""
             raise problem(
-                where, f"{tensor_name} has NaN or infinite weights; fetch or save it again"
+                f"{name}: {kind} tensor {names[0]!s:.200}{more}; it is no Whisper model of its "
+                f"dimensions, {dims.n_audio_layer} + {dims.n_text_layer} layers"
             )
-    return Checkpoint(name, dims, {key: tensor.detach() for key, tensor in state.items()})
-
-
-def _check_dims(where: object, dims: Dims) -> None:
-    for field, value in asdict(dims).items():
-        if value < 1:
-            raise problem(where, f"{field} is {value}; it must be positive")
-    for side in ("audio", "text"):
-        d, heads = getattr(dims, f"n_{side}_state"), getattr(dims, f"n_{side}_head")
-        if d % heads:
-            raise problem(where, f"n_{side}_state {d} is not divisible by {heads} heads")
-    for field, allowed, why in (
-        ("n_vocab", (51_864, 51_865, 51_866), "not Whisper's vocabulary"),
-        ("n_audio_ctx", (1500,), "not Whisper's window of 30 s"),
-        ("n_mels", (80, 128), "not Whisper's mel spectrogram"),
-        ("n_text_ctx", range(8, 449), "not Whisper's text length"),
-        ("n_text_state", (dims.n_audio_state,), "not the encoder's width"),
-    ):
-        if (value := getattr(dims, field)) not in allowed:
-            works = "8 to 448" if isinstance(allowed, range) else ", ".join(map(str, allowed))
-            raise problem(where, f"{field} is {value}, {why}; what works: {works}")
+    for key, tensor in state.items():
+        shape = shapes[key]
+        if not isinstance(tensor, Tensor) or tuple(tensor.shape) != shape:
+            has = list(tensor.shape) if isinstance(tensor, Tensor) else type(tensor).__name__
+            raise problem(
+                f"{name}: tensor {key} has shape {has}, its dimensions ask for {list(shape)}; "
+                "it is no whole Whisper model"
+            )
+        if tensor.dtype not in DTYPES or tensor.layout != torch.strided or tensor.is_meta:
+            raise problem(
+                f"{name}: tensor {key} is {tensor.dtype}, {tensor.layout} on {tensor.device}; "
+                "plain float16, bfloat16, float32 and float64 work"
+            )
+        if not bool(torch.isfinite(tensor).all()):
+            raise problem(
+                f"{name}: tensor {key} holds NaN or infinity, no finite numbers; copy it again"
+            )

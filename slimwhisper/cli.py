@@ -7,6 +7,7 @@ from dataclasses import fields
 from importlib.metadata import version
 from typing import Any, NoReturn
 
+from slimwhisper import writers
 from slimwhisper.errors import OptionError, SlimWhisperError
 from slimwhisper.types import Options
 
@@ -14,7 +15,7 @@ CACHES = ("slim", "option2", "option1", "baseline")
 CROSS_CACHES = ("kv", "k", "v", "e", "hybrid")
 SELF_CACHES = ("kv", "k", "v", "x")
 DTYPES = ("float32", "float16", "bfloat16")
-FORMATS = ("txt", "vtt", "srt", "tsv", "json", "all")
+FORMATS = (*writers.FORMATS, "all")
 
 
 def _bool(text: str) -> bool:
@@ -152,13 +153,13 @@ def main(argv: Sequence[str] | None = None) -> int:
             case "transcribe":
                 from slimwhisper.jobs import run_transcribe
 
-                return run_transcribe(arguments)
+                return run_transcribe(arguments, options_of(arguments))
             case "inspect":
                 from slimwhisper.inspection import run_inspect
 
                 return run_inspect(arguments)
             case "report":
-                from slimwhisper.report import run_report
+                from slimwhisper.report_table import run_report
 
                 return run_report(arguments)
             case "doctor":

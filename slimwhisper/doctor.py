@@ -5,12 +5,10 @@ that fails becomes a line of the answer, never an error; so each imports what it
 """
 
 import argparse
-import importlib
 import io
 import json
 import os
 import platform
-import re
 import shutil
 import sys
 import sysconfig
@@ -18,26 +16,24 @@ import textwrap
 import warnings
 import wave
 from collections.abc import Callable, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict
 from functools import partial
-from importlib import metadata
 from pathlib import Path
 from typing import Any, TextIO
+
+from slimwhisper.packages import (
+    PACKAGES,
+    Check,
+    check_package,
+    check_slimwhisper,
+    one_line,
+    wanted_versions,
+)
 
 try:
     import triton.language as tl  # a kernel finds its names among its module's
 except Exception:  # the checks say why
     tl = None
-
-
-@dataclass(frozen=True, slots=True)
-class Check:
-    """One line of the answer."""
-
-    name: str
-    value: str
-    ok: bool | None  # False: stands in the way of transcribing; None: does not, but take note
-    advice: str = ""  # what to do, where there is something
 
 
 def run_doctor(arguments: argparse.Namespace) -> int:
@@ -59,8 +55,8 @@ def checks() -> list[Check]:
     """Look at everything; takes some seconds. Never raises."""
     parts: list[tuple[str, bool, Callable[[], Check]]] = [  # name, needed, check
         ("python", False, _python),
-        ("slimwhisper", False, _slimwhisper),
-        *((package[0], package[1], partial(_package, *package)) for package in PACKAGES),
+        ("slimwhisper", False, check_slimwhisper),
+        *((package[0], package[1], partial(check_package, *package)) for package in PACKAGES),
         ("CPU", True, _cpu),
         ("GPU", False, _gpu),
         ("Triton compiles", False, _triton),
@@ -79,7 +75,7 @@ def checks() -> list[Check]:
             except Exception as error:
                 advice = "put right what this names first" if needed else ""
                 found.append(
-                    Check(name, f"fails: {_one_line(error)}", False if needed else None, advice)
+                    Check(name, f"fails: {one_line(error)}", False if needed else None, advice)
                 )
     return found
 
@@ -106,10 +102,6 @@ def print_doctor(found: Sequence[Check], file: TextIO) -> None:
         print("Nothing stands in the way of transcribing.", file=file)
 
 
-def _one_line(error: BaseException) -> str:
-    return f"{type(error).__name__}: {' '.join(str(error).split())[:300]}"
-
-
 def _size(count: float) -> str:
     """Bytes in decimal units: 76 MB, 3.1 GB."""
     return f"{count / 1e9:.1f} GB" if count >= 999.5e6 else f"{count / 1e6:.0f} MB"
@@ -118,78 +110,6 @@ def _size(count: float) -> str:
 def _python() -> Check:
     where = f"{platform.system()} {platform.machine()}"
     return Check("python", f"{platform.python_version()} on {where}, {sys.executable}", True)
-
-
-def _slimwhisper() -> Check:
-    folder = Path(__file__).parent
-    try:
-        return Check("slimwhisper", f"{metadata.version('slimwhisper')} in {folder}", True)
-    except metadata.PackageNotFoundError:
-        advice = "install it: pip install ."
-        return Check("slimwhisper", f"not installed, runs from {folder}", None, advice)
-
-
-def _libraries(module: Any) -> str:
-    """The versions of the libraries that a package brings along."""
-    if module.__name__ == "av":
-        known = [f"{n} {'.'.join(map(str, v))}" for n, v in module.library_versions.items()]
-        names = ("libavcodec", "libavformat")
-        return f" (FFmpeg {', '.join(text for text in known if text.startswith(names))})"
-    if module.__name__ == "soundfile":
-        return f" (libsndfile {module.__libsndfile_version__})"
-    return ""
-
-
-# distribution, needed, module to import, what to know when it fails
-PACKAGES = (
-    ("torch", True, "torch", "the models run on it"),
-    ("triton", False, "triton", "for kernels on a GPU; elsewhere not used"),
-    ("openai-whisper", True, "whisper", "for its tokenizer and list of models"),
-    ("av", True, "av", "decodes audio"),
-    ("soundfile", True, "soundfile", "reads WAV"),
-    ("torchaudio", False, "torchaudio", "not needed: soxr resamples in its place"),
-    ("soxr", True, "soxr", "resamples"),
-    ("safetensors", True, "safetensors.torch", "reads Hugging Face checkpoints"),
-    ("huggingface_hub", True, "huggingface_hub", "downloads from Hugging Face"),
-    ("gradio", False, "", "an extra, for the web page alone"),  # slow to import, so not tried
-)
-
-
-def _package(name: str, needed: bool, module: str, use: str) -> Check:
-    """Its version, whether slimwhisper is made for that one, whether it imports."""
-    wanted = _wanted_versions(name)
-    install = f"pip install '{'slimwhisper[app]' if name == 'gradio' else name + wanted}'"
-    failed = False if needed else None
-    try:
-        version = metadata.version(name)
-    except metadata.PackageNotFoundError:
-        return Check(name, "not installed", failed, f"{use}; {install}")
-    try:
-        value = version + (_libraries(importlib.import_module(module)) if module else "")
-    except Exception as error:
-        advice = f"{use}; {install} --force-reinstall" if needed else use
-        return Check(name, f"{version}, does not import: {_one_line(error)}", failed, advice)
-    if not _is_among(version, wanted):
-        return Check(name, value, None, f"slimwhisper is made for {wanted}; {install}")
-    return Check(name, value, True)
-
-
-def _wanted_versions(name: str) -> str:
-    """The specifier in slimwhisper's own requirements, such as ">=2.11,<2.14"; "" if unknown."""
-    try:
-        required = metadata.requires("slimwhisper") or []
-    except metadata.PackageNotFoundError:
-        return ""
-    found = (re.fullmatch(r"([\w.-]+)\s*([^;]*?)\s*(;.*)?", text) for text in required)
-    return next((m[2] for m in found if m and m[1] == name), "")
-
-
-def _is_among(version: str, specifier: str) -> bool:
-    try:
-        from packaging.specifiers import SpecifierSet  # comes with huggingface_hub
-    except ImportError:
-        return True
-    return SpecifierSet(specifier).contains(version, prereleases=True)
 
 
 def _cpu() -> Check:
@@ -259,12 +179,12 @@ def _triton() -> Check:
             return Check(name, f"yes, for compute capability 9.0{unused}", True)
     except Exception as error:
         if isinstance(error, ImportError):
-            advice = f"pip install 'triton{_wanted_versions('triton')}'"
+            advice = f"pip install 'triton{wanted_versions('triton')}'"
         else:
             advice = "see the C compiler below"
         if isinstance(error, OSError):
             advice += ", or set TRITON_CACHE_DIR to a folder that can be written"
-        return Check(name, f"no: {_one_line(error)}", None, f"{advice}{unused}")
+        return Check(name, f"no: {one_line(error)}", None, f"{advice}{unused}")
 
 
 def _c_compiler() -> Check:
@@ -299,8 +219,8 @@ def _decoding() -> Check:
         if abs(len(samples) - 1_600) > 16 or abs(float(samples[800]) - 0.25) > 0.01:
             raise ValueError(f"{len(samples)} samples of {samples.mean():.2f}, not 1600 of 0.25")
     except Exception as error:
-        advice = f"pip install 'av{_wanted_versions('av')}' --force-reinstall"
-        return Check(name, f"PyAV fails: {_one_line(error)}", False, advice)
+        advice = f"pip install 'av{wanted_versions('av')}' --force-reinstall"
+        return Check(name, f"PyAV fails: {one_line(error)}", False, advice)
     return Check(name, "PyAV decodes; the ffmpeg program is not needed", True)
 
 

@@ -1,6 +1,6 @@
 """Offline folding of an attention block into the form that its cache needs, in float64.
 
-Every form but `kv` is latent attention (DESIGN: docs/caches.md): a latent Z = X P is kept per
+Every form but `kv` is latent attention (docs/caches.md): a latent Z = X P is kept per
 token, head i's query is mapped to q_i A_i and scored against Z, and the weighted sum of Z is mapped
 back by B_i.
 

@@ -1,12 +1,8 @@
-"""Hugging Face models: a folder or a hub id -> (dims, tensors under OpenAI's names).
-
-Knows the layout that `save_pretrained` writes and the hub's cache; whether the tensors fit the
-dims is `checkpoint.py`'s to say. Pickles (`pytorch_model.bin`) are never opened.
-"""
+"""Hugging Face checkpoints: ids and folders with config.json and safetensors."""
 
 import json
 import re
-from collections.abc import Callable
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
@@ -16,34 +12,23 @@ from torch import Tensor
 from slimwhisper.errors import CheckpointError
 from slimwhisper.types import Dims
 
-CONFIG = "config.json"
-WEIGHTS = "model.safetensors"
-INDEX = "model.safetensors.index.json"
-
-_PICKLES = (
-    "; pickled weights (pytorch_model.bin) are refused, since opening them can run code: convert"
-    " them with transformers' save_pretrained(..., safe_serialization=True)"
+DISTIL_IDS = {
+    name: f"distil-whisper/{name}"
+    for name in (
+        "distil-small.en",
+        "distil-medium.en",
+        "distil-large-v2",
+        "distil-large-v3",
+        "distil-large-v3.5",
+    )
+}
+WEIGHTS, INDEX = "model.safetensors", "model.safetensors.index.json"
+PICKLES_REFUSED = (
+    "pickled weights, .bin, could run code and are refused; convert them "
+    "with transformers: save_pretrained(folder, safe_serialization=True)"
 )
-_ATTENTION = {"q_proj": "query", "k_proj": "key", "v_proj": "value", "out_proj": "out"}
-_LAYER_PARTS = {
-    **{f"self_attn.{theirs}": f"attn.{ours}" for theirs, ours in _ATTENTION.items()},
-    **{f"encoder_attn.{theirs}": f"cross_attn.{ours}" for theirs, ours in _ATTENTION.items()},
-    "self_attn_layer_norm": "attn_ln",
-    "encoder_attn_layer_norm": "cross_attn_ln",
-    "fc1": "mlp.0",
-    "fc2": "mlp.2",
-    "final_layer_norm": "mlp_ln",
-}
-_TOP_PARTS = {
-    "encoder.embed_positions.weight": "encoder.positional_embedding",
-    "decoder.embed_positions.weight": "decoder.positional_embedding",
-    "decoder.embed_tokens.weight": "decoder.token_embedding.weight",
-    "encoder.layer_norm.weight": "encoder.ln_post.weight",
-    "encoder.layer_norm.bias": "encoder.ln_post.bias",
-    "decoder.layer_norm.weight": "decoder.ln.weight",
-    "decoder.layer_norm.bias": "decoder.ln.bias",
-}
-_DIMS_FROM_CONFIG = {
+
+_DIMS = {
     "n_mels": "num_mel_bins",
     "n_audio_ctx": "max_source_positions",
     "n_audio_state": "d_model",
@@ -55,160 +40,204 @@ _DIMS_FROM_CONFIG = {
     "n_text_head": "decoder_attention_heads",
     "n_text_layer": "decoder_layers",
 }
+_RENAMED = (  # Hugging Face's part of a tensor's name, OpenAI's
+    (r"\.layers\.", ".blocks."),
+    (r"\.self_attn_layer_norm\.", ".attn_ln."),
+    (r"\.encoder_attn_layer_norm\.", ".cross_attn_ln."),
+    (r"\.final_layer_norm\.", ".mlp_ln."),
+    (r"\.self_attn\.", ".attn."),
+    (r"\.encoder_attn\.", ".cross_attn."),
+    (r"\.q_proj\.", ".query."),
+    (r"\.k_proj\.", ".key."),
+    (r"\.v_proj\.", ".value."),
+    (r"\.out_proj\.", ".out."),
+    (r"\.fc1\.", ".mlp.0."),
+    (r"\.fc2\.", ".mlp.2."),
+    (r"^encoder\.layer_norm\.", "encoder.ln_post."),
+    (r"^decoder\.layer_norm\.", "decoder.ln."),
+    (r"\.embed_tokens\.", ".token_embedding."),
+    (r"\.embed_positions\.weight$", ".positional_embedding"),
+)
 
 
-def problem(where: object, what: str) -> CheckpointError:
-    """The one line that users read; library messages inside it may have held line breaks."""
-    return CheckpointError(" ".join(f"{where}: {what}".split()))
+def problem(text: str) -> CheckpointError:
+    """The error with this text as one printable line: names and values come from foreign files."""
+    line = "".join(c if c.isprintable() else c.encode("unicode_escape").decode() for c in text)
+    return CheckpointError(line if len(line) < 700 else f"{line[:450]} ... {line[-200:]}")
 
 
-def read_folder(folder: Path) -> tuple[Dims, dict[str, Tensor]]:
-    """Dims and tensors of a folder with config.json and safetensors, one file or shards.
-
-    Raises CheckpointError where a file is missing or cannot be read.
-    """
-
-    def locate(file: str) -> Path | None:
-        return folder / file if (folder / file).is_file() else None
-
-    if locate(CONFIG) is None:
-        found = sorted(folder.glob("*.pt"))
-        hint = f"; to load {found[0].name}, give that file" if found else ""
-        raise problem(folder, f"this folder has no {CONFIG}, as Hugging Face models do{hint}")
-    pickled = any(folder.glob("pytorch_model*.bin*"))
-    return _read(folder, locate, no_weights=_PICKLES if pickled else "")
+def looks_like_hub_id(name: str) -> bool:
+    """Whether a name has the form "organisation/model", and not that of a file's path."""
+    part = r"[A-Za-z0-9][\w.-]*"
+    is_file = name.endswith((".pt", ".pth", ".bin", ".safetensors"))
+    return re.fullmatch(f"{part}/{part}", name) is not None and ".." not in name and not is_file
 
 
-def read_repository(repo_id: str, *, local_files_only: bool) -> tuple[Dims, dict[str, Tensor]]:
-    """Dims and tensors of a hub model, through the hub's own cache (HF_HUB_CACHE, HF_HOME).
+def openai_name(name: str) -> str:
+    """Hugging Face's tensor name -> OpenAI's."""
+    name = name.removeprefix("model.")
+    for pattern, replacement in _RENAMED:
+        name = re.sub(pattern, replacement, name)
+    return name
 
-    Raises CheckpointError where it cannot be downloaded, or is not cached and nothing may be
-    downloaded (`local_files_only`, or HF_HUB_OFFLINE in the environment).
+
+def fetch_hub(repository: str, local_files_only: bool) -> Path:
+    """The local folder of a hub model's config and weights; downloads what is not in the cache.
+
+    All files are of the revision that config.json has; a revision that is whole in the cache needs
+    the network for config.json alone, and loads without it.
+
+    Raises CheckpointError where that fails, or where something is not in the cache and downloads
+    are off, by `local_files_only` or by HF_HUB_OFFLINE in the environment.
     """
     from huggingface_hub import constants, errors, hf_hub_download
 
     offline = local_files_only or bool(constants.HF_HUB_OFFLINE)
 
-    def locate(file: str) -> Path | None:
+    def fetch(file: str, revision: str | None = None) -> Path | None:
+        """None: the model has no such file, or, offline, the cache has not."""
         try:
-            return Path(hf_hub_download(repo_id, file, local_files_only=offline))
+            return Path(
+                hf_hub_download(repository, file, revision=revision, local_files_only=offline)
+            )
         except errors.GatedRepoError as error:
-            what = "access must be granted on huggingface.co, then `hf auth login`"
-            raise problem(f"cannot download {repo_id}", what) from error
+            reason = "access has to be granted on huggingface.co, then `hf auth login`"
+            raise _no_fetch(repository, reason) from error
         except errors.RepositoryNotFoundError as error:
-            what = "no such model on the hub (or a private one), and no such file or folder here"
-            raise problem(f"cannot download {repo_id}", what) from error
+            reason = "no such model there (or a private one), and no such file or folder here"
+            raise _no_fetch(repository, reason) from error
         except errors.EntryNotFoundError as error:
-            # Raised for a file that the model lacks, but also when the network fails.
+            # Also raised when the network fails and the cache does not help; the cause says why.
             if offline or not isinstance(error, errors.LocalEntryNotFoundError):
                 return None
-            raise _no_download(repo_id, file, error.__cause__ or error) from error
-        except Exception as error:  # the hub's HTTP stack has no common base class
-            raise _no_download(repo_id, file, error) from error
+            raise _no_fetch(repository, f"{error.__cause__ or error}") from error
+        except Exception as error:  # the hub's HTTP errors have no base class of their own
+            raise _no_fetch(repository, f"{error}" or type(error).__name__) from error
 
-    not_cached = (
-        f" in the hub's cache, {constants.HF_HUB_CACHE}, and downloads are off"
-        " (local_files_only or HF_HUB_OFFLINE); run once with them on, or give a folder"
+    def lacks(file: str) -> CheckpointError:
+        where = f"its cache ({constants.HF_HUB_CACHE}), and downloads are off"
+        return _no_fetch(repository, f"no {file} in {where if offline else 'the model'}")
+
+    if (config := fetch("config.json")) is None:
+        raise lacks("config.json")
+    folder, revision = config.parent, config.parent.name
+    if (folder / WEIGHTS).is_file():
+        return folder
+    index = folder / INDEX
+    if not index.is_file():
+        if fetch(WEIGHTS, revision) is not None:
+            return folder
+        if fetch(INDEX, revision) is None:
+            raise lacks(WEIGHTS if offline else f"{WEIGHTS} ({PICKLES_REFUSED})")
+    for shard in _shards(index):
+        if fetch(shard, revision) is None:
+            raise lacks(shard)
+    return folder
+
+
+def _no_fetch(repository: str, reason: str) -> CheckpointError:
+    return problem(
+        f"cannot fetch {repository!r} from the Hugging Face hub: {' '.join(reason.split())} "
+        "(give a local folder or .pt file instead)"
     )
-    if locate(CONFIG) is None:
-        hint = not_cached if offline else ", as Hugging Face's Whisper models do"
-        raise problem(repo_id, f"there is no {CONFIG}{hint}")
-    return _read(repo_id, locate, no_weights=not_cached if offline else _PICKLES)
 
 
-def _no_download(repo_id: str, file: str, reason: BaseException) -> CheckpointError:
-    text = str(reason) or type(reason).__name__
-    return problem(f"cannot download {file} of {repo_id}", f"{text}; or give a folder that has it")
-
-
-def _read(
-    where: object, locate: Callable[[str], Path | None], *, no_weights: str
-) -> tuple[Dims, dict[str, Tensor]]:
-    """`locate` gives a file's path, or None where there is none; config.json was found before."""
-    config_path = locate(CONFIG)
-    assert config_path is not None
-    dims = dims_from_config(config_path, _read_json(config_path))
-    if (single := locate(WEIGHTS)) is not None:
-        return dims, to_openai(where, _read_safetensors(single))
-    if (index := locate(INDEX)) is None:
-        raise problem(where, f"there is no {WEIGHTS} (nor {INDEX}){no_weights}")
-    weight_map = _read_json(index).get("weight_map")
-    # Only plain names: an index must not reach files outside its folder.
-    if not isinstance(weight_map, dict) or not all(
-        isinstance(file, str) and file == Path(file).name for file in weight_map.values()
-    ):
-        raise problem(index, "weight_map does not map tensor names to the files beside it")
-    tensors: dict[str, Tensor] = {}
-    for file in sorted(set(weight_map.values())):
-        if (shard := locate(file)) is None:
-            raise problem(where, f"shard {file} is missing, which {INDEX} lists; fetch it again")
-        tensors |= _read_safetensors(shard)
-    return dims, to_openai(where, tensors)
-
-
-def dims_from_config(where: object, config: dict[str, Any]) -> Dims:
-    """The ten dimensions in a config.json; `where` is its path, for messages.
-
-    Raises CheckpointError for another model type, or a setting that Whisper does not have.
-    """
-    if config.get("model_type") != "whisper":
-        kind = config.get("model_type")
-        raise problem(where, f"model_type is {kind!r}; only 'whisper' models can be loaded")
-    if config.get("activation_function", "gelu") != "gelu" or config.get("scale_embedding"):
-        raise problem(where, "activation_function must be 'gelu' and scale_embedding false")
-    for key in _DIMS_FROM_CONFIG.values():
-        if type(config.get(key)) is not int:
-            raise problem(where, f"{key} is {config.get(key)!r}; a whole number was expected")
-    return Dims(**{field: config[key] for field, key in _DIMS_FROM_CONFIG.items()})
-
-
-def to_openai(where: object, tensors: dict[str, Tensor]) -> dict[str, Tensor]:
-    """The same tensors under OpenAI's names; names that Whisper does not have are kept as found.
-
-    The output matrix is dropped, being the token embedding. Raises CheckpointError where it is
-    not, and where two tensors claim one name.
-    """
+def read_folder(folder: Path) -> tuple[Dims, Mapping[str, Tensor]]:
+    """config.json and model.safetensors, or its shards, under OpenAI's names; memory-mapped."""
+    config = folder / "config.json"
+    if not config.is_file():
+        raise problem(
+            f"{folder}: no config.json; give a Hugging Face Whisper folder or an OpenAI .pt file"
+        )
+    dims = _read_dims(config)
     state: dict[str, Tensor] = {}
-    for name, tensor in tensors.items():
-        converted = _openai_name(name)
-        if converted in state:
-            raise problem(where, f"two tensors for {converted}; one of them is {name}")
-        state[converted] = tensor
+    for file in _weight_files(folder):
+        for name, tensor in _read_safetensors(file).items():
+            ours = openai_name(name)
+            if ours in state:
+                raise problem(f"{file}: has {ours} a second time, as {name}; save it again")
+            state[ours] = tensor
     output = state.pop("proj_out.weight", None)
-    if output is not None:
+    if output is not None:  # tied: writers may keep either
         embedding = state.setdefault("decoder.token_embedding.weight", output)
-        if not torch.equal(output, embedding):
+        if output.dtype != embedding.dtype or not torch.equal(output, embedding):
             raise problem(
-                where, "proj_out.weight differs from the token embedding; Whisper's is tied"
+                f"{folder}: proj_out.weight differs from the token embedding; Whisper has one "
+                "matrix for both"
             )
-    return state
+    return dims, state
 
 
-def _openai_name(name: str) -> str:
-    short = name.removeprefix("model.")
-    if match := re.fullmatch(r"(encoder|decoder)\.layers\.(\d+)\.(.+)\.(weight|bias)", short):
-        side, layer, part, kind = match.groups()
-        if part in _LAYER_PARTS:
-            return f"{side}.blocks.{layer}.{_LAYER_PARTS[part]}.{kind}"
-    return _TOP_PARTS.get(short, short)
-
-
-def _read_json(path: Path) -> dict[str, Any]:
+def _read_json(file: Path) -> dict[str, Any]:
     try:
-        content = json.loads(path.read_text(encoding="utf-8"))
+        content = json.loads(file.read_text(encoding="utf-8"))
+    except PermissionError as error:
+        raise problem(f"{file}: permission denied; give this user the right") from error
     except (OSError, ValueError, RecursionError) as error:
-        raise problem(path, f"cannot be read as JSON: {error}; fetch it again") from error
+        raise problem(f"{file}: cannot be read as JSON; copy it again") from error
     if not isinstance(content, dict):
-        raise problem(path, "is no JSON object; fetch it again")
+        raise problem(f"{file}: is not a JSON object; copy it again")
     return content
 
 
-def _read_safetensors(path: Path) -> dict[str, Tensor]:
+def _read_dims(config: Path) -> Dims:
+    content = _read_json(config)
+    kind = content.get("model_type")
+    if kind != "whisper":
+        raise problem(
+            f"{config}: model_type is {kind!r}, not 'whisper'; other models cannot be run"
+        )
+    for key, whispers in (("activation_function", "gelu"), ("scale_embedding", False)):
+        if content.get(key, whispers) != whispers:
+            raise problem(
+                f"{config}: {key} is {content[key]!r}, and only Whisper's {whispers!r} can be run"
+            )
+    values = {ours: content.get(theirs) for ours, theirs in _DIMS.items()}
+    for ours, value in values.items():
+        if type(value) is not int or value < 1:
+            raise problem(
+                f"{config}: {_DIMS[ours]} is {value!r}, not a positive whole number; copy it again"
+            )
+    return Dims(**{ours: int(value) for ours, value in values.items() if value is not None})
+
+
+def _weight_files(folder: Path) -> list[Path]:
+    if (folder / WEIGHTS).is_file():
+        return [folder / WEIGHTS]
+    index = folder / INDEX
+    if not index.is_file():
+        if any(folder.glob("*.bin")):
+            raise problem(f"{folder}: no {WEIGHTS}; {PICKLES_REFUSED}")
+        raise problem(f"{folder}: no {WEIGHTS} and no {INDEX}; download the model again")
+    files = [folder / name for name in _shards(index)]
+    for file in files:
+        if not file.is_file():
+            raise problem(f"{file}: shard is missing; download the model again")
+    return files
+
+
+def _shards(index: Path) -> list[str]:
+    """The file names in an index; plain ones, so that no index reaches outside its folder."""
+    shards = _read_json(index).get("weight_map")
+    if not isinstance(shards, dict) or not shards:
+        raise problem(f"{index}: has no 'weight_map'; download the model again")
+    for name in shards.values():
+        if not isinstance(name, str) or not name.endswith(".safetensors") or "/" in name:
+            raise problem(
+                f"{index}: {name!r} is no safetensors file of its folder; download the model again"
+            )
+    return sorted(set(shards.values()))
+
+
+def _read_safetensors(file: Path) -> dict[str, Tensor]:
     from safetensors import SafetensorError
     from safetensors.torch import load_file
 
     try:
-        return load_file(path, device="cpu")
-    except (SafetensorError, OSError, ValueError, KeyError) as error:
-        what = f"truncated or damaged safetensors file ({error}); delete it and fetch it again"
-        raise problem(path, what) from error
+        return load_file(file)  # mapped, not read
+    except PermissionError as error:
+        raise problem(f"{file}: permission denied; give this user the right") from error
+    except (SafetensorError, OSError, ValueError, KeyError, AttributeError) as error:
+        raise problem(
+            f"{file}: truncated, damaged or no safetensors file; copy or download it again"
+        ) from error

@@ -5,19 +5,20 @@ import logging
 import sys
 import time
 from pathlib import Path
+from typing import Any
 
 import torch
 from tqdm import tqdm
 
-from slimwhisper.cli import FORMATS, options_of
 from slimwhisper.errors import OptionError, SlimWhisperError
 from slimwhisper.files import find_recordings, prepare_output_dir, write_outputs
 from slimwhisper.transcribe import SlimWhisper, load_model, segment_line
 from slimwhisper.types import Segment
+from slimwhisper.writers import FORMATS
 
 
-def run_transcribe(arguments: argparse.Namespace) -> int:
-    """Transcribe all recordings; 0 when every one succeeded, else 1.
+def run_transcribe(arguments: argparse.Namespace, options: dict[str, Any]) -> int:
+    """Transcribe all recordings with the decoding options; 0 when every one succeeded, else 1.
 
     A bad recording costs one line and no other's work.
     """
@@ -43,7 +44,7 @@ def run_transcribe(arguments: argparse.Namespace) -> int:
         strict_cache=arguments.strict_cache,
         guard_audio=getattr(arguments, "guard_audio", None),
     )
-    formats = FORMATS[:-1] if arguments.output_format == "all" else (arguments.output_format,)
+    formats = FORMATS if arguments.output_format == "all" else (arguments.output_format,)
     outputs = {r.path: r for r in recordings}
     live = arguments.verbose and len(recordings) == 1
     seconds: dict[Path, float] = {}
@@ -60,7 +61,7 @@ def run_transcribe(arguments: argparse.Namespace) -> int:
         batch_size=getattr(arguments, "batch_size", None),
         allow_truncated=arguments.allow_truncated,
         on_segments=note,
-        **options_of(arguments),
+        **options,
     )
     bar = tqdm(total=len(recordings), unit="file", disable=None, leave=False)
     with bar:

@@ -1,5 +1,6 @@
 """The public functions: `load_model(...)`, then `transcribe` or `transcribe_many`."""
 
+import logging
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import fields
 from difflib import get_close_matches
@@ -27,6 +28,8 @@ from slimwhisper.types import (
     Transcript,
 )
 from slimwhisper.vocabulary import get_vocabulary, language_code
+
+logger = logging.getLogger("slimwhisper")
 
 DTYPES = {"float32": torch.float32, "float16": torch.float16, "bfloat16": torch.bfloat16}
 
@@ -243,6 +246,8 @@ def load_model(
     forms = choose_forms(cache, cross_cache, self_cache)
     place = choose_device(device)
     number = choose_dtype(dtype, place)
+    if place.type == "cpu" and number == torch.float16:
+        logger.warning("float16 is very slow on a CPU; float32 or bfloat16 are not")
     checkpoint = load_checkpoint(name, download_root=download_root)
     mel: Tensor | None = None
     if guard_audio is not None:

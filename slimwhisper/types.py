@@ -3,10 +3,13 @@
 Units: times in seconds, mel frames of 10 ms, encoder frames (and timestamp tokens) of 20 ms.
 """
 
-from dataclasses import asdict, dataclass
-from typing import Any
+from __future__ import annotations
 
-from torch import Tensor
+from dataclasses import asdict, dataclass
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:  # the command line starts without torch
+    from torch import Tensor
 
 SAMPLE_RATE = 16_000  # Hz, of every waveform inside the package
 CHUNK_SECONDS = 30  # a window

@@ -16,7 +16,8 @@ import pytest
 import torch
 
 from slimwhisper import audio, checkpoint, doctor
-from slimwhisper.doctor import Check, checks, healthy, print_doctor, run_doctor
+from slimwhisper.doctor import checks, healthy, print_doctor, run_doctor
+from slimwhisper.packages import Check, check_package
 
 LINES = (
     "python, slimwhisper, torch, triton, openai-whisper, av, soundfile, torchaudio, soxr, "
@@ -189,7 +190,7 @@ def test_package_does_not_import(module: str, name: str, monkeypatch: pytest.Mon
 
 
 def test_package_not_installed(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(doctor.metadata, "version", fails(metadata.PackageNotFoundError("it")))
+    monkeypatch.setattr(metadata, "version", fails(metadata.PackageNotFoundError("it")))
     by_name = {check.name: check for check in checks()}
     assert by_name["torch"].value == by_name["gradio"].value == "not installed"
     assert by_name["torch"].ok is False and "pip install 'torch<" in by_name["torch"].advice
@@ -199,15 +200,15 @@ def test_package_not_installed(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def test_package_of_another_version(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(doctor.metadata, "version", lambda _: "99.0")
-    check = doctor._package("soxr", True, "soxr", "resamples")
+    monkeypatch.setattr(metadata, "version", lambda _: "99.0")
+    check = check_package("soxr", True, "soxr", "resamples")
     assert check.ok is None and check.value == "99.0"
     assert "slimwhisper is made for <2,>=1" in check.advice
 
 
 def test_torchaudio_that_does_not_load_is_no_obstacle(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(sys.modules, "torchaudio", None)
-    check = doctor._package("torchaudio", False, "torchaudio", "not needed: soxr resamples")
+    check = check_package("torchaudio", False, "torchaudio", "not needed: soxr resamples")
     assert check.ok is None and "soxr" in check.advice
 
 
@@ -294,7 +295,7 @@ def test_never_raises(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFix
         (torch.cuda, "is_available"),
         (audio, "resampler"),
         (checkpoint, "default_download_root"),
-        (doctor.metadata, "version"),
+        (metadata, "version"),
         (doctor.platform, "python_version"),
         (doctor.sysconfig, "get_paths"),
         (os, "access"),

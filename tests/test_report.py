@@ -20,11 +20,10 @@ from slimwhisper.report import (
     allocate,
     known_dims,
     make_report,
-    print_report,
-    run_report,
 )
+from slimwhisper.report_table import print_report, run_report
 
-# DESIGN section 4, cell by cell: tiny, base, small, medium, large
+# The paper's table for Whisper, cell by cell: tiny, base, small, medium, large
 PAPER_TABLE = {
     "E, one copy for all layers": "0.6 0.8 1.2 1.5 1.9",
     "cross KV": "4.6 9.2 27.6 73.7 122.9",

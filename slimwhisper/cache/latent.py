@@ -116,7 +116,7 @@ class LatentCross:
 def prefers_latent(tokens: int, heads: int, d: int) -> bool:
     """Whether `tokens` queries a slot are cheaper by the latent than by K and V for the moment.
 
-    Operations a position of the slot: 4 l h d against 4 d^2 + 4 l d (DESIGN section 2).
+    Operations a position of the slot: 4 l h d against 4 d^2 + 4 l d.
     """
     return tokens * heads < d + tokens
 

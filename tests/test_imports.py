@@ -1,0 +1,111 @@
+"""What imports cost and offer: the command line starts, and finds faults, without torch."""
+
+import os
+import subprocess
+import sys
+from importlib.metadata import version
+from pathlib import Path
+
+import pytest
+
+import slimwhisper
+
+PUBLIC = [
+    "AudioError",
+    "CacheError",
+    "CheckpointError",
+    "OptionError",
+    "Options",
+    "OutputError",
+    "Segment",
+    "SlimWhisper",
+    "SlimWhisperError",
+    "Transcript",
+    "available_models",
+    "load_audio",
+    "load_model",
+]
+
+DOCTOR_WITHOUT = """
+import sys
+
+class Blocker:
+    def find_spec(self, name, path=None, target=None):
+        if name.partition(".")[0] == {module!r}:
+            raise ModuleNotFoundError(f"No module named {{name!r}}", name=name)
+
+sys.meta_path.insert(0, Blocker())
+from slimwhisper.cli import main
+sys.exit(main(["doctor"]))
+"""
+
+
+def python(*arguments: str, **environment: str) -> subprocess.CompletedProcess[str]:
+    """A fresh interpreter's answer."""
+    command, variables = [sys.executable, *arguments], os.environ | environment
+    return subprocess.run(command, env=variables, capture_output=True, text=True, timeout=120)
+
+
+@pytest.mark.parametrize("module", ["slimwhisper", "slimwhisper.cli"])
+def test_imports_nothing_slow(module: str) -> None:
+    slow = {"torch", "whisper", "av", "numpy", "triton", "soundfile", "rich", "huggingface_hub"}
+    done = python("-c", f"import sys, {module}; print(*sys.modules)")
+    assert done.returncode == 0, done.stderr
+    loaded = set(done.stdout.split())
+    assert module in loaded and not loaded & slow
+
+
+@pytest.mark.parametrize(("module", "use"), [("torch", "the models run on it"), ("av", "decodes")])
+def test_doctor_without(module: str, use: str, tmp_path: Path) -> None:
+    """A package that does not import is named, with what to do, and is no traceback."""
+    places = ("XDG_CACHE_HOME", "HF_HUB_CACHE", "TRITON_CACHE_DIR")
+    done = python(
+        *("-c", DOCTOR_WITHOUT.format(module=module)),
+        **{place: str(tmp_path / place) for place in places},
+        COLUMNS="1000",
+    )
+    assert done.returncode == 1 and done.stderr == ""
+    lines = done.stdout.splitlines()
+    (row,) = [i for i, line in enumerate(lines) if line.startswith(f"BAD  {module} ")]
+    missing = f"ModuleNotFoundError: No module named '{module}'"
+    assert f"{version(module)}, does not import: {missing}" in lines[row]
+    advice = lines[row + 1].strip()
+    assert advice.startswith(f"-> {use}") and f"; pip install '{module}" in advice
+    assert lines[-1].startswith("In the way of transcribing: ")
+    assert module in lines[-1].split(": ")[1].rstrip(".").split(", ")
+
+
+@pytest.mark.parametrize("module", ["torch", "av"])
+def test_library_without(module: str) -> None:
+    """`import slimwhisper` succeeds; what needs the package names it."""
+    code = f"import sys; sys.modules[{module!r}] = None; import slimwhisper; slimwhisper.load_model"
+    done = python("-c", code)
+    assert done.returncode == 1 and f"import of {module} halted" in done.stderr.splitlines()[-1]
+
+
+def test_public_names() -> None:
+    assert slimwhisper.__all__ == PUBLIC
+    for name in PUBLIC:
+        assert getattr(slimwhisper, name).__name__ == name
+    assert {*PUBLIC, "__version__"} <= set(dir(slimwhisper))
+    assert slimwhisper.__version__ == version("slimwhisper")
+
+
+def test_all_of_them_at_once() -> None:
+    done = python(
+        "-c", "from slimwhisper import *; print(*sorted(n for n in dir() if n[0] != '_'))"
+    )
+    assert done.stdout.split() == PUBLIC, done.stderr
+
+
+def test_unknown_name() -> None:
+    with pytest.raises(AttributeError, match="module 'slimwhisper' has no attribute 'load_modle'"):
+        slimwhisper.load_modle  # noqa: B018
+    with pytest.raises(ImportError, match="cannot import name 'load_modle'"):
+        from slimwhisper import load_modle  # noqa: F401
+
+
+def test_runs_as_a_module() -> None:
+    done = python("-m", "slimwhisper", "--version")
+    assert (done.returncode, done.stdout, done.stderr) == (0, f"{version('slimwhisper')}\n", "")
+    assert python("-m", "slimwhisper", "--help").stdout.startswith("usage: slimwhisper ")

@@ -1,0 +1,125 @@
+"""Wheel, sdist and editable install: the same modules, and nothing else on the import path."""
+
+import os
+import subprocess
+import sys
+import sysconfig
+import tarfile
+import venv
+import zipfile
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).parents[1]
+PACKAGES = ("slimwhisper", "slimwhisper/cache", "slimwhisper/kernels", "slimwhisper/app")
+PROBE = """
+import importlib.util
+import slimwhisper, slimwhisper.app, slimwhisper.cache.plan, slimwhisper.kernels.latent
+for name in ("kernels", "app", "tests", "cache"):
+    assert importlib.util.find_spec(name) is None, name
+print(slimwhisper.kernels.latent.__file__)
+"""
+
+pytestmark = [
+    pytest.mark.slow,
+    pytest.mark.skipif(not (ROOT / "pyproject.toml").exists(), reason="needs the source tree"),
+]
+
+
+def run(*command: str | Path, **environment: str) -> str:
+    done = subprocess.run(
+        [str(c) for c in command],
+        cwd=environment.pop("cwd", str(ROOT)),
+        env={**os.environ, **environment},
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert done.returncode == 0, done.stdout + done.stderr
+    return done.stdout
+
+
+@pytest.fixture(scope="module")
+def source(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A copy of what git tracks, so that building leaves the tree alone; symlinks stay links."""
+    target = tmp_path_factory.mktemp("source")
+    listed = run("git", "ls-files", "-z", "--cached", "--others", "--exclude-standard")
+    for name in filter(None, listed.split("\0")):
+        file, copy = ROOT / name, target / name
+        if file.is_symlink() or file.exists():
+            copy.parent.mkdir(parents=True, exist_ok=True)
+            if file.is_symlink():
+                copy.symlink_to(file.readlink())
+            else:
+                copy.write_bytes(file.read_bytes())
+    return target
+
+
+def modules(names: list[str]) -> set[str]:
+    return {n for n in names if n.endswith(".py") and n.startswith("slimwhisper/")}
+
+
+def tracked() -> set[str]:
+    """Every module of the tree, where it is installed."""
+    found = set()
+    for package in PACKAGES:
+        found |= {f"{package}/{p.name}" for p in (ROOT / package).glob("*.py")}
+    return found
+
+
+def test_wheel(source: Path, tmp_path: Path) -> None:
+    run(sys.executable, "-m", "build", "--no-isolation", "--wheel", "-o", tmp_path, source)
+    (wheel,) = tmp_path.glob("*.whl")
+    with zipfile.ZipFile(wheel) as archive:
+        names = archive.namelist()
+    assert modules(names) == tracked()
+    assert "slimwhisper/py.typed" in names
+    tops = {n.split("/")[0] for n in names}
+    assert {t for t in tops if not t.endswith(".dist-info")} == {"slimwhisper"}
+    assert any(n.endswith("licenses/LICENSE") for n in names)
+
+    installed = tmp_path / "installed"
+    pip = (sys.executable, "-m", "pip", "install", "--quiet", "--no-deps", "--no-index")
+    run(*pip, "--target", installed, wheel)
+    place = run(sys.executable, "-c", PROBE, cwd=str(tmp_path), PYTHONPATH=str(installed))
+    assert place.startswith(str(installed))
+
+
+def test_sdist_builds_the_same_wheel(source: Path, tmp_path: Path) -> None:
+    run(sys.executable, "-m", "build", "--no-isolation", "--sdist", "-o", tmp_path, source)
+    (sdist,) = tmp_path.glob("*.tar.gz")
+    with tarfile.open(sdist) as archive:
+        archive.extractall(tmp_path, filter="data")
+    unpacked = Path(str(sdist).removesuffix(".tar.gz"))
+    run(sys.executable, "-m", "build", "--no-isolation", "--wheel", "-o", tmp_path, unpacked)
+    (wheel,) = tmp_path.glob("*.whl")
+    with zipfile.ZipFile(wheel) as archive:
+        assert modules(archive.namelist()) == tracked()
+
+
+def test_editable_install(source: Path, tmp_path: Path) -> None:
+    venv.create(tmp_path / "venv", with_pip=True)
+    python = tmp_path / "venv" / "bin" / "python"
+    site = Path(run(python, "-c", "import sysconfig; print(sysconfig.get_path('purelib'))").strip())
+    # the dependencies of this environment, but not its own editable hooks
+    (site / "dependencies.pth").write_text(sysconfig.get_path("purelib") + "\n")
+    pip = (python, "-m", "pip", "install", "-q", "--no-deps", "--no-build-isolation", "-e", source)
+    run(*pip, PYTHONPATH=sysconfig.get_path("purelib"))  # this environment's setuptools builds
+    place = run(python, "-c", PROBE, cwd=str(tmp_path))
+    assert Path(place.strip()).resolve() == (source / "kernels" / "latent.py").resolve()
+
+
+def test_uninstalled_source_tree(source: Path, tmp_path: Path) -> None:
+    """Type checkers and a plain checkout resolve the same names, through two symbolic links."""
+    probe = "import slimwhisper.kernels.latent as m; print(m.__file__)"
+    place = run(
+        sys.executable,
+        "-S",
+        "-c",
+        "import sys\n"
+        f"sys.path[:0] = [{str(source)!r}, "
+        f"{sysconfig.get_path('purelib')!r}]\n" + probe,
+        cwd=str(tmp_path),
+    )
+    assert place.strip() == str(source / "slimwhisper" / "kernels" / "latent.py")
