@@ -16,6 +16,7 @@ CROSS_CACHES = ("kv", "k", "v", "e", "hybrid")
 SELF_CACHES = ("kv", "k", "v", "x")
 DTYPES = ("float32", "float16", "bfloat16")
 FORMATS = (*writers.FORMATS, "all")
+MODEL = "name, .pt file, Hugging Face folder or id"
 
 
 def _bool(text: str) -> bool:
@@ -49,32 +50,28 @@ def _add_model(parser: argparse.ArgumentParser) -> None:
 
 
 def _add_transcribe(commands: Any) -> None:
-    p = commands.add_parser(
-        "transcribe",
-        help="speech in files and folders -> text",
-        formatter_class=argparse.ArgumentDefaultsHelpFormatter,
-        argument_default=argparse.SUPPRESS,
-    )
+    p = commands.add_parser("transcribe", help="speech in files and folders -> text")
     default = Options()
     p.add_argument("audio", nargs="+", help="audio or video files, and folders of them")
-    p.add_argument("--model", default="turbo", help="name, .pt file, Hugging Face folder or id")
+    p.add_argument("--model", default="turbo", help=f"{MODEL} [%(default)s]")
     _add_model(p)
     p.add_argument("--device", help="such as cpu, cuda or cuda:1 [a GPU where there is one]")
     p.add_argument("--threads", type=int, help="CPU threads [all cores]")
-    p.add_argument("-o", "--output_dir", default=".", help="where the outputs go")
-    p.add_argument("-f", "--output_format", default="all", choices=FORMATS, help="what to write")
-    p.add_argument(
-        "--verbose", type=_bool, default=True, help="print segments; False: progress alone"
-    )
+    p.add_argument("-o", "--output_dir", default=".", help="where outputs go [%(default)s]")
+    p.add_argument("-f", "--output_format", default="all", choices=FORMATS, help="[%(default)s]")
+    p.add_argument("--verbose", type=_bool, default=True, help="print segments [%(default)s]")
     p.add_argument("--batch_size", type=int, help="windows at a time [64 on a GPU, 8 on a CPU]")
     p.add_argument(
-        "--allow_truncated", type=_bool, default=False, help="transcribe files that end early"
+        "--allow_truncated",
+        type=_bool,
+        default=False,
+        help="transcribe what can be read of files that end early [%(default)s]",
     )
 
     cache = p.add_argument_group("cache", "see docs/caches.md")
-    cache.add_argument("--cache", default="slim", choices=CACHES, help="what the decoder keeps")
-    cache.add_argument("--cross-cache", "--cross_cache", choices=CROSS_CACHES, help="audio's part")
-    cache.add_argument("--self-cache", "--self_cache", choices=SELF_CACHES, help="text's part")
+    cache.add_argument("--cache", default="slim", choices=CACHES, help="[%(default)s]")
+    cache.add_argument("--cross-cache", "--cross_cache", choices=CROSS_CACHES, help="the audio's")
+    cache.add_argument("--self-cache", "--self_cache", choices=SELF_CACHES, help="the text's")
     cache.add_argument(
         "--strict-cache",
         "--strict_cache",
@@ -85,9 +82,16 @@ def _add_transcribe(commands: Any) -> None:
     cache.add_argument("--guard_audio", help="real speech to measure an inverse-based form on")
 
     d = p.add_argument_group("decoding", "names and defaults are those of the whisper command")
-    d.add_argument("--task", default=default.task, choices=("transcribe", "translate"), help="")
+    d.add_argument(
+        "--task",
+        default=default.task,
+        choices=("transcribe", "translate"),
+        help="translate: into English [%(default)s]",
+    )
     d.add_argument("--language", type=_none_or(str), help="code or name [detected, file by file]")
-    d.add_argument("--temperature", type=float, default=default.temperature, help="0: greedy")
+    d.add_argument(
+        "--temperature", type=float, default=default.temperature, help="0, greedy, alone"
+    )
     d.add_argument("--sample_len", type=_none_or(int), help="most tokens a window [224]")
     d.add_argument("--initial_prompt", type=_none_or(str), help="text to condition on")
     for name, words in (
@@ -96,12 +100,14 @@ def _add_transcribe(commands: Any) -> None:
         ("without_timestamps", "sample text alone"),
         ("suppress_blank", "no blank at the start"),
     ):
-        d.add_argument(f"--{name}", type=_bool, default=getattr(default, name), help=words)
+        d.add_argument(
+            f"--{name}", type=_bool, default=getattr(default, name), help=f"{words} [%(default)s]"
+        )
     d.add_argument(
         "--suppress_tokens",
         type=_none_or(str),
         default=default.suppress_tokens,
-        help="ids with commas between; -1: symbols that are not spoken",
+        help="ids with commas between; -1: symbols that are not spoken [%(default)s]",
     )
     for name, words in (
         ("max_initial_timestamp", "seconds, latest first timestamp"),
@@ -110,7 +116,10 @@ def _add_transcribe(commands: Any) -> None:
         ("no_speech_threshold", "likelier silence is skipped"),
     ):
         d.add_argument(
-            f"--{name}", type=_none_or(float), default=getattr(default, name), help=words
+            f"--{name}",
+            type=_none_or(float),
+            default=getattr(default, name),
+            help=f"{words} [%(default)s]",
         )
 
 
@@ -122,7 +131,7 @@ def build_parser() -> argparse.ArgumentParser:
     _add_transcribe(commands)
 
     p = commands.add_parser("inspect", help="which cache forms are exact for a model")
-    p.add_argument("model", help="name, .pt file, Hugging Face folder or id")
+    p.add_argument("model", help=MODEL)
     _add_model(p)
     p.add_argument("--audio", help="real speech to measure on [bursts of noise]")
     p.add_argument("--json", action="store_true", help="for machines")

@@ -22,7 +22,7 @@ def run_transcribe(arguments: argparse.Namespace, options: dict[str, Any]) -> in
 
     A bad recording costs one line and no other's work.
     """
-    if getattr(arguments, "threads", None) is not None:
+    if arguments.threads is not None:
         if arguments.threads < 1:
             raise OptionError(f"threads {arguments.threads} is not a positive number")
         torch.set_num_threads(arguments.threads)
@@ -35,35 +35,38 @@ def run_transcribe(arguments: argparse.Namespace, options: dict[str, Any]) -> in
     logging.getLogger("slimwhisper.cache").addHandler(logging.NullHandler())  # the summary says it
     model = load_model(
         arguments.model,
-        getattr(arguments, "device", None),
-        getattr(arguments, "model_dir", None),
-        dtype=getattr(arguments, "dtype", None),
+        arguments.device,
+        arguments.model_dir,
+        dtype=arguments.dtype,
         cache=arguments.cache,
-        cross_cache=getattr(arguments, "cross_cache", None),
-        self_cache=getattr(arguments, "self_cache", None),
+        cross_cache=arguments.cross_cache,
+        self_cache=arguments.self_cache,
         strict_cache=arguments.strict_cache,
-        guard_audio=getattr(arguments, "guard_audio", None),
+        guard_audio=arguments.guard_audio,
     )
     formats = FORMATS if arguments.output_format == "all" else (arguments.output_format,)
     outputs = {r.path: r for r in recordings}
     live = arguments.verbose and len(recordings) == 1
     seconds: dict[Path, float] = {}
 
+    began = time.perf_counter()
+    failed = 0
+    bar = tqdm(total=len(recordings), unit="file", disable=None, leave=False)
+
     def note(source: Path, segments: list[Segment], done: float) -> None:
         seconds[source] = done
         if live:
             _print_segments(segments)
+        audio = sum(seconds.values())
+        bar.set_postfix_str(f"{audio:.0f} s of audio, {audio / (time.perf_counter() - began):.1f}x")
 
-    began = time.perf_counter()
-    failed = 0
     results = model.transcribe_many(
         list(outputs),
-        batch_size=getattr(arguments, "batch_size", None),
+        batch_size=arguments.batch_size,
         allow_truncated=arguments.allow_truncated,
         on_segments=note,
         **options,
     )
-    bar = tqdm(total=len(recordings), unit="file", disable=None, leave=False)
     with bar:
         for path, result in results:
             if not isinstance(result, SlimWhisperError):

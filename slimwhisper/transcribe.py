@@ -178,8 +178,10 @@ class SlimWhisper(Model):
                     yield source, error
                     continue
                 first = session.next_window()
-                assert first is not None, "a recording has at least one frame"
-                engine.submit((source, session), first)
+                if first is None:  # shorter than one mel frame
+                    yield source, session.transcript()
+                else:
+                    engine.submit((source, session), first)
             for (source, session), decoded in engine.step():
                 try:
                     segments = session.accept(decoded)

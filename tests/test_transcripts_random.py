@@ -111,6 +111,12 @@ def test_every_form_says_the_same(tmp_path: Path, forms: tuple[str, str]) -> Non
         assert not differences(ours.transcribe(audio), whisper_transcribe(theirs, audio))
 
 
+def test_a_recording_shorter_than_a_frame(pair: tuple[Any, SlimWhisper]) -> None:
+    theirs, ours = pair
+    for audio in (RECORDINGS[1][:100], RECORDINGS[1][:161]):
+        assert not differences(ours.transcribe(audio), whisper_transcribe(theirs, audio))
+
+
 def test_language_detection(random_paths: dict[str, Path]) -> None:
     theirs = whisper.load_model(str(random_paths["multilingual"]), device="cpu")
     ours = slimwhisper.load_model(random_paths["multilingual"], "cpu")
