@@ -90,16 +90,17 @@ def fetch_hub(repository: str, local_files_only: bool) -> Path:
     Raises CheckpointError where that fails, or where something is not in the cache and downloads
     are off, by `local_files_only` or by HF_HUB_OFFLINE in the environment.
     """
-    from huggingface_hub import constants, errors, hf_hub_download
+    from huggingface_hub import constants, errors, hf_hub_download, try_to_load_from_cache
 
     offline = local_files_only or bool(constants.HF_HUB_OFFLINE)
 
     def fetch(file: str, revision: str | None = None) -> Path | None:
         """None: the model has no such file, or, offline, the cache has not."""
         try:
-            return Path(
-                hf_hub_download(repository, file, revision=revision, local_files_only=offline)
-            )
+            if offline:  # the download function may call home even with local_files_only
+                cached = try_to_load_from_cache(repository, file, revision=revision)
+                return Path(cached) if isinstance(cached, str) else None
+            return Path(hf_hub_download(repository, file, revision=revision))
         except errors.GatedRepoError as error:
             reason = "access has to be granted on huggingface.co, then `hf auth login`"
             raise _no_fetch(repository, reason) from error
@@ -108,7 +109,7 @@ def fetch_hub(repository: str, local_files_only: bool) -> Path:
             raise _no_fetch(repository, reason) from error
         except errors.EntryNotFoundError as error:
             # Also raised when the network fails and the cache does not help; the cause says why.
-            if offline or not isinstance(error, errors.LocalEntryNotFoundError):
+            if not isinstance(error, errors.LocalEntryNotFoundError):
                 return None
             raise _no_fetch(repository, f"{error.__cause__ or error}") from error
         except Exception as error:  # the hub's HTTP errors have no base class of their own

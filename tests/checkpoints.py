@@ -1,7 +1,8 @@
-"""Random checkpoints for tests, and writers of both file formats. Nothing here is downloaded."""
+"""Random checkpoints for tests, writers of both file formats, and what every loading test asks."""
 
 import json
 import re
+from collections.abc import Mapping
 from dataclasses import asdict
 from pathlib import Path
 from typing import Any
@@ -10,7 +11,11 @@ import torch
 from safetensors.torch import save_file
 from torch import Tensor
 
+from slimwhisper.checkpoint import load_checkpoint
+from slimwhisper.errors import CheckpointError
 from slimwhisper.types import Dims
+
+State = dict[str, Tensor]
 
 # This table stands here a second time, the other way round, so that a slip in the product shows.
 _HUGGING_FACE = {
@@ -62,6 +67,10 @@ def tiny_dims(
         n_text_head=heads,
         n_text_layer=text_layers,
     )
+
+
+# Eight wide: the vocabulary alone would make wider files large.
+DIMS = tiny_dims(width=8, audio_layers=1, text_layers=1)
 
 
 def random_state(dims: Dims, seed: int) -> dict[str, Tensor]:
@@ -186,3 +195,28 @@ def _sinusoids(length: int, channels: int) -> Tensor:
     rates = torch.exp(-torch.arange(half) * (9.210340371976184 / max(half - 1, 1)))  # ln 10,000
     angles = torch.arange(length)[:, None] * rates[None]
     return torch.cat([angles.sin(), angles.cos()], dim=1)
+
+
+def refusal(name: str | Path, **arguments: Any) -> str:
+    """The message of the CheckpointError that loading raises: one line."""
+    try:
+        load_checkpoint(name, **arguments)
+    except CheckpointError as error:
+        message = str(error)
+    else:
+        raise AssertionError(f"{name} loads")
+    assert "\n" not in message, message
+    assert 0 < len(message) < 700, message
+    return message
+
+
+def assert_equal(
+    found: Mapping[str, Tensor], expected: State, dtype: torch.dtype = torch.float32
+) -> None:
+    """The same names and values, as plain CPU tensors of this dtype."""
+    assert set(found) == set(expected), set(found) ^ set(expected)
+    for name, tensor in expected.items():
+        assert found[name].dtype == dtype, name
+        assert found[name].device.type == "cpu", name
+        assert not found[name].requires_grad, name
+        assert torch.equal(found[name], tensor.to(dtype)), name

@@ -74,7 +74,7 @@ def test_the_texts_are_worth_comparing(pair: tuple[Any, SlimWhisper]) -> None:
     """Random weights speak nonsense, but different nonsense, with segments in it."""
     results = [pair[1].transcribe(audio) for audio in RECORDINGS]
     assert len({r["text"] for r in results}) >= 4
-    assert max(len(r["segments"]) for r in results) >= 5
+    assert max(len(r["segments"]) for r in results) >= 3
 
 
 @pytest.fixture(scope="module")
