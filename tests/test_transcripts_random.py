@@ -53,9 +53,9 @@ def pair(request: pytest.FixtureRequest, random_paths: dict[str, Path]) -> tuple
 @pytest.mark.parametrize("options", OPTIONS, ids=named)
 def test_options_one_by_one(pair: tuple[Any, SlimWhisper], options: dict[str, Any]) -> None:
     theirs, ours = pair
-    for audio in RECORDINGS[1:4:2]:
-        expected = whisper_transcribe(theirs, audio, **options)
-        assert not differences(ours.transcribe(audio, **options), expected)
+    audio = RECORDINGS[3]  # several windows
+    expected = whisper_transcribe(theirs, audio, **options)
+    assert not differences(ours.transcribe(audio, **options), expected)
 
 
 @pytest.mark.parametrize("task", ["transcribe", "translate"])
