@@ -20,7 +20,6 @@ from slimwhisper.mel import log_mel, window
 from slimwhisper.model import Model
 from slimwhisper.session import Session
 from slimwhisper.types import (
-    FRAMES_PER_SECOND,
     WINDOW_FRAMES,
     Dims,
     Options,
@@ -256,6 +255,3 @@ def load_model(
         waveform = as_waveform(guard_audio)
         mel = window(log_mel(waveform, checkpoint.dims.n_mels), 0, WINDOW_FRAMES)
     return SlimWhisper(checkpoint, place, number, forms, strict_cache, mel)
-
-
-__all__ = ["FRAMES_PER_SECOND", "SlimWhisper", "load_model"]

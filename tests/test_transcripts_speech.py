@@ -19,12 +19,9 @@ SILENT = ("silence, 3 s", "silence, 30 s", "silence, 45 s")  # of 0.5 s the prob
 WORDS = "zero one two three four five six seven eight nine".split()
 
 
-def test_recordings(folder: Path) -> list[Path]:
+def held_out(folder: Path) -> list[Path]:
     """Recordings 0 to 4 of each digit and speaker: by its convention the test set."""
     return sorted(p for p in folder.glob("fsdd/*.wav") if int(p.stem.split("_")[2]) <= 4)
-
-
-test_recordings.__test__ = False  # type: ignore[attr-defined]
 
 
 def joined(parts: Sequence[np.ndarray], rng: np.random.Generator) -> np.ndarray:
@@ -40,7 +37,7 @@ class Corpus:
 
     def __init__(self, folder: Path) -> None:
         rng = np.random.default_rng(0)
-        paths = test_recordings(folder)
+        paths = held_out(folder)
         single = [slimwhisper.load_audio(p) for p in paths]
         digits = [int(p.stem.split("_")[0]) for p in paths]
         speakers = sorted({p.stem.split("_")[1] for p in paths})
@@ -142,7 +139,7 @@ def test_digit_error_rate(
     capsys: pytest.CaptureFixture[str],
 ) -> None:
     """The probe is rough; the rate is reported, and single digits must mostly be right."""
-    paths = test_recordings(speech_folder)
+    paths = held_out(speech_folder)
     assert len(paths) == 250
     model = slimwhisper.load_model(probe_path, "cpu")
     texts = {path: result for path, result in model.transcribe_many(paths, batch_size=16)}
