@@ -12,10 +12,9 @@ from slimwhisper.audio import as_waveform
 from slimwhisper.checkpoint import load_checkpoint
 from slimwhisper.fold import CROSS_FORMS, SELF_FORMS
 from slimwhisper.guard import MARGIN, Inspection
-from slimwhisper.mel import log_mel, window
+from slimwhisper.mel import first_window
 from slimwhisper.model import inspect_form, record_activations
 from slimwhisper.transcribe import choose_device, choose_dtype
-from slimwhisper.types import WINDOW_FRAMES
 
 
 def run_inspect(arguments: argparse.Namespace) -> int:
@@ -24,8 +23,7 @@ def run_inspect(arguments: argparse.Namespace) -> int:
     checkpoint = load_checkpoint(arguments.model, download_root=arguments.model_dir)
     mel = None
     if arguments.audio is not None:
-        spectrum = log_mel(as_waveform(arguments.audio), checkpoint.dims.n_mels)
-        mel = window(spectrum, 0, WINDOW_FRAMES)
+        mel = first_window(as_waveform(arguments.audio), checkpoint.dims.n_mels)
     activations = record_activations(checkpoint, mel)
     records: list[Inspection] = []
     for attention, forms in (("cross", CROSS_FORMS), ("self", SELF_FORMS)):

@@ -19,6 +19,11 @@ def log_mel(waveform: np.ndarray, n_mels: int) -> Tensor:
     return mel
 
 
+def first_window(waveform: np.ndarray, n_mels: int) -> Tensor:
+    """float32 [n] at 16 kHz -> [n_mels, 3000]: its first 30 s, silence where it is shorter."""
+    return log_mel(waveform, n_mels)[:, :WINDOW_FRAMES]
+
+
 def window(mel: Tensor, start: int, frames: int) -> Tensor:
     """[n_mels, n] -> [n_mels, 3000]: `frames` mel frames from `start`, then zeros."""
     return F.pad(mel[:, start : start + frames], (0, WINDOW_FRAMES - frames))
@@ -34,4 +39,4 @@ def calibration_mel(n_mels: int) -> Tensor:
     samples = torch.randn(CHUNK_SECONDS * SAMPLE_RATE, generator=generator)
     seconds = torch.arange(len(samples)) / SAMPLE_RATE
     bursts = torch.sin(2 * torch.pi * 2 * seconds).clamp(min=0)  # four a second, with gaps
-    return log_mel((0.1 * samples * bursts).numpy(), n_mels)[:, :WINDOW_FRAMES]
+    return first_window((0.1 * samples * bursts).numpy(), n_mels)

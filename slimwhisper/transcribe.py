@@ -16,11 +16,10 @@ from slimwhisper.cache.plan import choose_forms
 from slimwhisper.checkpoint import load_checkpoint
 from slimwhisper.engine import Engine
 from slimwhisper.errors import OptionError, SlimWhisperError
-from slimwhisper.mel import log_mel, window
+from slimwhisper.mel import first_window, log_mel
 from slimwhisper.model import Model
 from slimwhisper.session import Session
 from slimwhisper.types import (
-    WINDOW_FRAMES,
     Dims,
     Options,
     Segment,
@@ -252,6 +251,5 @@ def load_model(
     checkpoint = load_checkpoint(name, download_root=download_root)
     mel: Tensor | None = None
     if guard_audio is not None:
-        waveform = as_waveform(guard_audio)
-        mel = window(log_mel(waveform, checkpoint.dims.n_mels), 0, WINDOW_FRAMES)
+        mel = first_window(as_waveform(guard_audio), checkpoint.dims.n_mels)
     return SlimWhisper(checkpoint, place, number, forms, strict_cache, mel)

@@ -243,6 +243,18 @@ def test_inspect(capsys: pytest.CaptureFixture[str], model: str, recording: Path
     assert max(map(len, text.out.splitlines()[1:])) <= 100
 
 
+def test_guard_on_real_speech(
+    capsys: pytest.CaptureFixture[str], model: str, recording: Path, tmp_path: Path
+) -> None:
+    run = Run(
+        capsys,
+        *("transcribe", str(recording), "--model", model, "-o", str(tmp_path / "out")),
+        *("--cache", "option1", "--guard_audio", str(recording)),
+    )
+    assert run.status == 0
+    assert "is not exact in 2 of 2 layers" in run.err
+
+
 def test_report_and_doctor_run(capsys: pytest.CaptureFixture[str], model: str) -> None:
     report = Run(capsys, "report", "tiny", model, "--batch", "2", "--json")
     assert report.status == 0
