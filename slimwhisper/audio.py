@@ -1,4 +1,4 @@
-"""Path, bytes, file object or array -> float32 waveform [n], 16 kHz, mono.
+"""Path, bytes, file object or array -> float32 waveform [n] or `Samples`, 16 kHz, mono.
 
 Files are decoded by FFmpeg's libraries through PyAV, to the samples that `whisper.load_audio` gets
 from the `ffmpeg` program, which is not needed. Unlike it, a file that ends early is an error.
@@ -6,7 +6,8 @@ from the `ffmpeg` program, which is not needed. Unlike it, a file that ends earl
 
 import io
 import os
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import suppress
 from functools import cache
 from operator import index
 from pathlib import Path
@@ -20,6 +21,7 @@ from numpy.typing import NDArray
 
 from slimwhisper.errors import AudioError, OptionError
 from slimwhisper.media import AUDIO_SUFFIXES, decode, one_line
+from slimwhisper.samples import ArraySamples, Samples, StoredSamples
 from slimwhisper.types import SAMPLE_RATE
 
 __all__ = [
@@ -28,14 +30,16 @@ __all__ = [
     "Source",
     "as_waveform",
     "load_audio",
+    "load_samples",
     "resample",
     "resampler",
 ]
 
 MAX_CHANNELS = 8  # tells [channels, n] from a batch or a spectrogram
+WAV_BLOCK = 1 << 19  # samples read at once
 
 Source = str | os.PathLike[str] | bytes | BinaryIO  # what load_audio takes
-AudioSource = Source | NDArray[Any] | torch.Tensor  # what as_waveform takes
+AudioSource = Source | NDArray[Any] | torch.Tensor  # what as_waveform and load_samples take
 
 
 def load_audio(source: Source, *, allow_truncated: bool = False) -> NDArray[np.float32]:
@@ -50,10 +54,27 @@ def load_audio(source: Source, *, allow_truncated: bool = False) -> NDArray[np.f
     """
     name, file = _open(source)
     with file:
-        samples = _read_plain_wav(file)
-        if samples is None:
-            samples = decode(name, file, allow_truncated)
+        samples = np.concatenate(list(_pieces(name, file, allow_truncated)))
     return np.multiply(samples, np.float32(1 / 32768), dtype=np.float32)
+
+
+def load_samples(
+    source: AudioSource,
+    *,
+    sample_rate: int = SAMPLE_RATE,
+    allow_truncated: bool = False,
+) -> Samples:
+    """The samples that `as_waveform` gives, to be read in stretches; the caller closes them.
+
+    A long file's are kept on disk: memory does not grow with its length. Arguments and errors are
+    those of `as_waveform`, and AudioError where the disk has no room.
+    """
+    if isinstance(source, (np.ndarray, torch.Tensor)):
+        return ArraySamples(as_waveform(source, sample_rate=sample_rate))
+    _check_rate(sample_rate, for_file=True)
+    name, file = _open(source)
+    with file:
+        return StoredSamples(name, _pieces(name, file, allow_truncated))
 
 
 def as_waveform(
@@ -72,18 +93,11 @@ def as_waveform(
     Raises AudioError for a shape, dtype or values that are not audio (empty, NaN, infinite), and
     what `load_audio` raises; OptionError for a `sample_rate` below 1 or given beside a file.
     """
-    try:
-        rate = index(sample_rate)
-    except TypeError:
-        rate = 0
-    if rate < 1:
-        raise OptionError(f"sample_rate is {sample_rate!r}: give a whole number of Hz above 0")
+    rate = _check_rate(sample_rate, for_file=not isinstance(audio, (np.ndarray, torch.Tensor)))
     if isinstance(audio, torch.Tensor):
         audio = audio.detach().cpu()
         audio = (audio.float() if audio.dtype == torch.bfloat16 else audio).numpy()
     if not isinstance(audio, np.ndarray):
-        if rate != SAMPLE_RATE:
-            raise OptionError(f"sample_rate={rate} is for arrays: a file states its own rate")
         return load_audio(audio, allow_truncated=allow_truncated)
 
     shape = list(audio.shape)
@@ -103,6 +117,19 @@ def as_waveform(
     if waveform.size == 0:
         raise AudioError(f"audio array of {audio.size} samples at {rate} Hz is too short")
     return waveform
+
+
+def _check_rate(sample_rate: int, *, for_file: bool) -> int:
+    """`sample_rate` as an int, if it can be one and fits the source."""
+    try:
+        rate = index(sample_rate)
+    except TypeError:
+        rate = 0
+    if rate < 1:
+        raise OptionError(f"sample_rate is {sample_rate!r}: give a whole number of Hz above 0")
+    if for_file and rate != SAMPLE_RATE:
+        raise OptionError(f"sample_rate={rate} is for arrays: a file states its own rate")
+    return rate
 
 
 def resample(waveform: NDArray[np.float32], source_rate: int) -> NDArray[np.float32]:
@@ -194,22 +221,44 @@ def _open(source: Source) -> tuple[str, BinaryIO]:
     return name, file
 
 
-def _read_plain_wav(file: BinaryIO) -> NDArray[np.int16] | None:
-    """int16 [n] of an intact 16-bit 16 kHz mono WAV, many times faster than PyAV; None of others.
+def _pieces(name: str, file: BinaryIO, allow_truncated: bool) -> Iterator[NDArray[np.int16]]:
+    """Pieces of int16 [n] of `file`, which stands at its start: a sample at least, or an error."""
+    wav = _open_plain_wav(file)
+    if wav is None:
+        yield from decode(name, file, allow_truncated)
+        return
+    with wav:
+        left = wav.frames
+        while left:
+            piece = cast(NDArray[np.int16], wav.read(WAV_BLOCK, dtype="int16"))
+            if not piece.size:
+                seconds = left / SAMPLE_RATE
+                raise AudioError(
+                    f"{name}: its last {seconds:.1f} s cannot be read; copy the file again"
+                )
+            left -= piece.size
+            yield piece
 
-    A file of which libsndfile's log has any doubt ("should be") is left to FFmpeg to judge.
+
+def _open_plain_wav(file: BinaryIO) -> soundfile.SoundFile | None:
+    """An intact 16-bit 16 kHz mono WAV, which libsndfile reads many times faster than PyAV.
+
+    None of others, with `file` at its start. A file of which libsndfile's log has any doubt
+    ("should be") is left to FFmpeg to judge.
     """
     head = file.read(12)
     file.seek(0)
     if head[:4] != b"RIFF" or head[8:] != b"WAVE":
         return None
-    samples = None
-    try:
-        with soundfile.SoundFile(file) as wav:
-            layout = (wav.samplerate, wav.channels, wav.subtype)
-            if layout == (SAMPLE_RATE, 1, "PCM_16") and "should be" not in wav.extra_info:
-                samples = cast(NDArray[np.int16], wav.read(dtype="int16"))
-    except (soundfile.SoundFileError, OSError):
-        samples = None
+    with suppress(soundfile.SoundFileError, OSError):
+        wav = soundfile.SoundFile(file)
+        layout = (wav.samplerate, wav.channels, wav.subtype)
+        if (
+            layout == (SAMPLE_RATE, 1, "PCM_16")
+            and "should be" not in wav.extra_info
+            and wav.frames
+        ):
+            return wav
+        wav.close()
     file.seek(0)
-    return samples if samples is not None and samples.size else None
+    return None

@@ -21,6 +21,7 @@ from urllib.error import HTTPError
 import torch
 from torch import Tensor
 
+from slimwhisper.alignment import Heads, folder_heads, official_heads
 from slimwhisper.errors import CheckpointError
 from slimwhisper.hub import DISTIL_IDS, fetch_hub, looks_like_hub_id, problem, read_folder
 from slimwhisper.types import Dims
@@ -38,6 +39,7 @@ class Checkpoint:
     name: str
     dims: Dims
     state: Mapping[str, Tensor]
+    alignment_heads: Heads | None = None  # None: `default_heads`
 
 
 def available_models() -> list[str]:
@@ -76,11 +78,14 @@ def load_checkpoint(
         if label in whisper._MODELS:
             file = _fetch(label, whisper._MODELS[label], download_root, local_files_only)
             dims, state = _read_openai(file)
+            heads = official_heads(label, dims)
         elif label and (path := _expanded(label)).exists():  # Path("") is the current folder
             dims, state = _read_path(path)
+            heads = folder_heads(path, dims)
         elif label in DISTIL_IDS or (isinstance(name, str) and looks_like_hub_id(label)):
             folder = fetch_hub(DISTIL_IDS.get(label, label), local_files_only)
             dims, state = read_folder(folder)
+            heads = folder_heads(folder, dims)
         else:
             raise _unknown(label)
     except OSError as error:  # a folder on the way may not be looked into; a name is too long
@@ -89,7 +94,7 @@ def load_checkpoint(
             "or this user the right"
         ) from error
     _validate(label, dims, state)
-    return Checkpoint(label, dims, {key: tensor.detach() for key, tensor in state.items()})
+    return Checkpoint(label, dims, {k: tensor.detach() for k, tensor in state.items()}, heads)
 
 
 def _expanded(path: str | PathLike[str]) -> Path:

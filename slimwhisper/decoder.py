@@ -1,7 +1,7 @@
 """Tokens and caches -> logits. Knows no cache form by name."""
 
-from collections.abc import Mapping
-from dataclasses import dataclass
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
 
 import torch
 import torch.nn.functional as F
@@ -9,7 +9,7 @@ from torch import Tensor
 
 from slimwhisper.cache.base import Rows, Step
 from slimwhisper.cache.plan import DecoderCache
-from slimwhisper.layers import MLP, LayerNorm, Source, at_least_float32
+from slimwhisper.layers import MLP, LayerNorm, Source, at_least_float32, linear, pack
 from slimwhisper.types import Dims
 
 
@@ -18,6 +18,14 @@ class _Block:
     self_norm: LayerNorm
     cross_norm: LayerNorm
     mlp: MLP
+
+
+@dataclass(frozen=True, slots=True)
+class Watch:
+    """Which heads' cross-attention scores to record, and the record."""
+
+    heads: Mapping[int, Sequence[int]]  # layer: heads
+    scores: list[Tensor] = field(default_factory=list)  # a layer: [R, heads, T, p], in order
 
 
 class Decoder:
@@ -29,6 +37,7 @@ class Decoder:
         source = Source(state, "decoder.", device, dtype)
         self.dims, self.device, self.dtype = dims, device, dtype
         self.embedding = source.tensor("token_embedding.weight")  # [V, d], input and output
+        self.head = pack(self.embedding)
         self.positions = source.tensor("positional_embedding", at_least_float32(dtype))
         self.blocks = []
         for i in range(dims.n_text_layer):
@@ -49,20 +58,26 @@ class Decoder:
 
     def logits(self, hidden: Tensor) -> Tensor:
         """hidden [..., d] after the last block -> [..., V] in at least float32."""
-        logits = F.linear(self.norm(hidden), self.embedding)
+        logits = linear(self.norm(hidden), self.head)
         return logits.to(at_least_float32(self.dtype))
 
     @torch.inference_mode()
-    def prefill(self, tokens: Tensor, rows: Rows, cache: DecoderCache) -> Tensor:
+    def prefill(
+        self, tokens: Tensor, rows: Rows, cache: DecoderCache, watch: Watch | None = None
+    ) -> Tensor:
         """Start rows afresh: tokens [R, T], padded on the right -> hidden [R, T, d].
 
-        Give `logits` the positions that are asked for.
+        Give `logits` the positions that are asked for. `watch` records cross-attention scores.
         """
         positions = torch.arange(tokens.shape[1], device=tokens.device).expand_as(tokens)
         x = self.embed(tokens, positions)
         for layer, block in enumerate(self.blocks):
-            x = x + cache.own[layer].prefill(block.self_norm(x), rows)
-            x = x + cache.cross[layer].attend(block.cross_norm(x), rows)
+            x = x + cache.own.layers[layer].prefill(block.self_norm(x), rows)
+            normed = block.cross_norm(x)
+            if watch is not None and layer in watch.heads:
+                heads = torch.tensor(watch.heads[layer], device=x.device)
+                watch.scores.append(cache.cross.layers[layer].scores(normed, rows, heads))
+            x = x + cache.cross.layers[layer].attend(normed, rows)
             x = x + block.mlp(x)
         return x
 
@@ -71,7 +86,7 @@ class Decoder:
         """One token a row: tokens [R] at step.positions -> logits [R, V]."""
         x = self.embed(tokens, step.positions).unsqueeze(1)
         for layer, block in enumerate(self.blocks):
-            x = x + cache.own[layer].step(block.self_norm(x), step)
-            x = x + cache.cross[layer].attend(block.cross_norm(x), step.rows)
+            x = x + cache.own.layers[layer].step(block.self_norm(x), step)
+            x = x + cache.cross.layers[layer].attend(block.cross_norm(x), step.rows)
             x = x + block.mlp(x)
         return self.logits(x[:, 0])

@@ -1,186 +1,284 @@
-"""Windows in, decoded tokens out: a batch of slots, each refilled the moment its window is done.
+"""Windows in, answers out: slots of audio, each refilled the moment its window is done.
 
-The engine knows nothing about files, text or tokenization. Active slots are always the first ones,
-so that the caches are read in place: when one is done, the last active slot moves into its place.
+The engine knows nothing about files, text or tokenization. A slot belongs to one window from its
+encoding to its last answer: the texts of a second attempt, the language, the alignment of the words
+all read the encoder output that is already there.
+
+    slots   0 ........ a | a ............. b | b ........ S
+            first lane   | held: waiting for | second lane
+            greedy or    | a reply, or for   | samples, where several
+            beams        | room in a lane    | are drawn at once
 """
 
 from collections import deque
 from collections.abc import Sequence
-from typing import Generic, TypeVar
+from typing import Any
 
 import torch
 from torch import Tensor
 
-from slimwhisper.cache.base import Rows, Step
+from slimwhisper.beams import BeamLane
+from slimwhisper.cache.base import Rows
+from slimwhisper.cache.plan import DecoderCache
+from slimwhisper.decoder import Watch
+from slimwhisper.lanes import Lane, Ticket
 from slimwhisper.model import Model
-from slimwhisper.rules import TimestampState, apply_timestamp_rules, choose_greedily, suppress
-from slimwhisper.types import Decoded, Rules, Window
+from slimwhisper.types import (
+    Align,
+    Alignment,
+    Answer,
+    Breadth,
+    Languages,
+    Request,
+    Retry,
+    Window,
+)
 from slimwhisper.vocabulary import Vocabulary
 
-Tag = TypeVar("Tag")
-
-ENCODE_BATCH = 4  # windows encoded together; bounds the encoder's activations
-
-
-class _Slot(Generic[Tag]):
-    """Host-side bookkeeping of one window in flight."""
-
-    def __init__(self, tag: Tag, window: Window, rules: Rules, no_speech_prob: float) -> None:
-        self.tag, self.rules, self.no_speech_prob = tag, rules, no_speech_prob
-        self.length = len(window.prompt)  # tokens so far, the prompt included
-        self.sampled = 0
+ENCODE_BATCH = 4  # windows encoded, or aligned, together; bounds the activations
+CHECK_EVERY = 8  # tokens between looks at which texts have ended, where looking waits for a GPU
 
 
-class Engine(Generic[Tag]):
-    """Decodes windows side by side. `submit` some, then `step` until `idle`.
+class Engine:
+    """Decodes windows side by side. `submit` some, then `step` until `idle`, with a `reply` to
+    every answer.
 
     Each row's arithmetic is its own: a result does not depend on its neighbours but for rounding.
     """
 
-    def __init__(self, model: Model, vocabulary: Vocabulary, slots: int) -> None:
+    def __init__(
+        self,
+        model: Model,
+        vocabulary: Vocabulary,
+        slots: int,
+        breadth: Breadth | None = None,
+        check_every: int | None = None,
+    ) -> None:
+        """breadth: greedy, one text a window, unless given. check_every: tokens; None: 1 on a CPU,
+        `CHECK_EVERY` on a GPU.
+        """
         self.model, self.vocabulary, self.slots = model, vocabulary, slots
-        self.cache = model.allocate(slots)
-        self._waiting: deque[tuple[Tag, Window]] = deque()
-        self._active: list[_Slot[Tag]] = []
-        device, context = model.device, model.dims.n_text_ctx
-        self._last = torch.zeros(slots, dtype=torch.int64, device=device)
-        self._positions = torch.zeros(slots, dtype=torch.int64, device=device)
-        self._sampled = torch.zeros((slots, context + 1), dtype=torch.int64, device=device)
-        self._logprobs = torch.zeros(slots, dtype=torch.float32, device=device)
-        self._suppress = torch.zeros((slots, vocabulary.size), dtype=torch.bool, device=device)
-        self._stamps = TimestampState.allocate(slots, device)
-        self._row_tensors = (
-            *(self._last, self._positions, self._sampled, self._logprobs, self._suppress),
-            *self._stamps.tensors(),
-        )
+        self.breadth = breadth or Breadth()
+        self.check_every = check_every or (1 if model.device.type == "cpu" else CHECK_EVERY)
+        self.cross = model.allocate_cross(slots)
+        self.first: Lane
+        if self.breadth.beams is None:
+            self.first = Lane(model, vocabulary, self.cross, slots, 1, from_end=False)
+        else:
+            self.first = BeamLane(
+                model, vocabulary, self.cross, slots, self.breadth.beams, self.breadth.patience
+            )
+        self._second: Lane | None = None
+        self._waiting: deque[tuple[Any, Window]] = deque()
+        self._held: dict[int, Ticket] = {}  # by slot
+        self._again: list[Ticket] = []  # held, to be decoded again
+        self._align: list[tuple[Ticket, Align]] = []
+        self._steps = 0
+
+    # -- requests ------------------------------------------------------------------------------
 
     @property
     def idle(self) -> bool:
-        return not (self._waiting or self._active)
+        return not (self._waiting or self._held or any(lane.tickets for lane in self._lanes()))
 
     @property
     def room(self) -> int:
         """How many more windows would find a free slot at once."""
-        return self.slots - len(self._active) - len(self._waiting)
+        return self.free - len(self._waiting)
 
-    def submit(self, tag: Tag, window: Window) -> None:
-        """Queue a window; `tag` comes back with its result."""
+    @property
+    def free(self) -> int:
+        """Slots that nobody has."""
+        return self.slots - len(self._held) - sum(len(lane.tickets) for lane in self._lanes())
+
+    def submit(self, tag: Any, window: Window) -> None:
+        """Queue a window; `tag` comes back with its answers."""
+        assert window.mel is not None
         self._waiting.append((tag, window))
 
+    def reply(self, ticket: Ticket, request: Request | None) -> None:
+        """What to do next for a window that was answered; None gives its slot back."""
+        assert self._held.get(ticket.slot) is ticket
+        match request:
+            case Retry(attempt):
+                old = ticket.window
+                ticket.window = Window(None, old.prompt, old.sot_index, old.rules, attempt)
+                self._again.append(ticket)
+            case Window(mel=None):
+                ticket.window = request
+                self._again.append(ticket)
+            case Align():
+                self._align.append((ticket, request))
+            case _:
+                del self._held[ticket.slot]
+                if request is not None:  # the same file goes first
+                    self._waiting.appendleft((ticket.tag, request))
+
+    # -- work ----------------------------------------------------------------------------------
+
     @torch.inference_mode()
-    def step(self) -> list[tuple[Tag, Decoded]]:
-        """Fill free slots, decode one token in every active one; return what is done."""
-        done: list[tuple[Tag, Decoded]] = []
-        while self._waiting and len(self._active) < self.slots:
-            count = min(ENCODE_BATCH, len(self._waiting), self.slots - len(self._active))
-            done += self._fill([self._waiting.popleft() for _ in range(count)])
-            done += self._harvest()
-        if self._active:
-            self._decode()
-            done += self._harvest()
-        return done
+    def step(self) -> list[tuple[Ticket, Answer]]:
+        """Serve the requests, decode one token of every active text; return what is answered.
 
-    def _fill(self, group: Sequence[tuple[Tag, Window]]) -> list[tuple[Tag, Decoded]]:
-        """Encode windows, keep them in the next slots, read their prompts, sample one token.
-
-        Returns the answers to those that only ask for the language.
+        Every ticket that is returned wants a `reply`.
         """
-        group = sorted(group, key=lambda item: item[1].rules is None)  # those give back their slots
-        windows = [window for _, window in group]
-        start, device = len(self._active), self.model.device
-        rows = Rows.of(torch.arange(start, start + len(group), device=device))
-        features = self.model.encoder(torch.stack([w.mel for w in windows]))
-        self.cache.put(rows.slots, features)
-
-        longest = max(len(w.prompt) for w in windows)
-        padded = [[*w.prompt, *[0] * (longest - len(w.prompt))] for w in windows]
-        hidden = self.model.decoder.prefill(torch.tensor(padded, device=device), rows, self.cache)
-        every = torch.arange(len(windows), device=device)
-        asked = torch.tensor([[w.sot_index, len(w.prompt) - 1] for w in windows], device=device)
-        logits = self.model.decoder.logits(hidden[every[:, None], asked])  # [G, 2, V]
-        at_start, following = logits.unbind(1)
-        no_speech = at_start.softmax(dim=-1)[:, self.vocabulary.no_speech].tolist()
-
-        answers: list[tuple[Tag, Decoded]] = []
-        for row, (tag, window) in enumerate(group):
-            if window.rules is None:
-                probs = self._language_probs(at_start[row])
-                answers.append((tag, Decoded(language_probs=probs)))
-            else:
-                self._active.append(_Slot(tag, window, window.rules, no_speech[row]))
-                self._start_row(start + row, window, window.rules)
-        fresh = slice(start, len(self._active))
-        if fresh.start < fresh.stop:
-            self._sample(fresh, following[: fresh.stop - fresh.start])
-            for row in range(fresh.start, fresh.stop):
-                self._suppress[row] = self._active[row].rules.suppress.to(device)
+        answers: list[tuple[Ticket, Answer]] = []
+        for start in range(0, len(self._align), ENCODE_BATCH):
+            answers += self._aligned(self._align[start : start + ENCODE_BATCH])
+        self._align.clear()
+        answers += self._admit()
+        for lane in self._lanes():
+            if lane.tickets:
+                lane.step()
+        self._steps += 1
+        for lane in self._lanes():
+            if lane.tickets and (self._steps % self.check_every == 0 or lane.full()):
+                answers += self._harvest(lane)
         return answers
 
-    def _language_probs(self, logits: Tensor) -> dict[str, float]:
+    def _lanes(self) -> list[Lane]:
+        return [self.first] if self._second is None else [self.first, self._second]
+
+    def _lane_of(self, window: Window) -> Lane:
+        breadth, hot = self.breadth, window.attempt.temperature > 0
+        if not hot or (breadth.beams is None and breadth.samples == 1):
+            return self.first
+        if self._second is None:  # as many rows as the slots, in all; others wait in their slots
+            capacity = -(-self.slots // breadth.samples)
+            self._second = Lane(
+                self.model, self.vocabulary, self.cross, capacity, breadth.samples, from_end=True
+            )
+        return self._second
+
+    def _admit(self) -> list[tuple[Ticket, Answer]]:
+        """Start held windows again and new ones, as far as there is room."""
+        answers = self._restart()
+        while self._waiting and self.free:
+            fresh: list[Ticket] = []
+            while self._waiting and self.free and len(fresh) < ENCODE_BATCH:
+                tag, window = self._waiting.popleft()
+                slot = next(s for s in self._middle() if s not in self._held)
+                fresh.append(Ticket(tag, slot, window))
+                self._held[slot] = fresh[-1]
+            self._encode(fresh)
+            self._again += fresh
+            answers += self._restart()
+        return answers
+
+    def _restart(self) -> list[tuple[Ticket, Answer]]:
+        """Start held windows in groups, each in one lane; what finds no room there stays held."""
+        answers: list[tuple[Ticket, Answer]] = []
+        while True:
+            group: list[Ticket] = []
+            rest: list[Ticket] = []
+            kind: Lane | None = None
+            for ticket in self._again:
+                asks = ticket.window.rules is None  # for the language: no lane
+                lane = None if asks else self._lane_of(ticket.window)
+                full = lane is not None and lane.room <= len(group)
+                if full or len(group) == ENCODE_BATCH or (group and lane is not kind):
+                    rest.append(ticket)
+                else:
+                    kind = lane
+                    group.append(ticket)
+            self._again = rest
+            if not group:
+                return answers
+            answers += self._begin(group, kind)
+
+    def _middle(self) -> range:
+        """The slots between the lanes, held or free."""
+        end = self.slots - (len(self._second.tickets) if self._second else 0)
+        return range(len(self.first.tickets), end)
+
+    def _encode(self, tickets: Sequence[Ticket]) -> None:
+        mels = [t.window.mel for t in tickets]
+        features = self.model.encoder(torch.stack([m for m in mels if m is not None]))
+        slots = torch.tensor([t.slot for t in tickets], device=self.model.device)
+        self.cross.put(slots, features)
+
+    def _place(self, ticket: Ticket, slot: int) -> None:
+        """Bring a held ticket's audio to a slot of the middle; who is there takes its place."""
+        other, source = self._held.pop(slot, None), ticket.slot
+        if other is ticket:
+            return
+        if other is None:
+            self.cross.move(source, slot)
+            del self._held[source]
+        else:
+            self.cross.swap(source, slot)
+            other.slot, self._held[source] = source, other
+        ticket.slot = slot
+
+    def _begin(self, group: list[Ticket], lane: Lane | None) -> list[tuple[Ticket, Answer]]:
+        """Read the prompts of held tickets; sample one token each in `lane`, or answer which
+        language it is where that is None.
+        """
+        if lane is not None:
+            for ticket in group:
+                self._place(ticket, lane.next_slot())
+                lane.grow(ticket)
+            group = sorted(group, key=lambda t: t.slot)
+        owner = lane or self.first
+        windows = [t.window for t in group]
+        slots = torch.tensor([t.slot for t in group], device=self.model.device)
+        rows = Rows.of((slots - owner.offset) * owner.width, slots)
+        longest = max(len(w.prompt) for w in windows)
+        padded = [[*w.prompt, *[0] * (longest - len(w.prompt))] for w in windows]
+        prompts = torch.tensor(padded, device=slots.device)
+        hidden = self.model.decoder.prefill(prompts, rows, owner.cache)
+        every = torch.arange(len(group), device=slots.device)
+        asked = torch.tensor([[w.sot_index, len(w.prompt) - 1] for w in windows]).to(slots.device)
+        at_start, following = self.model.decoder.logits(hidden[every[:, None], asked]).unbind(1)
+        if lane is None:
+            return [(t, self._languages(at_start[i])) for i, t in enumerate(group)]
+        no_speech = at_start.softmax(dim=-1)[:, self.vocabulary.no_speech].tolist()
+        for ticket, prob in zip(group, no_speech, strict=True):
+            ticket.no_speech_prob = prob
+        lane.start(group, following)
+        return self._harvest(lane)
+
+    def _languages(self, logits: Tensor) -> Languages:
         """logits [V] after <|startoftranscript|> -> probability of every language code."""
         languages = self.vocabulary.languages
         probs = logits[list(languages)].softmax(dim=-1).tolist()
-        return dict(zip(languages.values(), probs, strict=True))
+        return Languages(dict(zip(languages.values(), probs, strict=True)))
 
-    def _start_row(self, row: int, window: Window, rules: Rules) -> None:
-        limit = rules.max_initial_timestamp
-        self._stamps.start(row, rules.timestamps, self.vocabulary.size if limit is None else limit)
-        self._suppress[row] = (rules.suppress | rules.suppress_first).to(self.model.device)
-        self._positions[row] = len(window.prompt) - 1
-        self._logprobs[row] = 0
+    def _harvest(self, lane: Lane) -> list[tuple[Ticket, Answer]]:
+        """Take out the windows whose texts have ended; they are held until the reply."""
+        answers: list[tuple[Ticket, Answer]] = []
+        ended = lane.ended()
+        # the outermost ticket takes a leaver's place, so indices on the inner side stay
+        for index in sorted(ended, reverse=not lane.from_end):
+            shift = len(answers) if lane.from_end else 0
+            ticket = lane.tickets[index - shift]
+            answers.append((ticket, lane.result(index - shift, self.breadth.length_penalty)))
+            slot = ticket.slot
+            leaving = lane.shrink(index - shift)
+            if leaving != slot:
+                self.cross.swap(leaving, slot)
+            self._held[leaving] = ticket
+        return answers
 
-    def _decode(self) -> None:
-        """One token for every active row."""
-        lengths = [slot.length for slot in self._active]
-        step = Step.at(
-            Rows.first(len(lengths), device=self.model.device),
-            self._positions[: len(lengths)],
-            extent=max(lengths),
-            full=min(lengths) == max(lengths),
-            dtype=self.model.dtype,
-        )
-        logits = self.model.decoder.step(self._last[: len(lengths)], step, self.cache)
-        self._sample(slice(0, len(lengths)), logits)
-
-    def _sample(self, rows: slice, logits: Tensor) -> None:
-        """Choose the next token of some rows, logits [R, V], and take note of it."""
-        state = self._stamps.view(rows)
-        suppress(logits, self._suppress[rows])
-        apply_timestamp_rules(logits, state, self.vocabulary)
-        tokens, logprobs = choose_greedily(logits)
-        every = torch.arange(rows.start, rows.stop, device=tokens.device)
-        self._sampled[every, state.count] = tokens
-        self._last[rows] = tokens
-        self._logprobs[rows] += logprobs
-        self._positions[rows] += 1
-        state.advance(tokens, self.vocabulary.timestamp_begin)
-        for slot in self._active[rows]:
-            slot.length += 1
-            slot.sampled += 1
-
-    def _harvest(self) -> list[tuple[Tag, Decoded]]:
-        """Take out the windows that have ended; the last active ones move into their places."""
-        done: list[tuple[Tag, Decoded]] = []
-        last = self._last[: len(self._active)].tolist()
-        for row in reversed(range(len(last))):
-            slot = self._active[row]
-            context = self.model.dims.n_text_ctx
-            full = slot.sampled >= slot.rules.sample_len or slot.length > context
-            if last[row] != self.vocabulary.eot and not full:
-                continue
-            tokens = self._sampled[row, : slot.sampled].tolist()
-            if last[row] == self.vocabulary.eot:
-                tokens.pop()
-            avg_logprob = float(self._logprobs[row]) / (len(tokens) + 1)
-            done.append((slot.tag, Decoded(tuple(tokens), avg_logprob, slot.no_speech_prob)))
-            self._vacate(row)
-        return done[::-1]
-
-    def _vacate(self, row: int) -> None:
-        end = len(self._active) - 1
-        if row != end:
-            self.cache.move(end, row)
-            for tensor in self._row_tensors:
-                tensor[row] = tensor[end]
-            self._active[row] = self._active[end]
-        self._active.pop()
+    def _aligned(self, asked: list[tuple[Ticket, Align]]) -> list[tuple[Ticket, Answer]]:
+        """Read texts once more, from the start, with the alignment heads' scores recorded."""
+        decoder, eot = self.model.decoder, self.vocabulary.eot
+        texts = [[*a.before, *a.text, eot] for _, a in asked]
+        longest = max(map(len, texts))
+        device = self.model.device
+        padded = torch.tensor([[*t, *[eot] * (longest - len(t))] for t in texts], device=device)
+        slots = torch.tensor([t.slot for t, _ in asked], device=device)
+        rows = Rows.of(slots * self.first.width, slots)
+        watch = Watch(self.model.alignment_heads)
+        cache = DecoderCache(self.cross, self.first.cache.own)
+        hidden = decoder.prefill(padded, rows, cache, watch)
+        scores = torch.cat(watch.scores, dim=1).float()  # [R, heads, T, p]
+        answers: list[tuple[Ticket, Answer]] = []
+        for i, (ticket, align) in enumerate(asked):
+            begin = len(align.before) - 1
+            logits = decoder.logits(hidden[i, begin : begin + len(align.text)])[:, :eot]
+            text = torch.tensor(align.text, device=device)[:, None]
+            probs = logits.softmax(dim=-1).gather(1, text).squeeze(1).tolist()
+            own = scores[i, :, : len(texts[i])].clone()
+            answers.append((ticket, Alignment(align.text, len(align.before), own, tuple(probs))))
+        return answers

@@ -4,6 +4,7 @@ SlimWhisperError
 ├── AudioError        a recording cannot be read (missing, no audio, truncated, not audio)
 ├── CheckpointError   a model cannot be found, downloaded or loaded
 ├── CacheError        a cache form is not exact for this checkpoint (`strict_cache`)
+├── DependencyError   a package that a feature needs is not installed
 ├── OptionError       an option has a value that cannot work (also a ValueError)
 └── OutputError       a result cannot be written
 """
@@ -23,6 +24,10 @@ class CheckpointError(SlimWhisperError):
 
 class CacheError(SlimWhisperError):
     """A cache form is not exact for this checkpoint in this dtype."""
+
+
+class DependencyError(SlimWhisperError):
+    """A package that a feature needs is not installed."""
 
 
 class OptionError(SlimWhisperError, ValueError):

@@ -22,6 +22,8 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from slimwhisper.layers import pack
+
 CROSS_FORMS = ("kv", "k", "v", "e", "hybrid")
 SELF_FORMS = ("kv", "k", "v", "x")
 
@@ -85,6 +87,13 @@ class Folded:
             if isinstance(value, Tensor)
         }
         return replace(self, **moved)
+
+    def packed(self) -> "Folded":
+        """The [d, d] matrices packed for `layers.linear`."""
+        names = ("query", "out", "project", "values")
+        matrices = {name: getattr(self, name) for name in names}
+        packed: dict[str, Any] = {n: pack(m) for n, m in matrices.items() if m is not None}
+        return replace(self, **packed)
 
 
 def solve(source: Tensor, target: Tensor) -> Tensor:

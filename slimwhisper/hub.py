@@ -3,6 +3,7 @@
 import json
 import re
 from collections.abc import Mapping
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -122,6 +123,8 @@ def fetch_hub(repository: str, local_files_only: bool) -> Path:
     if (config := fetch("config.json")) is None:
         raise lacks("config.json")
     folder, revision = config.parent, config.parent.name
+    with suppress(CheckpointError):  # alone for word timestamps, which do without
+        fetch("generation_config.json", revision)
     if (folder / WEIGHTS).is_file():
         return folder
     index = folder / INDEX

@@ -3,113 +3,272 @@
 import argparse
 import logging
 import sys
-import time
+import threading
+from collections.abc import Iterator
+from contextlib import ExitStack, closing
+from itertools import chain
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
-import torch
-from tqdm import tqdm
+from slimwhisper.console import Console, Lines, LogHandler, Talk
+from slimwhisper.errors import OptionError, OutputError, SlimWhisperError
+from slimwhisper.files import InputFile, Inputs
+from slimwhisper.flags import DEFAULTS, dtype_of, layout_of, options_of
+from slimwhisper.interrupts import Interrupts, StopNow
+from slimwhisper.journal import NAME, Journal, Stamp, Status
+from slimwhisper.outputs import Sweeper, output_paths, prepare_output_dir, write_outputs
+from slimwhisper.progress import Current, Tally
+from slimwhisper.summary import model_facts, summary_facts, summary_lines
+from slimwhisper.survey import Survey
+from slimwhisper.types import Segment, Transcript
+from slimwhisper.writers import FORMATS, check_layout
 
-from slimwhisper.errors import OptionError, SlimWhisperError
-from slimwhisper.files import find_recordings, prepare_output_dir, write_outputs
-from slimwhisper.transcribe import SlimWhisper, load_model, segment_line
-from slimwhisper.types import Segment
-from slimwhisper.writers import FORMATS
+if TYPE_CHECKING:  # a job with nothing left to do ends without torch
+    from slimwhisper.transcribe import SlimWhisper
 
 
-def run_transcribe(arguments: argparse.Namespace, options: dict[str, Any]) -> int:
-    """Transcribe all recordings with the decoding options; 0 when every one succeeded, else 1.
+def run_transcribe(arguments: argparse.Namespace) -> int:
+    """Transcribe all recordings; the exit status: see `cli.main`.
 
     A bad recording costs one line and no other's work.
     """
-    if arguments.threads is not None:
-        if arguments.threads < 1:
-            raise OptionError(f"threads {arguments.threads} is not a positive number")
-        torch.set_num_threads(arguments.threads)
-    recordings, errors = find_recordings(arguments.audio, Path(arguments.output_dir))
-    for error in errors:
-        print(f"slimwhisper: {error}", file=sys.stderr)
-    if not recordings:
-        return 1
-    prepare_output_dir(Path(arguments.output_dir))
-    logging.getLogger("slimwhisper.cache").addHandler(logging.NullHandler())  # the summary says it
-    model = load_model(
-        arguments.model,
-        arguments.device,
-        arguments.model_dir,
-        dtype=arguments.dtype,
-        cache=arguments.cache,
-        cross_cache=arguments.cross_cache,
-        self_cache=arguments.self_cache,
-        strict_cache=arguments.strict_cache,
-        guard_audio=arguments.guard_audio,
-    )
-    formats = FORMATS if arguments.output_format == "all" else (arguments.output_format,)
-    outputs = {r.path: r for r in recordings}
-    live = arguments.verbose and len(recordings) == 1
-    seconds: dict[Path, float] = {}
-
-    began = time.perf_counter()
-    failed = 0
-    bar = tqdm(total=len(recordings), unit="file", disable=None, leave=False)
-
-    def note(source: Path, segments: list[Segment], done: float) -> None:
-        seconds[source] = done
-        if live:
-            _print_segments(segments)
-        audio = sum(seconds.values())
-        bar.set_postfix_str(f"{audio:.0f} s of audio, {audio / (time.perf_counter() - began):.1f}x")
-
-    results = model.transcribe_many(
-        list(outputs),
-        batch_size=arguments.batch_size,
-        allow_truncated=arguments.allow_truncated,
-        on_segments=note,
-        **options,
-    )
-    with bar:
-        for path, result in results:
-            if not isinstance(result, SlimWhisperError):
-                if arguments.verbose and not live:
-                    tqdm.write(f"{path}:", file=sys.stdout)
-                    _print_segments(result.segments)
-                try:
-                    write_outputs(result, outputs[path], formats)
-                except SlimWhisperError as error:
-                    result = error
-            if isinstance(result, SlimWhisperError):
-                failed += 1
-                tqdm.write(f"slimwhisper: {_naming(path, result)}", file=sys.stderr)
-            bar.update()
-    failed += len(errors)
-    spent = time.perf_counter() - began
-    print(
-        _summary(model, len(recordings) + len(errors), failed, sum(seconds.values()), spent),
-        file=sys.stderr,
-    )
-    return 1 if failed else 0
+    job = Job(arguments)
+    try:
+        return job.run()
+    except SlimWhisperError as error:
+        if arguments.log_json:
+            job.console.error(str(error))
+        raise
 
 
-def _print_segments(segments: list[Segment]) -> None:
-    for segment in segments:
-        tqdm.write(segment_line(segment), file=sys.stdout)
-    sys.stdout.flush()
+class Job:
+    """One run of the command, from its arguments to its summary.
 
+    The recordings are found by whichever thread `transcribe_many` takes them in, and finished in
+    the main thread; what both touch is behind `_lock`, or changed by one of them alone.
+    """
 
-def _naming(path: Path, error: SlimWhisperError) -> str:
-    """The error's line, with the file's name if it has none yet."""
-    text = str(error)
-    return text if str(path) in text or repr(str(path)) in text else f"{path}: {text}"
+    def __init__(self, arguments: argparse.Namespace) -> None:
+        self.arguments = arguments
+        self.options = options_of(arguments)
+        self.layout = layout_of(arguments)
+        warnings = check_layout(self.layout, arguments.word_timestamps)
+        if arguments.skip_existing and arguments.overwrite:
+            raise OptionError("--skip_existing and --overwrite exclude each other; choose one")
+        if arguments.threads < 0:
+            raise OptionError(f"threads {arguments.threads} is not a positive number, or 0 for all")
+        form = arguments.output_format
+        self.formats: tuple[str, ...] = FORMATS if form == "all" else (form,)
+        self.output_dir = Path(arguments.output_dir)
+        self.inputs = self._read_inputs()
+        self.console: Console = (
+            Lines(verbose=arguments.verbose)
+            if arguments.log_json
+            else Talk(verbose=arguments.verbose, live=arguments.verbose and self.inputs.is_one_file)
+        )
+        self.tally = Tally()
+        self.journal: Journal | None = None
+        self.model: SlimWhisper | None = None
+        self.survey: Survey | None = None
+        self.interrupts = Interrupts(self._in_progress, quiet=arguments.log_json)
+        self._sweeper = Sweeper()
+        self._running = False  # files are in progress that could be finished
+        self._halted = False  # --fail_fast, and something failed
+        self._lock = threading.RLock()
+        for warning in warnings:
+            self.console.warning(warning)
 
+    def run(self) -> int:
+        """Do it all, and say how it went."""
+        status = 0
+        with ExitStack() as stack:
+            stack.enter_context(self.interrupts)
+            stack.enter_context(closing(self.console))
+            logger, handler = logging.getLogger("slimwhisper"), LogHandler(self.console)
+            logger.addHandler(handler)
+            stack.callback(logger.removeHandler, handler)
+            try:
+                self._transcribe(stack)
+            except StopNow as stop:
+                status = stop.status
+        status = status or self.interrupts.status
+        if not status and (self.tally.failed or self.tally.failed_earlier):
+            status = 1
+        self._summarise(status)
+        return status
 
-def _summary(model: SlimWhisper, files: int, failed: int, audio: float, spent: float) -> str:
-    kept, baseline = model.bytes_per_window(), model.baseline_bytes_per_window()
-    dtype = str(model.dtype).removeprefix("torch.")
-    lines = [
-        f"{files - failed} of {files} files transcribed, {failed} failed; "
-        f"{audio:.1f} s of audio in {spent:.1f} s ({audio / spent:.1f} x real time)",
-        f"{model.name} on {model.device}, {dtype}; cache {'+'.join(model.forms)}: "
-        f"{kept / 1e6:.1f} MB a window, {baseline / kept:.1f} times less than {baseline / 1e6:.1f}",
-        *model.fallbacks,
-    ]
-    return "\n".join(lines)
+    def _transcribe(self, stack: ExitStack) -> None:
+        found = self._found()
+        first = next(found, None)
+        if first is None:
+            return
+        prepare_output_dir(self.output_dir)
+        wanted = self.arguments.journal
+        if wanted or (wanted is None and self.inputs.is_job):
+            path = self.output_dir / NAME
+            forget = self.arguments.overwrite
+            self.journal = Journal(path, self._journaled_options(), forget=forget)
+            stack.enter_context(closing(self.journal))
+        pending = self._pending(chain([first], found))
+        start = next(pending, None)  # the model is loaded only if there is work for it
+        if start is None:
+            return
+        model = self.model = self._load()
+        self.console.start(model_facts(model) | {"options": self._changed_options()})
+        if self.console.has_bar and not self.inputs.is_list:
+            self.survey = Survey(self._read_inputs().files, self._is_new)
+            self.survey.start()
+            stack.enter_context(closing(self.survey))
+        self.tally.start()
+        results: Any = model.transcribe_many(
+            chain([start], pending),
+            batch_size=self.arguments.batch_size,
+            allow_truncated=self.arguments.allow_truncated,
+            on_segments=self._on_segments,
+            on_duration=self._on_duration,
+            **self.options,
+        )
+        self._running = True
+        with closing(results):
+            for path, result in results:
+                self._finish(self.tally.current[path], result)
+                if self._halted:
+                    break
+
+    def _read_inputs(self) -> Inputs:
+        stdin = sys.stdin.buffer if "-" in self.arguments.audio else None
+        return Inputs(self.arguments.audio, self.output_dir, stdin)
+
+    def _load(self) -> "SlimWhisper":
+        from slimwhisper.transcribe import load_model
+
+        a = self.arguments
+        if a.threads:
+            import torch
+
+            torch.set_num_threads(a.threads)
+        return load_model(
+            a.model,
+            a.device,
+            a.model_dir,
+            dtype=dtype_of(a),
+            cache=a.cache,
+            cross_cache=a.cross_cache,
+            self_cache=a.self_cache,
+            strict_cache=a.strict_cache,
+            guard_audio=a.guard_audio,
+        )
+
+    def _found(self) -> Iterator[InputFile]:
+        """The recordings of the walk; what it cannot find or list is reported."""
+        for found in self.inputs.files():
+            if isinstance(found, InputFile):
+                yield found
+                continue
+            with self._lock:
+                self.tally.failed += 1
+                self.console.error(str(found))
+            if self.arguments.fail_fast:
+                self._halted = True
+                return
+
+    def _pending(self, recordings: Iterator[InputFile]) -> Iterator[Path]:
+        """The recordings that are to be transcribed, noted as in progress."""
+        for recording in recordings:
+            if self.interrupts.requested or self._halted:
+                return
+            stamp = Stamp.of(recording.path)
+            with self._lock:
+                if recording.path in self.tally.current:
+                    continue  # a list that names it twice
+                match self._settled(recording, stamp):
+                    case "done":
+                        self.tally.skipped += 1
+                        continue
+                    case "failed":
+                        self.tally.failed_earlier += 1
+                        continue
+                self.tally.current[recording.path] = Current(recording, stamp)
+            yield recording.path
+
+    def _settled(
+        self, recording: InputFile, stamp: Stamp, *, before: bool = False
+    ) -> Status | None:
+        """Whether a recording is done, or failed and would again; `before`: before this run."""
+        status = self.journal.status(stamp, before=before) if self.journal else None
+        if status == "failed":
+            return None if self.arguments.retry_failed else status
+        if status == "done" or self.arguments.skip_existing:
+            exist = all(path.exists() for path in output_paths(recording, self.formats))
+            return "done" if exist else None
+        return None
+
+    def _is_new(self, recording: InputFile) -> bool:
+        return self._settled(recording, Stamp.of(recording.path), before=True) is None
+
+    def _on_duration(self, path: Path, seconds: float) -> None:
+        self.tally.current[path].seconds = seconds
+        self.tally.loaded += seconds
+        self._progress()
+
+    def _on_segments(self, path: Path, segments: list[Segment], done: float) -> None:
+        self.tally.current[path].done = done
+        self.console.segments(path, segments)
+        self._progress()
+
+    def _progress(self) -> None:
+        if self.survey is not None:
+            self.tally.surveyed = self.survey.seconds
+            self.tally.complete = self.survey.complete
+        self.console.progress(self.tally)
+
+    def _finish(self, current: Current, result: Transcript | SlimWhisperError) -> None:
+        """Write a file's outputs, then its line in the journal; or report it."""
+        if current.seconds is None and current.done:
+            current.seconds = current.done
+        seconds = current.seconds or 0.0
+        status: Status = "failed"
+        if not isinstance(result, SlimWhisperError):
+            try:
+                if self.journal is not None:
+                    self._sweeper.sweep(current.recording.output.parent)
+                outputs = write_outputs(result, current.recording, self.formats, self.layout)
+                status = "done"
+            except OutputError as error:
+                result, status = error, "unwritten"
+        if isinstance(result, SlimWhisperError):
+            # reported before it is in the journal: killed between the two, it is told twice
+            # rather than never
+            with self._lock:
+                self.tally.failed += 1
+                self.console.failed(current, status, result)
+            self._halted = self._halted or self.arguments.fail_fast
+            if self.journal is not None:
+                self.journal.add(current.stamp, status, current.seconds, str(result))
+        else:
+            if self.journal is not None:
+                self.journal.add(current.stamp, status, current.seconds)
+            self.tally.done += 1
+            self.tally.audio += seconds
+            self.console.done(current, result, outputs)
+        self.tally.passed += seconds
+        with self._lock:
+            del self.tally.current[current.recording.path]
+        self._progress()
+
+    def _in_progress(self) -> int:
+        return len(self.tally.current) if self._running else 0
+
+    def _changed_options(self) -> dict[str, Any]:
+        return {name: value for name, value in self.options.items() if value != DEFAULTS[name]}
+
+    def _journaled_options(self) -> dict[str, Any]:
+        """What the outputs depend on, beside the recording."""
+        truncated = {"allow_truncated": True} if self.arguments.allow_truncated else {}
+        kind = {"model": self.arguments.model, "formats": self.formats}
+        return kind | self._changed_options() | self.layout | truncated
+
+    def _summarise(self, status: int) -> None:
+        facts = summary_facts(self.tally, status, self.journal.path if self.journal else None)
+        model = None if self.model is None else model_facts(self.model)
+        self.console.summary(facts, summary_lines(facts, model))

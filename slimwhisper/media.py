@@ -1,4 +1,4 @@
-"""A container's bytes -> int16 [n], 16 kHz, mono, by FFmpeg's libraries through PyAV."""
+"""A container's bytes -> pieces of int16 [n], 16 kHz, mono, by FFmpeg's libraries through PyAV."""
 
 from collections.abc import Iterator
 from fractions import Fraction
@@ -31,10 +31,11 @@ SLACK = 0.25  # seconds by which an intact file may miss its header: codec delay
 FFMPEG_ERRORS = (av.error.FFmpegError, OSError, ValueError)  # Python's two come from file reads
 
 
-def decode(name: str, file: BinaryIO, allow_truncated: bool) -> NDArray[np.int16]:
-    """int16 [n] of `file`, which stands at its start; `name` is for messages and the file's suffix.
+def decode(name: str, file: BinaryIO, allow_truncated: bool) -> Iterator[NDArray[np.int16]]:
+    """Pieces of int16 [n] of `file`, which stands at its start; `name` is for messages and suffix.
 
-    Raises AudioError: no audio, more than half of it damaged, or truncated and not allowed to be.
+    Raises AudioError, some only after the last piece: no audio, more than half of it damaged, or
+    truncated and not allowed to be.
     """
     # FFmpeg sees this name, not the path: its extension tells formats apart (an mp3 behind a large
     # cover picture), while a path could be a pattern ("%d") or a URL. No protocol is allowed, so
@@ -67,8 +68,11 @@ def decode(name: str, file: BinaryIO, allow_truncated: bool) -> NDArray[np.int16
         promised = promised_seconds(kind, stream, file)
         length = float((stream.duration or 0) * (stream.time_base or 0))
         run = _Run()
+        samples = 0
         try:
-            pieces = list(_mono(run.frames(container, stream)))
+            for piece in _mono(run.frames(container, stream)):
+                samples += len(piece)
+                yield piece
         except FFMPEG_ERRORS as error:
             raise AudioError(f"{name}: cannot be decoded ({one_line(error)})") from error
 
@@ -77,10 +81,9 @@ def decode(name: str, file: BinaryIO, allow_truncated: bool) -> NDArray[np.int16
         raise AudioError(
             f"{name}: damaged: {run.broken} of {run.packets} packets do not decode; {remedy}"
         )
-    if not sum(map(len, pieces)):
+    if not samples:
         raise AudioError(f"{name}: its audio stream holds no samples; {remedy} or record it again")
-    samples = np.concatenate(pieces)
-    readable = samples.size / SAMPLE_RATE
+    readable = samples / SAMPLE_RATE
     if promised is None:
         truncated = run.cut_off or (kind == "ogg" and last_ogg_page_is_cut(file))
     else:
@@ -93,7 +96,6 @@ def decode(name: str, file: BinaryIO, allow_truncated: bool) -> NDArray[np.int16
         )
     if kind in GAPLESS and not truncated and run.decoded < length / 2:
         raise AudioError(f"{name}: damaged: {readable:.1f} of {length:.1f} s decode; {remedy}")
-    return samples
 
 
 class _Run:

@@ -7,8 +7,9 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
+from slimwhisper.alignment import default_heads
 from slimwhisper.cache.base import Rows, Step
-from slimwhisper.cache.plan import CachePlan, DecoderCache
+from slimwhisper.cache.plan import CachePlan, CrossCache, DecoderCache, SelfCache
 from slimwhisper.checkpoint import Checkpoint
 from slimwhisper.decoder import Decoder
 from slimwhisper.encoder import Encoder
@@ -60,10 +61,10 @@ def record_activations(checkpoint: Checkpoint, mel: Tensor | None = None) -> Act
     encoder = Encoder(checkpoint.state, dims, cpu, torch.float32)
     decoder = Decoder(checkpoint.state, dims, cpu, torch.float32)
     plan = exact_plan(checkpoint.state, dims).to(cpu, torch.float32)
-    cache = DecoderCache(plan, 1, dims.n_audio_ctx, dims.n_text_ctx)
+    cache = DecoderCache.allocate(plan, 1, dims.n_audio_ctx, dims.n_text_ctx)
     features = encoder((calibration_mel(dims.n_mels) if mel is None else mel).unsqueeze(0))
-    rows = Rows.first(1)
-    cache.put(rows.slots, features)
+    rows = Rows.block(1)
+    cache.cross.put(rows.slots, features)
 
     text_end = 50_257 if dims.is_multilingual else 50_256  # <|endoftext|>; the next one starts
     tokens = [text_end + 1]
@@ -74,7 +75,7 @@ def record_activations(checkpoint: Checkpoint, mel: Tensor | None = None) -> Act
         logits = decoder.step(torch.tensor(tokens[-1:]), step, cache)
 
     # each layer's X-cache holds what its self-attention was fed
-    fed = [layer.tensors[0][0, : len(tokens)] for layer in cache.own]
+    fed = [layer.tensors[0][0, : len(tokens)] for layer in cache.own.layers]
     return Activations(features[0], fed)
 
 
@@ -157,6 +158,7 @@ class Model:
         """
         self.name, self.dims = checkpoint.name, checkpoint.dims
         self.device, self.dtype, self.forms = device, dtype, forms
+        self.alignment_heads = checkpoint.alignment_heads or default_heads(self.dims)
         plan, self.inspections = guarded_plan(checkpoint, *forms, dtype, guard_mel)
         self.fallbacks = describe_fallbacks(self.inspections)
         if self.fallbacks and strict_cache:
@@ -166,19 +168,23 @@ class Model:
             )
         for line in self.fallbacks:
             logger.warning("%s: %s", self.name, line)
-        self.plan = plan.to(device, dtype)
+        self.plan = plan.to(device, dtype).packed()
         self.encoder = Encoder(checkpoint.state, self.dims, device, dtype)
         self.decoder = Decoder(checkpoint.state, self.dims, device, dtype)
 
-    def allocate(self, slots: int, group: int = 1) -> DecoderCache:
-        """Caches for `slots` windows with `group` rows each."""
-        return DecoderCache(self.plan, slots, self.dims.n_audio_ctx, self.dims.n_text_ctx, group)
+    def allocate_cross(self, slots: int) -> CrossCache:
+        """Room for the audio of `slots` windows."""
+        return CrossCache(self.plan, slots, self.dims.n_audio_ctx)
+
+    def allocate_self(self, rows: int) -> SelfCache:
+        """Room for `rows` texts."""
+        return SelfCache(self.plan, rows, self.dims.n_text_ctx)
 
     def bytes_per_window(self) -> int:
-        """What `allocate` takes for one more slot of one row."""
+        """What one more slot of one row takes."""
         frames, length = self.dims.n_audio_ctx, self.dims.n_text_ctx
-        cache = DecoderCache(self.plan, 1, frames, length, device=torch.device("meta"))
-        return cache.cross_bytes() + cache.self_bytes()
+        cache = DecoderCache.allocate(self.plan, 1, frames, length, device=torch.device("meta"))
+        return cache.cross.nbytes() + cache.own.nbytes()
 
     def baseline_bytes_per_window(self) -> int:
         """The same of keys and values for every layer and token: 2 (p + n) d L values."""

@@ -157,8 +157,8 @@ def allocate(dims: Dims, batch: int, dtype: torch.dtype) -> tuple[Allocated, ...
     found: list[Allocated] = []
     for preset, forms in PRESETS.items():  # the baseline comes first
         plan = CachePlan(*map(folded, forms))
-        cache = DecoderCache(plan, batch, dims.n_audio_ctx, dims.n_text_ctx)
-        cross, own = cache.cross_bytes(), cache.self_bytes()
+        cache = DecoderCache.allocate(plan, batch, dims.n_audio_ctx, dims.n_text_ctx)
+        cross, own = cache.cross.nbytes(), cache.own.nbytes()
         total = cross + own
         saving = (found[0].total_bytes if found else total) / total
         found.append(Allocated(preset, *forms, cross, own, total, total // batch, saving))

@@ -49,11 +49,11 @@ class TimestampState:
         """Some rows of the same memory."""
         return TimestampState(*(t[rows] for t in self.tensors()))
 
-    def start(self, row: int, enabled: bool, initial_limit: int) -> None:
-        """Begin a new text in a row."""
+    def start(self, rows: slice, enabled: bool, initial_limit: int) -> None:
+        """Begin new texts in some rows."""
         values = (enabled, initial_limit, False, True, -1, 0)
         for tensor, value in zip(self.tensors(), values, strict=True):
-            tensor[row] = value
+            tensor[rows] = value
 
     def advance(self, tokens: Tensor, timestamp_begin: int) -> None:
         """Take note of one more token a row, [R] int64."""
@@ -64,40 +64,48 @@ class TimestampState:
         self.count.add_(1)
 
 
-def suppress(logits: Tensor, mask: Tensor) -> None:
-    """Forbid tokens: mask [V] or [R, V] bool."""
-    logits.masked_fill_(mask, NEVER)
+def suppress(logits: Tensor, tokens: Tensor) -> None:
+    """Forbid tokens [n] int64 in every row."""
+    logits.index_fill_(1, tokens, NEVER)
 
 
 def apply_timestamp_rules(logits: Tensor, state: TimestampState, vocabulary: Vocabulary) -> None:
     """Timestamps come in pairs, never decrease, stand first, and win when likelier than any text.
 
-    logits [R, V] of the next token.
+    logits [R, V] of the next token. The wide part, text, is read once and written once.
     """
-    begin, on = vocabulary.timestamp_begin, state.enabled
-    text, stamps = logits[:, :begin], logits[:, begin:]
-    text[:, vocabulary.no_timestamps].masked_fill_(on, NEVER)
+    begin, eot, on = vocabulary.timestamp_begin, vocabulary.eot, state.enabled
+    text, special, stamps = logits[:, :eot], logits[:, eot:begin], logits[:, begin:]
+    special[:, vocabulary.no_timestamps - eot].masked_fill_(on, NEVER)
 
     first = on & (state.count == 0)
     opened = on & state.last & ~state.before_last & ~first  # one stamp: its pair or the end follows
     paired = on & state.last & state.before_last & ~first  # two stamps: text or the end follows
-    text[:, : vocabulary.eot].masked_fill_(opened[:, None], NEVER)
-    stamps.masked_fill_(paired[:, None], NEVER)
 
     # a segment has a length: past the latest stamp, unless this one closes the pair it opened
     index = torch.arange(stamps.shape[1], device=logits.device)
     floor = torch.where(state.last & ~state.before_last, state.latest, state.latest + 1)
-    stamps.masked_fill_(on[:, None] & (index < floor[:, None]), NEVER)
-
-    text.masked_fill_(first[:, None], NEVER)
     late = first[:, None] & (index > state.initial_limit[:, None])
-    stamps.masked_fill_(late, NEVER)
+    stamps.masked_fill_(paired[:, None] | (on[:, None] & (index < floor[:, None])) | late, NEVER)
 
-    likelier = stamps.logsumexp(dim=-1) > text.amax(dim=-1)
-    text.masked_fill_((on & likelier)[:, None], NEVER)
+    no_text, no_special = opened | first, first
+    likeliest = torch.maximum(
+        text.amax(dim=-1).masked_fill(no_text, NEVER),
+        special.amax(dim=-1).masked_fill(no_special, NEVER),
+    )
+    likelier = on & (stamps.logsumexp(dim=-1) > likeliest)
+    text.masked_fill_((no_text | likelier)[:, None], NEVER)
+    special.masked_fill_((no_special | likelier)[:, None], NEVER)
 
 
-def choose_greedily(logits: Tensor) -> tuple[Tensor, Tensor]:
-    """logits [R, V] -> (most likely tokens [R] int64, their log-probabilities [R])."""
-    best, tokens = logits.max(dim=-1)
-    return tokens, best - logits.logsumexp(dim=-1)
+def sample(logits: Tensor, temperatures: Tensor, uniform: Tensor) -> Tensor:
+    """Draw a token a row: logits [R, V], temperatures [R] > 0, uniform [R] in [0, 1) -> [R] int64.
+
+    By inversion: the draw depends on its own row and number alone.
+    """
+    weights = (logits / temperatures[:, None]).softmax(dim=-1)
+    cumulative = weights.cumsum(dim=-1, dtype=torch.float64)
+    target = uniform.double()[:, None] * cumulative[:, -1:]
+    # past the last token with any weight lies only rounding
+    tokens = torch.searchsorted(cumulative, target, right=True)
+    return tokens.clamp_(max=logits.shape[1] - 1).squeeze(1)

@@ -1,27 +1,40 @@
-"""One file's way through the windows: seek, prompt, segments. Knows no model.
+"""One file's way through the windows: seek, temperature, prompt, words, segments. Knows no model.
 
-`next_window` gives the engine's next request, `accept` takes its answer and moves on; the rules are
-`whisper.transcribe`'s at temperature 0.
+`next_request` is what the engine should do next, `accept` takes its answer and moves on; the rules
+are `whisper.transcribe`'s.
 """
 
 import zlib
 from collections.abc import Sequence
+from dataclasses import replace
+from itertools import pairwise
 
 from torch import Tensor
 
 from slimwhisper.errors import SlimWhisperError
-from slimwhisper.mel import window
+from slimwhisper.hallucination import Place
+from slimwhisper.mel import Spectrogram
 from slimwhisper.types import (
     FRAMES_PER_SECOND,
     WINDOW_FRAMES,
+    Align,
+    Alignment,
+    Answer,
+    Attempt,
     Decoded,
     Dims,
+    Languages,
     Options,
+    Request,
+    Retry,
     Segment,
     Transcript,
     Window,
 )
-from slimwhisper.vocabulary import get_tokenizer, language_code, make_rules
+from slimwhisper.vocabulary import Prompts, get_tokenizer, language_code, make_rules
+from slimwhisper.words import settle, text_tokens
+
+Clip = tuple[int, int]  # mel frames [start, stop)
 
 
 def compression_ratio(text: str) -> float:
@@ -30,93 +43,165 @@ def compression_ratio(text: str) -> float:
     return len(data) / len(zlib.compress(data))
 
 
-class Session:
-    """State machine of one recording."""
+def clips_of(options: Options, content_frames: int) -> list[Clip]:
+    """`clip_timestamps` in mel frames; the last clip ends with the recording if not before."""
+    given = options.clip_timestamps
+    seconds = [float(t) for t in given.split(",") if t] if isinstance(given, str) else given
+    points = [round(t * FRAMES_PER_SECOND) for t in seconds] or [0]
+    if len(points) % 2:
+        points.append(content_frames)
+    stops = (min(stop, content_frames) for stop in points[1::2])
+    return list(zip(points[::2], stops, strict=True))
 
-    def __init__(self, mel: Tensor, dims: Dims, options: Options) -> None:
-        """mel: float32 [n_mels, content frames + 3000], as `log_mel` gives it."""
+
+class Session:
+    """State machine of one recording, or of some clips of it."""
+
+    def __init__(
+        self,
+        mel: Spectrogram,
+        dims: Dims,
+        options: Options,
+        clips: Sequence[Clip] | None = None,
+        language: str | None = None,
+    ) -> None:
+        """clips: in place of the options' own. language: a code, known from elsewhere."""
         self.mel, self.dims, self.options = mel, dims, options
-        self.content_frames = mel.shape[1] - WINDOW_FRAMES
+        self.frames_per_token = WINDOW_FRAMES // dims.n_audio_ctx
         self.seek = 0  # mel frames
         self.segments: list[Segment] = []
-        self.frames_per_token = WINDOW_FRAMES // dims.n_audio_ctx
-        self.language: str | None = None if dims.is_multilingual else "en"
+        self._clips = list(clips_of(options, mel.frames) if clips is None else clips)
+        self._clip = -1
+        self._next_clip()
+        temperatures = options.temperature
+        self._temperatures = (
+            tuple(temperatures) if isinstance(temperatures, Sequence) else (temperatures,)
+        )
+        self._attempt = 0
+        self._last_speech = 0.0  # seconds
+        self._raw: tuple[Decoded, list[Segment], int, bool] | None = None  # wait for their words
+        self.rules = make_rules(dims, options)
+        self.language = language or (None if dims.is_multilingual else "en")
         if options.language is not None:
             self.language = language_code(options.language, dims)
-        self._tokens: list[int] = []  # initial prompt, then all segments' tokens
-        self._prompt_start = 0  # where the text begins that conditions the next window
-        self._initial = 0  # length of the initial prompt
-        if self.language is not None:
-            self._start(self.language)
+        self._request: Request | None
+        if self.language is None:
+            # as in `whisper`, of the recording's first 30 s; of the first clip's if others follow
+            self._listened = self._clips[0][0] if clips else 0
+            self._request = self._ask_language(mel.window(self._listened, WINDOW_FRAMES))
+        else:
+            self._set_language(self.language)
+            self.prompts = Prompts(self.tokenizer, dims, options)
+            self._request = self._open()
 
-    def _start(self, language: str) -> None:
-        self.language = language
-        tokenizer = get_tokenizer(self.dims, language, self.options.task)
-        self.tokenizer = tokenizer
-        self.rules = make_rules(tokenizer, self.dims, self.options)
-        if self.options.initial_prompt is not None:
-            self._tokens = tokenizer.encode(" " + self.options.initial_prompt.strip())
-            self._initial = len(self._tokens)
+    def next_request(self) -> Request | None:
+        """What the engine should do; None at the end of the recording."""
+        return self._request
 
     @property
-    def seconds_done(self) -> float:
-        return min(self.seek, self.content_frames) / FRAMES_PER_SECOND
+    def position(self) -> int:
+        """Mel frames of the recording that are behind."""
+        return min(self.seek, self.mel.frames)
 
-    def next_window(self) -> Window | None:
-        """The next request, or None at the end of the recording."""
-        if self.language is None:
-            start = get_tokenizer(self.dims).sot
-            return Window(self.mel[:, :WINDOW_FRAMES], (start,), 0, rules=None)
-        if self.seek >= self.content_frames:
+    # -- windows -------------------------------------------------------------------------------
+
+    def _next_clip(self) -> None:
+        self._clip += 1
+        if self._clip < len(self._clips):
+            self.seek = self._clips[self._clip][0]
+
+    def _place(self) -> Place | None:
+        """The window at `seek`, or the next clip's first; None at the end."""
+        while self._clip < len(self._clips):
+            start, stop = self._clips[self._clip]
+            self.seek = max(self.seek, start)
+            if self.seek < stop:
+                size = min(WINDOW_FRAMES, stop - self.seek)
+                return Place(self.seek, size, self.mel.frames)
+            self._next_clip()
+        return None
+
+    def _open(self, in_slot: bool = False) -> Request | None:
+        """Ask for the window at `seek`, whose audio may be in the engine's slot."""
+        place = self._place()
+        if place is None:
             return None
-        before = self._previous_text()[-(self.dims.n_text_ctx // 2 - 1) :]
-        if before:
-            before = [self.tokenizer.sot_prev, *before]
-        sot = self.tokenizer.sot_sequence
-        if self.options.without_timestamps:
-            sot = self.tokenizer.sot_sequence_including_notimestamps
-        return Window(
-            window(self.mel, self.seek, self._size()), (*before, *sot), len(before), self.rules
-        )
+        self.place, self._attempt = place, 0
+        if self.options.multilingual and not in_slot:
+            return self._ask_language(self.mel.window(place.start, place.frames))
+        prompt, sot_index = self.prompts.of_window(self.tokenizer)
+        mel = None if in_slot else self.mel.window(place.start, place.frames)
+        return Window(mel, prompt, sot_index, self.rules, self._try())
 
-    def _size(self) -> int:
-        """Mel frames of speech in the window at `seek`."""
-        return min(WINDOW_FRAMES, self.content_frames - self.seek)
+    def _ask_language(self, mel: Tensor) -> Window:
+        return Window(mel, (get_tokenizer(self.dims).sot,), 0, rules=None)
 
-    def _previous_text(self) -> list[int]:
-        if not self.options.carry_initial_prompt:
-            return self._tokens[self._prompt_start :]
-        room = max(0, self.dims.n_text_ctx // 2 - 1 - self._initial)
-        recent = self._tokens[max(self._initial, self._prompt_start) :]
-        return self._tokens[: self._initial] + recent[len(recent) - min(room, len(recent)) :]
+    def _try(self) -> Attempt:
+        seed = (self.options.seed, self.place.start, self._attempt)
+        return Attempt(self._temperatures[self._attempt], seed)
 
-    def accept(self, result: Decoded) -> list[Segment]:
-        """Take the answer to the last window, move `seek`, return the new segments.
+    def _set_language(self, language: str) -> None:
+        self.tokenizer = get_tokenizer(self.dims, language, self.options.task)
+
+    # -- answers -------------------------------------------------------------------------------
+
+    def accept(self, answer: Answer) -> list[Segment]:
+        """Take the answer to the last request, and return the new segments, if any.
 
         Raises `SlimWhisperError` when the model's numbers were not finite.
         """
-        if result.language_probs is not None:
-            self._start(max(result.language_probs, key=result.language_probs.__getitem__))
-            return []
+        match answer:
+            case Languages(probs):
+                self._accept_language(max(probs, key=probs.__getitem__))
+                return []
+            case Alignment():
+                assert self._raw is not None
+                return self._finish(*self._raw, answer)
+            case Decoded():
+                return self._accept_text(answer)
+
+    def _accept_language(self, language: str) -> None:
+        self._set_language(language)
+        if self.language is None:
+            self.language = language
+            self.prompts = Prompts(self.tokenizer, self.dims, self.options)
+            place = self._place()
+            heard = (self._listened, WINDOW_FRAMES)  # still in the slot
+            same = place is not None and (place.start, place.frames) == heard
+            self._request = self._open(in_slot=same)
+        else:
+            self._request = self._open(in_slot=True)
+
+    def _accept_text(self, result: Decoded) -> list[Segment]:
         if result.avg_logprob != result.avg_logprob:
             raise SlimWhisperError("the model gave NaN; use another dtype, such as float32")
-        size = self._size()
-        if self._is_silence(result):
-            self.seek += size
+        ratio = compression_ratio(self.tokenizer.decode(list(result.tokens)).strip())
+        if self._failed(result, ratio) and self._attempt + 1 < len(self._temperatures):
+            self._attempt += 1
+            self._request = Retry(self._try())
             return []
-        pieces, advance = self._cut(result.tokens, size)
-        offset = self.seek / FRAMES_PER_SECOND
-        fresh = [
-            self._segment(i, offset, piece, result)
-            for i, piece in enumerate(pieces, start=len(self.segments))
-        ]
-        self.segments += fresh
-        self.seek += advance or size
-        for segment in fresh:
-            self._tokens += segment.tokens
-        if not self.options.condition_on_previous_text:
-            self._prompt_start = len(self._tokens)
-        return fresh
+        if self._is_silence(result):
+            self.seek += self.place.frames
+            self._request = self._open()
+            return []
+        raw, seek, nothing_follows = self._cut(result, ratio)
+        if self.options.word_timestamps:
+            text = text_tokens(raw, self.tokenizer)
+            if text:
+                before = self.tokenizer.sot_sequence_including_notimestamps
+                self._raw = (result, raw, seek, nothing_follows)
+                self._request = Align(tuple(before), text)
+                return []
+        return self._finish(result, raw, seek, nothing_follows, None)
+
+    def _failed(self, result: Decoded, ratio: float) -> bool:
+        """Whether another temperature may do better; silence needs none."""
+        repeats, unsure = self.options.compression_ratio_threshold, self.options.logprob_threshold
+        improbable = unsure is not None and result.avg_logprob < unsure
+        silence = self.options.no_speech_threshold
+        if silence is not None and result.no_speech_prob > silence and improbable:
+            return False
+        return improbable or (repeats is not None and ratio > repeats)
 
     def _is_silence(self, result: Decoded) -> bool:
         """No speech is likely, and the text was not sampled with confidence all the same."""
@@ -125,60 +210,94 @@ class Session:
             return False
         return sure is None or result.avg_logprob <= sure
 
-    def _cut(
-        self, tokens: Sequence[int], size: int
-    ) -> tuple[list[tuple[float, float, Sequence[int]]], int]:
-        """Tokens of a window -> (pieces of start and end in seconds from its start, and tokens),
-        and the mel frames to go forward.
+    def _cut(self, result: Decoded, ratio: float) -> tuple[list[Segment], int, bool]:
+        """A window's text -> its segments, the mel frame to go on from, whether nothing follows.
 
         Between two neighbouring timestamps one segment ends and the next begins. What follows the
         last such pair is unfinished: the next window starts there, unless a single timestamp at
         the end says that nothing follows.
         """
-        begin = self.tokenizer.timestamp_begin
-        seconds = self.frames_per_token / FRAMES_PER_SECOND
+        tokens, begin = result.tokens, self.tokenizer.timestamp_begin
+        offset, seconds = self.place.offset, self.frames_per_token / FRAMES_PER_SECOND
+        following = self.place.start + self.place.frames
+
+        def segment(start: float, end: float, piece: Sequence[int]) -> Segment:
+            return Segment(
+                id=0,
+                seek=self.place.start,
+                start=offset + start,
+                end=offset + end,
+                text=self.tokenizer.decode([t for t in piece if t < self.tokenizer.eot]),
+                tokens=list(piece),
+                temperature=result.temperature,
+                avg_logprob=result.avg_logprob,
+                compression_ratio=ratio,
+                no_speech_prob=result.no_speech_prob,
+            )
+
         stamped = [t >= begin for t in tokens]
-        ends = [i for i in range(1, len(tokens)) if stamped[i - 1] and stamped[i]]
         nothing_follows = stamped[-2:] == [False, True]
+        ends = [i for i in range(1, len(tokens)) if stamped[i - 1] and stamped[i]]
         if not ends:
             stamps = [t for t in tokens if t >= begin]
-            duration = size / FRAMES_PER_SECOND
+            duration = self.place.frames / FRAMES_PER_SECOND
             if stamps and stamps[-1] != begin:
                 duration = (stamps[-1] - begin) * seconds
-            return [(0.0, duration, tokens)], size
-        advance = (tokens[ends[-1] - 1] - begin) * self.frames_per_token
+            return [segment(0.0, duration, tokens)], following, nothing_follows
+        seek = self.place.start + (tokens[ends[-1] - 1] - begin) * self.frames_per_token
         if nothing_follows:
             ends.append(len(tokens))
-            advance = size
-        pieces = []
-        for start, end in zip([0, *ends], ends, strict=False):
-            piece = tokens[start:end]
-            pieces.append(((piece[0] - begin) * seconds, (piece[-1] - begin) * seconds, piece))
-        return pieces, advance
-
-    def _segment(
-        self, number: int, offset: float, piece: tuple[float, float, Sequence[int]], result: Decoded
-    ) -> Segment:
-        start, end, tokens = piece
-        eot = self.tokenizer.eot
-        text = self.tokenizer.decode([t for t in tokens if t < eot])
-        empty = start == end or not text.strip()
-        whole = self.tokenizer.decode(list(result.tokens)).strip()
-        return Segment(
-            id=number,
-            seek=self.seek,
-            start=offset + start,
-            end=offset + end,
-            text="" if empty else text,
-            tokens=[] if empty else list(tokens),
-            temperature=result.temperature,
-            avg_logprob=result.avg_logprob,
-            compression_ratio=compression_ratio(whole),
-            no_speech_prob=result.no_speech_prob,
+            seek = following
+        pieces = [tokens[start:end] for start, end in pairwise([0, *ends])]
+        return (
+            [segment((p[0] - begin) * seconds, (p[-1] - begin) * seconds, p) for p in pieces],
+            seek,
+            nothing_follows,
         )
 
+    def _finish(
+        self,
+        result: Decoded,
+        raw: list[Segment],
+        seek: int,
+        nothing_follows: bool,
+        alignment: Alignment | None,
+    ) -> list[Segment]:
+        """Add a window's segments and move on."""
+        fresh, dropped = raw, False
+        if self.options.word_timestamps:
+            settled = settle(
+                raw,
+                alignment,
+                self.tokenizer,
+                self.options,
+                self.place,
+                seek=seek,
+                nothing_follows=nothing_follows,
+                last_speech=self._last_speech,
+            )
+            fresh, seek, dropped = settled.segments, settled.seek, settled.dropped
+            self._last_speech = settled.last_speech
+        # with <|0.00|><|0.00|> for all its text, a window would be decoded for ever
+        self.seek = seek if seek > self.place.start else self.place.start + self.place.frames
+        if not dropped:
+            number = len(self.segments)
+            fresh = [replace(_cleared(s), id=i) for i, s in enumerate(fresh, start=number)]
+            self.segments += fresh
+            keep = self.options.condition_on_previous_text and result.temperature <= 0.5
+            self.prompts.add([t for s in fresh for t in s.tokens], keep)
+        self._raw = None
+        self._request = self._open()
+        return fresh
+
     def transcript(self) -> Transcript:
-        """The result so far; whole once `next_window` has given None."""
+        """The result so far; whole once `next_request` has given None."""
         assert self.language is not None
-        text = self.tokenizer.decode(self._tokens[self._initial :])
-        return Transcript(text, self.segments, self.language)
+        return Transcript(self.prompts.text(), self.segments, self.language)
+
+
+def _cleared(segment: Segment) -> Segment:
+    """A segment without text or length keeps its place, but not its tokens, as in `whisper`."""
+    if segment.start != segment.end and segment.text.strip():
+        return segment
+    return replace(segment, text="", tokens=[], words=[])

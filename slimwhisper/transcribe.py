@@ -2,34 +2,30 @@
 
 import logging
 from collections.abc import Callable, Iterable, Iterator
-from dataclasses import fields
-from difflib import get_close_matches
+from contextlib import closing
 from os import PathLike
 from typing import Any, TypeVar
 
-import numpy as np
 import torch
 from torch import Tensor
+from tqdm import tqdm
 
-from slimwhisper.audio import AudioSource, as_waveform
+from slimwhisper.audio import AudioSource, as_waveform, load_samples
+from slimwhisper.batch import detect_language, transcribe_all
 from slimwhisper.cache.plan import choose_forms
 from slimwhisper.checkpoint import load_checkpoint
-from slimwhisper.engine import Engine
 from slimwhisper.errors import OptionError, SlimWhisperError
-from slimwhisper.mel import first_window, log_mel
+from slimwhisper.mel import first_window
 from slimwhisper.model import Model
-from slimwhisper.session import Session
-from slimwhisper.types import (
-    Dims,
-    Options,
-    Segment,
-    Transcript,
-)
-from slimwhisper.vocabulary import get_vocabulary, language_code
+from slimwhisper.options import make_options
+from slimwhisper.recording import Recording
+from slimwhisper.types import SAMPLE_RATE, Segment, Transcript
 
 logger = logging.getLogger("slimwhisper")
 
 DTYPES = {"float32": torch.float32, "float16": torch.float16, "bfloat16": torch.bfloat16}
+
+GPU_BATCH, CPU_BATCH = 64, 16
 
 Source = TypeVar("Source", bound=AudioSource)
 
@@ -57,35 +53,6 @@ def choose_dtype(dtype: str | torch.dtype | None, device: torch.device) -> torch
     return chosen
 
 
-def make_options(dims: Dims, name: str = "this model", **values: Any) -> Options:
-    """Check what a user chose against what the model can do.
-
-    Raises `OptionError` with the name, the value and what would work.
-    """
-    known = [f.name for f in fields(Options)]
-    for key in values:
-        if key not in known:
-            near = get_close_matches(key, known, n=1)
-            hint = f"did you mean {near[0]!r}?" if near else f"known: {', '.join(known)}"
-            raise OptionError(f"unknown option {key!r}; {hint}")
-    options = Options(**values)
-    if options.temperature != 0:
-        raise OptionError(f"temperature {options.temperature!r}: only 0, greedy, is supported")
-    if options.task not in ("transcribe", "translate"):
-        raise OptionError(f"task {options.task!r} is neither 'transcribe' nor 'translate'")
-    if options.language is not None:
-        language_code(options.language, dims)
-    if options.task == "translate":
-        if not dims.is_multilingual:
-            raise OptionError(f"{name} is English-only and cannot translate; use a model like base")
-        if dims.n_text_layer == 4 and dims.n_text_state == 1280:
-            raise OptionError(f"{name}: turbo cannot translate; use large-v3 or medium")
-    limit = dims.n_text_ctx // 2
-    if options.sample_len is not None and not 1 <= options.sample_len <= limit:
-        raise OptionError(f"sample_len {options.sample_len!r} is not between 1 and {limit}")
-    return options
-
-
 class SlimWhisper(Model):
     """A loaded model with `whisper`'s calls."""
 
@@ -93,8 +60,9 @@ class SlimWhisper(Model):
         self,
         audio: AudioSource,
         *,
-        sample_rate: int = 16_000,
+        sample_rate: int = SAMPLE_RATE,
         verbose: bool | None = None,
+        batch_size: int | None = None,
         **options: Any,
     ) -> dict[str, Any]:
         """Transcribe one recording of any length.
@@ -102,27 +70,41 @@ class SlimWhisper(Model):
         Arguments:
             audio: a path, the bytes of a file, a binary file object, or a waveform: array or
                 tensor [n] or [channels, n] at `sample_rate` Hz.
-            verbose: True prints every segment as it is decoded.
+            verbose: True prints every segment as it is decoded, False shows a progress bar.
+            batch_size: pieces decoded side by side with `parallel`; None: see `transcribe_many`.
             options: the fields of `slimwhisper.Options`, `whisper`'s names and defaults.
         Returns:
             `whisper`'s dictionary: "text", "segments", "language".
         Raises:
             AudioError, OptionError.
         """
-
-        def show(_: Any, segments: list[Segment], __: float) -> None:
-            for segment in segments:
-                print(segment_line(segment), flush=True)
-
-        def load(source: AudioSource) -> np.ndarray:
-            return as_waveform(source, sample_rate=sample_rate)
-
         chosen = make_options(self.dims, self.name, **options)
-        on_segments = show if verbose else None
-        for _, result in self._run([audio], chosen, 1, load, on_segments):
-            if isinstance(result, SlimWhisperError):
-                raise result
-            return result.as_dict()
+        bar = tqdm(unit="s", disable=verbose is not False)
+
+        def show(_: Any, segments: list[Segment], done: float) -> None:
+            if verbose:
+                for segment in segments:
+                    print(segment_line(segment), flush=True)
+            bar.update(round(done, 1) - bar.n)
+
+        def load(source: AudioSource) -> Recording:
+            return Recording(load_samples(source, sample_rate=sample_rate), self.dims, chosen)
+
+        slots = self.choose_batch_size(batch_size) if chosen.parallel else 1
+        outcomes = transcribe_all(
+            self,
+            [audio],
+            load,
+            chosen,
+            slots,
+            show,
+            lambda _, seconds: bar.reset(round(seconds, 1)),
+        )
+        with bar, closing(outcomes):
+            for _, result in outcomes:
+                if isinstance(result, SlimWhisperError):
+                    raise result
+                return result.as_dict()
         raise AssertionError("one source gives one result")
 
     def transcribe_many(
@@ -132,81 +114,48 @@ class SlimWhisper(Model):
         batch_size: int | None = None,
         allow_truncated: bool = False,
         on_segments: Callable[[Source, list[Segment], float], None] | None = None,
+        on_duration: Callable[[Source, float], None] | None = None,
         **options: Any,
     ) -> Iterator[tuple[Source, Transcript | SlimWhisperError]]:
         """Transcribe recordings side by side; yields (source, result) as each one is done.
 
         A recording that fails yields its error, and the others go on. Each is decoded exactly as
-        alone. `on_segments(source, new segments, seconds of it done)` is called as windows end.
-        `batch_size`: windows decoded together; None: 64 on a GPU, 8 on a CPU.
+        alone. `sources` may be endless: recordings are taken from it as slots come free, and a few
+        decoded ahead in other threads.
+
+        Arguments:
+            batch_size: windows decoded together; None: 64 on a GPU, on a CPU `CPU_BATCH`.
+            allow_truncated: take what can be read of files that end early.
+            on_segments: called as windows end, with new segments and the seconds that are done.
+            on_duration: called with a recording's seconds when it begins.
+            options: as in `transcribe`.
+        Raises:
+            OptionError, before anything is read.
         """
         chosen = make_options(self.dims, self.name, **options)
-        size = batch_size if batch_size is not None else 8 if self.device.type == "cpu" else 64
-        if size < 1:
-            raise OptionError(f"batch_size {size!r} is not a positive number")
-
-        def load(source: AudioSource) -> np.ndarray:
-            return as_waveform(source, allow_truncated=allow_truncated)
-
-        return self._run(sources, chosen, size, load, on_segments)
-
-    def _run(
-        self,
-        sources: Iterable[Source],
-        options: Options,
-        slots: int,
-        load: Callable[[AudioSource], np.ndarray],
-        on_segments: Callable[[Source, list[Segment], float], None] | None,
-    ) -> Iterator[tuple[Source, Transcript | SlimWhisperError]]:
-        if isinstance(sources, list):
+        slots = self.choose_batch_size(batch_size)
+        if isinstance(sources, list) and not chosen.parallel:
             slots = min(slots, max(1, len(sources)))
-        engine: Engine[tuple[Source, Session]] = Engine(self, get_vocabulary(self.dims), slots)
-        queue = iter(sources)
-        exhausted = False
-        while not (exhausted and engine.idle):
-            while not exhausted and engine.room > 0:
-                try:
-                    source = next(queue)
-                except StopIteration:
-                    exhausted = True
-                    break
-                try:
-                    session = Session(log_mel(load(source), self.dims.n_mels), self.dims, options)
-                except SlimWhisperError as error:
-                    yield source, error
-                    continue
-                first = session.next_window()
-                if first is None:  # shorter than one mel frame
-                    yield source, session.transcript()
-                else:
-                    engine.submit((source, session), first)
-            for (source, session), decoded in engine.step():
-                try:
-                    segments = session.accept(decoded)
-                except SlimWhisperError as error:
-                    yield source, error
-                    continue
-                if on_segments is not None:
-                    on_segments(source, segments, session.seconds_done)
-                following = session.next_window()
-                if following is None:
-                    yield source, session.transcript()
-                else:
-                    engine.submit((source, session), following)
+
+        def load(source: Source) -> Recording:
+            samples = load_samples(source, allow_truncated=allow_truncated)
+            return Recording(samples, self.dims, chosen)
+
+        return transcribe_all(self, sources, load, chosen, slots, on_segments, on_duration)
+
+    def choose_batch_size(self, asked: int | None) -> int:
+        """How many windows to decode together. Raises OptionError."""
+        if asked is None:
+            return CPU_BATCH if self.device.type == "cpu" else GPU_BATCH
+        if asked < 1:
+            raise OptionError(f"batch_size {asked!r} is not a positive number")
+        return asked
 
     def detect_language(self, audio: AudioSource) -> tuple[str, dict[str, float]]:
         """The most likely language of the first 30 s, and every language's probability."""
         if not self.dims.is_multilingual:
             return "en", {"en": 1.0}
-        mel = log_mel(as_waveform(audio), self.dims.n_mels)
-        session = Session(mel, self.dims, Options())
-        request = session.next_window()
-        assert request is not None
-        engine: Engine[None] = Engine(self, get_vocabulary(self.dims), 1)
-        engine.submit(None, request)
-        ((_, decoded),) = engine.step()
-        assert decoded.language_probs is not None
-        probs = decoded.language_probs
+        probs = detect_language(self, first_window(as_waveform(audio), self.dims.n_mels))
         return max(probs, key=probs.__getitem__), probs
 
 

@@ -46,55 +46,136 @@ class Dims:
 class Options:
     """What a user may choose about a transcription; names and defaults are `whisper`'s.
 
-    `temperature` is greedy decoding's 0 only.
+    `hotwords`, `multilingual`, `vad_filter` are faster-whisper's, `parallel` and `seed` our own.
     """
 
     task: str = "transcribe"  # or "translate", X -> English
     language: str | None = None  # None: detected from the first 30 s of each file
-    temperature: float = 0.0
+    multilingual: bool = False  # detect the language anew in every window
+    # tried in turn until a window's text passes the thresholds; 0 is greedy, or beam search
+    temperature: float | tuple[float, ...] = (0.0, 0.2, 0.4, 0.6, 0.8, 1.0)
+    best_of: int | None = None  # samples drawn where temperature > 0; None: 1
+    beam_size: int | None = None  # beams where temperature is 0; None: greedy
+    patience: float | None = None  # beam_size * patience texts end a search; None: 1.0
+    length_penalty: float | None = None  # Google NMT's alpha; None: mean log-probability
     sample_len: int | None = None  # most tokens sampled a window; None: n_text_ctx // 2
+    seed: int = 0  # of sampling; each file draws from its own stream
     initial_prompt: str | None = None
     carry_initial_prompt: bool = False  # prepend initial_prompt to every window's prompt
     condition_on_previous_text: bool = True
+    prefix: str | None = None  # every window's text begins with it
+    hotwords: str | None = None  # words to expect, in every window's prompt
     without_timestamps: bool = False
     max_initial_timestamp: float | None = 1.0  # seconds
     suppress_blank: bool = True
     suppress_tokens: str | tuple[int, ...] | None = "-1"  # -1: symbols that are not spoken
-    compression_ratio_threshold: float | None = 2.4
-    logprob_threshold: float | None = -1.0
+    compression_ratio_threshold: float | None = 2.4  # above: the text repeats itself; fall back
+    logprob_threshold: float | None = -1.0  # average below: the text is unsure; fall back
     no_speech_threshold: float | None = 0.6
+    word_timestamps: bool = False
+    prepend_punctuations: str = "\"'“¿([{-"
+    append_punctuations: str = "\"'.。,，!！?？:：”)]}、"
+    clip_timestamps: str | tuple[float, ...] = "0"  # seconds: start,end,start,end,...
+    hallucination_silence_threshold: float | None = None  # seconds; with word_timestamps
+    vad_filter: bool = False  # leave out what is not speech
+    parallel: bool = False  # decode the speech regions of one file side by side
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Rules:
     """What may be sampled in a window; one object for all windows of a file."""
 
-    suppress: Tensor  # [n_vocab] bool: never sampled
-    suppress_first: Tensor  # [n_vocab] bool: not as the first token either
+    suppress: Tensor  # [n] int64: tokens never sampled
+    suppress_first: Tensor  # [n] int64: nor these as the first token
     timestamps: bool  # sample timestamps, in pairs and in order
     max_initial_timestamp: int | None  # tokens of 20 ms; None: no limit
     sample_len: int  # most tokens sampled
 
 
+@dataclass(frozen=True, slots=True)
+class Breadth:
+    """How many texts of a window are looked at side by side; one for all windows of an engine."""
+
+    beams: int | None = None  # where temperature is 0; None: greedy
+    patience: float = 1.0  # beams * patience finished texts end a search
+    samples: int = 1  # where temperature > 0
+    length_penalty: float | None = None  # Google NMT's alpha; None: mean log-probability
+
+
+@dataclass(frozen=True, slots=True)
+class Attempt:
+    """One try at a window's text."""
+
+    temperature: float = 0.0
+    seed: tuple[int, ...] = (0,)  # of samples: entropy for `numpy.random.SeedSequence`
+
+
 @dataclass(frozen=True, slots=True, eq=False)
 class Window:
-    """One request to the engine: 30 s of audio and the tokens to start from."""
+    """A request to the engine: decode 30 s of audio after a prompt."""
 
-    mel: Tensor  # [n_mels, 3000] float32, zeros where the file has ended
-    prompt: tuple[int, ...]  # [<|startofprev|> previous text] <|startoftranscript|> ...
+    mel: Tensor | None  # [n_mels, 3000] float32; None: the audio already in the slot
+    prompt: tuple[int, ...]  # [<|startofprev|> previous text] <|startoftranscript|> ... [prefix]
     sot_index: int  # where <|startoftranscript|> stands in `prompt`
-    rules: Rules | None  # None: answer with language_probs alone, decode nothing
+    rules: Rules | None  # None: answer with the languages' probabilities, decode nothing
+    attempt: Attempt = Attempt()
+
+
+@dataclass(frozen=True, slots=True)
+class Retry:
+    """A request: decode the last window again, its encoder output and prompt still in the slot."""
+
+    attempt: Attempt
+
+
+@dataclass(frozen=True, slots=True)
+class Align:
+    """A request: how the text of the last window attends to its audio."""
+
+    before: tuple[int, ...]  # <|startoftranscript|> ... <|notimestamps|>
+    text: tuple[int, ...]  # text tokens alone
 
 
 @dataclass(frozen=True, slots=True)
 class Decoded:
-    """The engine's answer to one window."""
+    """The engine's answer to `Window` or `Retry`."""
 
     tokens: tuple[int, ...] = ()  # sampled, without the prompt and without <|endoftext|>
     avg_logprob: float = float("nan")
     no_speech_prob: float = float("nan")
     temperature: float = 0.0
-    language_probs: dict[str, float] | None = None  # when the window asked for it
+
+
+@dataclass(frozen=True, slots=True)
+class Languages:
+    """The engine's answer to a `Window` without rules."""
+
+    probs: dict[str, float]  # language code: probability
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Alignment:
+    """The engine's answer to `Align`."""
+
+    text: tuple[int, ...]  # text tokens, as asked
+    before: int  # tokens before the text: <|startoftranscript|> ... <|notimestamps|>
+    scores: Tensor  # [alignment heads, before + len(text) + 1, p] float32: cross-attention scores
+    # before the softmax, of all tokens in order: `before`, the text, <|endoftext|>
+    probs: tuple[float, ...]  # [len(text)] probability of each text token
+
+
+Request = Window | Retry | Align
+Answer = Decoded | Languages | Alignment
+
+
+@dataclass(frozen=True, slots=True)
+class Word:
+    """One word of a segment; the fields of `whisper`'s word dictionaries."""
+
+    word: str  # with its leading space
+    start: float  # seconds
+    end: float
+    probability: float
 
 
 @dataclass(frozen=True, slots=True)
@@ -111,6 +192,7 @@ class Segment:
     avg_logprob: float
     compression_ratio: float
     no_speech_prob: float
+    words: list[Word] | None = None  # None: not asked for
 
 
 @dataclass(frozen=True, slots=True)
@@ -123,4 +205,8 @@ class Transcript:
 
     def as_dict(self) -> dict[str, Any]:
         """`whisper.transcribe`'s result dictionary: text, segments, language."""
-        return asdict(self)
+        result = asdict(self)
+        for segment in result["segments"]:
+            if segment["words"] is None:
+                del segment["words"]
+        return result

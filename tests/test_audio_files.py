@@ -184,11 +184,21 @@ def test_tags_that_are_not_utf8(tmp_path):
 def test_fast_path_runs_and_equals_pyav(tmp_path, monkeypatch):
     path = write(tmp_path / "a.wav")
     with path.open("rb") as file:
-        through_pyav = decode("a.wav", file, False) * np.float32(STEP)
+        through_pyav = np.concatenate(list(decode("a.wav", file, False))) * np.float32(STEP)
     monkeypatch.setattr(audio, "decode", None)  # calling it would raise
     fast = load_audio(path)
     assert fast.dtype == np.float32 and fast.size == SECONDS * 16000
     np.testing.assert_array_equal(fast, through_pyav)
+
+
+def test_fast_path_reads_in_blocks(tmp_path, monkeypatch):
+    path = write(tmp_path / "a.wav")
+    expected = load_audio(path)
+    monkeypatch.setattr(audio, "WAV_BLOCK", 999)
+    with path.open("rb") as file:
+        sizes = [len(piece) for piece in audio._pieces("a.wav", file, False)]
+    assert sizes == [999] * 32 + [32]
+    np.testing.assert_array_equal(load_audio(path), expected)
 
 
 @pytest.mark.parametrize(
@@ -203,7 +213,7 @@ def test_fast_path_runs_and_equals_pyav(tmp_path, monkeypatch):
 def test_fast_path_leaves_others_to_pyav(tmp_path, rate, channels, suffix, subtype):
     path = write(tmp_path / f"a.{suffix}", rate, channels, subtype=subtype)
     with path.open("rb") as file:
-        assert audio._read_plain_wav(file) is None
+        assert audio._open_plain_wav(file) is None
         assert file.tell() == 0
 
 

@@ -84,15 +84,17 @@ def test_the_formulas_agree_with_each_other() -> None:
 @pytest.mark.parametrize("group", [1, 2])
 @pytest.mark.parametrize("form", CROSS_FORMS)
 def test_cross_forms(form: str, group: int, tokens: int) -> None:
-    cache = DecoderCache(plan(form, "x"), slots=3, frames=FRAMES, length=LENGTH, group=group)
+    cache = DecoderCache.allocate(
+        plan(form, "x"), slots=3, frames=FRAMES, length=LENGTH, group=group
+    )
     features = noise(3, FRAMES, WIDTH, seed=2)
-    cache.put(torch.arange(3), features)
+    cache.cross.put(torch.arange(3), features)
     x = noise(3 * group, tokens, WIDTH, seed=3)
-    rows = Rows.first(3, group)
+    rows = Rows.block(3, group)
     scattered = torch.tensor([2, 0, 1]).repeat(group)
     for layer in range(DIMS.n_text_layer):
-        in_place = cache.cross[layer].attend(x, rows)
-        gathered = cache.cross[layer].attend(x, Rows.of(rows.ids, scattered))
+        in_place = cache.cross.layers[layer].attend(x, rows)
+        gathered = cache.cross.layers[layer].attend(x, Rows.of(rows.ids, scattered))
         for row in range(3 * group):
             for found, slot in ((in_place, row // group), (gathered, int(scattered[row]))):
                 expected = plain_cross(form, layer, x[row], features[slot])
@@ -102,10 +104,10 @@ def test_cross_forms(form: str, group: int, tokens: int) -> None:
 @pytest.mark.parametrize("form", SELF_FORMS)
 def test_self_forms(form: str) -> None:
     """Prompts of different lengths, padded; then steps; every row sees its own text alone."""
-    cache = DecoderCache(plan("e", form), slots=3, frames=FRAMES, length=LENGTH)
+    cache = DecoderCache.allocate(plan("e", form), slots=3, frames=FRAMES, length=LENGTH)
     texts = [noise(n + 4, WIDTH, seed=n) for n in (3, 7, 5)]
     for layer in range(DIMS.n_text_layer):
-        own = cache.own[layer]
+        own = cache.own.layers[layer]
         padded = torch.full((3, 7, WIDTH), 9.0, dtype=torch.float64)
         for row, text in enumerate(texts):
             padded[row, : len(text) - 4] = text[:-4]
@@ -113,7 +115,7 @@ def test_self_forms(form: str) -> None:
         found = [f[: len(t) - 4] for f, t in zip(found, texts, strict=True)]
         for n in range(4):
             positions = torch.tensor([len(t) - 4 + n for t in texts])
-            rows = Rows.first(3) if n % 2 else Rows.of(torch.arange(3))
+            rows = Rows.block(3) if n % 2 else Rows.of(torch.arange(3))
             step = Step.at(rows, positions, int(positions.max()) + 1, False, torch.float64)
             x = torch.stack([t[p] for t, p in zip(texts, positions.tolist(), strict=True)])
             for row, y in enumerate(own.step(x.unsqueeze(1), step)):
@@ -124,33 +126,34 @@ def test_self_forms(form: str) -> None:
 
 @pytest.mark.parametrize("form", SELF_FORMS)
 def test_a_fresh_text_never_meets_the_last_ones_numbers(form: str) -> None:
-    cache = DecoderCache(plan("e", form), slots=2, frames=FRAMES, length=LENGTH)
-    own = cache.own[0]
+    cache = DecoderCache.allocate(plan("e", form), slots=2, frames=FRAMES, length=LENGTH)
+    own = cache.own.layers[0]
     for buffer in own.tensors:
         buffer.fill_(float("nan"))
     x = noise(2, 3, WIDTH)
     own.prefill(x, Rows.of(torch.arange(2)))
-    step = Step.at(Rows.first(2), torch.tensor([3, 9]), 10, False, torch.float64)
+    step = Step.at(Rows.block(2), torch.tensor([3, 9]), 10, False, torch.float64)
     assert torch.isfinite(own.step(noise(2, 1, WIDTH, seed=1), step)).all()
 
 
 @pytest.mark.parametrize(("cross", "own"), [*PRESETS.values(), ("v", "v"), ("hybrid", "x")])
 def test_moving_and_reordering(cross: str, own: str) -> None:
     """A moved slot takes its audio and all its rows along; reordered rows swap their texts."""
-    cache = DecoderCache(plan(cross, own), slots=3, frames=FRAMES, length=LENGTH, group=2)
-    cache.put(torch.arange(3), noise(3, FRAMES, WIDTH, seed=2))
-    rows = Rows.first(3, 2)
+    cache = DecoderCache.allocate(plan(cross, own), slots=3, frames=FRAMES, length=LENGTH, group=2)
+    cache.cross.put(torch.arange(3), noise(3, FRAMES, WIDTH, seed=2))
+    rows = Rows.block(3, 2)
     x, y = noise(6, 1, WIDTH, seed=3), noise(6, 1, WIDTH, seed=4)
     positions = torch.full((6,), 2)
 
     def read() -> tuple[Tensor, Tensor]:
         step = Step.at(rows, positions, 3, True, torch.float64)
-        return cache.cross[1].attend(x, rows), cache.own[1].step(y, step)
+        return cache.cross.layers[1].attend(x, rows), cache.own.layers[1].step(y, step)
 
-    cache.own[1].prefill(noise(6, 2, WIDTH, seed=5), Rows.of(rows.ids, rows.slots))
+    cache.own.layers[1].prefill(noise(6, 2, WIDTH, seed=5), Rows.of(rows.ids, rows.slots))
     x[:2], y[:2] = x[4:], y[4:]
     before_cross, before_own = read()
-    cache.move(2, 0)
+    cache.cross.move(2, 0)
+    cache.own.move(4, 0, count=2)
     after_cross, after_own = read()
     torch.testing.assert_close(after_cross[:2], before_cross[4:])
     torch.testing.assert_close(after_own[:2], before_own[4:])
@@ -158,8 +161,60 @@ def test_moving_and_reordering(cross: str, own: str) -> None:
 
     y[2:4] = y[2]
     before_own = read()[1]
-    cache.reorder(torch.tensor([2, 3]), torch.tensor([3, 2]))
+    cache.own.reorder(torch.tensor([2, 3]), torch.tensor([3, 2]), extent=3)
     torch.testing.assert_close(read()[1][2:4], before_own[2:4].flip(0))
+
+
+@pytest.mark.parametrize(("cross", "own"), [*PRESETS.values(), ("v", "v"), ("hybrid", "x")])
+def test_swapping_slots_and_rows(cross: str, own: str) -> None:
+    cache = DecoderCache.allocate(plan(cross, own), slots=3, frames=FRAMES, length=LENGTH)
+    cache.cross.put(torch.arange(3), noise(3, FRAMES, WIDTH, seed=2))
+    cache.own.layers[1].prefill(noise(3, 2, WIDTH, seed=5), Rows.of(torch.arange(3)))
+    x = noise(1, 1, WIDTH, seed=3).expand(3, 1, WIDTH)
+    step = Step.at(Rows.block(3), torch.full((3,), 2), 3, True, torch.float64)
+
+    def read() -> tuple[Tensor, Tensor]:
+        return cache.cross.layers[1].attend(x, step.rows), cache.own.layers[1].step(x, step)
+
+    before = read()
+    cache.cross.swap(0, 2)
+    cache.own.swap(0, 2)
+    for found, expected in zip(read(), before, strict=True):
+        torch.testing.assert_close(found, expected[[2, 1, 0]])
+
+
+@pytest.mark.parametrize(("cross", "own"), [*PRESETS.values(), ("v", "v"), ("hybrid", "x")])
+def test_blocks_that_begin_elsewhere(cross: str, own: str) -> None:
+    """Neighbouring slots and rows are read in place wherever they lie, as if gathered."""
+    cache = DecoderCache.allocate(plan(cross, own), slots=4, frames=FRAMES, length=LENGTH, group=2)
+    cache.cross.put(torch.arange(4), noise(4, FRAMES, WIDTH, seed=2))
+    every = torch.arange(8)
+    cache.own.layers[1].prefill(noise(8, 2, WIDTH, seed=5), Rows.of(every))
+    x, positions = noise(4, 1, WIDTH, seed=3), torch.full((4,), 2)
+    block = Rows.block(2, 2, first_slot=2, first_row=3)
+    found = []
+    for rows in (block, Rows.of(torch.arange(3, 7), torch.tensor([2, 2, 3, 3]))):
+        step = Step.at(rows, positions, 3, True, torch.float64)
+        found.append((cache.cross.layers[1].attend(x, rows), cache.own.layers[1].step(x, step)))
+    for in_place, gathered in zip(*found, strict=True):
+        torch.testing.assert_close(in_place, gathered)
+
+
+@pytest.mark.parametrize("form", CROSS_FORMS)
+def test_scores_of_some_heads(form: str) -> None:
+    """Equal to the scores of the unfolded formula: q_i K_i^T / sqrt(d_k)."""
+    cache = DecoderCache.allocate(plan(form, "x"), slots=2, frames=FRAMES, length=LENGTH)
+    features = noise(2, FRAMES, WIDTH, seed=2)
+    cache.cross.put(torch.arange(2), features)
+    x, heads = noise(2, 5, WIDTH, seed=3), torch.tensor([HEADS - 1, 0])
+    for layer in range(DIMS.n_text_layer):
+        p = weights("cross_attn", layer)
+        found = cache.cross.layers[layer].scores(x, Rows.block(2), heads)
+        width = WIDTH // HEADS
+        q = (x @ p.w_q + p.b_q).unflatten(-1, (HEADS, width))
+        k = (features @ p.w_k).unflatten(-1, (HEADS, width))
+        expected = torch.einsum("rthw,rphw->rhtp", q, k)[:, heads] * width**-0.5
+        torch.testing.assert_close(found, expected)
 
 
 def test_prefill_takes_the_cheaper_order(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -176,7 +231,7 @@ def test_prefill_takes_the_cheaper_order(monkeypatch: pytest.MonkeyPatch) -> Non
     folded = fold(block("cross_attn", 0), "e").to(CPU, torch.float64)
     cross = LatentCross(folded, LatentStore(None, (1, FRAMES, WIDTH), CPU, torch.float64))
     for tokens in (1, 32, 60):
-        cross.attend(noise(1, tokens, WIDTH), Rows.first(1))
+        cross.attend(noise(1, tokens, WIDTH), Rows.block(1))
     assert ran == ["by_latent", "by_latent", "by_heads"]
     assert [prefers_latent(t, HEADS, WIDTH) for t in (1, 32, 60)] == [True, True, False]
 
@@ -184,14 +239,16 @@ def test_prefill_takes_the_cheaper_order(monkeypatch: pytest.MonkeyPatch) -> Non
 @pytest.mark.parametrize(("cross", "own"), [*PRESETS.values(), ("hybrid", "v"), ("v", "x")])
 def test_a_cache_knows_its_bytes(cross: str, own: str) -> None:
     slots, group = 3, 2
-    cache = DecoderCache(plan(cross, own), slots, FRAMES, LENGTH, group)
+    cache = DecoderCache.allocate(plan(cross, own), slots, FRAMES, LENGTH, group)
     cross_values = {"kv": 2 * 2, "k": 2, "v": 2, "e": 1, "hybrid": 1}[cross]  # two layers
     own_values = 2 * (2 if own == "kv" else 1)
-    assert cache.cross_bytes() == 8 * slots * FRAMES * WIDTH * cross_values
-    assert cache.self_bytes() == 8 * slots * group * LENGTH * WIDTH * own_values
-    nothing = DecoderCache(plan(cross, own), slots, FRAMES, LENGTH, group, torch.device("meta"))
-    assert nothing.cross_bytes() == cache.cross_bytes()
-    assert nothing.self_bytes() == cache.self_bytes()
+    assert cache.cross.nbytes() == 8 * slots * FRAMES * WIDTH * cross_values
+    assert cache.own.nbytes() == 8 * slots * group * LENGTH * WIDTH * own_values
+    nothing = DecoderCache.allocate(
+        plan(cross, own), slots, FRAMES, LENGTH, group, torch.device("meta")
+    )
+    assert nothing.cross.nbytes() == cache.cross.nbytes()
+    assert nothing.own.nbytes() == cache.own.nbytes()
 
 
 def test_a_key_bias_changes_nothing() -> None:

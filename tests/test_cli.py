@@ -1,7 +1,9 @@
 """The command line end to end: outputs, exit status, and a line for every kind of bad input."""
 
+import argparse
 import json
 import subprocess
+import sys
 from dataclasses import fields
 from pathlib import Path
 
@@ -9,14 +11,29 @@ import numpy as np
 import pytest
 import soundfile
 import torch
+from command import Run
 from conftest import noise_bursts
 
 import slimwhisper
 from slimwhisper import cli
 from slimwhisper.cache.plan import PRESETS
+from slimwhisper.flags import (
+    CACHES,
+    COMMAND_DEFAULTS,
+    CROSS_CACHES,
+    SELF_CACHES,
+    dtype_of,
+    options_of,
+)
+from slimwhisper.flags import FORMATS as OFFERED
 from slimwhisper.fold import CROSS_FORMS, SELF_FORMS
+from slimwhisper.journal import NAME
 from slimwhisper.types import Options
 from slimwhisper.writers import FORMATS
+
+# greedy, and no fallback: random weights fail every threshold
+QUICK = ("--beam_size", "None", "--temperature_increment_on_fallback", "None")
+LIBRARY = {"temperature": 0.0, "best_of": 5}  # the same for the library
 
 
 @pytest.fixture
@@ -32,44 +49,109 @@ def recording(tmp_path: Path) -> Path:
     return path
 
 
-class Run:
-    """Exit status and what was printed."""
+def flags() -> dict[str, argparse.Action]:
+    """The flags of `transcribe`, by the name of their value."""
+    commands = cli.build_parser()._subparsers._group_actions[0]  # type: ignore[union-attr]
+    return {a.dest: a for a in commands.choices["transcribe"]._actions}  # type: ignore[index, call-overload]
 
-    def __init__(self, capsys: pytest.CaptureFixture[str], *arguments: str) -> None:
-        capsys.readouterr()
-        try:
-            self.status = cli.main(list(arguments))
-        except SystemExit as stop:  # argparse
-            self.status = int(stop.code or 0)
-        self.out, self.err = capsys.readouterr()
+
+def parse(*arguments: str) -> argparse.Namespace:
+    return cli.build_parser().parse_args(["transcribe", "x.wav", *arguments])
 
 
 def test_defaults_are_those_of_options() -> None:
-    parsed = cli.options_of(cli.build_parser().parse_args(["transcribe", "x.wav"]))
-    assert Options(**parsed) == Options()
-    offered = {
-        a.dest
-        for group in cli.build_parser()._subparsers._group_actions  # type: ignore[union-attr]
-        for a in group.choices["transcribe"]._actions  # type: ignore[index, call-overload]
-    }
-    assert {f.name for f in fields(Options)} <= offered
+    library = {f.name: f.default for f in fields(Options)}
+    parsed = {name: getattr(parse(), name) for name in library}
+    differing = {name: value for name, value in parsed.items() if value != library[name]}
+    assert differing == {"temperature": 0.0, "beam_size": 5, "best_of": 5} == COMMAND_DEFAULTS
+    chosen = options_of(parse())
+    assert chosen.keys() == library.keys()
+    assert chosen.pop("temperature") == pytest.approx(library["temperature"])
+
+
+@pytest.fixture(scope="module")
+def theirs() -> dict[str, argparse.Action]:
+    """The flags of the whisper command."""
+    from whisper.transcribe import cli as whisper_cli
+
+    class Stop(Exception):
+        pass
+
+    caught: list[argparse.ArgumentParser] = []
+
+    def stop(parser: argparse.ArgumentParser) -> None:
+        caught.append(parser)
+        raise Stop
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(argparse.ArgumentParser, "parse_args", stop)
+        with pytest.raises(Stop):
+            whisper_cli()
+    return {a.dest: a for a in caught[0]._actions}
+
+
+def test_flags_and_defaults_are_those_of_the_whisper_command(
+    theirs: dict[str, argparse.Action],
+) -> None:
+    ours = flags()
+    assert theirs.keys() <= ours.keys()
+    differing = {n for n, a in theirs.items() if ours[n].default != a.default}
+    assert differing <= {"device"}  # theirs depends on the machine, ours is found out later
+    for name, action in theirs.items():
+        assert set(action.option_strings) <= set(ours[name].option_strings)
+
+
+@pytest.mark.parametrize(
+    ("first", "increment"), [(0, 0.2), (0.2, 0.2), (0, 0.3), (0.7, 0.1), (1, 0.2), (0.4, None)]
+)
+def test_temperatures_are_those_of_the_whisper_command(
+    first: float, increment: float | None
+) -> None:
+    chosen = options_of(
+        parse("--temperature", str(first), "--temperature_increment_on_fallback", str(increment))
+    )["temperature"]
+    if increment is None:
+        assert chosen == first
+    else:
+        assert chosen == tuple(np.arange(first, 1.0 + 1e-6, increment))
+        assert {type(t) for t in chosen} == {float}
+
+
+def test_dtype_and_fp16() -> None:
+    assert dtype_of(parse()) is None
+    assert dtype_of(parse("--fp16", "True")) is None
+    assert dtype_of(parse("--fp16", "False")) == "float32"
+    assert dtype_of(parse("--fp16", "False", "--dtype", "bfloat16")) == "bfloat16"
+    assert dtype_of(parse("--compute_type", "float16")) == "float16"
+
+
+def test_help_is_quick_and_grouped() -> None:
+    code = (
+        "import sys; from slimwhisper.cli import build_parser as b\n"
+        "print(b().parse_args, [m for m in ('torch', 'numpy', 'av', 'tqdm') if m in sys.modules])"
+    )
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert done.stdout.endswith(" []\n")
+    for action in flags().values():
+        assert action.help
+        assert "[None]" not in action.help % {"default": action.default}
 
 
 def test_choices_are_those_of_the_library() -> None:
-    assert set(cli.CACHES) == set(PRESETS)
-    assert (cli.CROSS_CACHES, cli.SELF_CACHES) == (CROSS_FORMS, SELF_FORMS)
-    assert cli.FORMATS[:-1] == FORMATS
+    assert set(CACHES) == set(PRESETS)
+    assert (CROSS_CACHES, SELF_CACHES) == (CROSS_FORMS, SELF_FORMS)
+    assert OFFERED[:-1] == FORMATS
 
 
 def test_transcribe_writes_every_format(
     capsys: pytest.CaptureFixture[str], model: str, recording: Path, tmp_path: Path
 ) -> None:
     out = tmp_path / "out"
-    run = Run(capsys, "transcribe", str(recording), "--model", model, "-o", str(out))
+    run = Run(capsys, "transcribe", str(recording), "--model", model, "-o", str(out), *QUICK)
     assert run.status == 0
     assert sorted(p.name for p in out.iterdir()) == sorted(f"speech.{f}" for f in FORMATS)
     written = json.loads((out / "speech.json").read_text())
-    alone = slimwhisper.load_model(model, "cpu").transcribe(recording)
+    alone = slimwhisper.load_model(model, "cpu").transcribe(recording, **LIBRARY)
     assert written == alone
     assert run.out.count(" --> ") == len(alone["segments"]) > 0
     assert "1 of 1 files transcribed, 0 failed" in run.err
@@ -81,14 +163,19 @@ def test_folders_formats_and_quiet(
 ) -> None:
     soundfile.write(recording.with_name("second.flac"), noise_bursts(3, seed=1), 16_000)
     out = tmp_path / "out"
+    threads = torch.get_num_threads()
     run = Run(
         capsys,
         *("transcribe", str(recording.parent), "--model", model, "-o", str(out)),
-        *("-f", "srt", "--verbose", "False", "--batch_size", "2", "--threads", "1"),
+        *("-f", "srt", "--verbose", "False", "--batch_size", "2", "--threads", "1", *QUICK),
     )
-    torch.set_num_threads(2)
+    torch.set_num_threads(threads)
     assert run.status == 0
-    assert sorted(p.name for p in out.iterdir()) == ["second.srt", "speech.srt"]
+    assert sorted(p.name for p in out.iterdir()) == [
+        "second.srt",
+        NAME,
+        "speech.srt",
+    ]
     assert run.out == ""
     assert "2 of 2 files" in run.err
 
@@ -97,10 +184,12 @@ def test_options_reach_the_decoder(
     capsys: pytest.CaptureFixture[str], model: str, recording: Path, tmp_path: Path
 ) -> None:
     chosen = ("--without_timestamps", "True", "--suppress_tokens", "300", "--sample_len", "9")
-    run = Run(capsys, "transcribe", str(recording), "--model", model, "-o", str(tmp_path), *chosen)
+    run = Run(
+        capsys, "transcribe", str(recording), "--model", model, "-o", str(tmp_path), *chosen, *QUICK
+    )
     assert run.status == 0
     expected = slimwhisper.load_model(model, "cpu").transcribe(
-        recording, without_timestamps=True, suppress_tokens="300", sample_len=9
+        recording, without_timestamps=True, suppress_tokens="300", sample_len=9, **LIBRARY
     )
     assert json.loads((tmp_path / "speech.json").read_text()) == expected
 
@@ -112,10 +201,11 @@ def test_every_cache_writes_the_same(
     run = Run(
         capsys,
         *("transcribe", str(recording), "--model", model, "-o", str(tmp_path), "--cache", cache),
+        *QUICK,
     )
     assert run.status == 0
     found = json.loads((tmp_path / "speech.json").read_text())
-    expected = slimwhisper.load_model(model, "cpu").transcribe(recording)
+    expected = slimwhisper.load_model(model, "cpu").transcribe(recording, **LIBRARY)
     assert found["text"] == expected["text"]
     fell_back = cache.startswith("option")  # random weights are ill-conditioned
     assert ("is not exact in 2 of 2 layers" in run.err) == fell_back
@@ -127,7 +217,9 @@ def test_one_bad_file_costs_no_other(
     recording.with_name("bad.mp3").write_text("no music")
     out = tmp_path / "out"
     run = Run(
-        capsys, "transcribe", str(recording.parent), "gone.wav", "--model", model, "-o", str(out)
+        capsys,
+        *("transcribe", str(recording.parent), "gone.wav", "--model", model, "-o", str(out)),
+        *QUICK,
     )
     assert run.status == 1
     assert (out / "speech.txt").exists()
@@ -164,9 +256,15 @@ def bad_inputs(folder: Path) -> dict[str, tuple[list[str], str]]:
         "unknown language": ([f["good"], "--language", "Klingon"], "not one that Whisper knows"),
         "English-only asked for German": ([f["good"], "--language", "de"], "English-only"),
         "English-only asked to translate": ([f["good"], "--task", "translate"], "cannot translate"),
-        "temperature": ([f["good"], "--temperature", "0.5"], "only 0"),
+        "temperature": ([f["good"], "--temperature", "1.5"], "leaves nothing to fall back to"),
+        "increment": (
+            [f["good"], "--temperature_increment_on_fallback", "0"],
+            "is not a positive number; None turns the fallback off",
+        ),
+        "layout": ([f["good"], "--highlight_words", "True"], "requires --word_timestamps True"),
+        "glob": (["no*where.wav"], "matches no audio or video files"),
         "batch size": ([f["good"], "--batch_size", "0"], "not a positive number"),
-        "threads": ([f["good"], "--threads", "0"], "not a positive number"),
+        "threads": ([f["good"], "--threads", "-1"], "not a positive number"),
         "output folder": ([f["good"], "-o", f["file"] + "/x"], "cannot write there"),
         "device": ([f["good"], "--device", "cuda:99"], "cannot be used here"),
         "boolean": ([f["good"], "--suppress_blank", "maybe"], "neither True nor False"),
@@ -181,8 +279,9 @@ def bad_inputs(folder: Path) -> dict[str, tuple[list[str], str]]:
 KINDS = sorted(
     "missing file,zero length,text named mp3,truncated,folder without audio,no such model,"
     "foreign checkpoint,broken checkpoint,unknown language,English-only asked for German,"
-    "English-only asked to translate,temperature,batch size,threads,output folder,device,boolean,"
-    "cache,unknown flag,inexact cache,suppress_tokens,sample_len".split(",")
+    "English-only asked to translate,temperature,increment,layout,glob,batch size,threads,"
+    "output folder,device,boolean,cache,unknown flag,inexact cache,suppress_tokens,"
+    "sample_len".split(",")
 )
 
 
@@ -218,7 +317,7 @@ def test_truncated_files_on_request(
     run = Run(
         capsys,
         *("transcribe", str(recording), "--model", model, "-o", str(out)),
-        *("--allow_truncated", "True"),
+        *("--allow_truncated", "True", *QUICK),
     )
     assert run.status == 0
     assert (out / "speech.txt").exists()
@@ -249,7 +348,7 @@ def test_guard_on_real_speech(
     run = Run(
         capsys,
         *("transcribe", str(recording), "--model", model, "-o", str(tmp_path / "out")),
-        *("--cache", "option1", "--guard_audio", str(recording)),
+        *("--cache", "option1", "--guard_audio", str(recording), *QUICK),
     )
     assert run.status == 0
     assert "is not exact in 2 of 2 layers" in run.err

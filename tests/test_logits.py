@@ -42,12 +42,12 @@ def cached_logits(
 ) -> list[Tensor]:
     """Logits [T, V] of each row: prompts of different lengths together, then 4 single steps."""
     slots, frames, _ = features.shape
-    cache = DecoderCache(model.plan, slots, frames, model.dims.n_text_ctx, group)
-    cache.put(torch.arange(slots), features)
+    cache = DecoderCache.allocate(model.plan, slots, frames, model.dims.n_text_ctx, group)
+    cache.cross.put(torch.arange(slots), features)
     prompts = [s[:-4] for s in sequences]
     longest = max(map(len, prompts))
     padded = torch.tensor([[*p, *[0] * (longest - len(p))] for p in prompts])
-    every = Rows.first(slots, group)
+    every = Rows.block(slots, group)
     hidden = model.decoder.prefill(padded, Rows.of(every.ids, every.slots), cache)
     found = [[model.decoder.logits(hidden[i, : len(p)])] for i, p in enumerate(prompts)]
     for n in range(4):

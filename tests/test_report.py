@@ -119,8 +119,8 @@ def test_meta_buffers_are_those_of_a_real_cache() -> None:
     for live in allocate(dims, 2, torch.float32):
         if live.preset in ("baseline", "slim"):  # need no inverse
             plan = exact_plan(state, dims, *PRESETS[live.preset])
-            cache = DecoderCache(plan, 2, dims.n_audio_ctx, dims.n_text_ctx)
-            assert (live.cross_bytes, live.self_bytes) == (cache.cross_bytes(), cache.self_bytes())
+            cache = DecoderCache.allocate(plan, 2, dims.n_audio_ctx, dims.n_text_ctx)
+            assert (live.cross_bytes, live.self_bytes) == (cache.cross.nbytes(), cache.own.nbytes())
 
 
 def test_any_dimensions_and_checkpoints(tmp_path: Path) -> None:

@@ -17,24 +17,45 @@ from torch import Tensor
 class Rows:
     """Which cache rows a call works on, and which slot each one reads.
 
-    `group` is set when the rows are the first ones, in order, and `group` neighbours share a slot:
-    then caches are read in place. Otherwise the slots are gathered, which copies them.
+    `group` is set when rows and slots are blocks of neighbours, `group` rows to a slot: then caches
+    are read in place. Otherwise the slots are gathered, which copies them.
     """
 
     ids: Tensor  # [R] int64
     slots: Tensor  # [R] int64
     group: int | None = None
+    first_row: int = 0  # where the blocks begin; with `group` alone
+    first_slot: int = 0
 
     @staticmethod
-    def first(slots: int, group: int = 1, device: torch.device | str = "cpu") -> "Rows":
-        """Rows 0 .. slots * group - 1; row r reads slot r // group."""
-        ids = torch.arange(slots * group, device=device)
-        return Rows(ids, ids // group, group)
+    def block(
+        slots: int,
+        group: int = 1,
+        *,
+        first_slot: int = 0,
+        first_row: int = 0,
+        device: torch.device | str = "cpu",
+    ) -> "Rows":
+        """`slots` neighbouring slots, and as many times `group` neighbouring rows."""
+        every = torch.arange(slots * group, device=device)
+        return Rows(first_row + every, first_slot + every // group, group, first_row, first_slot)
 
     @staticmethod
     def of(ids: Tensor, slots: Tensor | None = None) -> "Rows":
         """Any rows; each reads the slot of its own number unless `slots` says otherwise."""
         return Rows(ids, ids if slots is None else slots)
+
+    def of_slots(self, kept: Tensor) -> Tensor:
+        """What the slots hold, [S, ...] -> [R / group, ...] in place, or [R, ...] gathered."""
+        if self.group is None:
+            return kept[self.slots]
+        return kept[self.first_slot : self.first_slot + len(self.ids) // self.group]
+
+    def of_rows(self, kept: Tensor) -> Tensor:
+        """What the rows hold, [rows, ...] -> [R, ...], in place where they are neighbours."""
+        if self.group is None:
+            return kept[self.ids]
+        return kept[self.first_row : self.first_row + len(self.ids)]
 
 
 @dataclass(frozen=True, slots=True)
@@ -74,10 +95,12 @@ class Buffers:
         for t in self.tensors:
             t[target : target + count] = t[source : source + count]
 
-    def reorder(self, rows: Tensor, sources: Tensor) -> None:
-        """Row rows[i] continues as a copy of row sources[i]; both [R] int64."""
+    def swap(self, one: int, other: int) -> None:
+        """Exchange two slots or rows."""
         for t in self.tensors:
-            t[rows] = t[sources]
+            kept = t[one].clone()
+            t[one] = t[other]
+            t[other] = kept
 
 
 class CrossStore(Buffers, ABC):
@@ -94,9 +117,16 @@ class CrossLayer(Protocol):
     def attend(self, x: Tensor, rows: Rows) -> Tensor:
         """x [R, T, d] -> [R, T, d], output projection included; T = 1 in a step."""
 
+    def scores(self, x: Tensor, rows: Rows, heads: Tensor) -> Tensor:
+        """x [R, T, d] -> [R, len(heads), T, p]: scaled scores of some heads, before the softmax."""
+
 
 class SelfLayer(Buffers, ABC):
     """One layer's attention to the text so far, and what is kept of it."""
+
+    @abstractmethod
+    def reorder(self, rows: Tensor, sources: Tensor, extent: int) -> None:
+        """Row rows[i] goes on as a copy of row sources[i], both [R] int64; `extent` tokens."""
 
     @abstractmethod
     def prefill(self, x: Tensor, rows: Rows) -> Tensor:

@@ -1,12 +1,12 @@
 """Form `kv`, the baseline: keys and values of every token, 2 d values a layer."""
 
 import torch
-import torch.nn.functional as F
 from torch import Tensor
 
 from slimwhisper.cache.base import CrossStore, Rows, SelfLayer, Step
 from slimwhisper.fold import Folded
 from slimwhisper.kernels.heads import head_attention
+from slimwhisper.layers import linear
 
 
 class HeadAttention:
@@ -16,20 +16,21 @@ class HeadAttention:
         assert weights.project is not None and weights.values is not None
         self.weights = weights
         self.key, self.value = weights.project, weights.values
+        self.width = weights.query.shape[0] // weights.heads
 
     def split(self, x: Tensor) -> Tensor:
         """[B, T, d] -> [B, h, T, d_k]."""
         return x.unflatten(-1, (self.weights.heads, -1)).transpose(1, 2)
 
     def queries(self, x: Tensor) -> Tensor:
-        return self.split(F.linear(x, self.weights.query, self.weights.query_bias))
+        return self.split(linear(x, self.weights.query, self.weights.query_bias))
 
     def keys_values(self, x: Tensor) -> tuple[Tensor, Tensor]:
-        return self.split(F.linear(x, self.key)), self.split(F.linear(x, self.value))
+        return self.split(linear(x, self.key)), self.split(linear(x, self.value))
 
     def output(self, heads: Tensor) -> Tensor:
         """[B, h, T, d_k] -> [B, T, d], the value bias included."""
-        return F.linear(heads.transpose(1, 2).flatten(2), self.weights.out, self.weights.out_bias)
+        return linear(heads.transpose(1, 2).flatten(2), self.weights.out, self.weights.out_bias)
 
 
 def _allocate(
@@ -57,14 +58,17 @@ class KVCross(CrossStore):
 
     def attend(self, x: Tensor, rows: Rows) -> Tensor:
         queries = self.heads.queries(x)  # [R, h, T, d_k]
-        if rows.group is None:
-            keys, values = self.keys[rows.slots], self.values[rows.slots]
-            return self.heads.output(head_attention(queries, keys, values))
-        count, (r, h, t, width) = x.shape[0] // rows.group, queries.shape
-        together = queries.unflatten(0, (count, rows.group)).transpose(1, 2).flatten(2, 3)
-        mixed = head_attention(together, self.keys[:count], self.values[:count])
-        apart = mixed.view(count, h, rows.group, t, width).transpose(1, 2).reshape(r, h, t, width)
+        keys, values, group = rows.of_slots(self.keys), rows.of_slots(self.values), rows.group or 1
+        count, (r, h, t, width) = x.shape[0] // group, queries.shape
+        together = queries.unflatten(0, (count, group)).transpose(1, 2).flatten(2, 3)
+        mixed = head_attention(together, keys, values)
+        apart = mixed.view(count, h, group, t, width).transpose(1, 2).reshape(r, h, t, width)
         return self.heads.output(apart)
+
+    def scores(self, x: Tensor, rows: Rows, heads: Tensor) -> Tensor:
+        queries = self.heads.queries(x)[:, heads] * x.new_tensor(self.heads.width**-0.5)
+        keys = self.keys[rows.slots][:, heads]
+        return queries @ keys.transpose(2, 3)
 
 
 class KVSelf(SelfLayer):
@@ -76,6 +80,10 @@ class KVSelf(SelfLayer):
         self.heads = HeadAttention(weights)
         self.keys, self.values = _allocate(rows, length, weights, device, dtype)
         super().__init__(self.keys, self.values)
+
+    def reorder(self, rows: Tensor, sources: Tensor, extent: int) -> None:
+        for t in self.tensors:
+            t[rows, :, :extent] = t[sources, :, :extent]
 
     def prefill(self, x: Tensor, rows: Rows) -> Tensor:
         keys, values = self.heads.keys_values(x)
@@ -89,11 +97,10 @@ class KVSelf(SelfLayer):
         ids = step.rows.ids
         self.keys[ids, :, step.positions] = keys[:, :, 0]
         self.values[ids, :, step.positions] = values[:, :, 0]
-        here = slice(0, len(ids)) if step.rows.group is not None else ids
         mixed = head_attention(
             self.heads.queries(x),
-            self.keys[here, :, : step.extent],
-            self.values[here, :, : step.extent],
+            step.rows.of_rows(self.keys)[:, :, : step.extent],
+            step.rows.of_rows(self.values)[:, :, : step.extent],
             None if step.bias is None else step.bias.unsqueeze(1),
         )
         return self.heads.output(mixed)

@@ -5,13 +5,13 @@ d values a token are kept, for each layer (`x`, `k`, `v`) or once for all layers
 """
 
 import torch
-import torch.nn.functional as F
 from torch import Tensor
 
 from slimwhisper.cache.base import CrossStore, Rows, SelfLayer, Step
 from slimwhisper.fold import Folded
 from slimwhisper.kernels.heads import head_attention
 from slimwhisper.kernels.latent import latent_attention
+from slimwhisper.layers import linear
 
 
 class LatentAttention:
@@ -24,7 +24,7 @@ class LatentAttention:
 
     def queries(self, x: Tensor) -> Tensor:
         """[R, T, d] -> [R, T, h, d_k]."""
-        q = F.linear(x, self.weights.query, self.weights.query_bias)
+        q = linear(x, self.weights.query, self.weights.query_bias)
         return q.unflatten(-1, (self.heads, -1))
 
     def fold_queries(self, q: Tensor) -> Tensor:
@@ -55,22 +55,22 @@ class LatentAttention:
     def keys(self, latent: Tensor) -> Tensor:
         """[B, T, d] -> [B, h, T, d_k]."""
         a = self.weights.key_map
-        k = latent if a is None else F.linear(latent, a.flatten(0, 1))
+        k = latent if a is None else linear(latent, a.flatten(0, 1))
         return k.unflatten(-1, (self.heads, -1)).transpose(1, 2)
 
     def values(self, latent: Tensor) -> Tensor:
         """[B, T, d] -> [B, h, T, d_k]."""
         b = self.weights.value_map
-        v = latent if b is None else F.linear(latent, b.flatten(0, 1))
+        v = latent if b is None else linear(latent, b.flatten(0, 1))
         return v.unflatten(-1, (self.heads, -1)).transpose(1, 2)
 
     def project(self, x: Tensor) -> Tensor:
         """What is kept of x: [..., d] -> [..., d]."""
-        return x if self.weights.project is None else F.linear(x, self.weights.project)
+        return x if self.weights.project is None else linear(x, self.weights.project)
 
     def output(self, heads: Tensor) -> Tensor:
         """[R, T, h, d_k] -> [R, T, d], the value bias included."""
-        return F.linear(heads.flatten(2), self.weights.out, self.weights.out_bias)
+        return linear(heads.flatten(2), self.weights.out, self.weights.out_bias)
 
 
 class LatentStore(CrossStore):
@@ -89,7 +89,7 @@ class LatentStore(CrossStore):
 
     def put(self, slots: Tensor, features: Tensor) -> None:
         p = self.project
-        self.latent[slots] = features if p is None else F.linear(features, p)
+        self.latent[slots] = features if p is None else linear(features, p)
 
 
 class LatentCross:
@@ -103,14 +103,16 @@ class LatentCross:
         attention, (r, t, d) = self.attention, x.shape
         q = attention.queries(x)  # [R, T, h, d_k]
         group = rows.group or 1
-        if rows.group is None:
-            latent = self.store.latent[rows.slots]
-        else:
-            latent = self.store.latent[: r // group]
+        latent = rows.of_slots(self.store.latent)
         if prefers_latent(group * t, attention.heads, d):
             return attention.output(attention.by_latent(q.flatten(0, 1), latent).view_as(q))
         together = q.reshape(latent.shape[0], group * t, *q.shape[2:])
         return attention.output(attention.by_heads(together, latent).reshape(q.shape))
+
+    def scores(self, x: Tensor, rows: Rows, heads: Tensor) -> Tensor:
+        queries = self.attention.queries(x).transpose(1, 2)[:, heads] * self.attention.scale
+        keys = self.attention.keys(self.store.latent[rows.slots])[:, heads]
+        return queries @ keys.transpose(2, 3)
 
 
 def prefers_latent(tokens: int, heads: int, d: int) -> bool:
@@ -132,6 +134,9 @@ class LatentSelf(SelfLayer):
         self.latent = torch.zeros(shape, device=device, dtype=dtype)
         super().__init__(self.latent)
 
+    def reorder(self, rows: Tensor, sources: Tensor, extent: int) -> None:
+        self.latent[rows, :extent] = self.latent[sources, :extent]
+
     def prefill(self, x: Tensor, rows: Rows) -> Tensor:
         kept = self.attention.project(x)
         self.latent[rows.ids] = 0  # what the last text left must not be met, were it NaN
@@ -142,8 +147,7 @@ class LatentSelf(SelfLayer):
 
     def step(self, x: Tensor, step: Step) -> Tensor:
         self.latent[step.rows.ids, step.positions] = self.attention.project(x[:, 0])
-        here = slice(0, len(x)) if step.rows.group is not None else step.rows.ids
         q = self.attention.queries(x)
-        latent = self.latent[here, : step.extent]
+        latent = step.rows.of_rows(self.latent)[:, : step.extent]
         mixed = self.attention.by_latent(q.flatten(0, 1), latent, step.bias)
         return self.attention.output(mixed.view_as(q))

@@ -51,38 +51,32 @@ class CachePlan:
             [f.to(device, dtype) for f in self.cross], [f.to(device, dtype) for f in self.own]
         )
 
+    def packed(self) -> "CachePlan":
+        """The same with its matrices in the layout that is fastest here; see `layers.pack`."""
+        return CachePlan([f.packed() for f in self.cross], [f.packed() for f in self.own])
 
-class DecoderCache:
-    """The caches of all layers for `slots` windows, with `group` rows (texts) each.
 
-    Buffers are allocated here, once; nothing grows. `cross[layer]` and `own[layer]` attend.
-    """
+class CrossCache:
+    """What all layers keep of the audio of `slots` windows, allocated once; nothing grows."""
 
     def __init__(
-        self,
-        plan: CachePlan,
-        slots: int,
-        frames: int,
-        length: int,
-        group: int = 1,
-        device: torch.device | None = None,
+        self, plan: CachePlan, slots: int, frames: int, device: torch.device | None = None
     ) -> None:
-        """frames: p, encoder positions a window; length: n_text_ctx. device: the weights' own
-        unless given; "meta" takes no memory and tells the bytes.
+        """frames: p, encoder positions a window. device: the weights' own unless given; "meta"
+        takes no memory and tells the bytes.
         """
-        self.slots, self.group = slots, group
+        self.slots = slots
         weight = plan.cross[0].query
         device, dtype = device or weight.device, weight.dtype
         shape = (slots, frames, weight.shape[0])
         shared: dict[str, LatentStore] = {}
         self.stores: list[CrossStore] = []
-        self.cross: list[CrossLayer] = []
-        self.own: list[SelfLayer] = []
+        self.layers: list[CrossLayer] = []
         for weights in plan.cross:
             if weights.form == "kv":
                 kept = KVCross(weights, slots, frames, device, dtype)
                 self.stores.append(kept)
-                self.cross.append(kept)
+                self.layers.append(kept)
                 continue
             store = shared.get(weights.form)
             if store is None:
@@ -90,10 +84,7 @@ class DecoderCache:
                 self.stores.append(store)
                 if weights.form in ("e", "hybrid"):  # one copy for all layers
                     shared[weights.form] = store
-            self.cross.append(LatentCross(weights, store))
-        for weights in plan.own:
-            own = KVSelf if weights.form == "kv" else LatentSelf
-            self.own.append(own(weights, slots * group, length, device, dtype))
+            self.layers.append(LatentCross(weights, store))
 
     def put(self, slots: Tensor, features: Tensor) -> None:
         """Keep encoder outputs `features` [G, p, d] in `slots` [G] int64."""
@@ -101,21 +92,77 @@ class DecoderCache:
             store.put(slots, features)
 
     def move(self, source: int, target: int) -> None:
-        """Copy slot `source` and its rows over slot `target` and its rows."""
+        """Copy one slot over another."""
         for store in self.stores:
             store.move(source, target)
-        for layer in self.own:
-            layer.move(source * self.group, target * self.group, self.group)
 
-    def reorder(self, rows: Tensor, sources: Tensor) -> None:
-        """Row rows[i] continues the text of row sources[i]; both [R] int64."""
-        for layer in self.own:
-            layer.reorder(rows, sources)
+    def swap(self, one: int, other: int) -> None:
+        """Exchange two slots."""
+        for store in self.stores:
+            store.swap(one, other)
 
-    def cross_bytes(self) -> int:
-        """Bytes that the cross-attention buffers hold, all slots together."""
+    def nbytes(self) -> int:
+        """Bytes that the buffers hold, all slots together."""
         return sum(store.nbytes() for store in self.stores)
 
-    def self_bytes(self) -> int:
-        """Bytes that the self-attention buffers hold, all rows together."""
-        return sum(layer.nbytes() for layer in self.own)
+
+class SelfCache:
+    """What all layers keep of the text of `rows` texts, allocated once; nothing grows."""
+
+    def __init__(
+        self, plan: CachePlan, rows: int, length: int, device: torch.device | None = None
+    ) -> None:
+        """length: n_text_ctx. device: as in `CrossCache`."""
+        weight = plan.own[0].query
+        device, dtype = device or weight.device, weight.dtype
+        self.layers: list[SelfLayer] = []
+        for weights in plan.own:
+            own = KVSelf if weights.form == "kv" else LatentSelf
+            self.layers.append(own(weights, rows, length, device, dtype))
+
+    def move(self, source: int, target: int, count: int = 1) -> None:
+        """Copy `count` neighbouring rows over others."""
+        for layer in self.layers:
+            layer.move(source, target, count)
+
+    def swap(self, one: int, other: int) -> None:
+        """Exchange two rows."""
+        for layer in self.layers:
+            layer.swap(one, other)
+
+    def reorder(self, rows: Tensor, sources: Tensor, extent: int) -> None:
+        """Row rows[i] goes on as a copy of row sources[i], both [R] int64; `extent` tokens."""
+        if rows.device.type == "cpu":  # where asking is free, rows that stay are left alone
+            moved = rows != sources
+            rows, sources = rows[moved], sources[moved]
+            if not len(rows):
+                return
+        for layer in self.layers:
+            layer.reorder(rows, sources, extent)
+
+    def nbytes(self) -> int:
+        """Bytes that the buffers hold, all rows together."""
+        return sum(layer.nbytes() for layer in self.layers)
+
+
+@dataclass(frozen=True, slots=True)
+class DecoderCache:
+    """What one call of the decoder reads: the audio of the slots, the text of the rows."""
+
+    cross: CrossCache
+    own: SelfCache
+
+    @staticmethod
+    def allocate(
+        plan: CachePlan,
+        slots: int,
+        frames: int,
+        length: int,
+        group: int = 1,
+        device: torch.device | None = None,
+    ) -> "DecoderCache":
+        """Caches for `slots` windows with `group` rows each; see `CrossCache`, `SelfCache`."""
+        return DecoderCache(
+            CrossCache(plan, slots, frames, device),
+            SelfCache(plan, slots * group, length, device),
+        )

@@ -1,0 +1,50 @@
+"""Which cross-attention heads follow the audio word by word: what word timestamps are read from."""
+
+import base64
+import gzip
+import json
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+
+import numpy as np
+
+from slimwhisper.types import Dims
+
+Heads = Mapping[int, Sequence[int]]  # decoder layer: its heads, both in order
+
+
+def default_heads(dims: Dims) -> Heads:
+    """All heads of the upper half of the layers, as openai-whisper takes for unknown weights."""
+    layers = range(dims.n_text_layer // 2, dims.n_text_layer)
+    return {layer: range(dims.n_text_head) for layer in layers}
+
+
+def official_heads(name: str, dims: Dims) -> Heads | None:
+    """The heads that OpenAI found for one of its checkpoints; None for other names."""
+    import whisper
+
+    dump = whisper._ALIGNMENT_HEADS.get(name)
+    if dump is None:
+        return None
+    flags = np.frombuffer(gzip.decompress(base64.b85decode(dump)), dtype=bool)
+    return _by_layer(np.argwhere(flags.reshape(dims.n_text_layer, dims.n_text_head)).tolist())
+
+
+def folder_heads(folder: Path, dims: Dims) -> Heads | None:
+    """The "alignment_heads" of a Hugging Face folder's generation_config.json; None: none valid."""
+    try:
+        content = json.loads((folder / "generation_config.json").read_text(encoding="utf-8"))
+        pairs = [(int(layer), int(head)) for layer, head in content["alignment_heads"]]
+    except (OSError, ValueError, KeyError, TypeError):
+        return None
+    layers, heads = range(dims.n_text_layer), range(dims.n_text_head)
+    if not pairs or any(layer not in layers or head not in heads for layer, head in pairs):
+        return None
+    return _by_layer(pairs)
+
+
+def _by_layer(pairs: Sequence[Sequence[int]]) -> Heads:
+    found: dict[int, list[int]] = {}
+    for layer, head in sorted((layer, head) for layer, head in pairs):
+        found.setdefault(layer, []).append(head)
+    return found

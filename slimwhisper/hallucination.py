@@ -1,0 +1,112 @@
+"""What whisper takes for a hallucination, and how it goes on without; knows words' times alone.
+
+Text that the model made up over silence shows in its words: too long, too short, improbable.
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from slimwhisper.types import FRAMES_PER_SECOND, WINDOW_FRAMES, Segment, Word
+
+_PUNCTUATION = "\"'“¿([{-\"'.。,，!！?？:：”)]}、"  # not judged, whatever the options merge
+_EDGE = 2.0  # seconds: this near a window's edges the context is too short to trust
+
+
+@dataclass(frozen=True, slots=True)
+class Place:
+    """Where a window lies in its recording, in mel frames."""
+
+    start: int
+    frames: int  # of the recording in the window; the rest is padding
+    content: int  # of the whole recording
+
+    @property
+    def offset(self) -> float:
+        """Seconds where the window starts."""
+        return self.start / FRAMES_PER_SECOND
+
+    @property
+    def end(self) -> float:
+        """Seconds where the window's 30 s end, padding included."""
+        return (self.start + WINDOW_FRAMES) / FRAMES_PER_SECOND
+
+
+def leading_silence(segments: Sequence[Segment], place: Place, threshold: float) -> int | None:
+    """Where to decode anew when the window's text may stem from the silence before it.
+
+    That is the mel frame at which the first words start, if these look made up and more than
+    `threshold` seconds lie before them; else None.
+    """
+    first = _next_with_words(segments)
+    if first is None or not is_anomaly(first):
+        return None
+    gap = first.start - place.offset
+    return place.start + round(gap * FRAMES_PER_SECOND) if gap > threshold else None
+
+
+def before_hallucination(
+    segments: Sequence[Segment], place: Place, threshold: float, last_speech: float
+) -> tuple[list[Segment], int | None]:
+    """The segments before the first hallucination that silence, or another one, surrounds.
+
+    Also the mel frame to go on from; None where all segments are kept.
+    `threshold`: seconds of pause that count as silence. `last_speech`: seconds, before the window.
+    """
+    for i, segment in enumerate(segments):
+        if not segment.words:
+            continue
+        if is_anomaly(segment):
+            following = _next_with_words(segments[i + 1 :])
+            if _after_silence(segment, place, threshold, last_speech) and _before_silence(
+                segment, following, place, threshold
+            ):
+                seek = round(max(place.offset + 1, segment.start) * FRAMES_PER_SECOND)
+                if place.content / FRAMES_PER_SECOND - segment.end < threshold:
+                    seek = place.content
+                return list(segments[:i]), seek
+        last_speech = segment.end
+    return list(segments), None
+
+
+def _after_silence(segment: Segment, place: Place, threshold: float, last_speech: float) -> bool:
+    return (
+        segment.start - last_speech > threshold
+        or segment.start < threshold
+        or segment.start - place.offset < _EDGE
+    )
+
+
+def _before_silence(
+    segment: Segment, following: Segment | None, place: Place, threshold: float
+) -> bool:
+    if following is not None and following.words:
+        next_start = following.words[0].start
+    else:
+        next_start = place.offset + place.frames / FRAMES_PER_SECOND
+    return (
+        next_start - segment.end > threshold
+        or (following is not None and is_anomaly(following))
+        or place.end - segment.end < _EDGE
+    )
+
+
+def is_anomaly(segment: Segment) -> bool:
+    """Are the first eight words mostly anomalous?"""
+    words = [w for w in segment.words or () if w.word not in _PUNCTUATION][:8]
+    score = sum(anomaly_score(word) for word in words)
+    return bool(segment.words) and (score >= 3 or score + 0.01 >= len(words))
+
+
+def anomaly_score(word: Word) -> float:
+    """0 for a word as people speak it; above, the stranger it is."""
+    duration = word.end - word.start
+    score = 1.0 if word.probability < 0.15 else 0.0
+    if duration < 0.133:
+        score += (0.133 - duration) * 15
+    if duration > 2.0:
+        score += duration - 2.0
+    return score
+
+
+def _next_with_words(segments: Sequence[Segment]) -> Segment | None:
+    return next((s for s in segments if s.words), None)

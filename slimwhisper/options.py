@@ -1,0 +1,95 @@
+"""What a user chose, checked against what the model can do."""
+
+from collections.abc import Sequence
+from dataclasses import fields
+from difflib import get_close_matches
+from typing import Any
+
+from slimwhisper.errors import OptionError
+from slimwhisper.types import Dims, Options
+from slimwhisper.vocabulary import language_code
+
+IGNORED = ("fp16",)  # whisper's; the dtype is chosen when a model is loaded
+
+
+def make_options(dims: Dims, name: str = "this model", **values: Any) -> Options:
+    """Options of these values for a model of these dimensions.
+
+    Raises `OptionError` with the name, the value and what would work.
+    """
+    known = [f.name for f in fields(Options)]
+    for key in values:
+        if key not in (*known, *IGNORED):
+            near = get_close_matches(key, known, n=1)
+            hint = f"did you mean {near[0]!r}?" if near else f"known: {', '.join(known)}"
+            raise OptionError(f"unknown option {key!r}; {hint}")
+    for key in ("temperature", "clip_timestamps", "suppress_tokens"):
+        value = values.get(key)
+        if isinstance(value, Sequence) and not isinstance(value, str):
+            values[key] = tuple(value)
+    options = Options(**{k: v for k, v in values.items() if k not in IGNORED})
+    _check_search(options)
+    _check_places(options)
+    _check_model(options, dims, name)
+    return options
+
+
+def _temperatures(options: Options) -> tuple[float, ...]:
+    given = options.temperature
+    return given if isinstance(given, tuple) else (given,)
+
+
+def _check_search(options: Options) -> None:
+    temperatures = _temperatures(options)
+    if not temperatures or any(not 0 <= t <= 10 for t in temperatures):
+        raise OptionError(
+            f"temperature {options.temperature!r}: give one number, or several to try in turn, "
+            "from 0 (greedy) up"
+        )
+    for key, least, most in (("beam_size", 1, 100), ("best_of", 1, 100)):
+        value = getattr(options, key)
+        if value is not None and not (isinstance(value, int) and least <= value <= most):
+            raise OptionError(f"{key} {value!r} is not a whole number from {least} to {most}")
+    if options.patience is not None:
+        if options.beam_size is None:
+            raise OptionError("patience belongs to beam search; give beam_size with it")
+        if round(options.beam_size * options.patience) < 1:
+            raise OptionError(f"patience {options.patience!r} leaves no text to find; give 1.0")
+    if options.length_penalty is not None and not 0 <= options.length_penalty <= 1:
+        raise OptionError(f"length_penalty {options.length_penalty!r} is not between 0 and 1")
+    if not isinstance(options.seed, int) or options.seed < 0:
+        raise OptionError(f"seed {options.seed!r} is not a whole number from 0 up")
+
+
+def _check_places(options: Options) -> None:
+    given = options.clip_timestamps
+    try:
+        parts = [t for t in given.split(",") if t.strip()] if isinstance(given, str) else given
+        seconds = [float(t) for t in parts]
+    except (TypeError, ValueError):
+        seconds = [-1.0]
+    if any(not 0 <= t < float("inf") for t in seconds):
+        raise OptionError(
+            f"clip_timestamps {given!r}: give seconds, start,end,start,end,... such as '0,12.5,60'"
+        )
+    if options.hallucination_silence_threshold is not None and not options.word_timestamps:
+        raise OptionError("hallucination_silence_threshold needs word_timestamps=True")
+    if options.parallel and options.vad_filter:
+        raise OptionError("parallel leaves out what is not speech already; drop vad_filter")
+
+
+def _check_model(options: Options, dims: Dims, name: str) -> None:
+    if options.task not in ("transcribe", "translate"):
+        raise OptionError(f"task {options.task!r} is neither 'transcribe' nor 'translate'")
+    if options.language is not None:
+        language_code(options.language, dims)
+    if options.multilingual and not dims.is_multilingual:
+        raise OptionError(f"{name} is English-only; multilingual needs a model like base")
+    if options.task == "translate":
+        if not dims.is_multilingual:
+            raise OptionError(f"{name} is English-only and cannot translate; use a model like base")
+        if dims.n_text_layer == 4 and dims.n_text_state == 1280:
+            raise OptionError(f"{name}: turbo cannot translate; use large-v3 or medium")
+    limit = dims.n_text_ctx // 2
+    if options.sample_len is not None and not 1 <= options.sample_len <= limit:
+        raise OptionError(f"sample_len {options.sample_len!r} is not between 1 and {limit}")

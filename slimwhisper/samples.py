@@ -1,0 +1,168 @@
+"""A recording's samples, float32 at 16 kHz, read a stretch at a time: no reader holds all of them.
+
+Only this module knows where they are: in the caller's array, in memory or in a temporary file.
+"""
+
+import os
+import tempfile
+import weakref
+from bisect import bisect_left, bisect_right
+from collections.abc import Iterable, Sequence
+from contextlib import suppress
+from itertools import accumulate
+from typing import BinaryIO, Protocol, cast
+
+import numpy as np
+from numpy.typing import NDArray
+
+from slimwhisper.errors import AudioError
+from slimwhisper.types import SAMPLE_RATE
+
+SPOOL_SECONDS = 600  # longer recordings are kept on disk
+WRITE_SAMPLES = 1 << 20  # at once
+SAMPLE_BYTES = 2  # of int16
+
+
+class Samples(Protocol):
+    """What a recording is read through."""
+
+    def __len__(self) -> int:
+        """How many samples there are."""
+
+    def read(self, start: int, stop: int) -> NDArray[np.float32]:
+        """float32 [stop - start] in [-1, 1]; what lies outside [0, len) is left out."""
+
+    def close(self) -> None:
+        """Give up memory and files; nothing may be read afterwards. A second call does nothing."""
+
+
+class ArraySamples:
+    """The samples of a float32 array [n], whose memory is shared."""
+
+    def __init__(self, array: NDArray[np.float32]) -> None:
+        self._array = array
+
+    def __len__(self) -> int:
+        return len(self._array)
+
+    def read(self, start: int, stop: int) -> NDArray[np.float32]:
+        return self._array[max(start, 0) : max(stop, 0)]
+
+    def close(self) -> None:
+        """The memory is the caller's."""
+
+
+class StoredSamples:
+    """Samples kept as int16: in memory up to SPOOL_SECONDS, else all in a temporary file.
+
+    The file is made in the folder that TMPDIR names, shows up nowhere, and goes with this object.
+    It is not memory-mapped: pages that were read would count as memory of this process. Several
+    threads may read at once.
+    """
+
+    def __init__(self, name: str, pieces: Iterable[NDArray[np.int16]]) -> None:
+        """Take all of `pieces`, each int16 [n]; `name` is for messages.
+
+        Raises AudioError where the file finds no room, and whatever `pieces` raises.
+        """
+        self._array = np.zeros(0, np.int16)
+        self._file: BinaryIO | None = None
+        self._length = 0
+        held: list[NDArray[np.int16]] = []
+        room = SPOOL_SECONDS * SAMPLE_RATE
+        try:
+            for piece in pieces:
+                held.append(piece)
+                self._length += len(piece)
+                room -= len(piece)
+                if room < 0:
+                    self._write(name, held)
+                    held.clear()
+                    room = WRITE_SAMPLES
+            if self._file is not None:
+                self._write(name, held)
+            elif held:
+                self._array = np.concatenate(held)
+        except BaseException:
+            self.close()
+            raise
+
+    def __len__(self) -> int:
+        return self._length
+
+    def read(self, start: int, stop: int) -> NDArray[np.float32]:
+        start = max(start, 0)
+        count = max(min(stop, self._length) - start, 0)
+        if self._file is None:
+            values = self._array[start : start + count]
+        else:
+            data = os.pread(self._file.fileno(), SAMPLE_BYTES * count, SAMPLE_BYTES * start)
+            values = np.frombuffer(data, np.int16, count)
+        return np.multiply(values, np.float32(1 / 32768), dtype=np.float32)
+
+    def close(self) -> None:
+        self._array = np.zeros(0, np.int16)
+        if self._file is not None:
+            self._close_file()
+
+    def _write(self, name: str, pieces: Iterable[NDArray[np.int16]]) -> None:
+        try:
+            if self._file is None:
+                self._file = cast(BinaryIO, tempfile.TemporaryFile())
+                self._close_file = weakref.finalize(self, _close, self._file)
+            for piece in pieces:
+                self._file.write(piece.tobytes())
+            self._file.flush()  # os.pread looks past Python's buffer
+        except OSError as error:
+            hour = 3600 * SAMPLE_RATE * SAMPLE_BYTES / 1e6
+            raise AudioError(
+                f"{name}: no room for its samples in {tempfile.tempdir or 'a temporary folder'} "
+                f"({error.strerror or error}): they take {hour:.0f} MB for each hour of audio; "
+                "free space there, or set TMPDIR to a folder that has it"
+            ) from error
+
+
+class Excerpts:
+    """Stretches of other samples, one after the other."""
+
+    def __init__(self, samples: Samples, regions: Sequence[tuple[int, int]]) -> None:
+        """`regions`: [start, stop) in `samples`; what lies outside [0, len) is left out."""
+        self._samples = samples
+        clipped = [(max(start, 0), min(stop, len(samples))) for start, stop in regions]
+        self._regions = [(start, stop) for start, stop in clipped if start < stop]
+        # where each region begins here, then the length
+        lengths = (stop - start for start, stop in self._regions)
+        *self._starts, self._length = accumulate(lengths, initial=0)
+
+    def __len__(self) -> int:
+        return self._length
+
+    def read(self, start: int, stop: int) -> NDArray[np.float32]:
+        start, stop = max(start, 0), min(stop, self._length)
+        parts = [np.zeros(0, np.float32)]
+        region = max(bisect_right(self._starts, start) - 1, 0)
+        while start < stop:
+            offset = self._regions[region][0] - self._starts[region]
+            end = min(stop + offset, self._regions[region][1])
+            parts.append(self._samples.read(start + offset, end))
+            start = end - offset
+            region += 1
+        return np.concatenate(parts)
+
+    def close(self) -> None:
+        self._samples.close()
+
+    def original(self, position: int, *, end: bool = False) -> int:
+        """The index in the other samples of the sample at `position`, an index here.
+
+        A border between two regions is the start of the later one, or with `end`, for the end of a
+        stretch, the end of the earlier one. The last region goes on past its end.
+        """
+        bisect = bisect_left if end else bisect_right
+        region = max(bisect(self._starts, position) - 1, 0)
+        return position - self._starts[region] + self._regions[region][0]
+
+
+def _close(file: BinaryIO) -> None:
+    with suppress(OSError):  # a full disk has been reported
+        file.close()

@@ -1,0 +1,17 @@
+"""The command line, called from within a test."""
+
+import pytest
+
+from slimwhisper import cli
+
+
+class Run:
+    """Exit status and what was printed."""
+
+    def __init__(self, capsys: pytest.CaptureFixture[str], *arguments: str) -> None:
+        capsys.readouterr()
+        try:
+            self.status = cli.main(list(arguments))
+        except SystemExit as stop:  # argparse
+            self.status = int(stop.code or 0)
+        self.out, self.err = capsys.readouterr()
