@@ -22,7 +22,7 @@ OnDuration = Callable[[Any, float], None]
 
 
 def make_engine(model: Model, options: Options, slots: int) -> Engine:
-    """An engine with room for what the options ask for. Raises OptionError where memory is short."""
+    """An engine with room for what the options ask for. OptionError where memory is short."""
     breadth = Breadth(
         beams=options.beam_size,
         patience=options.patience or 1.0,

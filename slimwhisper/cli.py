@@ -8,6 +8,7 @@ from typing import NoReturn
 
 from slimwhisper.errors import OptionError, SlimWhisperError
 from slimwhisper.flags import DTYPES, MODEL, add_model_flags, add_transcribe
+from slimwhisper.text import shown
 
 
 class _Parser(argparse.ArgumentParser):
@@ -66,10 +67,10 @@ def main(argv: Sequence[str] | None = None) -> int:
 
                 return run_doctor(arguments)
     except OptionError as error:
-        print(f"slimwhisper: {error}", file=sys.stderr)
+        print(f"slimwhisper: {shown(error)}", file=sys.stderr)
         return 2
     except SlimWhisperError as error:
-        print(f"slimwhisper: {error}", file=sys.stderr)
+        print(f"slimwhisper: {shown(error)}", file=sys.stderr)
         return 1
     except KeyboardInterrupt:
         print("slimwhisper: interrupted", file=sys.stderr)

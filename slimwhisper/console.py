@@ -12,7 +12,8 @@ from typing import Any, Protocol, TextIO
 from tqdm import tqdm
 
 from slimwhisper.errors import SlimWhisperError
-from slimwhisper.progress import Current, Tally, shown
+from slimwhisper.progress import Current, Tally
+from slimwhisper.text import shown
 from slimwhisper.types import Segment, Transcript
 from slimwhisper.writers import segment_line
 

@@ -55,8 +55,10 @@ class Encoder:
     ) -> None:
         source = Source(state, "encoder.", device, dtype)
         self.dims, self.device, self.dtype = dims, device, dtype
-        self.conv1 = Linear.read(source / "conv1")
-        self.conv2 = Linear.read(source / "conv2")
+        self.conv1, self.conv2 = (
+            (source.tensor(f"{name}.weight"), source.tensor(f"{name}.bias"))
+            for name in ("conv1", "conv2")
+        )
         self.positions = source.tensor("positional_embedding", at_least_float32(dtype))
         blocks = source / "blocks"
         self.blocks = [
@@ -70,8 +72,8 @@ class Encoder:
         expected = (self.dims.n_mels, 2 * self.dims.n_audio_ctx)
         assert mel.shape[1:] == expected, f"mel of shape {tuple(mel.shape)}, not [B, *{expected}]"
         x = mel.to(self.device, self.dtype)
-        x = F.gelu(F.conv1d(x, self.conv1.weight, self.conv1.bias, padding=1))
-        x = F.gelu(F.conv1d(x, self.conv2.weight, self.conv2.bias, stride=2, padding=1))
+        x = F.gelu(F.conv1d(x, *self.conv1, padding=1))
+        x = F.gelu(F.conv1d(x, *self.conv2, stride=2, padding=1))
         x = (x.transpose(1, 2) + self.positions).to(self.dtype)
         for block in self.blocks:
             x = block(x)

@@ -35,7 +35,8 @@ from slimwhisper.types import (
 )
 from slimwhisper.vocabulary import Vocabulary
 
-ENCODE_BATCH = 4  # windows encoded, or aligned, together; bounds the activations
+ENCODE_BATCH = 4  # windows encoded, or aligned, together on a GPU; bounds the activations
+CPU_ENCODE_BATCH = 1  # there one window's activations fit the caches, more do not
 CHECK_EVERY = 8  # tokens between looks at which texts have ended, where looking waits for a GPU
 
 
@@ -60,6 +61,7 @@ class Engine:
         self.model, self.vocabulary, self.slots = model, vocabulary, slots
         self.breadth = breadth or Breadth()
         self.check_every = check_every or (1 if model.device.type == "cpu" else CHECK_EVERY)
+        self.together = CPU_ENCODE_BATCH if model.device.type == "cpu" else ENCODE_BATCH
         self.cross = model.allocate_cross(slots)
         self.first: Lane
         if self.breadth.beams is None:
@@ -123,8 +125,8 @@ class Engine:
         Every ticket that is returned wants a `reply`.
         """
         answers: list[tuple[Ticket, Answer]] = []
-        for start in range(0, len(self._align), ENCODE_BATCH):
-            answers += self._aligned(self._align[start : start + ENCODE_BATCH])
+        for start in range(0, len(self._align), self.together):
+            answers += self._aligned(self._align[start : start + self.together])
         self._align.clear()
         answers += self._admit()
         for lane in self._lanes():
@@ -155,7 +157,7 @@ class Engine:
         answers = self._restart()
         while self._waiting and self.free:
             fresh: list[Ticket] = []
-            while self._waiting and self.free and len(fresh) < ENCODE_BATCH:
+            while self._waiting and self.free and len(fresh) < self.together:
                 tag, window = self._waiting.popleft()
                 slot = next(s for s in self._middle() if s not in self._held)
                 fresh.append(Ticket(tag, slot, window))
@@ -176,7 +178,7 @@ class Engine:
                 asks = ticket.window.rules is None  # for the language: no lane
                 lane = None if asks else self._lane_of(ticket.window)
                 full = lane is not None and lane.room <= len(group)
-                if full or len(group) == ENCODE_BATCH or (group and lane is not kind):
+                if full or len(group) == self.together or (group and lane is not kind):
                     rest.append(ticket)
                 else:
                     kind = lane

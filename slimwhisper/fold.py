@@ -22,7 +22,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from slimwhisper.layers import pack
+from slimwhisper.layers import Weight, pack
 
 CROSS_FORMS = ("kv", "k", "v", "e", "hybrid")
 SELF_FORMS = ("kv", "k", "v", "x")
@@ -68,14 +68,19 @@ class Folded:
 
     form: str
     heads: int
-    query: Tensor  # [d, d]
+    query: Weight  # [d, d]
     query_bias: Tensor  # [d]
-    out: Tensor  # [d, d]
+    out: Weight  # [d, d]
     out_bias: Tensor  # [d]
-    project: Tensor | None = None  # [d, d]: P, source -> what is kept
-    values: Tensor | None = None  # [d, d]: source -> V, `kv` alone
+    project: Weight | None = None  # [d, d]: P, source -> what is kept
+    values: Weight | None = None  # [d, d]: source -> V, `kv` alone
     key_map: Tensor | None = None  # [h, d_k, d]: A_i
     value_map: Tensor | None = None  # [h, d_k, d]: B_i^T
+
+    @property
+    def width(self) -> int:
+        """d"""
+        return self.query_bias.shape[0]
 
     def to(self, device: torch.device | str, dtype: torch.dtype) -> "Folded":
         """Round once to the dtype of use."""
@@ -92,7 +97,9 @@ class Folded:
         """The [d, d] matrices packed for `layers.linear`."""
         names = ("query", "out", "project", "values")
         matrices = {name: getattr(self, name) for name in names}
-        packed: dict[str, Any] = {n: pack(m) for n, m in matrices.items() if m is not None}
+        packed: dict[str, Any] = {
+            name: pack(m) for name, m in matrices.items() if isinstance(m, Tensor)
+        }
         return replace(self, **packed)
 
 

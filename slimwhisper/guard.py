@@ -83,7 +83,7 @@ def measure(
     baseline = error([project(x, block.key), project(x, block.value)])
     if folded.form == "kv":
         return baseline, baseline
-    kept = x if folded.project is None else project(x, folded.project)
+    kept = project(x, folded.project) if isinstance(folded.project, Tensor) else x
     maps = (folded.key_map, folded.value_map)
     rebuilt = [kept if m is None else project(kept, m.flatten(0, 1)) for m in maps]
     return error(rebuilt), baseline

@@ -16,7 +16,7 @@ from slimwhisper.files import InputFile, Inputs
 from slimwhisper.flags import DEFAULTS, dtype_of, layout_of, options_of
 from slimwhisper.interrupts import Interrupts, StopNow
 from slimwhisper.journal import NAME, Journal, Stamp, Status
-from slimwhisper.outputs import Sweeper, output_paths, prepare_output_dir, write_outputs
+from slimwhisper.outputs import Sweeper, outputs_exist, prepare_output_dir, write_outputs
 from slimwhisper.progress import Current, Tally
 from slimwhisper.summary import model_facts, summary_facts, summary_lines
 from slimwhisper.survey import Survey
@@ -199,8 +199,7 @@ class Job:
         if status == "failed":
             return None if self.arguments.retry_failed else status
         if status == "done" or self.arguments.skip_existing:
-            exist = all(path.exists() for path in output_paths(recording, self.formats))
-            return "done" if exist else None
+            return "done" if outputs_exist(recording, self.formats) else None
         return None
 
     def _is_new(self, recording: InputFile) -> bool:

@@ -9,6 +9,7 @@ import torch.nn.functional as F
 from torch import Tensor
 
 X86 = ("x86_64", "AMD64")
+PACKED_DEPTH = 384  # products that oneDNN adds up in one go
 
 
 def at_least_float32(dtype: torch.dtype) -> torch.dtype:
@@ -16,26 +17,50 @@ def at_least_float32(dtype: torch.dtype) -> torch.dtype:
     return torch.promote_types(dtype, torch.float32)
 
 
-def pack(weight: Tensor) -> Tensor:
-    """A weight [out, in] for `linear`: on a CPU in oneDNN's blocked layout, else itself.
+@dataclass(frozen=True, slots=True)
+class Packed:
+    """A weight [out, in] in oneDNN's blocked layout, cut along `in`; for `linear` alone."""
 
-    float32 on x86 alone: there oneDNN's products of packed weights are two to three times faster
-    than `F.linear`'s on CPUs that MKL was not written for (docs/performance.md). The packed tensor
-    is opaque; its shape is the weight's.
+    parts: tuple[Tensor, ...]  # opaque, each [out, at most PACKED_DEPTH]
+    shape: tuple[int, int]
+
+    @property
+    def width(self) -> int:
+        return self.parts[0].shape[1]
+
+
+Weight = Tensor | Packed
+
+
+def pack(weight: Tensor) -> Weight:
+    """A weight [out, in] as `linear` takes it fastest: packed on a CPU in float32, else itself.
+
+    There oneDNN's products of packed weights are two to three times faster than `F.linear`'s
+    (docs/performance.md), but add up one product after the other, which rounds more: twice as much
+    where 1,280 are added. In parts they keep well within the rule of docs/numerics.md.
     """
-    usable = weight.device.type == "cpu" and weight.dtype == torch.float32 and weight.ndim == 2
+    usable = weight.device.type == "cpu" and weight.dtype == torch.float32
     if not (usable and torch.backends.mkldnn.is_available() and platform.machine() in X86):
         return weight
-    return torch.ops.mkldnn._reorder_linear_weight(weight.contiguous(), None)
+    count = -(-weight.shape[1] // PACKED_DEPTH)
+    reorder = torch.ops.mkldnn._reorder_linear_weight
+    parts = tuple(reorder(part.contiguous(), None) for part in weight.chunk(count, dim=1))
+    return Packed(parts, (weight.shape[0], weight.shape[1]))
 
 
-def linear(x: Tensor, weight: Tensor, bias: Tensor | None = None, gelu: bool = False) -> Tensor:
-    """x W^T + b, then GELU where asked: x [..., in], weight [out, in], packed or plain."""
-    if weight.is_mkldnn:
-        attribute, algorithm = ("gelu", "none") if gelu else ("none", "")
-        return torch.ops.mkldnn._linear_pointwise(x, weight, bias, attribute, [], algorithm)
-    y = F.linear(x, weight, bias)
-    return F.gelu(y) if gelu else y
+def linear(x: Tensor, weight: Weight, bias: Tensor | None = None, gelu: bool = False) -> Tensor:
+    """x W^T + b, then GELU where asked: x [..., in]."""
+    if isinstance(weight, Tensor):
+        y = F.linear(x, weight, bias)
+        return F.gelu(y) if gelu else y
+    multiply = torch.ops.mkldnn._linear_pointwise
+    alone = gelu and len(weight.parts) == 1
+    attribute, algorithm = ("gelu", "none") if alone else ("none", "")
+    first, *rest = x.split(weight.width, dim=-1)
+    y = multiply(first, weight.parts[0], bias, attribute, [], algorithm)
+    for part, matrix in zip(rest, weight.parts[1:], strict=True):
+        y = multiply.binary(part, y, matrix, None, "add")
+    return F.gelu(y) if gelu and not alone else y
 
 
 @dataclass(frozen=True, slots=True)
@@ -53,17 +78,21 @@ class Source:
     def tensor(self, name: str, dtype: torch.dtype | None = None) -> Tensor:
         return self.state[self.prefix + name].to(self.device, dtype or self.dtype)
 
+    def weight(self, name: str) -> Weight:
+        """A matrix for `linear`."""
+        return pack(self.tensor(name))
+
 
 @dataclass(frozen=True, slots=True)
 class Linear:
     """x W^T + b, W [out, in], packed where that pays."""
 
-    weight: Tensor
+    weight: Weight
     bias: Tensor | None
 
     @staticmethod
     def read(source: Source, bias: bool = True) -> "Linear":
-        return Linear(pack(source.tensor("weight")), source.tensor("bias") if bias else None)
+        return Linear(source.weight("weight"), source.tensor("bias") if bias else None)
 
     def __call__(self, x: Tensor, gelu: bool = False) -> Tensor:
         return linear(x, self.weight, self.bias, gelu)

@@ -54,11 +54,14 @@ def list_folder(folder: Path) -> Listing:
     files, folders = [], []
     with os.scandir(folder) as entries:
         for entry in entries:
-            if entry.is_dir():
-                if not entry.is_symlink():
-                    folders.append(entry.name)
-            # a broken link is a recording that fails, not nothing
-            elif entry.is_file() or (entry.is_symlink() and not Path(entry.path).exists()):
+            try:
+                is_folder, is_file = entry.is_dir(), entry.is_file()
+                is_broken = not is_folder and entry.is_symlink() and not Path(entry.path).exists()
+            except OSError:  # a link in a circle, or to where we may not look
+                is_folder, is_file, is_broken = False, False, True
+            if is_folder and not entry.is_symlink():
+                folders.append(entry.name)
+            elif is_file or is_broken:  # the latter is a recording that fails, not nothing
                 files.append(entry.name)
     return Listing(sorted(files), sorted(folders))
 

@@ -34,6 +34,14 @@ def output_paths(recording: InputFile, formats: Sequence[str]) -> list[Path]:
     return [recording.output.with_name(f"{recording.output.name}.{form}") for form in formats]
 
 
+def outputs_exist(recording: InputFile, formats: Sequence[str]) -> bool:
+    """Whether every one of them is there."""
+    try:
+        return all(path.exists() for path in output_paths(recording, formats))
+    except OSError:  # where we may not look, writing will say what is wrong
+        return False
+
+
 def write_outputs(
     transcript: Transcript,
     recording: InputFile,
@@ -48,7 +56,7 @@ def write_outputs(
     for form, target in zip(formats, targets, strict=True):
         try:
             target.parent.mkdir(parents=True, exist_ok=True)
-            if target.resolve() == recording.path.resolve():
+            if os.path.realpath(target) == os.path.realpath(recording.path):
                 raise OutputError(f"{target}: is the input itself; choose another --output_dir")
             temporary = target.with_name(secrets.token_hex(6).join(PART))
             try:

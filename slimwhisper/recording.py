@@ -113,7 +113,7 @@ class Recording:
         self._samples.close()
 
     def _original(self, seconds: float, end: bool = False) -> float:
-        """Seconds of what is heard -> seconds of the recording; `end` of something, or its start."""
+        """Seconds of what is heard -> of the recording; the `end` of something, or its start."""
         if self._excerpts is None:
             return seconds
         position = self._excerpts.original(round(seconds * SAMPLE_RATE), end=end)

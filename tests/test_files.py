@@ -147,8 +147,9 @@ def test_links() -> None:
     Path("in/loop").symlink_to(Path.cwd() / "in", target_is_directory=True)
     Path("in/file.mp3").symlink_to(Path.cwd() / "elsewhere/a.mp3")
     Path("in/broken.mp3").symlink_to("nowhere.mp3")  # reported when it is opened
+    Path("in/circle.mp3").symlink_to("circle.mp3")
     os.mkfifo("in/pipe.wav")
-    assert sorted(outputs("in").values()) == ["b", "broken", "file"]
+    assert sorted(outputs("in").values()) == ["b", "broken", "circle", "file"]
 
 
 def test_an_unreadable_folder_is_one_error(monkeypatch: pytest.MonkeyPatch) -> None:

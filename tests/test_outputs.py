@@ -8,7 +8,13 @@ import pytest
 
 from slimwhisper.errors import OptionError, OutputError
 from slimwhisper.files import InputFile
-from slimwhisper.outputs import Sweeper, output_paths, prepare_output_dir, write_outputs
+from slimwhisper.outputs import (
+    Sweeper,
+    output_paths,
+    outputs_exist,
+    prepare_output_dir,
+    write_outputs,
+)
 from slimwhisper.types import Segment, Transcript, Word
 from slimwhisper.writers import FORMATS, check_layout, segment_line
 
@@ -106,6 +112,25 @@ def test_an_output_never_replaces_its_input(tmp_path: Path) -> None:
     with pytest.raises(OutputError, match="is the input itself"):
         write_outputs(TRANSCRIPT, InputFile(source, tmp_path / "in"), ["txt"])
     assert source.read_text() == "audio, it says"
+
+
+def test_an_output_that_is_a_link_in_a_circle_is_replaced(tmp_path: Path) -> None:
+    (tmp_path / "in.txt").symlink_to("in.txt")
+    write_outputs(TRANSCRIPT, InputFile(Path("in.wav"), tmp_path / "in"), ["txt"])
+    assert (tmp_path / "in.txt").read_text(encoding="utf-8") == "hello\nwörld\n"
+
+
+def test_outputs_exist(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    file = InputFile(Path("in.wav"), tmp_path / "in")
+    assert not outputs_exist(file, ["txt", "srt"])
+    write_outputs(TRANSCRIPT, file, ["txt"])
+    assert outputs_exist(file, ["txt"]) and not outputs_exist(file, ["txt", "srt"])
+
+    def closed(_: Path) -> bool:
+        raise PermissionError(13, "Permission denied")
+
+    monkeypatch.setattr(Path, "exists", closed)
+    assert not outputs_exist(file, ["txt"])
 
 
 def test_a_name_too_long_for_its_suffix(tmp_path: Path) -> None:

@@ -14,8 +14,9 @@ from slimwhisper.errors import AudioError
 from slimwhisper.files import InputFile
 from slimwhisper.interrupts import Interrupts, StopNow
 from slimwhisper.journal import Stamp
-from slimwhisper.progress import Current, Tally, clock, shorten, shown
+from slimwhisper.progress import Current, Tally
 from slimwhisper.survey import Survey, header_seconds
+from slimwhisper.text import clock, shorten, shown
 
 
 @pytest.mark.parametrize(

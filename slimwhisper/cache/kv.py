@@ -16,7 +16,7 @@ class HeadAttention:
         assert weights.project is not None and weights.values is not None
         self.weights = weights
         self.key, self.value = weights.project, weights.values
-        self.width = weights.query.shape[0] // weights.heads
+        self.width = weights.width // weights.heads
 
     def split(self, x: Tensor) -> Tensor:
         """[B, T, d] -> [B, h, T, d_k]."""
@@ -36,7 +36,7 @@ class HeadAttention:
 def _allocate(
     count: int, length: int, weights: Folded, device: torch.device, dtype: torch.dtype
 ) -> tuple[Tensor, Tensor]:
-    shape = (count, weights.heads, length, weights.query.shape[0] // weights.heads)
+    shape = (count, weights.heads, length, weights.width // weights.heads)
     return (
         torch.zeros(shape, device=device, dtype=dtype),
         torch.zeros(shape, device=device, dtype=dtype),

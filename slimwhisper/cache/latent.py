@@ -11,7 +11,7 @@ from slimwhisper.cache.base import CrossStore, Rows, SelfLayer, Step
 from slimwhisper.fold import Folded
 from slimwhisper.kernels.heads import head_attention
 from slimwhisper.kernels.latent import latent_attention
-from slimwhisper.layers import linear
+from slimwhisper.layers import Weight, linear
 
 
 class LatentAttention:
@@ -20,7 +20,7 @@ class LatentAttention:
     def __init__(self, weights: Folded) -> None:
         self.weights = weights
         self.heads = weights.heads
-        self.scale = (weights.query.shape[0] // weights.heads) ** -0.5
+        self.scale = (weights.width // weights.heads) ** -0.5
 
     def queries(self, x: Tensor) -> Tensor:
         """[R, T, d] -> [R, T, h, d_k]."""
@@ -78,7 +78,7 @@ class LatentStore(CrossStore):
 
     def __init__(
         self,
-        project: Tensor | None,  # [d, d], [out, in] layout; None keeps the encoder's output itself
+        project: Weight | None,  # [d, d], [out, in] layout; None keeps the encoder's output itself
         shape: tuple[int, int, int],
         device: torch.device,
         dtype: torch.dtype,
@@ -100,7 +100,7 @@ class LatentCross:
         self.store = store
 
     def attend(self, x: Tensor, rows: Rows) -> Tensor:
-        attention, (r, t, d) = self.attention, x.shape
+        attention, (_, t, d) = self.attention, x.shape
         q = attention.queries(x)  # [R, T, h, d_k]
         group = rows.group or 1
         latent = rows.of_slots(self.store.latent)
@@ -130,7 +130,7 @@ class LatentSelf(SelfLayer):
         self, weights: Folded, rows: int, length: int, device: torch.device, dtype: torch.dtype
     ) -> None:
         self.attention = LatentAttention(weights)
-        shape = (rows, length, weights.query.shape[0])
+        shape = (rows, length, weights.width)
         self.latent = torch.zeros(shape, device=device, dtype=dtype)
         super().__init__(self.latent)
 

@@ -66,9 +66,9 @@ class CrossCache:
         takes no memory and tells the bytes.
         """
         self.slots = slots
-        weight = plan.cross[0].query
+        weight = plan.cross[0].query_bias
         device, dtype = device or weight.device, weight.dtype
-        shape = (slots, frames, weight.shape[0])
+        shape = (slots, frames, plan.cross[0].width)
         shared: dict[str, LatentStore] = {}
         self.stores: list[CrossStore] = []
         self.layers: list[CrossLayer] = []
@@ -113,7 +113,7 @@ class SelfCache:
         self, plan: CachePlan, rows: int, length: int, device: torch.device | None = None
     ) -> None:
         """length: n_text_ctx. device: as in `CrossCache`."""
-        weight = plan.own[0].query
+        weight = plan.own[0].query_bias
         device, dtype = device or weight.device, weight.dtype
         self.layers: list[SelfLayer] = []
         for weights in plan.own:

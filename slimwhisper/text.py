@@ -1,0 +1,29 @@
+"""Names and times in messages."""
+
+import unicodedata
+
+WIDTH = 24  # characters of a shortened name
+
+
+def clock(seconds: float) -> str:
+    """`0:07`, `12:30`, `1:02:00`."""
+    whole = int(seconds)
+    hours, minutes = whole // 3600, whole // 60 % 60
+    return f"{hours}:{minutes:02}:{whole % 60:02}" if hours else f"{minutes}:{whole % 60:02}"
+
+
+def shown(text: object) -> str:
+    """On one line: control characters, line ends and bytes that are not UTF-8 as escapes."""
+    return "".join(
+        c.encode("unicode_escape").decode()
+        if unicodedata.category(c) in ("Cc", "Cs", "Zl", "Zp")
+        else c
+        for c in str(text)
+    )
+
+
+def shorten(name: str) -> str:
+    """A long name without its middle; the end tells parts of a series apart."""
+    if len(name) <= WIDTH:
+        return name
+    return f"{name[: WIDTH // 2 - 1]}…{name[-WIDTH // 2 :]}"
