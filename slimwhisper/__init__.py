@@ -26,6 +26,8 @@ __all__ = [
     "AudioError",
     "CacheError",
     "CheckpointError",
+    "DecodingOptions",
+    "DecodingResult",
     "DependencyError",
     "OptionError",
     "Options",
@@ -35,22 +37,33 @@ __all__ = [
     "SlimWhisperError",
     "Transcript",
     "available_models",
+    "decode",
     "load_audio",
     "load_model",
+    "log_mel_spectrogram",
+    "pad_or_trim",
 ]
 
 # What needs torch is imported when it is first asked for, so that the command line starts at once
 # and `slimwhisper doctor` runs where torch does not.
 if TYPE_CHECKING:
+    from whisper import DecodingOptions, DecodingResult, log_mel_spectrogram, pad_or_trim
+
     from slimwhisper.audio import load_audio
     from slimwhisper.checkpoint import available_models
+    from slimwhisper.decoding import decode
     from slimwhisper.transcribe import SlimWhisper, load_model
 else:  # hidden from type checkers, which would take any name for one of the module's
     _HOMES = {
+        "DecodingOptions": "whisper",
+        "DecodingResult": "whisper",
         "SlimWhisper": "slimwhisper.transcribe",
         "available_models": "slimwhisper.checkpoint",
+        "decode": "slimwhisper.decoding",
         "load_audio": "slimwhisper.audio",
         "load_model": "slimwhisper.transcribe",
+        "log_mel_spectrogram": "whisper",
+        "pad_or_trim": "whisper",
     }
 
     def __getattr__(name):

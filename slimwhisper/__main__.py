@@ -1,8 +1,6 @@
-"""`python -m slimwhisper`: the command line."""
+"""`python -m slimwhisper`."""
 
-import sys
-
-from slimwhisper.cli import main
+from slimwhisper.cli import entry
 
 if __name__ == "__main__":
-    sys.exit(main())
+    entry()

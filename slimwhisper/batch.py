@@ -4,7 +4,6 @@ from collections.abc import Callable, Generator, Iterable
 from typing import Any, TypeVar
 
 import torch
-from torch import Tensor
 
 from slimwhisper.engine import Engine
 from slimwhisper.errors import OptionError, SlimWhisperError
@@ -12,7 +11,7 @@ from slimwhisper.lanes import Ticket
 from slimwhisper.loader import WORKERS, Loader
 from slimwhisper.model import Model
 from slimwhisper.recording import Recording
-from slimwhisper.types import Answer, Breadth, Languages, Options, Segment, Transcript, Window
+from slimwhisper.types import Answer, Breadth, Options, Segment, Transcript, Window
 from slimwhisper.vocabulary import get_vocabulary
 
 Source = TypeVar("Source")
@@ -122,13 +121,3 @@ def _as_ours(error: Exception) -> SlimWhisperError:
     wrapped = SlimWhisperError(f"unexpected {type(error).__name__}: {error}")
     wrapped.__cause__ = error
     return wrapped
-
-
-def detect_language(model: Model, mel: Tensor) -> dict[str, float]:
-    """Every language's probability for a window [n_mels, 3000]."""
-    vocabulary = get_vocabulary(model.dims)
-    engine = Engine(model, vocabulary, 1)
-    engine.submit(None, Window(mel, (vocabulary.sot,), 0, rules=None))
-    ((_, answer),) = engine.step()
-    assert isinstance(answer, Languages)
-    return answer.probs

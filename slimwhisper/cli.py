@@ -1,6 +1,7 @@
 """The command line: parser -> `Options` -> one library call."""
 
 import argparse
+import os
 import sys
 from collections.abc import Sequence
 from importlib.metadata import version
@@ -81,5 +82,11 @@ def main(argv: Sequence[str] | None = None) -> int:
     raise AssertionError(arguments.command)
 
 
-if __name__ == "__main__":
-    sys.exit(main())
+def entry() -> NoReturn:
+    """What the `slimwhisper` command runs."""
+    status = main()
+    if status > 128:  # threads may be decoding long files; nobody waits for what they load
+        sys.stdout.flush()
+        sys.stderr.flush()
+        os._exit(status)
+    sys.exit(status)

@@ -1,9 +1,10 @@
 """Recordings decoded ahead, in worker threads, no further ahead than asked."""
 
 import os
-from collections import deque
-from collections.abc import Callable, Iterable, Iterator
-from concurrent.futures import FIRST_COMPLETED, Future, ThreadPoolExecutor, wait
+import threading
+from collections.abc import Callable, Iterable
+from concurrent.futures import Future, ThreadPoolExecutor
+from queue import Empty, SimpleQueue
 from typing import Any, Generic, TypeVar
 
 from slimwhisper.errors import SlimWhisperError
@@ -15,58 +16,89 @@ Loaded = TypeVar("Loaded")
 WORKERS = min(8, max(1, (os.cpu_count() or 2) // 2))
 
 
+class _End:
+    """Follows the last source."""
+
+    def __init__(self, error: BaseException | None) -> None:
+        self.error = error  # that ended them
+
+
 class Loader(Generic[Source, Loaded]):
     """Runs `load` on sources in other threads; hands out the results in the sources' order.
 
-    At most `ahead` are taken from `sources`, by the caller's thread alone, before the first of them
-    is handed out: that bounds memory and open files.
+    One thread takes the sources, so a slow list of them holds nobody up. At most `ahead` are taken
+    before the first of them is handed out: that bounds memory and open files.
     """
 
     def __init__(
         self, sources: Iterable[Source], load: Callable[[Source], Loaded], ahead: int
     ) -> None:
-        self._sources: Iterator[Source] = iter(sources)
-        self._load, self._ahead = load, ahead
+        self.exhausted = False  # nothing is left to hand out; known once `next` has given None
+        self._load = load
+        self._room = threading.Semaphore(ahead)
         self._pool = ThreadPoolExecutor(WORKERS, "slimwhisper-load", initializer=use_one_thread)
-        self._queue: deque[tuple[Source, Future[Loaded]]] = deque()
-        self._more = True
+        self._queue: SimpleQueue[tuple[Source, Future[Loaded]] | _End] = SimpleQueue()
+        self._head: tuple[Source, Future[Loaded]] | None = None
+        self._closed = False
+        # a daemon: it may wait for a list that nobody ends
+        threading.Thread(target=self._take, args=(sources,), daemon=True).start()
 
-    @property
-    def exhausted(self) -> bool:
-        """Nothing is left to hand out."""
-        self._fill()
-        return not self._queue
+    def _take(self, sources: Iterable[Source]) -> None:
+        error: BaseException | None = None
+        try:
+            iterator = iter(sources)
+            while not self._closed:
+                self._room.acquire()
+                if self._closed:
+                    return
+                source = next(iterator)
+                self._queue.put((source, self._pool.submit(self._load, source)))
+        except StopIteration:
+            pass
+        except BaseException as problem:
+            error = problem
+        self._queue.put(_End(error))
 
     def next(self, block: bool) -> tuple[Source, Loaded | SlimWhisperError] | None:
         """The next source and what became of it; None where it is not ready and `block` is not set,
-        or where nothing is left.
+        or where nothing is left. Raises what the sources' iterator raised.
         """
-        self._fill()
-        if not self._queue or not (block or self._queue[0][1].done()):
+        if self._head is None and not self.exhausted:
+            try:
+                found = self._queue.get(block)
+            except Empty:
+                return None
+            if isinstance(found, _End):
+                self.exhausted = True
+                if found.error is not None:
+                    raise found.error
+                return None
+            self._head = found
+        if self._head is None or not (block or self._head[1].done()):
             return None
-        source, future = self._queue[0]
-        wait((future,), return_when=FIRST_COMPLETED)
-        self._queue.popleft()
-        self._fill()
-        return source, _outcome(future)
+        source, future = self._head
+        outcome = _outcome(future)
+        self._head = None
+        self._room.release()
+        return source, outcome
 
     def close(self, discard: Callable[[Loaded], Any]) -> None:
-        """Stop; what is loaded and was not handed out is given to `discard`."""
-        self._more = False
-        self._pool.shutdown(wait=True, cancel_futures=True)
-        for _, future in self._queue:
+        """Stop; what is loaded, or still loading, and was not handed out is given to `discard`."""
+        self._closed = True
+        self._room.release()
+        self._pool.shutdown(wait=False, cancel_futures=True)
+        pending = [] if self._head is None else [self._head]
+        while not self._queue.empty():
+            found = self._queue.get()
+            if not isinstance(found, _End):
+                pending.append(found)
+
+        def drop(future: "Future[Loaded]") -> None:
             if not future.cancelled() and future.exception() is None:
                 discard(future.result())
-        self._queue.clear()
 
-    def _fill(self) -> None:
-        while self._more and len(self._queue) < self._ahead:
-            try:
-                source = next(self._sources)
-            except StopIteration:
-                self._more = False
-                return
-            self._queue.append((source, self._pool.submit(self._load, source)))
+        for _, future in pending:
+            future.add_done_callback(drop)
 
 
 def _outcome(future: "Future[Loaded]") -> Loaded | SlimWhisperError:

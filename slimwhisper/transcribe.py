@@ -4,22 +4,27 @@ import logging
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import closing
 from os import PathLike
-from typing import Any, TypeVar
+from typing import TYPE_CHECKING, Any, TypeVar, overload
 
 import torch
 from torch import Tensor
 from tqdm import tqdm
 
 from slimwhisper.audio import AudioSource, as_waveform, load_samples
-from slimwhisper.batch import detect_language, transcribe_all
+from slimwhisper.batch import transcribe_all
 from slimwhisper.cache.plan import choose_forms
 from slimwhisper.checkpoint import load_checkpoint
+from slimwhisper.decoding import as_windows, decode, language_probs
 from slimwhisper.errors import OptionError, SlimWhisperError
 from slimwhisper.mel import first_window
 from slimwhisper.model import Model
 from slimwhisper.options import make_options
 from slimwhisper.recording import Recording
-from slimwhisper.types import SAMPLE_RATE, Segment, Transcript
+from slimwhisper.types import SAMPLE_RATE, WINDOW_FRAMES, Segment, Transcript
+from slimwhisper.writers import segment_line
+
+if TYPE_CHECKING:
+    from whisper import DecodingOptions, DecodingResult
 
 logger = logging.getLogger("slimwhisper")
 
@@ -151,20 +156,31 @@ class SlimWhisper(Model):
             raise OptionError(f"batch_size {asked!r} is not a positive number")
         return asked
 
-    def detect_language(self, audio: AudioSource) -> tuple[str, dict[str, float]]:
-        """The most likely language of the first 30 s, and every language's probability."""
-        if not self.dims.is_multilingual:
-            return "en", {"en": 1.0}
-        probs = detect_language(self, first_window(as_waveform(audio), self.dims.n_mels))
-        return max(probs, key=probs.__getitem__), probs
+    def decode(
+        self, mel: Tensor, options: "DecodingOptions | None" = None, **changes: Any
+    ) -> "DecodingResult | list[DecodingResult]":
+        """Decode one window of 30 s, or several; see `slimwhisper.decode`."""
+        return decode(self, mel, options, **changes)
 
+    @overload
+    def detect_language(self, audio: Tensor) -> tuple[Any, Any]: ...
+    @overload
+    def detect_language(self, audio: AudioSource) -> tuple[str, dict[str, float]]: ...
+    def detect_language(self, audio: AudioSource) -> tuple[Any, Any]:
+        """The most likely language code, and every language's probability.
 
-def segment_line(segment: Segment) -> str:
-    """A segment as `whisper` prints it."""
-    from whisper.utils import format_timestamp
-
-    start, end = format_timestamp(segment.start), format_timestamp(segment.end)
-    return f"[{start} --> {end}] {segment.text}"
+        `audio`: a recording, whose first 30 s are heard; or a window's spectrogram, a tensor
+        [n_mels, 3000]; or several, [B, n_mels, 3000], which give two lists.
+        """
+        window = (self.dims.n_mels, WINDOW_FRAMES)
+        if isinstance(audio, Tensor) and audio.shape[-2:] == window:
+            probs = language_probs(self, as_windows(audio, self.dims))
+            if audio.ndim == 3:
+                return [max(p, key=p.__getitem__) for p in probs], probs
+        else:
+            mel = first_window(as_waveform(audio), self.dims.n_mels)
+            probs = language_probs(self, mel.unsqueeze(0))
+        return max(probs[0], key=probs[0].__getitem__), probs[0]
 
 
 def load_model(

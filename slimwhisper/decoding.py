@@ -1,0 +1,126 @@
+"""`whisper.decode` and `whisper.detect_language` for single windows, on the same engine."""
+
+from collections.abc import Sequence
+from dataclasses import fields, replace
+from typing import TYPE_CHECKING, Any
+
+import torch
+from torch import Tensor
+
+from slimwhisper.batch import make_engine
+from slimwhisper.engine import Engine
+from slimwhisper.errors import OptionError, SlimWhisperError
+from slimwhisper.model import Model
+from slimwhisper.options import make_options
+from slimwhisper.session import compression_ratio
+from slimwhisper.types import (
+    WINDOW_FRAMES,
+    Attempt,
+    Decoded,
+    Dims,
+    Languages,
+    Options,
+    Window,
+)
+from slimwhisper.vocabulary import Prompts, get_tokenizer, get_vocabulary, make_rules
+
+if TYPE_CHECKING:
+    from whisper import DecodingOptions, DecodingResult
+
+
+def language_probs(model: Model, mels: Tensor) -> list[dict[str, float]]:
+    """Every language's probability for windows [B, n_mels, 3000]."""
+    if not model.dims.is_multilingual:
+        return [{"en": 1.0} for _ in mels]
+    sot = get_vocabulary(model.dims).sot
+    windows = [Window(mel, (sot,), 0, rules=None) for mel in mels]
+    answers = _answers(make_engine(model, Options(), len(windows)), windows)
+    return [a.probs for a in answers if isinstance(a, Languages)]
+
+
+def decode(
+    model: Model, mel: Tensor, options: "DecodingOptions | None" = None, **changes: Any
+) -> "DecodingResult | list[DecodingResult]":
+    """Decode windows of 30 s, as `whisper.decode` does.
+
+    Arguments:
+        mel: [n_mels, 3000] or [B, n_mels, 3000], as `log_mel_spectrogram` and `pad_or_trim` make
+            them; B windows are decoded side by side.
+        options: whisper's; `changes` replace single fields. `fp16` is ignored.
+    Returns:
+        whisper's `DecodingResult`, or a list of B; its `audio_features` are empty.
+    Raises:
+        OptionError.
+    """
+    from whisper import DecodingOptions, DecodingResult
+
+    asked = replace(options or DecodingOptions(), **changes)
+    mels = as_windows(mel, model.dims)
+    probs: Sequence[dict[str, float] | None] = [None] * len(mels)
+    if asked.language is None or asked.task == "lang_id":
+        probs = language_probs(model, mels)
+    detected = [None if p is None else max(p, key=p.__getitem__) for p in probs]
+    languages = [asked.language or code or "en" for code in detected]
+    if asked.task == "lang_id":
+        results = [
+            DecodingResult(audio_features=torch.empty(0), language=language, language_probs=p)
+            for language, p in zip(languages, probs, strict=True)
+        ]
+        return results[0] if mel.ndim == 2 else results
+
+    given = {f.name: getattr(asked, f.name) for f in fields(asked)}
+    prompt = given.pop("prompt")
+    chosen = make_options(model.dims, model.name, **given)
+    engine = make_engine(model, chosen, len(mels))
+    windows, tokenizers = [], []
+    for number, (window, language) in enumerate(zip(mels, languages, strict=True)):
+        tokenizer = get_tokenizer(model.dims, language, chosen.task)
+        prompts = Prompts(tokenizer, model.dims, chosen)
+        text = tokenizer.encode(" " + prompt.strip()) if isinstance(prompt, str) else prompt
+        prompts.add(list(text or ()), keep=True)
+        attempt = Attempt(asked.temperature, (chosen.seed, number))
+        rules = make_rules(model.dims, chosen)
+        windows.append(Window(window, *prompts.of_window(tokenizer), rules, attempt))
+        tokenizers.append(tokenizer)
+    results = []
+    for i, answer in enumerate(_answers(engine, windows)):
+        assert isinstance(answer, Decoded)
+        text = tokenizers[i].decode(list(answer.tokens)).strip()
+        results.append(
+            DecodingResult(
+                audio_features=torch.empty(0),
+                language=languages[i],
+                language_probs=probs[i],
+                tokens=list(answer.tokens),
+                text=text,
+                avg_logprob=answer.avg_logprob,
+                no_speech_prob=answer.no_speech_prob,
+                temperature=answer.temperature,
+                compression_ratio=compression_ratio(text),
+            )
+        )
+    return results[0] if mel.ndim == 2 else results
+
+
+def as_windows(mel: Tensor, dims: Dims) -> Tensor:
+    """[n_mels, 3000] or [B, n_mels, 3000] -> the latter. Raises OptionError."""
+    if mel.ndim not in (2, 3) or mel.shape[-2:] != (dims.n_mels, WINDOW_FRAMES) or not len(mel):
+        raise OptionError(
+            f"mel of shape {list(mel.shape)}: give [{dims.n_mels}, {WINDOW_FRAMES}], or several, "
+            "from log_mel_spectrogram and pad_or_trim"
+        )
+    return (mel if mel.ndim == 3 else mel.unsqueeze(0)).float()
+
+
+def _answers(engine: Engine, windows: Sequence[Window]) -> list[Decoded | Languages]:
+    """One answer to every window, in their order."""
+    found: dict[int, Any] = {}
+    for i, window in enumerate(windows):
+        engine.submit(i, window)
+    while not engine.idle:
+        for ticket, answer in engine.step():
+            found[ticket.tag] = answer
+            engine.reply(ticket, None)
+    if len(found) != len(windows):
+        raise SlimWhisperError("the engine lost a window")
+    return [found[i] for i in range(len(windows))]
