@@ -1,7 +1,7 @@
 """What encoder and decoder share: linear maps, layer norms, MLPs, rounded once to a dtype."""
 
 import platform
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 import torch
@@ -48,19 +48,30 @@ def pack(weight: Tensor) -> Weight:
     return Packed(parts, (weight.shape[0], weight.shape[1]))
 
 
-def linear(x: Tensor, weight: Weight, bias: Tensor | None = None, gelu: bool = False) -> Tensor:
-    """x W^T + b, then GELU where asked: x [..., in]."""
+def linear(
+    x: Tensor,
+    weight: Weight,
+    bias: Tensor | None = None,
+    gelu: bool = False,
+    onto: Tensor | None = None,
+) -> Tensor:
+    """x W^T + b, added to `onto`, then GELU where asked: x [..., in] -> [..., out]."""
     if isinstance(weight, Tensor):
         y = F.linear(x, weight, bias)
+        y = y if onto is None else y + onto
         return F.gelu(y) if gelu else y
     multiply = torch.ops.mkldnn._linear_pointwise
-    alone = gelu and len(weight.parts) == 1
-    attribute, algorithm = ("gelu", "none") if alone else ("none", "")
-    first, *rest = x.split(weight.width, dim=-1)
-    y = multiply(first, weight.parts[0], bias, attribute, [], algorithm)
-    for part, matrix in zip(rest, weight.parts[1:], strict=True):
-        y = multiply.binary(part, y, matrix, None, "add")
-    return F.gelu(y) if gelu and not alone else y
+    fused = gelu and onto is None and len(weight.parts) == 1
+    total = onto
+    for part, matrix in zip(x.split(weight.width, dim=-1), weight.parts, strict=True):
+        if total is None:
+            attribute, algorithm = ("gelu", "none") if fused else ("none", "")
+            total = multiply(part, matrix, bias, attribute, [], algorithm)
+        else:
+            once = bias if total is onto else None
+            total = multiply.binary(part, total, matrix, once, "add")
+    assert total is not None
+    return F.gelu(total) if gelu and not fused else total
 
 
 @dataclass(frozen=True, slots=True)
@@ -117,19 +128,34 @@ class LayerNorm:
 
 @dataclass(frozen=True, slots=True)
 class MLP:
-    """Pre-norm feed-forward block, d -> 4 d -> d."""
+    """Pre-norm feed-forward block, d -> 4 d -> d; packed weights go some hidden values at a time,
+    which then stay in a CPU's caches.
+    """
 
     norm: LayerNorm
-    up: Linear
-    down: Linear
+    parts: Sequence[tuple[Linear, Weight]]  # (up, down) for some of the hidden values
+    down_bias: Tensor
 
     @staticmethod
     def read(source: Source) -> "MLP":
-        return MLP(
-            LayerNorm.read(source / "mlp_ln"),
-            Linear.read(source / "mlp" / "0"),
-            Linear.read(source / "mlp" / "2"),
-        )
+        up, down = source / "mlp" / "0", source / "mlp" / "2"
+        weights = up.tensor("weight"), up.tensor("bias"), down.tensor("weight")
+        whole = pack(weights[2])
+        parts = [(Linear(pack(weights[0]), weights[1]), whole)]
+        if isinstance(whole, Packed):
+            pieces = zip(
+                weights[0].split(whole.width),
+                weights[1].split(whole.width),
+                weights[2].split(whole.width, dim=1),
+                strict=True,
+            )
+            parts = [(Linear(pack(u), b.contiguous()), pack(d)) for u, b, d in pieces]
+        return MLP(LayerNorm.read(source / "mlp_ln"), parts, down.tensor("bias"))
 
     def __call__(self, x: Tensor) -> Tensor:
-        return self.down(self.up(self.norm(x), gelu=True))
+        normed, y = self.norm(x), None
+        for up, down in self.parts:
+            bias = self.down_bias if y is None else None
+            y = linear(up(normed, gelu=True), down, bias, onto=y)
+        assert y is not None
+        return y
