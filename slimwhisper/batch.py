@@ -55,16 +55,21 @@ def transcribe_all(
     """
     engine = make_engine(model, options, slots)
     loader = Loader(sources, load, ahead=WORKERS + 1)
-    running: set[Recording] = set()
+    running: dict[Recording, Source] = {}
 
-    def admit(source: Source, recording: Recording) -> None:
-        for session in recording.ready():
-            request = session.next_request()
-            if isinstance(request, Window):
-                engine.submit((source, recording, session), request)
+    def start_session() -> bool:
+        """Submit one more session of a running recording, if there is one."""
+        for recording, source in running.items():
+            session = None if recording.failed else recording.next_session()
+            if session is not None:
+                request = session.next_request()
+                if isinstance(request, Window):
+                    engine.submit((source, recording, session), request)
+                return True
+        return False
 
     def finish(recording: Recording) -> None:
-        running.discard(recording)
+        running.pop(recording, None)
         recording.close()
 
     def take(ticket: Ticket, answer: Answer) -> Outcome | None:
@@ -76,7 +81,6 @@ def transcribe_all(
         try:
             session.accept(answer)
             engine.reply(ticket, session.next_request())
-            admit(source, recording)
         except Exception as error:
             recording.failed = True
             engine.reply(ticket, None)
@@ -87,8 +91,10 @@ def transcribe_all(
         return recording.transcript() if recording.done else None
 
     try:
-        while not (engine.idle and loader.exhausted):
+        while running or not loader.exhausted:
             while engine.room > 0:
+                if start_session():
+                    continue
                 found = loader.next(block=engine.idle)
                 if found is None:
                     break
@@ -96,10 +102,9 @@ def transcribe_all(
                 if isinstance(loaded, SlimWhisperError):
                     yield source, loaded
                     continue
-                running.add(loaded)
                 if on_duration is not None:
                     on_duration(source, loaded.seconds)
-                admit(source, loaded)
+                running[loaded] = source
                 if loaded.done:  # shorter than one mel frame
                     yield source, loaded.transcript()
                     finish(loaded)

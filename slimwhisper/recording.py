@@ -1,5 +1,6 @@
 """One recording as its sessions hear it: whole, without its silences, or in pieces side by side."""
 
+from collections import deque
 from collections.abc import Iterable, Sequence
 from dataclasses import replace
 
@@ -37,7 +38,7 @@ class Recording:
         self.seconds = len(samples) / SAMPLE_RATE
         self.failed = False  # and its sessions are to be given up
         self._excerpts: Excerpts | None = None  # what is heard instead of all samples
-        self._waiting: list[Region] = []  # pieces, in mel frames, for sessions still to come
+        self._waiting: deque[Region] = deque()  # pieces, in mel frames, of sessions to come
         self._reported: list[Segment] = []
         self._complete, self._partly = 0, 0  # sessions reported; segments of the next one
         clips: list[Region] | None = None
@@ -47,8 +48,8 @@ class Recording:
             regions = _overlaps(speech_regions(samples), wanted)
             if options.parallel:
                 merged = merge_regions(regions, PAUSE, WINDOW_FRAMES * HOP_SAMPLES)
-                self._waiting = [(a // HOP_SAMPLES, -(-b // HOP_SAMPLES)) for a, b in merged]
-                clips, self._waiting = self._waiting[:1], self._waiting[1:]
+                pieces = [(a // HOP_SAMPLES, -(-b // HOP_SAMPLES)) for a, b in merged]
+                clips, self._waiting = pieces[:1], deque(pieces[1:])
                 self._options = replace(options, condition_on_previous_text=False)
             elif sum(b - a for a, b in regions) >= HOP_SAMPLES:
                 self._excerpts = Excerpts(samples, regions)
@@ -58,19 +59,20 @@ class Recording:
         heard = samples if self._excerpts is None else self._excerpts
         self._mel = Spectrogram(heard, dims.n_mels)
         self.sessions = [Session(self._mel, dims, self._options, clips)]
-        self._fresh = list(self.sessions)
+        self._handed_out = 0
 
-    def ready(self) -> list[Session]:
-        """Sessions that nobody has asked for a request yet; call again after every answer."""
+    def next_session(self) -> Session | None:
+        """Another session that can begin; None where there is none, or not before the first one
+        knows the language. Made when it is asked for: each holds a window's spectrogram.
+        """
         language = self.sessions[0].language
-        if self._waiting and language is not None:
-            pieces, self._waiting = self._waiting, []
-            self._fresh += [
-                Session(self._mel, self._dims, self._options, [piece], language) for piece in pieces
-            ]
-            self.sessions += [s for s in self._fresh if s not in self.sessions]
-        fresh, self._fresh = self._fresh, []
-        return fresh
+        if self._handed_out and self._waiting and language is not None:
+            piece = [self._waiting.popleft()]
+            self.sessions.append(Session(self._mel, self._dims, self._options, piece, language))
+        if self._handed_out == len(self.sessions):
+            return None
+        self._handed_out += 1
+        return self.sessions[-1]
 
     @property
     def done(self) -> bool:
@@ -93,7 +95,7 @@ class Recording:
             session = self.sessions[self._complete]
             fresh += session.segments[self._partly :]
             self._partly = len(session.segments)
-            if session.next_request() is not None or self._waiting:
+            if session.next_request() is not None:
                 break
             self._complete, self._partly = self._complete + 1, 0
         number = len(self._reported)
