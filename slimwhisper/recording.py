@@ -45,7 +45,9 @@ class Recording:
         if options.parallel or options.vad_filter:
             frames = clips_of(options, len(samples) // HOP_SAMPLES)
             wanted = [(a * HOP_SAMPLES, b * HOP_SAMPLES) for a, b in frames]
-            regions = _overlaps(speech_regions(samples), wanted)
+            # pieces are cut at short pauses, and joined again up to 30 s
+            finer = {"min_silence_ms": 300, "pad_ms": 200} if options.parallel else {}
+            regions = _overlaps(speech_regions(samples, **finer), wanted)
             if options.parallel:
                 merged = merge_regions(regions, PAUSE, WINDOW_FRAMES * HOP_SAMPLES)
                 pieces = [(a // HOP_SAMPLES, -(-b // HOP_SAMPLES)) for a, b in merged]

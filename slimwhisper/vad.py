@@ -1,6 +1,5 @@
 """Where a recording has speech: silero-vad's network over frames of 32 ms, a block at a time."""
 
-import threading
 from array import array
 from collections.abc import Callable, Iterable
 from concurrent.futures import ThreadPoolExecutor
@@ -12,6 +11,7 @@ from numpy.typing import NDArray
 from torch import nn
 
 from slimwhisper.errors import DependencyError
+from slimwhisper.threads import one_thread
 from slimwhisper.types import SAMPLE_RATE
 
 Region = tuple[int, int]  # samples [start, stop)
@@ -19,8 +19,6 @@ Region = tuple[int, int]  # samples [start, stop)
 _FRAME = 512  # samples that get one probability
 _CONTEXT = 64  # samples before a frame that it sees too
 _BLOCK_FRAMES = 938  # 30 s
-
-_SETTING_THREADS = threading.Lock()
 
 
 class Readable(Protocol):
@@ -85,22 +83,15 @@ def _load_package() -> tuple[Callable[..., list[dict[str, int]]], Any]:
     """silero-vad's function from probabilities to regions, and its TorchScript model.
 
     From here on torch uses one thread in the calling thread: with more, the network's small steps
-    take up to a thousand times longer on a busy machine. Other threads keep their number.
+    take up to a thousand times longer on a busy machine.
     """
-    with _SETTING_THREADS:
-        usual = torch.get_num_threads()
+    with one_thread():
         try:
-            import silero_vad  # which sets one thread as well
+            import silero_vad  # which sets one thread for everybody
         except ImportError as error:
             raise DependencyError(
                 f"finding speech needs the package silero-vad ({error}): pip install silero-vad"
             ) from None
-        finally:
-            torch.set_num_threads(1)
-            # That was for this thread, and for all that start later: another one takes it back.
-            restore = threading.Thread(target=torch.set_num_threads, args=(usual,))
-            restore.start()
-            restore.join()
     return silero_vad.get_speech_timestamps_from_probs, silero_vad.load_silero_vad()
 
 
