@@ -7,6 +7,7 @@ from collections.abc import Sequence
 from importlib.metadata import version
 from typing import NoReturn
 
+from slimwhisper.bench_flags import add_bench
 from slimwhisper.errors import OptionError, SlimWhisperError
 from slimwhisper.flags import DTYPES, MODEL, add_model_flags, add_transcribe
 from slimwhisper.text import shown
@@ -37,6 +38,8 @@ def build_parser() -> argparse.ArgumentParser:
     p.add_argument("--dtype", choices=DTYPES, default="float16", help="of the caches [float16]")
     p.add_argument("--json", action="store_true", help="for machines")
 
+    add_bench(commands)
+
     p = commands.add_parser("doctor", help="what is installed, what works, what to do")
     p.add_argument("--json", action="store_true", help="for machines")
     return parser
@@ -63,6 +66,10 @@ def main(argv: Sequence[str] | None = None) -> int:
                 from slimwhisper.report_table import run_report
 
                 return run_report(arguments)
+            case "bench":
+                from slimwhisper.benchmark import run_bench
+
+                return run_bench(arguments)
             case "doctor":
                 from slimwhisper.doctor import run_doctor
 

@@ -22,6 +22,7 @@ from slimwhisper.cache.base import Rows
 from slimwhisper.cache.plan import DecoderCache
 from slimwhisper.decoder import Watch
 from slimwhisper.lanes import Lane, Ticket
+from slimwhisper.layers import at_least_float32
 from slimwhisper.model import Model
 from slimwhisper.types import (
     Align,
@@ -274,7 +275,8 @@ class Engine:
         watch = Watch(self.model.alignment_heads)
         cache = DecoderCache(self.cross, self.first.cache.own)
         hidden = decoder.prefill(padded, rows, cache, watch)
-        scores = torch.cat(watch.scores, dim=1).float()  # [R, heads, T, p]
+        scores = torch.cat(watch.scores, dim=1)  # [R, heads, T, p]
+        scores = scores.to(at_least_float32(self.model.dtype))
         answers: list[tuple[Ticket, Answer]] = []
         for i, (ticket, align) in enumerate(asked):
             begin = len(align.before) - 1

@@ -83,7 +83,8 @@ def test_model_is_fetched_at_one_revision(
     assert_equal(load_checkpoint(REPOSITORY).state, state)
     hub.requests.clear()
     assert_equal(load_checkpoint(REPOSITORY).state, state)
-    assert [Path(r).name for r in hub.requests] == ["config.json"], "the rest is in the cache"
+    asked = [Path(r).name for r in hub.requests]
+    assert asked == ["config.json", "generation_config.json"], "the rest is in the cache"
     hub.close()
     assert_equal(load_checkpoint(REPOSITORY).state, state)
     assert_equal(load_checkpoint(REPOSITORY, local_files_only=True).state, state)

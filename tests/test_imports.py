@@ -14,6 +14,9 @@ PUBLIC = [
     "AudioError",
     "CacheError",
     "CheckpointError",
+    "DecodingOptions",
+    "DecodingResult",
+    "DependencyError",
     "OptionError",
     "Options",
     "OutputError",
@@ -22,8 +25,11 @@ PUBLIC = [
     "SlimWhisperError",
     "Transcript",
     "available_models",
+    "decode",
     "load_audio",
     "load_model",
+    "log_mel_spectrogram",
+    "pad_or_trim",
 ]
 
 DOCTOR_WITHOUT = """

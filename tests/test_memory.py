@@ -23,13 +23,14 @@ dims = tiny_dims(width=384, heads=6, text_layers=4, multilingual=False)
 checkpoint = Checkpoint("random", dims, random_state(dims, seed=0))
 model = Model(checkpoint, torch.device("cpu"), torch.float32, (cross, own))
 tokenizer = get_tokenizer(dims)
-rules = make_rules(tokenizer, dims, Options(sample_len=6))
+rules = make_rules(dims, Options(sample_len=6))
 mel = torch.randn(80, 3000, generator=torch.Generator().manual_seed(0))
 engine = Engine(model, get_vocabulary(dims), slots)
 for i in range(slots):
     engine.submit(i, Window(mel, tokenizer.sot_sequence, 0, rules))
 while not engine.idle:
-    engine.step()
+    for ticket, _ in engine.step():
+        engine.reply(ticket, None)
 status = Path("/proc/self/status").read_text()  # ru_maxrss would begin with the parent's peak
 peak = int(re.search(r"VmHWM:\\s+(\\d+) kB", status)[1]) * 1024
 print(json.dumps({"peak": peak, "window": model.bytes_per_window()}))

@@ -1,12 +1,15 @@
 """The vectorised logit rules against openai-whisper's own filters, one row at a time."""
 
+import random
+
+import numpy as np
 import pytest
 import torch
 from checkpoints import tiny_dims
 from whisper.decoding import ApplyTimestampRules, SuppressBlank, SuppressTokens
 
 from slimwhisper.errors import OptionError
-from slimwhisper.rules import TimestampState, apply_timestamp_rules, choose_greedily, suppress
+from slimwhisper.rules import TimestampState, apply_timestamp_rules, sample, suppress
 from slimwhisper.types import Options
 from slimwhisper.vocabulary import (
     get_tokenizer,
@@ -41,30 +44,52 @@ def sampled_sequences() -> list[list[int]]:
     ]
 
 
+def random_sequences(rng: random.Random, count: int) -> list[list[int]]:
+    """Text and stamps in any order, most of them no model's own: the rules must hold all the same.
+
+    Stamps do not decrease; of others whisper only looks at the last.
+    """
+    sequences = []
+    for _ in range(count):
+        sequence: list[int] = []
+        at = 0
+        for _ in range(rng.randint(0, 9)):
+            if rng.random() < 0.5:
+                at = min(1500, at + rng.choice([0, 0, 1, rng.randint(0, 700)]))
+                sequence.append(BEGIN + at)
+            else:
+                sequence.append(rng.randrange(VOCABULARY.eot))
+        sequences.append(sequence)
+    return sequences
+
+
 def state_of(sequences: list[list[int]], limit: int, enabled: list[bool]) -> TimestampState:
     """Rows advanced one token at a time, as the engine does it."""
     state = TimestampState.allocate(len(sequences), torch.device("cpu"))
     for row, sequence in enumerate(sequences):
-        state.start(row, enabled[row], limit)
+        state.start(slice(row, row + 1), enabled[row], limit)
         for token in sequence:
             state.view(slice(row, row + 1)).advance(torch.tensor([token]), BEGIN)
     return state
 
 
-@pytest.mark.parametrize("seed", range(8))
+@pytest.mark.parametrize("seed", range(6))
 @pytest.mark.parametrize("stamp_bonus", [0.0, 4.0, -4.0])
-def test_timestamp_rules_are_whispers(seed: int, stamp_bonus: float) -> None:
+@pytest.mark.parametrize("limit", [50, None])
+def test_timestamp_rules_are_whispers(seed: int, stamp_bonus: float, limit: int | None) -> None:
     generator = torch.Generator().manual_seed(seed)
-    sequences = sampled_sequences()
+    sequences = sampled_sequences() + random_sequences(random.Random(seed), 28)
     logits = torch.randn(len(sequences), VOCABULARY.size, generator=generator) * 3
     logits[:, BEGIN:] += stamp_bonus
     expected = logits.clone()
     begin = 3
-    reference = ApplyTimestampRules(TOKENIZER, begin, max_initial_timestamp_index=50)
+    reference = ApplyTimestampRules(TOKENIZER, begin, max_initial_timestamp_index=limit)
     for row, sequence in enumerate(sequences):
         tokens = torch.tensor([[TOKENIZER.sot] * begin + sequence])
         reference.apply(expected[row : row + 1], tokens)
-    apply_timestamp_rules(logits, state_of(sequences, 50, [True] * len(sequences)), VOCABULARY)
+    latest = VOCABULARY.size if limit is None else limit
+    state = state_of(sequences, latest, [True] * len(sequences))
+    apply_timestamp_rules(logits, state, VOCABULARY)
     assert torch.equal(logits, expected)
     assert torch.isneginf(expected).any(dim=1).all()
 
@@ -83,7 +108,7 @@ def test_rows_without_timestamps_are_left_alone() -> None:
 
 @pytest.mark.parametrize("wanted", ["-1", "", None, "5,6", (7, 8), "-1,9"])
 def test_suppressed_tokens_are_whispers(wanted: str | tuple[int, ...] | None) -> None:
-    rules = make_rules(TOKENIZER, DIMS, Options(suppress_tokens=wanted))
+    rules = make_rules(DIMS, Options(suppress_tokens=wanted))
     logits = torch.zeros(1, VOCABULARY.size)
     suppress(logits, rules.suppress)
     expected = torch.zeros(1, VOCABULARY.size)
@@ -101,21 +126,47 @@ def test_suppressed_tokens_are_whispers(wanted: str | tuple[int, ...] | None) ->
 
 
 def test_blank_is_whispers() -> None:
-    rules = make_rules(TOKENIZER, DIMS, Options())
+    rules = make_rules(DIMS, Options())
     logits, expected = torch.zeros(1, VOCABULARY.size), torch.zeros(1, VOCABULARY.size)
     suppress(logits, rules.suppress_first)
     SuppressBlank(TOKENIZER, 0).apply(expected, torch.zeros(1, 0))
     assert torch.equal(logits, expected)
-    assert not make_rules(TOKENIZER, DIMS, Options(suppress_blank=False)).suppress_first.any()
+    assert not make_rules(DIMS, Options(suppress_blank=False)).suppress_first.any()
 
 
-def test_greedy_choice_and_its_probability() -> None:
-    logits = torch.randn(5, 100, generator=torch.Generator().manual_seed(0), dtype=torch.float64)
-    logits[2, :50] = float("-inf")
-    tokens, logprobs = choose_greedily(logits)
-    expected = logits.log_softmax(dim=-1).max(dim=-1)
-    assert torch.equal(tokens, expected.indices)
-    torch.testing.assert_close(logprobs, expected.values)
+def test_samples_follow_the_distribution() -> None:
+    """Chi-square of 40,000 draws, with the seed given: 13 degrees of freedom, 1 in 1000 above."""
+    logits = torch.randn(16, generator=torch.Generator().manual_seed(3), dtype=torch.float32)
+    logits[[4, 9]] = float("-inf")
+    draws = 40_000
+    uniform = torch.from_numpy(np.random.default_rng(0).random(draws, dtype=np.float32))
+    for temperature in (0.2, 1.0):
+        heat = torch.full((draws,), temperature)
+        tokens = sample(logits.expand(draws, -1), heat, uniform)
+        counts = tokens.bincount(minlength=16).double()
+        expected = (logits.double() / temperature).softmax(dim=-1) * draws
+        assert not counts[[4, 9]].any()
+        usual = expected > 5
+        assert counts[~usual].sum() < 30
+        chi_square = ((counts - expected)[usual] ** 2 / expected[usual]).sum()
+        assert chi_square < 34.5
+
+
+def test_a_sample_depends_on_its_own_row_alone() -> None:
+    generator = torch.Generator().manual_seed(0)
+    logits = torch.randn(50, 300, generator=generator)
+    heat = 0.2 + torch.rand(50, generator=generator)
+    uniform = torch.rand(50, generator=generator)
+    together = sample(logits, heat, uniform)
+    alone = [sample(logits[i : i + 1], heat[i : i + 1], uniform[i : i + 1]) for i in range(50)]
+    assert torch.equal(together, torch.cat(alone))
+    assert together.unique().numel() > 25
+
+
+def test_the_ends_of_the_range_are_tokens_that_may_be_said() -> None:
+    logits = torch.tensor([[float("-inf"), 1.0, float("-inf"), 2.0, float("-inf")]]).repeat(2, 1)
+    uniform = torch.tensor([0.0, float(np.nextafter(np.float32(1), np.float32(0)))])
+    assert sample(logits, torch.ones(2), uniform).tolist() == [1, 3]
 
 
 @pytest.mark.parametrize("wanted", ["a,b", "999999", "-2", (60_000,)])

@@ -1,0 +1,114 @@
+"""Every wrong option is refused with its name, its value and what would work."""
+
+from dataclasses import fields
+from typing import Any
+
+import pytest
+from checkpoints import tiny_dims
+
+from slimwhisper.errors import OptionError
+from slimwhisper.options import IGNORED, make_options
+from slimwhisper.types import Dims, Options
+
+ENGLISH, MULTILINGUAL = tiny_dims(multilingual=False), tiny_dims()
+TURBO = Dims(128, 1500, 1280, 20, 32, 51_866, 448, 1280, 20, 4)
+
+
+def refusal(dims: Dims, **values: Any) -> str:
+    with pytest.raises(OptionError) as caught:
+        make_options(dims, "small-model", **values)
+    message = str(caught.value)
+    assert "\n" not in message
+    assert len(message) < 700
+    return message
+
+
+@pytest.mark.parametrize(
+    ("values", "value", "remedy"),
+    [
+        ({"temperature": -0.1}, "-0.1", "from 0 (greedy) up"),
+        ({"temperature": (0.0, 11)}, "(0.0, 11)", "from 0 (greedy) up"),
+        ({"temperature": ()}, "()", "give one number, or several"),
+        ({"temperature": float("nan")}, "nan", "from 0 (greedy) up"),
+        ({"beam_size": 0}, "0", "from 1 to 100"),
+        ({"beam_size": 101}, "101", "from 1 to 100"),
+        ({"beam_size": 2.5}, "2.5", "whole number"),
+        ({"best_of": 0}, "0", "from 1 to 100"),
+        ({"best_of": "3"}, "'3'", "whole number"),
+        ({"patience": 2.0}, "beam", "give beam_size with it"),
+        ({"patience": 0.1, "beam_size": 3}, "0.1", "give 1.0"),
+        ({"length_penalty": 1.5}, "1.5", "between 0 and 1"),
+        ({"length_penalty": -0.5}, "-0.5", "between 0 and 1"),
+        ({"seed": -1}, "-1", "whole number from 0 up"),
+        ({"seed": 0.5}, "0.5", "whole number from 0 up"),
+        ({"clip_timestamps": "0,x"}, "'0,x'", "such as '0,12.5,60'"),
+        ({"clip_timestamps": [-1.0]}, "(-1.0,)", "start,end,start,end"),
+        ({"clip_timestamps": [float("inf")]}, "inf", "start,end,start,end"),
+        ({"clip_timestamps": 5}, "5", "start,end,start,end"),
+        ({"hallucination_silence_threshold": 2.0}, "needs", "word_timestamps=True"),
+        ({"parallel": True, "vad_filter": True}, "parallel", "drop vad_filter"),
+        ({"task": "summarize"}, "'summarize'", "'transcribe' nor 'translate'"),
+        ({"language": "xx"}, "'xx'", "use a code such as 'en'"),
+        ({"language": "Germann"}, "'Germann'", "did you mean german"),
+        ({"sample_len": 0}, "0", "between 1 and 224"),
+        ({"sample_len": 225}, "225", "between 1 and 224"),
+    ],
+    ids=lambda v: ",".join(f"{k}={x}" for k, x in v.items()) if isinstance(v, dict) else "",
+)
+def test_what_is_wrong_and_what_would_work(values: dict[str, Any], value: str, remedy: str) -> None:
+    message = refusal(MULTILINGUAL, **values)
+    assert next(iter(values)) in message
+    assert value in message
+    assert remedy in message
+
+
+@pytest.mark.parametrize(
+    ("dims", "values", "reason"),
+    [
+        (ENGLISH, {"language": "de"}, "this model is English-only"),
+        (ENGLISH, {"multilingual": True}, "small-model is English-only"),
+        (ENGLISH, {"task": "translate"}, "small-model is English-only and cannot translate"),
+        (TURBO, {"task": "translate"}, "turbo cannot translate; use large-v3 or medium"),
+        (MULTILINGUAL, {"language": "yue"}, "not in this model"),
+    ],
+)
+def test_what_the_model_cannot(dims: Dims, values: dict[str, Any], reason: str) -> None:
+    assert reason in refusal(dims, **values)
+
+
+def test_a_misspelt_name_is_told_its_neighbour() -> None:
+    assert "did you mean 'beam_size'" in refusal(ENGLISH, beamsize=5)
+    message = refusal(ENGLISH, colour="red")
+    assert "unknown option 'colour'" in message
+    assert all(f.name in message for f in fields(Options))
+
+
+def test_bounds_belong_to_what_is_allowed() -> None:
+    made = make_options(
+        MULTILINGUAL,
+        temperature=[0, 10],
+        beam_size=100,
+        best_of=1,
+        patience=0.01,
+        length_penalty=1,
+        sample_len=224,
+        clip_timestamps="0,1.5,",
+        language="German",
+        task="translate",
+        word_timestamps=True,
+        hallucination_silence_threshold=0.5,
+    )
+    assert made.temperature == (0, 10)
+    assert made.beam_size == 100
+    assert make_options(ENGLISH, length_penalty=0, sample_len=1, language="English").sample_len == 1
+
+
+def test_lists_are_taken_as_tuples_so_that_equal_rules_are_one_object() -> None:
+    made = make_options(ENGLISH, suppress_tokens=[1, 2], clip_timestamps=[0.0, 2.0])
+    assert made == Options(suppress_tokens=(1, 2), clip_timestamps=(0.0, 2.0))
+    assert make_options(ENGLISH, temperature=0.5).temperature == 0.5
+
+
+def test_whisper_s_own_argument_is_taken_and_ignored() -> None:
+    assert IGNORED == ("fp16",)
+    assert make_options(ENGLISH, fp16=True) == make_options(ENGLISH, fp16=False) == Options()
