@@ -29,9 +29,8 @@ def dims_of(layers: int, heads: int) -> Dims:
 
 def as_whisper(dims: Dims, dump: bytes | None) -> dict[int, list[int]]:
     """The heads that openai-whisper's model holds."""
-    small = whisper.model.ModelDimensions(
-        80, 4, dims.n_text_head, 1, 1, 10, 4, dims.n_text_head, dims.n_text_head, dims.n_text_layer
-    )
+    heads, layers = dims.n_text_head, dims.n_text_layer
+    small = whisper.model.ModelDimensions(80, 4, 8, 1, 1, 10, 4, 4 * heads, heads, layers)
     model = whisper.model.Whisper(small)
     if dump is not None:
         model.set_alignment_heads(dump)

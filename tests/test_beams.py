@@ -29,7 +29,8 @@ def logits_after(search: int, text: Sequence[int], ending: float) -> Tensor:
     generator = torch.Generator().manual_seed(seed)
     logits = torch.full((VOCABULARY.size,), -30.0)
     logits[WORDS] = torch.randn(len(WORDS), generator=generator)
-    logits[EOT] += ending
+    # as `suppress_blank` does: by the length of an empty text whisper would divide
+    logits[EOT] = logits[EOT] + ending if text else float("-inf")
     return logits
 
 
@@ -123,9 +124,6 @@ def test_searches_are_whisper_s(
         searches, lengths = list(range(6)), [12, 3, 12, 1, 12, 7]
         found = search_all(model, searches, width, patience, ending, penalty, prompt, lengths)
         for search, length in zip(searches, lengths, strict=True):
-            # without suppress_blank an empty text may be found: whisper divides by its length
-            if penalty is None and ending == 1.0:
-                continue
             reference = Reference(search, width, patience, ending, penalty)
             expected = reference.run(prompt, length)
             assert found[search].tokens == expected.tokens
@@ -145,8 +143,8 @@ def test_the_scripts_are_worth_comparing() -> None:
     prompt = (VOCABULARY.sot,)
 
     def texts(width: int, patience: float) -> list[tuple[int, ...]]:
-        runs = (Reference(s, width, patience, -1.0, None).run(prompt, 12) for s in range(6))
+        runs = (Reference(s, width, patience, 0.0, None).run(prompt, 12) for s in range(12))
         return [r.tokens for r in runs]
 
     assert texts(1, 1.0) != texts(3, 1.0) != texts(3, 2.0)
-    assert {len(t) for t in texts(3, 1.0)} - {12}
+    assert len({len(t) for t in texts(3, 1.0)}) > 3

@@ -15,7 +15,7 @@ import slimwhisper
 # what openai-whisper's README shows, and what its users write
 SCRIPT = """
 model = whisper.load_model(path, device="cpu")
-result = model.transcribe(audio, fp16=False, temperature=0, language="en", word_timestamps=True)
+result = model.transcribe(audio, fp16=False, temperature=0, sample_len=24, word_timestamps=True)
 text, segments, language = result["text"], result["segments"], result["language"]
 words = [(w["word"], w["start"], w["end"]) for s in segments for w in s["words"]]
 
@@ -25,10 +25,10 @@ _, probs = model.detect_language(mel)
 spoken = max(probs, key=probs.get)
 _, several = model.detect_language(torch.stack([mel, mel.flip(1)]))
 
-options = whisper.DecodingOptions(fp16=False, language="de", prompt="well, then")
+options = whisper.DecodingOptions(fp16=False, language="de", prompt="well, then", sample_len=24)
 decoded = whisper.decode(model, mel, options)
 beams = whisper.decode(model, mel, fp16=False, language="en", beam_size=3, sample_len=20)
-pair = model.decode(torch.stack([mel, mel.flip(1)]), whisper.DecodingOptions(fp16=False))
+pair = model.decode(torch.stack([mel, mel.flip(1)]), whisper.DecodingOptions(fp16=False, sample_len=24))
 identified = whisper.decode(model, mel, whisper.DecodingOptions(fp16=False, task="lang_id"))
 """
 

@@ -137,7 +137,8 @@ def test_caches_are_read_in_place(model: Model, monkeypatch: pytest.MonkeyPatch)
         return attend(self, x, rows)
 
     monkeypatch.setattr("slimwhisper.cache.latent.LatentCross.attend", spy)
-    requests = windows(4, sample_len=9, temperatures=(0.0, 0.0, 0.5, 0.5))
+    temperatures = (0.0, 0.0, 0.5, 0.5)
+    requests = [w for w in windows(6, 9, temperatures) if len(w.prompt) > 1]
     decode(model, requests, 2, Breadth(beams=3, samples=2))
     assert set(groups) == {2, 3}
 
