@@ -159,7 +159,9 @@ class Alignment:
 
     text: tuple[int, ...]  # text tokens, as asked
     before: int  # tokens before the text: <|startoftranscript|> ... <|notimestamps|>
-    scores: Tensor  # [alignment heads, before + len(text) + 1, p], at least float32: cross-attention
+    scores: (
+        Tensor  # [alignment heads, before + len(text) + 1, p], at least float32: cross-attention
+    )
     # scores before the softmax, of all tokens in order: `before`, the text, <|endoftext|>
     probs: tuple[float, ...]  # [len(text)] probability of each text token
 

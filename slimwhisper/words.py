@@ -119,7 +119,10 @@ def time_words(alignment: Alignment, tokenizer: "Tokenizer", frames: int) -> "li
     # [1 + len(text), p]: each text token is predicted, and so timed, by the token before it
     match = weights.mean(dim=0)[alignment.before - 1 : -1]
     with _WARPING:
+        threads = torch.get_num_threads()
         rows, positions = dtw(-match)
+        if torch.get_num_threads() != threads:  # numba's own start sets OpenMP's number to all
+            torch.set_num_threads(threads)
     arrives = np.diff(rows, prepend=-1) > 0  # the first position of each row
     times = positions[arrives] * _FRAMES_PER_POSITION / FRAMES_PER_SECOND
     timings, first = [], 0

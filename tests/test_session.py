@@ -3,49 +3,24 @@
 import pytest
 import torch
 from checkpoints import tiny_dims
+from sessions import HELLO, TOKENIZER, WORLD, answer, heard, request, session, stamp
 
 from slimwhisper.errors import SlimWhisperError
-from slimwhisper.session import Session, compression_ratio
-from slimwhisper.types import Decoded, Options, Window
+from slimwhisper.session import clips_of, compression_ratio
+from slimwhisper.types import Align, Alignment, Decoded, Languages, Options, Retry, Window
 from slimwhisper.vocabulary import get_tokenizer
-
-DIMS = tiny_dims(multilingual=False)
-TOKENIZER = get_tokenizer(DIMS)
-BEGIN = TOKENIZER.timestamp_begin
-HELLO, WORLD = TOKENIZER.encode(" hello"), TOKENIZER.encode(" world")
-
-
-def stamp(seconds: float) -> int:
-    return BEGIN + round(seconds / 0.02)
-
-
-def session(seconds: float, **options: object) -> Session:
-    """A recording whose mel frames carry their own number, so that windows show where they lie."""
-    frames = round(seconds * 100)
-    mel = torch.arange(1, frames + 3001, dtype=torch.float32).expand(80, -1)
-    return Session(mel, DIMS, Options(**options))
-
-
-def answer(*tokens: int, **fields: float) -> Decoded:
-    return Decoded(tokens, fields.pop("avg_logprob", -0.5), fields.pop("no_speech_prob", 0.1))
-
-
-def request(state: Session) -> Window:
-    window = state.next_window()
-    assert window is not None
-    return window
 
 
 def test_a_short_recording_is_one_window_padded_with_zeros() -> None:
     state = session(4)
     window = request(state)
-    assert window.mel.shape == (80, 3000)
-    assert window.mel[0, 399] == 400
-    assert (window.mel[:, 400:] == 0).all()
+    assert heard(state).shape == (80, 3000)
+    assert heard(state)[0, 399] == 400
+    assert (heard(state)[:, 400:] == 0).all()
     assert window.prompt == TOKENIZER.sot_sequence
     segments = state.accept(answer(stamp(0), *HELLO, stamp(1.5)))
     assert [(s.start, s.end, s.text) for s in segments] == [(0.0, 1.5, " hello")]
-    assert state.next_window() is None
+    assert state.next_request() is None
     assert state.transcript().as_dict()["text"] == " hello"
     assert state.transcript().language == "en"
 
@@ -55,17 +30,17 @@ def test_the_next_window_starts_at_the_last_pair() -> None:
     request(state)
     new = state.accept(answer(stamp(0), *HELLO, stamp(2), stamp(2), *WORLD, stamp(9), stamp(9)))
     assert [(s.start, s.end) for s in new] == [(0.0, 2.0), (2.0, 9.0)]
-    assert request(state).mel[0, 0] == 901  # frame 900, numbered from 1
+    assert heard(state)[0, 0] == 901  # frame 900, numbered from 1
     new = state.accept(answer(stamp(1), *HELLO, stamp(3), stamp(3), *WORLD))
     assert [(s.id, s.seek, s.start, s.end) for s in new] == [(2, 900, 10.0, 12.0)]
-    assert request(state).mel[0, 0] == 1201
+    assert heard(state)[0, 0] == 1201
 
 
 def test_a_single_stamp_at_the_end_says_that_nothing_follows() -> None:
     state = session(60)
     request(state)
     state.accept(answer(stamp(0), *HELLO, stamp(2), stamp(2), *WORLD, stamp(9)))
-    assert request(state).mel[0, 0] == 3001
+    assert heard(state)[0, 0] == 3001
 
 
 def test_no_pair_is_one_segment_of_the_whole_window() -> None:
@@ -73,44 +48,7 @@ def test_no_pair_is_one_segment_of_the_whole_window() -> None:
     request(state)
     assert [(s.start, s.end) for s in state.accept(answer(*HELLO))] == [(0.0, 30.0)]
     assert [(s.start, s.end) for s in state.accept(answer(*WORLD, stamp(4)))] == [(30.0, 34.0)]
-    assert state.next_window() is None
-
-
-def test_text_conditions_the_next_window() -> None:
-    state = session(100)
-    request(state)
-    first = (stamp(0), *HELLO, stamp(30))
-    state.accept(answer(*first))
-    window = request(state)
-    assert window.prompt == (TOKENIZER.sot_prev, *first, *TOKENIZER.sot_sequence)
-    assert window.sot_index == 1 + len(first)
-    alone = session(100, condition_on_previous_text=False)
-    request(alone)
-    alone.accept(answer(*first))
-    assert request(alone).prompt == TOKENIZER.sot_sequence
-
-
-def test_initial_prompt_first_and_carried() -> None:
-    words = TOKENIZER.encode(" Names: Ada.")
-    state = session(100, initial_prompt="Names: Ada. ")
-    assert request(state).prompt == (TOKENIZER.sot_prev, *words, *TOKENIZER.sot_sequence)
-    carried = session(1000, initial_prompt="Names: Ada.", carry_initial_prompt=True)
-    for _ in range(20):
-        prompt = request(carried).prompt
-        assert prompt[1 : 1 + len(words)] == tuple(words)
-        assert len(prompt) <= 1 + 223 + 1
-        carried.accept(answer(stamp(0), *HELLO * 20, stamp(30)))
-    assert not carried.transcript().text.startswith(" Names")
-
-
-def test_a_long_prompt_keeps_its_end() -> None:
-    state = session(1000)
-    for _ in range(3):
-        request(state)
-        state.accept(answer(stamp(0), *HELLO * 90, *WORLD, stamp(30)))
-    prompt = request(state).prompt
-    assert len(prompt) == 1 + 223 + 1
-    assert prompt[-3:-1] == (*WORLD, stamp(30))
+    assert state.next_request() is None
 
 
 @pytest.mark.parametrize(
@@ -126,7 +64,7 @@ def test_a_long_prompt_keeps_its_end() -> None:
 def test_silence(
     no_speech_prob: float, avg_logprob: float, options: dict[str, object], skipped: bool
 ) -> None:
-    state = session(70, **options)
+    state = session(70, temperature=0.0, **options)
     request(state)
     result = answer(
         stamp(0), *HELLO, stamp(2), no_speech_prob=no_speech_prob, avg_logprob=avg_logprob
@@ -153,16 +91,135 @@ def test_a_window_that_does_not_advance_is_left_behind() -> None:
 
 def test_detection_comes_first_and_sets_the_language() -> None:
     dims = tiny_dims()
-    mel = torch.ones(80, 3400)
-    state = Session(mel, dims, Options())
-    window = request(state)
-    assert window.rules is None
-    assert window.mel.shape == (80, 3000)
-    assert (window.mel == 1).all()  # with the silence that follows, not cut at the end
-    assert state.accept(Decoded(language_probs={"en": 0.2, "de": 0.7, "fr": 0.1})) == []
-    sot = get_tokenizer(dims, "de").sot_sequence
-    assert request(state).prompt == sot
+    state = session(4, dims)
+    assert request(state).rules is None
+    mel = heard(state)
+    assert mel[0, 399] == 400
+    assert (mel[:, 400:] == -1).all()  # with the silence that follows, not cut at the end
+    assert state.accept(Languages({"en": 0.2, "de": 0.7, "fr": 0.1})) == []
+    assert request(state).prompt == get_tokenizer(dims, "de").sot_sequence
+    assert (heard(state)[:, 400:] == 0).all()
     assert state.transcript().language == "de"
+
+
+def test_audio_that_is_in_the_slot_is_not_asked_for_again() -> None:
+    """A first window of 30 s has been heard whole when its language is known."""
+    for seconds, multilingual, again in (
+        (30.0, False, False),
+        (30.0, True, False),
+        (29.9, False, True),
+        (29.9, True, True),
+    ):
+        state = session(seconds, tiny_dims(), multilingual=multilingual)
+        state.accept(Languages({"en": 0.2, "de": 0.7}))
+        assert (request(state).mel is not None) == again
+
+
+def test_every_window_has_its_language() -> None:
+    dims = tiny_dims()
+    state = session(65, dims, multilingual=True)
+    for language, seek in (("de", 0), ("fr", 3000), ("en", 6000)):
+        if seek:
+            assert request(state).rules is None
+            assert heard(state)[0, 0] == seek + 1
+        state.accept(Languages({"ja": 0.01, language: 0.9}))
+        window = request(state)
+        assert window.mel is None
+        assert window.prompt[window.sot_index :] == get_tokenizer(dims, language).sot_sequence
+        state.accept(answer(stamp(0), *HELLO, stamp(4)))
+    assert state.next_request() is None
+    assert state.transcript().language == "de"  # of the first
+
+
+def test_a_given_language_is_not_asked_for() -> None:
+    state = session(4, tiny_dims(), language="German")
+    assert request(state).prompt == get_tokenizer(tiny_dims(), "de").sot_sequence
+
+
+def test_failed_texts_are_tried_again_from_the_same_audio() -> None:
+    state = session(65, temperature=(0.0, 0.4, 1.0), seed=7)
+    first = request(state).attempt
+    seeds = {first.seed}
+    for temperature in (0.4, 1.0):
+        assert state.accept(answer(stamp(0), *HELLO, avg_logprob=-2.0)) == []
+        retry = state.next_request()
+        assert isinstance(retry, Retry)
+        assert retry.attempt.temperature == temperature
+        seeds.add(retry.attempt.seed)
+    assert len(seeds) == 3
+    last = answer(stamp(0), *HELLO, stamp(4), avg_logprob=-2.0, temperature=1.0)
+    (segment,) = state.accept(last)
+    assert segment.temperature == 1.0
+    window = request(state)
+    assert window.attempt.temperature == 0.0
+    assert window.attempt.seed not in seeds
+    assert window.prompt == TOKENIZER.sot_sequence  # text that hot conditions nothing
+
+
+@pytest.mark.parametrize(
+    ("text", "fields", "options", "again"),
+    [
+        (HELLO, {}, {}, False),
+        (HELLO, {"avg_logprob": -1.1}, {}, True),
+        (HELLO, {"avg_logprob": -1.1}, {"logprob_threshold": None}, False),
+        (HELLO * 60, {}, {}, True),
+        (HELLO * 60, {}, {"compression_ratio_threshold": None}, False),
+        (HELLO * 60, {"avg_logprob": -1.1, "no_speech_prob": 0.7}, {}, False),  # silence
+        (HELLO * 60, {"no_speech_prob": 0.7}, {}, True),
+        (HELLO, {"avg_logprob": -9.0}, {"temperature": 0.0}, False),  # nothing else to try
+    ],
+)
+def test_what_counts_as_failed(
+    text: list[int], fields: dict[str, float], options: dict[str, object], again: bool
+) -> None:
+    state = session(65, **options)
+    state.accept(answer(stamp(0), *text, stamp(4), **fields))
+    assert isinstance(state.next_request(), Retry) == again
+
+
+def test_words_are_asked_for_before_the_segments_are_out() -> None:
+    state = session(4, word_timestamps=True)
+    assert state.accept(answer(stamp(0), *HELLO, *WORLD, stamp(1.5))) == []
+    align = state.next_request()
+    assert align == Align((*TOKENIZER.sot_sequence, TOKENIZER.no_timestamps), (*HELLO, *WORLD))
+    scores = -((torch.arange(1500) - 30 * torch.arange(5)[:, None]) ** 2) / 50.0
+    (segment,) = state.accept(Alignment(align.text, 2, scores[None], (0.9, 0.8)))
+    assert segment.words is not None
+    assert [w.word for w in segment.words] == [" hello", " world"]
+    assert [w.probability for w in segment.words] == [0.9, 0.8]
+    assert isinstance(state.next_request(), Window | None)
+
+
+def test_a_text_without_words_needs_no_alignment() -> None:
+    state = session(4, word_timestamps=True)
+    (segment,) = state.accept(answer(stamp(0), stamp(1.5)))
+    assert segment.words == []
+    assert state.next_request() is None
+
+
+@pytest.mark.parametrize(
+    ("given", "expected"),
+    [
+        ("0", [(0, 1000)]),
+        ("", [(0, 1000)]),
+        ((), [(0, 1000)]),
+        ("1,2.5,4", [(100, 250), (400, 1000)]),
+        ((1.0, 2.5, 4.0, 99.0), [(100, 250), (400, 1000)]),
+        ("3,2", [(300, 200)]),
+    ],
+)
+def test_clips(given: str | tuple[float, ...], expected: list[tuple[int, int]]) -> None:
+    assert clips_of(Options(clip_timestamps=given), 1000) == expected
+
+
+def test_clips_are_windows_of_their_own() -> None:
+    state = session(60, clip_timestamps="2,4,3,2,10,50")
+    seen = []
+    while state.next_request() is not None:
+        mel = heard(state)[0]
+        seen.append((int(mel[0]) - 1, int((mel > 0).sum())))
+        state.accept(answer(stamp(0), *HELLO, stamp(1)))
+    assert seen == [(200, 200), (1000, 3000), (4000, 1000)]
 
 
 def test_nan_is_an_error_not_a_transcript() -> None:

@@ -9,7 +9,7 @@ import torch
 import whisper
 from checkpoints import random_state, save_openai, tiny_dims
 from conftest import noise_bursts
-from parity import differences, whisper_transcribe
+from parity import differences, transcribe_each, whisper_transcribe
 from reference import set_spectrum
 
 import slimwhisper
@@ -36,11 +36,33 @@ OPTIONS: list[dict[str, Any]] = [
     {"no_speech_threshold": 0.0, "logprob_threshold": None},
     {"no_speech_threshold": 0.0, "logprob_threshold": -9.0},
     {"sample_len": 20},
+    {"prefix": "So said", "sample_len": 30},
+    {"prefix": "The whole of it,", "initial_prompt": "Well"},
+    {"clip_timestamps": "1,9.5,20,41"},
+    {"clip_timestamps": [30.0, 12.0, 45.5], "condition_on_previous_text": False},
+    {"beam_size": 3, "sample_len": 40},
+    {"beam_size": 5, "patience": 2.0, "length_penalty": 0.5, "sample_len": 25},
+    {"beam_size": 4, "patience": 0.5, "without_timestamps": True, "sample_len": 25},
+    {"beam_size": 2, "prefix": "So", "clip_timestamps": "4,30", "suppress_tokens": None},
+    {"word_timestamps": True, "sample_len": 40},
+    {"word_timestamps": True, "beam_size": 2, "initial_prompt": "Words.", "sample_len": 30},
+    {"word_timestamps": True, "hallucination_silence_threshold": 1.0, "sample_len": 40},
+    {"word_timestamps": True, "prepend_punctuations": "", "append_punctuations": "a!"},
+    # the whole ladder, of which temperature 0 is good enough
+    {
+        "temperature": (0.0, 0.4, 1.0),
+        "compression_ratio_threshold": None,
+        "logprob_threshold": None,
+    },
 ]
 
 
 def named(options: dict[str, Any]) -> str:
     return ",".join(options) or "defaults"
+
+
+def transcribe(model: SlimWhisper, audio: np.ndarray, **options: Any) -> dict[str, Any]:
+    return model.transcribe(audio, **{"temperature": 0, **options})
 
 
 @pytest.fixture(scope="module", params=["multilingual", "english"])
@@ -55,7 +77,7 @@ def test_options_one_by_one(pair: tuple[Any, SlimWhisper], options: dict[str, An
     theirs, ours = pair
     audio = RECORDINGS[3]  # several windows
     expected = whisper_transcribe(theirs, audio, **options)
-    assert not differences(ours.transcribe(audio, **options), expected)
+    assert not differences(transcribe(ours, audio, **options), expected)
 
 
 @pytest.mark.parametrize("task", ["transcribe", "translate"])
@@ -64,7 +86,7 @@ def test_task_and_language(random_paths: dict[str, Path], task: str, language: s
     theirs = whisper.load_model(str(random_paths["multilingual"]), device="cpu")
     ours = slimwhisper.load_model(random_paths["multilingual"], "cpu")
     for audio in RECORDINGS[1:3]:
-        found = ours.transcribe(audio, task=task, language=language)
+        found = transcribe(ours, audio, task=task, language=language)
         code = "ja" if language == "Japanese" else language
         expected = whisper_transcribe(theirs, audio, task=task, language=code)
         assert not differences(found, expected)
@@ -72,7 +94,7 @@ def test_task_and_language(random_paths: dict[str, Path], task: str, language: s
 
 def test_the_texts_are_worth_comparing(pair: tuple[Any, SlimWhisper]) -> None:
     """Random weights speak nonsense, but different nonsense, with segments in it."""
-    results = [pair[1].transcribe(audio) for audio in RECORDINGS]
+    results = [transcribe(pair[1], audio) for audio in RECORDINGS]
     assert len({r["text"] for r in results}) >= 4
     assert max(len(r["segments"]) for r in results) >= 3
 
@@ -83,18 +105,30 @@ def expected(pair: tuple[Any, SlimWhisper]) -> dict[int, dict[str, Any]]:
     return {id(a): whisper_transcribe(pair[0], a) for a in RECORDINGS}
 
 
-@pytest.mark.parametrize("batch_size", [1, 2, 5])
+@pytest.mark.parametrize("batch_size", [1, 3, 64])
 def test_side_by_side_as_alone(
     pair: tuple[Any, SlimWhisper], expected: dict[int, dict[str, Any]], batch_size: int
 ) -> None:
     """Whatever the batch and the order: the same as openai-whisper's, which knows no batch."""
-    order = RECORDINGS if batch_size == 2 else RECORDINGS[::-1]
-    seen = 0
-    for audio, result in pair[1].transcribe_many(order, batch_size=batch_size):
-        assert isinstance(result, slimwhisper.Transcript)
-        assert not differences(result.as_dict(), expected[id(audio)])
-        seen += 1
-    assert seen == len(RECORDINGS)
+    order = list(RECORDINGS)
+    np.random.default_rng(batch_size).shuffle(order)
+    for audio, found in zip(
+        order, transcribe_each(pair[1], order, batch_size=batch_size), strict=True
+    ):
+        assert not differences(found, expected[id(audio)])
+
+
+def test_samples_do_not_depend_on_neighbours(pair: tuple[Any, SlimWhisper]) -> None:
+    """Random weights fail every threshold, so that this goes to the end of the ladder."""
+    options: dict[str, Any] = {"temperature": (0.0, 0.6, 1.0), "best_of": 2, "sample_len": 20}
+    recordings = RECORDINGS[:4]
+    alone = [pair[1].transcribe(audio, **options) for audio in recordings]
+    assert {s["temperature"] for r in alone for s in r["segments"]} == {1.0}
+    for batch_size in (3, 64):
+        found = transcribe_each(pair[1], recordings[::-1], batch_size=batch_size, **options)[::-1]
+        assert [r["text"] for r in found] == [r["text"] for r in alone]
+    other = pair[1].transcribe(recordings[3], seed=1, **options)
+    assert other["text"] != alone[3]["text"]
 
 
 @pytest.mark.parametrize("forms", [*PRESETS.values(), ("v", "v"), ("hybrid", "x")], ids="+".join)
@@ -108,13 +142,13 @@ def test_every_form_says_the_same(tmp_path: Path, forms: tuple[str, str]) -> Non
     ours = slimwhisper.load_model(path, "cpu", cross_cache=cross, self_cache=own)
     assert not ours.fallbacks
     for audio in RECORDINGS[1:4:2]:
-        assert not differences(ours.transcribe(audio), whisper_transcribe(theirs, audio))
+        assert not differences(transcribe(ours, audio), whisper_transcribe(theirs, audio))
 
 
 def test_a_recording_shorter_than_a_frame(pair: tuple[Any, SlimWhisper]) -> None:
     theirs, ours = pair
     for audio in (RECORDINGS[1][:100], RECORDINGS[1][:161]):
-        assert not differences(ours.transcribe(audio), whisper_transcribe(theirs, audio))
+        assert not differences(transcribe(ours, audio), whisper_transcribe(theirs, audio))
 
 
 def test_language_detection(random_paths: dict[str, Path]) -> None:

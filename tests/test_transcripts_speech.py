@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 import torch
 import whisper
-from parity import differences, whisper_transcribe
+from parity import differences, transcribe_each, whisper_transcribe
 
 import slimwhisper
 from slimwhisper.cache.plan import PRESETS
@@ -91,24 +91,50 @@ def test_the_corpus_is_what_it_says(corpus: Corpus) -> None:
     assert {"jfk", "silence, 30 s", "noise, 30 s"} <= set(corpus.names)
 
 
-def transcribe_all(model: slimwhisper.SlimWhisper, corpus: Corpus) -> list[dict[str, Any]]:
-    number = {id(audio): i for i, audio in enumerate(corpus.audio)}
-    found: dict[int, dict[str, Any]] = {}
-    for audio, result in model.transcribe_many(corpus.audio, batch_size=16):
-        assert isinstance(result, slimwhisper.Transcript)
-        found[number[id(audio)]] = result.as_dict()
-    return [found[i] for i in range(len(corpus.audio))]
-
-
 @pytest.mark.parametrize("cache", PRESETS)
 def test_every_preset_says_what_whisper_says(
     corpus: Corpus, expected: list[dict[str, Any]], probe_path: Path, cache: str
 ) -> None:
     model = slimwhisper.load_model(probe_path, "cpu", cache=cache)
-    for name, ours, theirs in zip(
-        corpus.names, transcribe_all(model, corpus), expected, strict=True
-    ):
+    found = transcribe_each(model, corpus.audio, batch_size=16)
+    for name, ours, theirs in zip(corpus.names, found, expected, strict=True):
         assert not differences(ours, theirs), name
+
+
+@pytest.mark.parametrize(
+    "options",
+    [
+        {"beam_size": 5},
+        {"beam_size": 3, "patience": 2.0, "length_penalty": 0.3, "initial_prompt": "one two"},
+        {"clip_timestamps": "0.1,0.35", "without_timestamps": True, "prefix": "four"},
+    ],
+    ids=",".join,
+)
+def test_options_say_what_whisper_says(
+    corpus: Corpus, probe_path: Path, options: dict[str, Any]
+) -> None:
+    chosen = corpus.audio[::7]
+    theirs = whisper.load_model(str(probe_path), device="cpu")
+    ours = slimwhisper.load_model(probe_path, "cpu")
+    for audio, found in zip(chosen, transcribe_each(ours, chosen, **options), strict=True):
+        assert not differences(found, whisper_transcribe(theirs, audio, **options))
+
+
+def test_neighbours_order_and_batch_change_nothing(corpus: Corpus, probe_path: Path) -> None:
+    """With the default ladder: some of these windows are decoded at higher temperatures."""
+    model = slimwhisper.load_model(probe_path, "cpu")
+    options: dict[str, Any] = {"temperature": (0.0, 0.2, 0.4), "best_of": 2, "sample_len": 60}
+    order = np.random.default_rng(0).permutation(len(corpus.audio))[:50]
+    alone = {i: model.transcribe(corpus.audio[i], **options) for i in order}
+    hot = [s for r in alone.values() for s in r["segments"] if s["temperature"] > 0]
+    assert hot, "something falls back"
+    for batch_size in (3, 64):
+        found = transcribe_each(
+            model, [corpus.audio[i] for i in order], batch_size=batch_size, **options
+        )
+        for i, result in zip(order, found, strict=True):
+            assert not differences(result, alone[i]), corpus.names[i]
+        order = order[::-1]
 
 
 @pytest.mark.parametrize(("cross", "own"), [("v", "v"), ("hybrid", "x")])
@@ -117,7 +143,8 @@ def test_the_other_forms_too(
 ) -> None:
     model = slimwhisper.load_model(probe_path, "cpu", cross_cache=cross, self_cache=own)
     for i in range(0, len(corpus.audio), 6):
-        assert not differences(model.transcribe(corpus.audio[i]), expected[i]), corpus.names[i]
+        found = model.transcribe(corpus.audio[i], temperature=0)
+        assert not differences(found, expected[i]), corpus.names[i]
 
 
 def word_errors(found: Sequence[str], true: Sequence[str]) -> int:
@@ -142,7 +169,7 @@ def test_digit_error_rate(
     paths = held_out(speech_folder)
     assert len(paths) == 250
     model = slimwhisper.load_model(probe_path, "cpu")
-    texts = {path: result for path, result in model.transcribe_many(paths, batch_size=16)}
+    texts = {path: result for path, result in model.transcribe_many(paths, temperature=0)}
     single = [0, len(paths)]
     for path in paths:
         result = texts[path]
@@ -175,7 +202,8 @@ def test_half_precision_mostly_agrees(corpus: Corpus, probe_path: Path) -> None:
     for cache in ("slim", "baseline"):
         model = slimwhisper.load_model(probe_path, "cpu", dtype="bfloat16", cache=cache)
         same = sum(
-            model.transcribe(a)["text"] == wide.transcribe(a)["text"] for a in corpus.audio[:40]
+            model.transcribe(a, temperature=0)["text"] == wide.transcribe(a, temperature=0)["text"]
+            for a in corpus.audio[:40]
         )
         assert same >= 32
 
@@ -188,7 +216,7 @@ def test_results_do_not_depend_on_threads(corpus: Corpus, probe_path: Path) -> N
     try:
         for threads in (1, min(2, os.cpu_count() or 1)):
             torch.set_num_threads(threads)
-            results.append(model.transcribe(audio))
+            results.append(model.transcribe(audio, temperature=0))
     finally:
         torch.set_num_threads(before)
     assert not differences(results[0], results[1])
