@@ -4,6 +4,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+import torch
 from checkpoints import random_state, save_openai, tiny_dims
 
 SHARED = Path(__file__).parents[2] / "shared"
@@ -36,6 +37,19 @@ def random_paths(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
         dims = tiny_dims(multilingual=name == "multilingual", width=128, heads=2)
         paths[name] = save_openai(folder / f"{name}.pt", dims, random_state(dims, seed=3))
     return paths
+
+
+@pytest.fixture(scope="session")
+def numba() -> None:
+    """Starting up, for whisper's words, it sets OpenMP's threads to all cores: take that back.
+
+    Where the cores are busy, two threads that wait for each other are ten times slower than one.
+    """
+    from whisper.timing import dtw
+
+    threads = torch.get_num_threads()
+    dtw(torch.zeros(2, 2))
+    torch.set_num_threads(threads)
 
 
 def noise_bursts(seconds: float, seed: int) -> np.ndarray:

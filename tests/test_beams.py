@@ -16,7 +16,6 @@ from slimwhisper.model import Model
 from slimwhisper.types import Decoded, Rules, Window
 
 # whisper hands a tensor to `numpy.argsort`
-pytestmark = pytest.mark.filterwarnings("ignore:__array_wrap__:DeprecationWarning")
 
 EOT = VOCABULARY.eot
 WORDS = [*range(100, 109), EOT]  # what is likely; all else is not

@@ -101,7 +101,6 @@ def test_as_a_module_with_random_weights() -> None:
     assert answer["rows"][0]["times_whisper"] is None
 
 
-@pytest.mark.filterwarnings("ignore:__array_wrap__:DeprecationWarning")  # whisper's beams
 @pytest.mark.parametrize("name", ["english", "multilingual"])
 @pytest.mark.parametrize("beam_size", [None, 2])
 def test_every_window_samples_the_same_number(

@@ -28,7 +28,8 @@ _, several = model.detect_language(torch.stack([mel, mel.flip(1)]))
 options = whisper.DecodingOptions(fp16=False, language="de", prompt="well, then", sample_len=24)
 decoded = whisper.decode(model, mel, options)
 beams = whisper.decode(model, mel, fp16=False, language="en", beam_size=3, sample_len=20)
-pair = model.decode(torch.stack([mel, mel.flip(1)]), whisper.DecodingOptions(fp16=False, sample_len=24))
+both = torch.stack([mel, mel.flip(1)])
+pair = model.decode(both, whisper.DecodingOptions(fp16=False, sample_len=24))
 identified = whisper.decode(model, mel, whisper.DecodingOptions(fp16=False, task="lang_id"))
 """
 
@@ -39,7 +40,6 @@ def run(module: Any, path: Path, audio: np.ndarray) -> dict[str, Any]:
     return names
 
 
-@pytest.mark.filterwarnings("ignore:__array_wrap__:DeprecationWarning")  # openai-whisper's own
 def test_the_same_script(random_paths: dict[str, Path]) -> None:
     audio = noise_bursts(41, seed=5)
     ours = run(slimwhisper, random_paths["multilingual"], audio)

@@ -16,6 +16,8 @@ import slimwhisper
 from slimwhisper.cache.plan import PRESETS
 from slimwhisper.transcribe import SlimWhisper
 
+pytestmark = pytest.mark.usefixtures("numba")
+
 RECORDINGS = [
     noise_bursts(0.4, 0),
     noise_bursts(7, 1),
@@ -149,6 +151,33 @@ def test_a_recording_shorter_than_a_frame(pair: tuple[Any, SlimWhisper]) -> None
     theirs, ours = pair
     for audio in (RECORDINGS[1][:100], RECORDINGS[1][:161]):
         assert not differences(transcribe(ours, audio), whisper_transcribe(theirs, audio))
+
+
+def test_every_window_in_its_own_language(
+    random_paths: dict[str, Path], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As if each window were a clip of its own, in the language that is heard there."""
+    ours = slimwhisper.load_model(random_paths["multilingual"], "cpu")
+    audio = np.concatenate([noise_bursts(30, 40 + i) * 10**i for i in range(3)]) / 100
+    stamps = tuple(range(50_364, 51_865))  # without them all windows are of 30 s
+    options: dict[str, Any] = {"without_timestamps": True, "suppress_tokens": stamps}
+    options |= {"condition_on_previous_text": False, "sample_len": 30}
+    encoded: list[int] = []
+    encoder = ours.encoder
+    monkeypatch.setattr(ours, "encoder", lambda mels: encoded.append(len(mels)) or encoder(mels))
+    found = transcribe(ours, audio, multilingual=True, **options)
+    assert sum(encoded) == 3  # each once, the first too
+    assert [s["start"] for s in found["segments"]] == [0.0, 30.0, 60.0]
+    mel = whisper.log_mel_spectrogram(audio, 80)
+    languages = []
+    for number, segment in enumerate(found["segments"]):
+        window = mel[:, 3000 * number :][:, :3000]
+        languages.append(ours.detect_language(window)[0])
+        clip = [30.0 * number, 30.0 * number + 30]
+        alone = transcribe(ours, audio, language=languages[-1], clip_timestamps=clip, **options)
+        assert alone["segments"][0]["tokens"] == segment["tokens"]
+    assert found["language"] == languages[0]
+    assert len(set(languages)) > 1
 
 
 def test_language_detection(random_paths: dict[str, Path]) -> None:

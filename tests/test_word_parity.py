@@ -26,16 +26,10 @@ from slimwhisper.types import Align, Alignment, Options, Window
 from slimwhisper.vocabulary import get_tokenizer, get_vocabulary, make_rules
 from slimwhisper.words import time_words
 
+pytestmark = pytest.mark.usefixtures("numba")
+
 CPU = torch.device("cpu")
 Times = list[tuple[str, float, float]]
-
-
-@pytest.fixture(scope="module", autouse=True)
-def numba() -> None:
-    """Starting up, it sets the number of OpenMP's threads to that of the cores: take it back."""
-    threads = torch.get_num_threads()
-    whisper.timing.dtw(torch.zeros(2, 2))
-    torch.set_num_threads(threads)
 
 
 def digits(folder: Path, count: int, words: int, seed: int) -> list[np.ndarray]:
@@ -152,7 +146,6 @@ WORDS: list[dict[str, Any]] = [
 ]
 
 
-@pytest.mark.filterwarnings("ignore:__array_wrap__:DeprecationWarning")
 @pytest.mark.parametrize("name", ["multilingual", "english"])
 def test_whole_transcripts_with_words(random_paths: dict[str, Path], name: str) -> None:
     theirs = whisper.load_model(str(random_paths[name]), device="cpu")
