@@ -83,7 +83,7 @@ class Lane:
         self.sampled = torch.zeros((rows, self.limit), dtype=torch.int64, device=device)
         self.logprobs = torch.zeros(rows, dtype=torch.float32, device=device)
         self.temperatures = torch.zeros(rows, dtype=torch.float32, device=device)
-        self.uniform = torch.zeros((rows, self.limit), dtype=torch.float32, device=device)
+        self.keys = torch.zeros((rows, self.limit), dtype=torch.int64, device=device)
         self.stamps = TimestampState.allocate(rows, device)
         # of each place, on the host: tokens so far with the prompt, tokens sampled, and the most
         self.lengths, self.counts, self.limits = np.zeros((3, capacity), dtype=np.int64)
@@ -93,7 +93,7 @@ class Lane:
         """All that is kept of each row."""
         return (
             *(self.last, self.positions, self.sampled, self.logprobs),
-            *(self.temperatures, self.uniform, *self.stamps.tensors()),
+            *(self.temperatures, self.keys, *self.stamps.tensors()),
         )
 
     def place_tensors(self) -> Sequence[Tensor]:
@@ -166,8 +166,8 @@ class Lane:
             self.temperatures[rows] = attempt.temperature
             if attempt.temperature > 0:
                 numbers = np.random.Generator(np.random.PCG64(attempt.seed))
-                drawn = numbers.random((width, self.limit), dtype=np.float32)
-                self.uniform[rows] = torch.from_numpy(drawn).to(self.uniform.device)
+                drawn = numbers.integers(-(2**63), 2**63, (width, self.limit))
+                self.keys[rows] = torch.from_numpy(drawn).to(self.keys.device)
             self.lengths[place], self.counts[place] = len(window.prompt), 0
             # a text ends where its window's context does, as in `whisper.decode`
             context = self.model.dims.n_text_ctx + 1 - len(window.prompt)
@@ -257,9 +257,9 @@ class Lane:
         tokens = logits.argmax(dim=-1)
         if layout.drawing is not None:
             rows = layout.drawing
-            uniform = self.uniform[block].gather(1, state.count[:, None]).squeeze(1)
+            keys = self.keys[block].gather(1, state.count[:, None]).squeeze(1)
             heat = self.temperatures[block]
-            tokens[rows] = sample(logits[rows], heat[rows], uniform[rows])
+            tokens[rows] = sample(logits[rows], heat[rows], keys[rows])
         logprobs = logits.log_softmax(dim=-1).gather(1, tokens[:, None]).squeeze(1)
         if not fresh:  # a text that has ended stays as it is, while its neighbours go on
             ended = self.last[block] == eot

@@ -98,14 +98,23 @@ def apply_timestamp_rules(logits: Tensor, state: TimestampState, vocabulary: Voc
     special.masked_fill_((no_special | likelier)[:, None], NEVER)
 
 
-def sample(logits: Tensor, temperatures: Tensor, uniform: Tensor) -> Tensor:
-    """Draw a token a row: logits [R, V], temperatures [R] > 0, uniform [R] in [0, 1) -> [R] int64.
+def sample(logits: Tensor, temperatures: Tensor, keys: Tensor) -> Tensor:
+    """Draw a token a row: logits [R, V], temperatures [R] > 0, keys [R] int64 -> [R] int64.
 
-    By inversion: the draw depends on its own row and number alone.
+    Every token gets a random waiting time, exponential with its probability as the rate, and the
+    first one wins. That decides as `weights` do but for ties within rounding; finding a number's
+    place in the cumulative sum of 50,000 probabilities would turn rounding into other tokens.
     """
     weights = (logits / temperatures[:, None]).softmax(dim=-1)
-    cumulative = weights.cumsum(dim=-1, dtype=torch.float64)
-    target = uniform.double()[:, None] * cumulative[:, -1:]
-    # past the last token with any weight lies only rounding
-    tokens = torch.searchsorted(cumulative, target, right=True)
-    return tokens.clamp_(max=logits.shape[1] - 1).squeeze(1)
+    waits = -_uniform(keys, logits.shape[1]).log()
+    return (weights / waits).argmax(dim=-1)
+
+
+def _uniform(keys: Tensor, count: int) -> Tensor:
+    """keys [R] int64 -> float64 [R, count] in (0, 1): SplitMix64 of the key and the column, so that
+    a row's numbers are its own on every device.
+    """
+    z = keys[:, None] + torch.arange(1, count + 1, device=keys.device) * -0x61C8864680B583EB
+    for shift, factor in ((30, -0x40A7B892E31B1A47), (27, -0x6B2FB644ECCEEE15), (31, 1)):
+        z = (z ^ (z >> shift & (1 << 64 - shift) - 1)) * factor  # >> keeps the sign; & drops it
+    return ((z >> 11 & (1 << 53) - 1).double() + 0.5) * 2.0**-53

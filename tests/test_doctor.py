@@ -21,7 +21,7 @@ from slimwhisper.packages import Check, check_package
 
 LINES = (
     "python, slimwhisper, torch, triton, openai-whisper, av, soundfile, torchaudio, soxr, "
-    "safetensors, huggingface_hub, gradio, CPU, GPU, Triton compiles, C compiler, "
+    "safetensors, huggingface_hub, silero-vad, gradio, CPU, GPU, Triton compiles, C compiler, "
     "decoding audio, resampling, models folder, hub cache"
 ).split(", ")
 

@@ -9,7 +9,7 @@ from checkpoints import tiny_dims
 from whisper.decoding import ApplyTimestampRules, SuppressBlank, SuppressTokens
 
 from slimwhisper.errors import OptionError
-from slimwhisper.rules import TimestampState, apply_timestamp_rules, sample, suppress
+from slimwhisper.rules import TimestampState, _uniform, apply_timestamp_rules, sample, suppress
 from slimwhisper.types import Options
 from slimwhisper.vocabulary import (
     get_tokenizer,
@@ -139,10 +139,10 @@ def test_samples_follow_the_distribution() -> None:
     logits = torch.randn(16, generator=torch.Generator().manual_seed(3), dtype=torch.float32)
     logits[[4, 9]] = float("-inf")
     draws = 40_000
-    uniform = torch.from_numpy(np.random.default_rng(0).random(draws, dtype=np.float32))
+    keys = torch.from_numpy(np.random.default_rng(0).integers(-(2**63), 2**63, draws))
     for temperature in (0.2, 1.0):
         heat = torch.full((draws,), temperature)
-        tokens = sample(logits.expand(draws, -1), heat, uniform)
+        tokens = sample(logits.expand(draws, -1), heat, keys)
         counts = tokens.bincount(minlength=16).double()
         expected = (logits.double() / temperature).softmax(dim=-1) * draws
         assert not counts[[4, 9]].any()
@@ -156,17 +156,31 @@ def test_a_sample_depends_on_its_own_row_alone() -> None:
     generator = torch.Generator().manual_seed(0)
     logits = torch.randn(50, 300, generator=generator)
     heat = 0.2 + torch.rand(50, generator=generator)
-    uniform = torch.rand(50, generator=generator)
-    together = sample(logits, heat, uniform)
-    alone = [sample(logits[i : i + 1], heat[i : i + 1], uniform[i : i + 1]) for i in range(50)]
+    keys = torch.randint(2**62, (50,), generator=generator)
+    together = sample(logits, heat, keys)
+    alone = [sample(logits[i : i + 1], heat[i : i + 1], keys[i : i + 1]) for i in range(50)]
     assert torch.equal(together, torch.cat(alone))
     assert together.unique().numel() > 25
 
 
-def test_the_ends_of_the_range_are_tokens_that_may_be_said() -> None:
-    logits = torch.tensor([[float("-inf"), 1.0, float("-inf"), 2.0, float("-inf")]]).repeat(2, 1)
-    uniform = torch.tensor([0.0, float(np.nextafter(np.float32(1), np.float32(0)))])
-    assert sample(logits, torch.ones(2), uniform).tolist() == [1, 3]
+def test_rounding_does_not_change_a_sample() -> None:
+    """Logits of a vocabulary's size, changed as another batch size would change them."""
+    generator = torch.Generator().manual_seed(0)
+    logits = torch.randn(64, 51_865, generator=generator)
+    noise = torch.randn(64, 51_865, generator=generator) * 1e-6
+    keys = torch.randint(2**62, (64,), generator=generator)
+    heat = torch.ones(64)
+    assert torch.equal(sample(logits, heat, keys), sample(logits + noise, heat, keys))
+
+
+def test_random_numbers_are_splitmix64s() -> None:
+    """The first numbers that its reference implementation gives for the seed 1234567."""
+    expected = [6457827717110365317, 3203168211198807973, 9817491932198370423]
+    found = (_uniform(torch.tensor([1234567]), 3)[0] * 2**53 - 0.5).long().tolist()
+    assert found == [n >> 11 for n in expected]
+    many = _uniform(torch.arange(4), 100_000)
+    assert float(many.min()) > 0 and float(many.max()) < 1
+    assert many.mean(dim=1).tolist() == pytest.approx([0.5] * 4, abs=4e-3)
 
 
 @pytest.mark.parametrize("wanted", ["a,b", "999999", "-2", (60_000,)])
