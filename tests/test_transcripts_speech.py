@@ -113,7 +113,8 @@ def test_every_preset_says_what_whisper_says(
 def test_options_say_what_whisper_says(
     corpus: Corpus, probe_path: Path, options: dict[str, Any]
 ) -> None:
-    chosen = corpus.audio[::13]
+    # whisper loops for ever on a clip that ends beyond the recording
+    chosen = [a for a in corpus.audio[::13] if len(a) > 0.4 * 16_000]
     theirs = whisper.load_model(str(probe_path), device="cpu")
     ours = slimwhisper.load_model(probe_path, "cpu")
     for audio, found in zip(chosen, transcribe_each(ours, chosen, **options), strict=True):
