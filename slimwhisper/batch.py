@@ -6,7 +6,7 @@ from typing import Any, TypeVar
 import torch
 
 from slimwhisper.engine import Engine
-from slimwhisper.errors import OptionError, SlimWhisperError
+from slimwhisper.errors import OptionError, SlimWhisperError, as_ours
 from slimwhisper.lanes import Ticket
 from slimwhisper.loader import WORKERS, Loader
 from slimwhisper.model import Model
@@ -84,7 +84,7 @@ def transcribe_all(
         except Exception as error:
             recording.failed = True
             engine.reply(ticket, None)
-            return _as_ours(error)
+            return as_ours(error)
         segments = recording.report()
         if on_segments is not None:
             on_segments(source, segments, recording.seconds_done)
@@ -118,11 +118,3 @@ def transcribe_all(
         loader.close(discard=Recording.close)
         for recording in running:
             recording.close()
-
-
-def _as_ours(error: Exception) -> SlimWhisperError:
-    if isinstance(error, SlimWhisperError):
-        return error
-    wrapped = SlimWhisperError(f"unexpected {type(error).__name__}: {error}")
-    wrapped.__cause__ = error
-    return wrapped

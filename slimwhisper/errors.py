@@ -36,3 +36,12 @@ class OptionError(SlimWhisperError, ValueError):
 
 class OutputError(SlimWhisperError):
     """A result cannot be written."""
+
+
+def as_ours(error: Exception, prefix: str = "") -> SlimWhisperError:
+    """The error itself if it is one of these, else one that says what was not expected."""
+    if isinstance(error, SlimWhisperError):
+        return error
+    wrapped = SlimWhisperError(f"{prefix}unexpected {type(error).__name__}: {error}")
+    wrapped.__cause__ = error
+    return wrapped

@@ -6,7 +6,7 @@ are beams. The active rows are one block, so that caches are read in place.
 """
 
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
@@ -50,10 +50,6 @@ class Layout:
     groups: list[Group]
     drawing: Tensor | None  # [n] int64 within the active rows: temperature > 0
     timestamps: bool  # somebody samples them
-    every: Tensor = field(init=False)  # [R] int64
-
-    def __post_init__(self) -> None:
-        self.every = self.rows.ids
 
 
 class Lane:
@@ -270,7 +266,7 @@ class Lane:
 
     def _advance(self, layout: Layout, tokens: Tensor, state: TimestampState) -> None:
         block = layout.block
-        self.sampled[layout.every, state.count] = tokens
+        self.sampled[layout.rows.ids, state.count] = tokens
         self.last[block] = tokens
         self.positions[block] += 1
         state.advance(tokens, self.vocabulary.timestamp_begin)

@@ -7,7 +7,7 @@ from concurrent.futures import Future, ThreadPoolExecutor
 from queue import Empty, SimpleQueue
 from typing import Any, Generic, TypeVar
 
-from slimwhisper.errors import SlimWhisperError
+from slimwhisper.errors import SlimWhisperError, as_ours
 from slimwhisper.threads import use_one_thread
 
 Source = TypeVar("Source")
@@ -104,9 +104,5 @@ class Loader(Generic[Source, Loaded]):
 def _outcome(future: "Future[Loaded]") -> Loaded | SlimWhisperError:
     try:
         return future.result()
-    except SlimWhisperError as error:
-        return error
     except Exception as error:  # one recording's trouble must not end a job of thousands
-        wrapped = SlimWhisperError(f"cannot be read: unexpected {type(error).__name__}: {error}")
-        wrapped.__cause__ = error
-        return wrapped
+        return as_ours(error, "cannot be read: ")

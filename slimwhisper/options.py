@@ -34,13 +34,8 @@ def make_options(dims: Dims, name: str = "this model", **values: Any) -> Options
     return options
 
 
-def _temperatures(options: Options) -> tuple[float, ...]:
-    given = options.temperature
-    return given if isinstance(given, tuple) else (given,)
-
-
 def _check_search(options: Options) -> None:
-    temperatures = _temperatures(options)
+    temperatures = options.temperatures
     if not temperatures or any(not 0 <= t <= 10 for t in temperatures):
         raise OptionError(
             f"temperature {options.temperature!r}: give one number, or several to try in turn, "
@@ -62,15 +57,14 @@ def _check_search(options: Options) -> None:
 
 
 def _check_places(options: Options) -> None:
-    given = options.clip_timestamps
     try:
-        parts = [t for t in given.split(",") if t.strip()] if isinstance(given, str) else given
-        seconds = [float(t) for t in parts]
+        seconds = options.clip_seconds
     except (TypeError, ValueError):
         seconds = [-1.0]
     if any(not 0 <= t < float("inf") for t in seconds):
         raise OptionError(
-            f"clip_timestamps {given!r}: give seconds, start,end,start,end,... such as '0,12.5,60'"
+            f"clip_timestamps {options.clip_timestamps!r}: give seconds, "
+            "start,end,start,end,... such as '0,12.5,60'"
         )
     if options.hallucination_silence_threshold is not None and not options.word_timestamps:
         raise OptionError("hallucination_silence_threshold needs word_timestamps=True")

@@ -45,9 +45,7 @@ def compression_ratio(text: str) -> float:
 
 def clips_of(options: Options, content_frames: int) -> list[Clip]:
     """`clip_timestamps` in mel frames; the last clip ends with the recording if not before."""
-    given = options.clip_timestamps
-    seconds = [float(t) for t in given.split(",") if t] if isinstance(given, str) else given
-    points = [round(t * FRAMES_PER_SECOND) for t in seconds] or [0]
+    points = [round(t * FRAMES_PER_SECOND) for t in options.clip_seconds] or [0]
     if len(points) % 2:
         points.append(content_frames)
     stops = (min(stop, content_frames) for stop in points[1::2])
@@ -73,10 +71,7 @@ class Session:
         self._clips = list(clips_of(options, mel.frames) if clips is None else clips)
         self._clip = -1
         self._next_clip()
-        temperatures = options.temperature
-        self._temperatures = (
-            tuple(temperatures) if isinstance(temperatures, Sequence) else (temperatures,)
-        )
+        self._temperatures = options.temperatures
         self._attempt = 0
         self._last_speech = 0.0  # seconds
         self._raw: tuple[Decoded, list[Segment], int, bool] | None = None  # wait for their words

@@ -5,6 +5,7 @@ Units: times in seconds, mel frames of 10 ms, encoder frames (and timestamp toke
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import asdict, dataclass
 from typing import TYPE_CHECKING, Any
 
@@ -79,6 +80,19 @@ class Options:
     hallucination_silence_threshold: float | None = None  # seconds; with word_timestamps
     vad_filter: bool = False  # leave out what is not speech
     parallel: bool = False  # decode the speech regions of one file side by side
+
+    @property
+    def temperatures(self) -> tuple[float, ...]:
+        """`temperature`, one or several, in the order of trial."""
+        given = self.temperature
+        return tuple(given) if isinstance(given, Sequence) else (given,)
+
+    @property
+    def clip_seconds(self) -> list[float]:
+        """The numbers of `clip_timestamps`. Raises ValueError or TypeError for what is none."""
+        given = self.clip_timestamps
+        parts = [t for t in given.split(",") if t.strip()] if isinstance(given, str) else given
+        return [float(t) for t in parts]
 
 
 @dataclass(frozen=True, slots=True, eq=False)
