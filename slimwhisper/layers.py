@@ -22,7 +22,6 @@ class Packed:
     """A weight [out, in] in oneDNN's blocked layout, cut along `in`; for `linear` alone."""
 
     parts: tuple[Tensor, ...]  # opaque, each [out, at most PACKED_DEPTH]
-    shape: tuple[int, int]
 
     @property
     def width(self) -> int:
@@ -39,13 +38,20 @@ def pack(weight: Tensor) -> Weight:
     (docs/performance.md), but add up one product after the other, which rounds more: twice as much
     where 1,280 are added. In parts they keep well within the rule of docs/numerics.md.
     """
+    width = packed_width(weight)
+    if width is None:
+        return weight
+    reorder = torch.ops.mkldnn._reorder_linear_weight
+    return Packed(tuple(reorder(p.contiguous(), None) for p in weight.split(width, dim=1)))
+
+
+def packed_width(weight: Tensor) -> int | None:
+    """How many inputs of a weight [out, in] each packed part takes; None where it is not packed."""
     usable = weight.device.type == "cpu" and weight.dtype == torch.float32
     if not (usable and torch.backends.mkldnn.is_available() and platform.machine() in X86):
-        return weight
+        return None
     count = -(-weight.shape[1] // PACKED_DEPTH)
-    reorder = torch.ops.mkldnn._reorder_linear_weight
-    parts = tuple(reorder(part.contiguous(), None) for part in weight.chunk(count, dim=1))
-    return Packed(parts, (weight.shape[0], weight.shape[1]))
+    return -(-weight.shape[1] // count)
 
 
 def linear(
@@ -89,10 +95,6 @@ class Source:
     def tensor(self, name: str, dtype: torch.dtype | None = None) -> Tensor:
         return self.state[self.prefix + name].to(self.device, dtype or self.dtype)
 
-    def weight(self, name: str) -> Weight:
-        """A matrix for `linear`."""
-        return pack(self.tensor(name))
-
 
 @dataclass(frozen=True, slots=True)
 class Linear:
@@ -103,7 +105,7 @@ class Linear:
 
     @staticmethod
     def read(source: Source, bias: bool = True) -> "Linear":
-        return Linear(source.weight("weight"), source.tensor("bias") if bias else None)
+        return Linear(pack(source.tensor("weight")), source.tensor("bias") if bias else None)
 
     def __call__(self, x: Tensor, gelu: bool = False) -> Tensor:
         return linear(x, self.weight, self.bias, gelu)
@@ -139,17 +141,10 @@ class MLP:
     @staticmethod
     def read(source: Source) -> "MLP":
         up, down = source / "mlp" / "0", source / "mlp" / "2"
-        weights = up.tensor("weight"), up.tensor("bias"), down.tensor("weight")
-        whole = pack(weights[2])
-        parts = [(Linear(pack(weights[0]), weights[1]), whole)]
-        if isinstance(whole, Packed):
-            pieces = zip(
-                weights[0].split(whole.width),
-                weights[1].split(whole.width),
-                weights[2].split(whole.width, dim=1),
-                strict=True,
-            )
-            parts = [(Linear(pack(u), b.contiguous()), pack(d)) for u, b, d in pieces]
+        wide, bias, narrow = up.tensor("weight"), up.tensor("bias"), down.tensor("weight")
+        width = packed_width(narrow) or narrow.shape[1]
+        pieces = zip(wide.split(width), bias.split(width), narrow.split(width, dim=1), strict=True)
+        parts = [(Linear(pack(u), b), pack(d)) for u, b, d in pieces]
         return MLP(LayerNorm.read(source / "mlp_ln"), parts, down.tensor("bias"))
 
     def __call__(self, x: Tensor) -> Tensor:
