@@ -28,14 +28,14 @@ if TYPE_CHECKING:
     from whisper import DecodingOptions, DecodingResult
 
 
-def language_probs(model: Model, mels: Tensor) -> list[dict[str, float]]:
+def hear_languages(model: Model, mels: Tensor) -> list[Languages]:
     """Every language's probability for windows [B, n_mels, 3000]."""
     if not model.dims.is_multilingual:
-        return [{"en": 1.0} for _ in mels]
+        return [Languages({"en": 1.0}) for _ in mels]
     sot = get_vocabulary(model.dims).sot
     windows = [Window(mel, (sot,), 0, rules=None) for mel in mels]
     answers = _answers(make_engine(model, Options(), len(windows)), windows)
-    return [a.probs for a in answers if isinstance(a, Languages)]
+    return [a for a in answers if isinstance(a, Languages)]
 
 
 def decode(
@@ -56,11 +56,11 @@ def decode(
 
     asked = replace(options or DecodingOptions(), **changes)
     mels = as_windows(mel, model.dims)
-    probs: Sequence[dict[str, float] | None] = [None] * len(mels)
+    heard: Sequence[Languages | None] = [None] * len(mels)
     if asked.language is None or asked.task == "lang_id":
-        probs = language_probs(model, mels)
-    detected = [None if p is None else max(p, key=p.__getitem__) for p in probs]
-    languages = [asked.language or code or "en" for code in detected]
+        heard = hear_languages(model, mels)
+    probs = [None if h is None else h.probs for h in heard]
+    languages = [asked.language or ("en" if h is None else h.likeliest) for h in heard]
     if asked.task == "lang_id":
         results = [
             DecodingResult(audio_features=torch.empty(0), language=language, language_probs=p)

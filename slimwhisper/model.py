@@ -66,11 +66,10 @@ def record_activations(checkpoint: Checkpoint, mel: Tensor | None = None) -> Act
     rows = Rows.block(1)
     cache.cross.put(rows.slots, features)
 
-    text_end = 50_257 if dims.is_multilingual else 50_256  # <|endoftext|>; the next one starts
-    tokens = [text_end + 1]
+    tokens = [dims.end_of_text + 1]  # <|startoftranscript|>
     logits = decoder.logits(decoder.prefill(torch.tensor([tokens]), rows, cache)[:, -1])
     for position in range(1, min(CALIBRATION_TOKENS, dims.n_text_ctx)):
-        tokens.append(int(logits[0, :text_end].argmax()))
+        tokens.append(int(logits[0, : dims.end_of_text].argmax()))
         step = Step.at(rows, torch.tensor([position]), position + 1, True, torch.float32)
         logits = decoder.step(torch.tensor(tokens[-1:]), step, cache)
 

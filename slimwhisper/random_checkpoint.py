@@ -15,7 +15,7 @@ def random_checkpoint(dims: Dims, seed: int = 0) -> Checkpoint:
     """
     state = random_state(dims, seed)
     # special tokens get a logit of 0, far below the best of some 50,000 others
-    state["decoder.token_embedding.weight"][_end_of_text(dims) :] = 0
+    state["decoder.token_embedding.weight"][dims.end_of_text :] = 0
     for name, weight in state.items():
         if name.startswith("decoder.") and name.endswith(".key.weight"):
             state[name] = torch.linalg.qr(weight)[0] * 1.4
@@ -72,7 +72,7 @@ def random_state(dims: Dims, seed: int) -> dict[str, Tensor]:
     width = dims.n_text_state
     embedding = normal(dims.n_vocab, width, std=1.0)
     # Longer rows come out on top more often: the end of text, and the 1501 timestamps.
-    embedding[_end_of_text(dims)] *= 2.3
+    embedding[dims.end_of_text] *= 2.3
     embedding[-1501:] *= 1.15
     state["decoder.token_embedding.weight"] = embedding
     state["decoder.positional_embedding"] = normal(dims.n_text_ctx, width, std=1.2)
@@ -82,11 +82,6 @@ def random_state(dims: Dims, seed: int) -> dict[str, Tensor]:
     # The output matrix is the embedding: with gains of one sign every token would predict itself.
     state["decoder.ln.weight"] *= torch.randint(0, 2, (width,), generator=generator) * 2 - 1
     return state
-
-
-def _end_of_text(dims: Dims) -> int:
-    """<|endoftext|>; special tokens alone follow."""
-    return 50_257 if dims.is_multilingual else 50_256
 
 
 def _sinusoids(length: int, channels: int) -> Tensor:

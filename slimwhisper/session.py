@@ -146,8 +146,8 @@ class Session:
         Raises `SlimWhisperError` when the model's numbers were not finite.
         """
         match answer:
-            case Languages(probs):
-                self._accept_language(max(probs, key=probs.__getitem__))
+            case Languages():
+                self._accept_language(answer.likeliest)
                 return []
             case Alignment():
                 assert self._raw is not None

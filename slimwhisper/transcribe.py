@@ -14,7 +14,7 @@ from slimwhisper.audio import AudioSource, as_waveform, load_samples
 from slimwhisper.batch import transcribe_all
 from slimwhisper.cache.plan import choose_forms
 from slimwhisper.checkpoint import load_checkpoint
-from slimwhisper.decoding import as_windows, decode, language_probs
+from slimwhisper.decoding import as_windows, decode, hear_languages
 from slimwhisper.errors import OptionError, SlimWhisperError
 from slimwhisper.mel import first_window
 from slimwhisper.model import Model
@@ -174,13 +174,13 @@ class SlimWhisper(Model):
         """
         window = (self.dims.n_mels, WINDOW_FRAMES)
         if isinstance(audio, Tensor) and audio.shape[-2:] == window:
-            probs = language_probs(self, as_windows(audio, self.dims))
+            heard = hear_languages(self, as_windows(audio, self.dims))
             if audio.ndim == 3:
-                return [max(p, key=p.__getitem__) for p in probs], probs
+                return [h.likeliest for h in heard], [h.probs for h in heard]
         else:
             mel = first_window(as_waveform(audio), self.dims.n_mels)
-            probs = language_probs(self, mel.unsqueeze(0))
-        return max(probs[0], key=probs[0].__getitem__), probs[0]
+            heard = hear_languages(self, mel.unsqueeze(0))
+        return heard[0].likeliest, heard[0].probs
 
 
 def load_model(

@@ -39,6 +39,11 @@ class Dims:
         return self.n_vocab >= 51_865
 
     @property
+    def end_of_text(self) -> int:
+        """<|endoftext|>; special tokens alone follow, <|startoftranscript|> first."""
+        return 50_257 if self.is_multilingual else 50_256
+
+    @property
     def num_languages(self) -> int:
         return self.n_vocab - 51_765 - int(self.is_multilingual)
 
@@ -165,6 +170,11 @@ class Languages:
     """The engine's answer to a `Window` without rules."""
 
     probs: dict[str, float]  # language code: probability
+
+    @property
+    def likeliest(self) -> str:
+        """The code of the most probable language."""
+        return max(self.probs, key=self.probs.__getitem__)
 
 
 @dataclass(frozen=True, slots=True, eq=False)
