@@ -1,0 +1,55 @@
+"""Do all caches say what openai-whisper says? python -m recipes.digits.agreement CHECKPOINT FSDD
+
+Sequences of 1 to 12 digits in windows of 30 s, read by openai-whisper in float32, then with every
+preset of caches in float32, bfloat16 and float16; prints how many texts differ, the condition
+numbers of the decoder's key weights and what the guard decides, and one line of JSON.
+"""
+
+import argparse
+import json
+import time
+from pathlib import Path
+
+import numpy as np
+import whisper
+
+import slimwhisper
+from recipes.digits.evaluate import joined, test_words, transcribed
+from slimwhisper.cache.plan import PRESETS
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__.split("\n")[0])
+    parser.add_argument("checkpoint")
+    parser.add_argument("fsdd", type=Path, help="folder of the data set's WAV files")
+    parser.add_argument("--count", type=int, default=500, help="sequences")
+    parser.add_argument("--dtypes", nargs="+", default=["float32", "bfloat16", "float16"])
+    asked = parser.parse_args()
+
+    rng = np.random.default_rng(23)
+    words = test_words(asked.fsdd)
+    audio = [joined(rng, words, int(rng.integers(1, 13))).audio for _ in range(asked.count)]
+    theirs = whisper.load_model(asked.checkpoint, device="cpu")
+    since = time.monotonic()
+    expected = [theirs.transcribe(a, fp16=False, temperature=0)["text"] for a in audio]
+    print(f"openai-whisper: {time.monotonic() - since:.0f} s", flush=True)
+
+    different: dict[str, int] = {}
+    for dtype in asked.dtypes:
+        for cache in PRESETS:
+            since = time.monotonic()
+            model = slimwhisper.load_model(asked.checkpoint, "cpu", dtype=dtype, cache=cache)
+            found = [f.text for f in transcribed(model, audio, temperature=0)]
+            other = [(a, b) for a, b in zip(expected, found, strict=True) if a != b]
+            different[f"{cache} {dtype}"] = len(other)
+            spent = time.monotonic() - since
+            print(
+                f"{cache} {dtype}: {len(other)} of {len(audio)} differ; {spent:.0f} s", flush=True
+            )
+            for a, b in other[:5]:
+                print(f"  openai-whisper {a}\n  here           {b}")
+    print(json.dumps({"sequences": len(audio), "different": different}))
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,227 @@
+"""Measures a checkpoint: python -m recipes.digits.evaluate CHECKPOINT FSDD [PART...]
+
+Every part prints what it found and ends in one line of JSON. Parts: words, silence, times, long.
+"""
+
+import argparse
+import json
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import jiwer
+import numpy as np
+from numpy.random import Generator
+
+import slimwhisper
+from recipes.digits import noise
+from recipes.digits.sequences import PAUSE, Said, arrange, segments
+from recipes.digits.voices import (
+    RATE,
+    TEST_INDICES,
+    WORDS,
+    Samples,
+    fsdd_recordings,
+    read,
+    trimmed,
+)
+from slimwhisper import Segment, SlimWhisper, Transcript
+
+TOLERANCE = 0.2  # seconds
+WINDOW = 30  # seconds
+
+
+@dataclass(frozen=True)
+class Recording:
+    """Joined test recordings with the truth about them."""
+
+    audio: Samples
+    words: list[Said]
+
+    @property
+    def text(self) -> str:
+        return " ".join(WORDS[word.digit] for word in self.words)
+
+
+def test_words(fsdd: Path, speaker: str | None = None) -> list[tuple[int, Samples]]:
+    """(digit, samples) of FSDD's test recordings, of one speaker or all."""
+    return [
+        (digit, trimmed(read(path)))
+        for path, digit, who, index in fsdd_recordings(fsdd)
+        if index in TEST_INDICES and speaker in (None, who)
+    ]
+
+
+def joined(
+    rng: Generator,
+    words: list[tuple[int, Samples]],
+    count: int,
+    seconds: float | None = WINDOW,
+    lead: float = 1.0,
+) -> Recording:
+    """`count` random words with random gaps and pauses, beginning within the first `lead` seconds.
+
+    Between words at most 0.35 s or at least 0.6 s. In `seconds` of audio with faint noise, as a
+    microphone has; None: as long as it takes.
+    """
+    chosen = [words[i] for i in rng.integers(len(words), size=count)]
+    pieces = [piece / max(float(np.abs(piece).max()), 1e-6) * 0.5 for _, piece in chosen]
+    lengths = [len(piece) / RATE for piece in pieces]
+    times = arrange(rng, lengths, rng.uniform(0, lead), rng.uniform(0.05, 0.9))
+    seconds = times[-1][1] + 0.5 if seconds is None else seconds
+    audio = rng.standard_normal(round(seconds * RATE), dtype=np.float32) * 3e-4
+    said = []
+    for (digit, _), piece, (start, end) in zip(chosen, pieces, times, strict=True):
+        at = round(start * RATE)
+        assert at + len(piece) <= len(audio), "the words do not fit"
+        audio[at : at + len(piece)] += piece
+        said.append(Said(digit, start, end))
+    return Recording(audio, said)
+
+
+def transcribed(
+    model: SlimWhisper, recordings: Iterable[Samples], **options: Any
+) -> list[Transcript]:
+    """Each recording's transcript, in order."""
+    sources = list(recordings)
+    results: dict[int, Transcript] = {}
+    for source, result in model.transcribe_many(sources, **options):
+        if not isinstance(result, Transcript):
+            raise result
+        results[id(source)] = result
+    return [results[id(source)] for source in sources]
+
+
+def edits(truth: str, found: str) -> int:
+    """Words to insert, delete or exchange."""
+    if not truth:
+        return len(found.split())
+    out = jiwer.process_words(truth, found)
+    return out.insertions + out.deletions + out.substitutions
+
+
+def measure_words(
+    model: SlimWhisper, fsdd: Path, count: int, speakers: list[str]
+) -> dict[str, object]:
+    """Word error rate of each speaker on sequences of 1 to 12 digits in windows of 30 s."""
+    rates = {}
+    for speaker in speakers:
+        rng = np.random.default_rng(7)
+        words = test_words(fsdd, speaker)
+        made = [joined(rng, words, int(rng.integers(1, 13))) for _ in range(count)]
+        found = transcribed(model, [r.audio for r in made])
+        wrong = [edits(r.text, f.text) for r, f in zip(made, found, strict=True)]
+        total = sum(len(r.words) for r in made)
+        rates[speaker] = round(100 * sum(wrong) / total, 2)
+        print(f"{speaker}: {sum(wrong)} of {total} words wrong, {rates[speaker]} %", flush=True)
+        for r, f, w in zip(made, found, wrong, strict=True):
+            if w > 1:
+                print(f"  said  {r.text}\n  heard {f.text.strip()}")
+    return {"word_error_percent": rates, "mean": round(float(np.mean(list(rates.values()))), 2)}
+
+
+def measure_silence(model: SlimWhisper, count: int) -> dict[str, object]:
+    """How many recordings without speech got text, of each kind."""
+    rng = np.random.default_rng(11)
+    n = WINDOW * RATE
+    kinds: dict[str, Callable[[], Samples]] = {
+        "silence": lambda: np.zeros(n, np.float32),
+        "white noise": lambda: noise.coloured(rng, n, 0),
+        "tones": lambda: noise.tones(rng, n),
+        "hum": lambda: noise.hum(rng, n),
+    }
+    texts = {}
+    for kind, make in kinds.items():
+        sounds = [make() * np.float32(10 ** rng.uniform(-3, -0.7)) for _ in range(count)]
+        found = transcribed(model, [np.clip(s[: rng.integers(n // 6, n)], -1, 1) for s in sounds])
+        texts[kind] = sum(bool(f.text.strip()) for f in found)
+        print(f"{kind}: text in {texts[kind]} of {count}", flush=True)
+    return {"text_in_no_speech": texts, "of_each": count}
+
+
+def near(truth: list[Said], found: Sequence[Segment]) -> tuple[int, list[float], list[float]]:
+    """Of the true segments, how many were found within TOLERANCE; errors of starts and ends."""
+    right = 0
+    starts: list[float] = []
+    ends: list[float] = []
+    for segment in segments(truth):
+        first, last = segment[0].start, segment[-1].end
+        if not found:
+            continue
+        best = min(found, key=lambda s: abs(s.start - first) + abs(s.end - last))
+        starts.append(best.start - first)
+        ends.append(best.end - last)
+        right += abs(starts[-1]) <= TOLERANCE and abs(ends[-1]) <= TOLERANCE
+    return right, starts, ends
+
+
+def measure_times(model: SlimWhisper, fsdd: Path, count: int, **options: Any) -> dict[str, object]:
+    """Share of segments whose start and end lie within 0.2 s of the truth."""
+    rng = np.random.default_rng(13)
+    words = test_words(fsdd)
+    made = [joined(rng, words, int(rng.integers(1, 13))) for _ in range(count)]
+    found = transcribed(model, [r.audio for r in made], **options)
+    right, total = 0, 0
+    starts: list[float] = []
+    ends: list[float] = []
+    for r, f in zip(made, found, strict=True):
+        good, a, b = near(r.words, f.segments)
+        right, total = right + good, total + len(segments(r.words))
+        starts += a
+        ends += b
+    middle = {"start": np.median(np.abs(starts)), "end": np.median(np.abs(ends))}
+    print(f"{right} of {total} segments within {TOLERANCE} s; median error {middle}", flush=True)
+    return {"segments_in_time_percent": round(100 * right / total, 2), "segments": total}
+
+
+def measure_long(model: SlimWhisper, fsdd: Path, **options: Any) -> dict[str, object]:
+    """A recording of ten minutes: words, times, order and drift."""
+    rng = np.random.default_rng(17)
+    made = joined(rng, test_words(fsdd), 850, None)
+    (found,) = transcribed(model, [made.audio], **options)
+    right, starts, ends = near(made.words, found.segments)
+    total = len(segments(made.words))
+    half = len(starts) // 2
+    times = [t for s in found.segments for t in (s.start, s.end)]
+    result = {
+        "minutes": round(len(made.audio) / RATE / 60, 1),
+        "word_error_percent": round(100 * edits(made.text, found.text) / len(made.words), 2),
+        "segments_in_time_percent": round(100 * right / total, 2),
+        "in_order": times == sorted(times),
+        "median_error_s": [
+            round(float(np.median(np.abs(e))), 3) for e in (starts[:half], starts[half:], ends)
+        ],
+    }
+    print(result, flush=True)
+    return result
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__.split("\n")[0])
+    parser.add_argument("checkpoint")
+    parser.add_argument("fsdd", type=Path, help="folder of the data set's WAV files")
+    parser.add_argument("parts", nargs="*", default=["words", "silence", "times", "long"])
+    parser.add_argument("--count", type=int, default=100, help="sequences, of a speaker")
+    parser.add_argument("--speaker", help="this speaker's words alone")
+    parser.add_argument("--max_initial_timestamp", type=float, default=1.0, help="-1: no limit")
+    asked = parser.parse_args()
+    model = slimwhisper.load_model(asked.checkpoint)
+    limit = asked.max_initial_timestamp
+    options = {"max_initial_timestamp": None if limit < 0 else limit}
+    speakers = sorted({who for _, _, who, _ in fsdd_recordings(asked.fsdd)})
+    result: dict[str, object] = {"pause_s": PAUSE}
+    if "words" in asked.parts:
+        chosen = [asked.speaker] if asked.speaker else speakers
+        result |= measure_words(model, asked.fsdd, asked.count, chosen)
+    if "silence" in asked.parts:
+        result |= measure_silence(model, 20)
+    if "times" in asked.parts:
+        result["times"] = measure_times(model, asked.fsdd, asked.count, **options)
+    if "long" in asked.parts:
+        result["long"] = measure_long(model, asked.fsdd, **options)
+    print(json.dumps(result))
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,188 @@
+"""Whisper's modules as trained here: the few embedding rows in use, and heads for other losses."""
+
+import math
+from dataclasses import asdict
+from types import MethodType
+
+import torch
+from torch import Tensor, nn
+from torch.nn import functional as F
+from whisper.model import ModelDimensions, MultiHeadAttention, Whisper, sinusoids
+
+from recipes.digits.sequences import END, IGNORED, TIME, TOKEN_IDS
+
+VOCABULARY = 51_864
+UNUSED = math.log(VOCABULARY - len(TOKEN_IDS))  # together the unused rows, all of logit 0, weigh so
+
+
+def dimensions(width: int, layers: tuple[int, int]) -> ModelDimensions:
+    """Whisper's English-only dimensions, heads of 64."""
+    return ModelDimensions(
+        n_mels=80,
+        n_audio_ctx=1500,
+        n_audio_state=width,
+        n_audio_head=width // 64,
+        n_audio_layer=layers[0],
+        n_vocab=VOCABULARY,
+        n_text_ctx=448,
+        n_text_state=width,
+        n_text_head=width // 64,
+        n_text_layer=layers[1],
+    )
+
+
+class Student(nn.Module):
+    """A Whisper model in training: its own weights, plus what is thrown away at the end."""
+
+    def __init__(self, dims: ModelDimensions) -> None:
+        super().__init__()
+        self.dims = dims
+        whisper = Whisper(dims)
+        self.encoder, self.decoder = whisper.encoder, whisper.decoder
+        del self.decoder.token_embedding
+        width = dims.n_text_state
+        self.rows = nn.Parameter(torch.randn(len(TOKEN_IDS), width) * 0.5)
+        self.digit_head = nn.Linear(width, 11)
+        self.edge_head = nn.Linear(width, 4)
+        nn.init.normal_(self.decoder.positional_embedding, std=0.05)
+        with torch.no_grad():
+            # A time's row starts as the encoder's sinusoid of that time (a position is 20 ms, as a
+            # time token is): attention copies where it looks, and finds where a token points.
+            waves = sinusoids(1501, width)
+            self.rows[TIME:] = waves
+            for layer, block in enumerate(self.encoder.blocks):
+                look_nearby(block.attn, layer)
+        for module in self.modules():
+            if isinstance(module, MultiHeadAttention):
+                module.qkv_attention = MethodType(attend, module)
+
+    def encode(self, mel: Tensor, offsets: Tensor) -> Tensor:
+        """mel [B, 80, frames] -> [B, frames / 2, width], at positions from `offsets` on."""
+        x = F.gelu(self.encoder.conv1(mel))
+        x = F.gelu(self.encoder.conv2(x)).transpose(1, 2)
+        places = offsets[:, None] + torch.arange(x.shape[1])
+        x = (x + self.encoder.positional_embedding[places]).to(x.dtype)
+        for block in self.encoder.blocks:
+            x = block(x)
+        return self.encoder.ln_post(x)
+
+    def decode(self, tokens: Tensor, audio: Tensor) -> Tensor:
+        """Logits [B, T, rows + 1], the last for all unused rows.
+
+        tokens [B, T], audio [B, S, width].
+        """
+        rows = F.pad(self.rows, (0, 0, 0, 1))  # UNKNOWN: zeros
+        x = rows[tokens] + self.decoder.positional_embedding[: tokens.shape[1]]
+        x = x.to(audio.dtype)
+        for block in self.decoder.blocks:
+            x = block(x, audio, mask=self.decoder.mask)
+        x = self.decoder.ln(x)
+        logits = x.float() @ self.rows.T
+        return F.pad(logits, (0, 1), value=UNUSED)
+
+    def losses(self, batch: dict[str, Tensor], encoder_alone: bool = False) -> dict[str, Tensor]:
+        """Cross entropies of tokens, digits and edges; and attention that is not on its word.
+
+        With `encoder_alone` of digits and edges only.
+        """
+        audio = self.encode(batch["mel"], batch["offsets"])
+        found = {
+            "digit": F.cross_entropy(
+                self.digit_head(audio).float().flatten(0, 1), batch["labels"].flatten()
+            ),
+            "edge": F.cross_entropy(
+                self.edge_head(audio).float().flatten(0, 1), batch["edges"].flatten()
+            ),
+        }
+        if encoder_alone:
+            return found
+        logits, targets = self.decode(batch["tokens"], audio), batch["targets"]
+        token = F.cross_entropy(logits.flatten(0, 1), targets.flatten(), ignore_index=IGNORED)
+        return {**found, "token": token, "guide": self._misplaced(batch["spans"])}
+
+    def _misplaced(self, spans: Tensor) -> Tensor:
+        """-log of the attention that falls where it should, over the heads of the guided layers.
+
+        The second half of the layers looks for what comes next; the layer before it, with its last
+        head, for what the token that came in stands for: the place to go on from.
+        """
+        first = len(self.decoder.blocks) // 2
+        before = F.pad(spans, (0, 0, 1, 0))[:, :-1]
+        found = [self._missed(first - 1, before)[:, -1:].mean()]
+        found += [self._missed(i, spans).mean() for i in range(first, len(self.decoder.blocks))]
+        return torch.stack(found).mean()
+
+    def _missed(self, layer: int, spans: Tensor) -> Tensor:
+        """-log of the attention on `spans` [B, T, 2] of audio positions: [spans, heads]."""
+        which, where = (spans[..., 1] > spans[..., 0]).nonzero(as_tuple=True)
+        spans = spans[which, where]
+        scores = self.decoder.blocks[layer].cross_attn.scores.transpose(1, 2)
+        log = scores[which, where].float().log_softmax(-1)  # [n, heads, S]
+        at = torch.arange(log.shape[-1])
+        inside = (at >= spans[:, :1]) & (at < spans[:, 1:])
+        hit = log.masked_fill(~inside[:, None], -torch.inf).logsumexp(-1)
+        return -hit.clamp(min=-12)
+
+    def checkpoint(self) -> dict[str, object]:
+        """OpenAI's format: {"dims", "model_state_dict"}, float16, unused embedding rows zero."""
+        state = {
+            name: value
+            for name, value in self.state_dict().items()
+            if name.startswith(("encoder.", "decoder."))
+        }
+        embedding = torch.zeros(VOCABULARY, self.dims.n_text_state)
+        embedding[list(TOKEN_IDS)] = self.rows.detach()
+        state["decoder.token_embedding.weight"] = embedding
+        return {
+            "dims": asdict(self.dims),
+            "model_state_dict": {k: v.half().contiguous() for k, v in state.items()},
+        }
+
+
+def attend(
+    self: MultiHeadAttention, q: Tensor, k: Tensor, v: Tensor, mask: Tensor | None = None
+) -> tuple[Tensor, Tensor]:
+    """Whisper's attention, as matrix products: in bfloat16 on a CPU faster than torch's fused one.
+
+    Keeps its scores, [B, heads, T, S], for the guide.
+    """
+    q, k, v = (x.unflatten(-1, (self.n_head, -1)).transpose(1, 2) for x in (q, k, v))
+    self.scores = (q * q.shape[-1] ** -0.5) @ k.transpose(2, 3)
+    seen = self.scores if mask is None else self.scores + mask[: q.shape[2], : q.shape[2]]
+    return (seen.softmax(-1).to(v.dtype) @ v).transpose(1, 2).flatten(2), self.scores
+
+
+def look_nearby(attention: MultiHeadAttention, layer: int) -> None:
+    """Query and key weights with which each head looks near its own place from the start.
+
+    The sinusoids of two places p, q have the product sum cos(w (p - q)); turned by w d it peaks at
+    p - q = d. Found by training alone, this takes most of the time of a small model.
+    """
+    width, heads = attention.query.weight.shape[0], attention.n_head
+    size = width // heads
+    half, pairs = width // 2, size // 2
+    speeds = torch.exp(-math.log(10_000) / (half - 1) * torch.arange(half))
+    first = 2 + int((speeds > 0.7).sum())
+    chosen = torch.arange(first, first + pairs).clamp(max=half - 1)
+    nn.init.normal_(attention.query.weight, std=0.02)
+    nn.init.normal_(attention.key.weight, std=0.02)
+    for head in range(heads):
+        side = 1 if (layer + head) % 2 else -1
+        distance = side * (3.0, 7.0, 12.0, 5.0)[(layer + head) % 4]
+        turn = speeds[chosen] * distance
+        for j, i in enumerate(chosen.tolist()):
+            row = head * size + 2 * j
+            cos, sin = float(turn[j].cos()), float(turn[j].sin())
+            attention.key.weight[row, i] += 1.0  # sin
+            attention.key.weight[row + 1, half + i] += 1.0  # cos
+            attention.query.weight[row, i] += cos
+            attention.query.weight[row, half + i] += sin
+            attention.query.weight[row + 1, half + i] += cos
+            attention.query.weight[row + 1, i] -= sin
+
+
+def disturbed(tokens: Tensor, targets: Tensor, rate: float, generator: torch.Generator) -> Tensor:
+    """Tokens with a few digits exchanged, so that one mistake does not lead to the next."""
+    digits = (tokens < END) & (targets != IGNORED)
+    changed = digits & (torch.rand(tokens.shape, generator=generator) < rate)
+    return torch.where(changed, torch.randint(0, 10, tokens.shape, generator=generator), tokens)

@@ -1,0 +1,261 @@
+"""Windows of joined words: the audio, and the tokens with which a Whisper decoder should answer.
+
+A pause of PAUSE seconds or more starts a new segment, and so does every sixth word. Start and end
+tokens stand at the words' own times, rounded to 0.1 s. A segment that the window's end cuts off
+gets its start alone, as in Whisper's training (Radford et al. 2022, section 2.3), so that the next
+window begins before it.
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+import torch
+from numpy.random import Generator
+from torch import Tensor
+from whisper.audio import HOP_LENGTH, N_FFT, mel_filters
+
+from recipes.digits.noise import background, reverberated, tilted
+from recipes.digits.voices import RATE, Bank, Samples
+
+PAUSE = 0.5  # seconds
+MOST_WORDS = 5  # of a segment
+TOKEN_IDS = (  # of Whisper's English vocabulary: " zero" to " nine", the special ones, the times
+    *(6632, 530, 734, 1115, 1440, 1936, 2237, 3598, 3624, 5193),
+    *(50256, 50257, 50360, 50361, 50362),
+    *range(50363, 51864),
+)
+# Rows of the embedding in use, in TOKEN_IDS' order; UNKNOWN is any token of no use here.
+END, SOT, PREVIOUS, NO_SPEECH, NO_TIMES = range(10, 15)
+TIME = 15
+UNKNOWN = len(TOKEN_IDS)
+IGNORED = -100  # no loss
+
+
+@dataclass(frozen=True)
+class Said:
+    """One word of a window."""
+
+    digit: int
+    start: float  # seconds in the window
+    end: float
+
+
+@dataclass(frozen=True)
+class Example:
+    """One window with its answer."""
+
+    mel: Tensor  # [80, frames]
+    tokens: list[int]  # rows of TOKEN_IDS, prompt included
+    targets: list[int]  # what should follow each
+    spans: list[tuple[int, int]]  # audio positions that speak of each target; (0, 0): none
+    labels: Tensor  # [frames / 2] digit at each position, 10 for none
+    edges: Tensor  # [frames / 2] 0 none, 1 a word's first 60 ms, 2 its inside, 3 its last 60 ms
+    offset: int  # the window's first position within the 1500
+
+
+def arrange(
+    rng: Generator,
+    lengths: Sequence[float],
+    lead: float,
+    pauses: float,
+) -> list[tuple[float, float]]:
+    """Times (start, end) of words of these lengths, with random gaps and, at a rate, pauses."""
+    times: list[tuple[float, float]] = []
+    at = lead
+    for length in lengths:
+        if times:
+            pause = rng.random() < pauses
+            gap = PAUSE + 0.1 + min(rng.exponential(0.6), 4.0) if pause else rng.uniform(0, 0.35)
+            at += gap
+        times.append((at, at + length))
+        at += length
+    return times
+
+
+def segments(words: Sequence[Said]) -> list[list[Said]]:
+    """The words between pauses, at most MOST_WORDS together."""
+    found: list[list[Said]] = []
+    for word in words:
+        near = found and word.start - found[-1][-1].end < PAUSE
+        if near and len(found[-1]) < MOST_WORDS:
+            found[-1].append(word)
+        else:
+            found.append([word])
+    return found
+
+
+def time_token(seconds: float) -> int:
+    """The row of a time's token, rounded to 0.1 s."""
+    return TIME + min(round(seconds * 10) * 5, 1500)
+
+
+def answer(
+    words: Sequence[Said], length: float, offset: float = 0.0, times: bool = True
+) -> tuple[list[int], list[tuple[float, float]]]:
+    """Tokens for a window of `length` seconds, and the seconds that speak of each."""
+    tokens: list[int] = []
+    spans: list[tuple[float, float]] = []
+    for segment in segments([w for w in words if w.start < length - 0.03]):
+        first, last = segment[0].start, segment[-1].end
+        if times:
+            tokens.append(time_token(first + offset))
+            spans.append((first - 0.06, first + 0.1))
+        if last > length and times:
+            break
+        tokens += [word.digit for word in segment]
+        spans += [(word.start, word.end) for word in segment]
+        if times:
+            tokens.append(time_token(last + offset))
+            spans.append((last - 0.1, last + 0.06))
+    return [*tokens, END], [*spans, (0.0, 0.0)]
+
+
+class Composer:
+    """Random windows from a bank of words."""
+
+    def __init__(self, bank: Bank, real: float = 0.6, without: str | None = None) -> None:
+        groups: dict[str, list[int]] = {}
+        for i, voice in enumerate(bank.voices.tolist()):
+            groups.setdefault(bank.names[voice].split("+")[0], []).append(i)
+        self.bank = bank
+        self.real = [
+            np.array(v)
+            for k, v in groups.items()
+            if k.startswith("fsdd:") and k != f"fsdd:{without}"
+        ]
+        self.spoken = [np.array(v) for k, v in groups.items() if not k.startswith("fsdd:")]
+        self.share = real
+        self.digits = bank.digits.numpy()
+        self.filters = mel_filters("cpu", 80)
+
+    def _voice(self, rng: Generator) -> "np.ndarray[tuple[int], np.dtype[np.int64]]":
+        groups = self.real if rng.random() < self.share else self.spoken
+        return groups[rng.integers(len(groups))]
+
+    def example(self, rng: Generator, seconds: float) -> Example:
+        """A window of `seconds`, up to 30; a shorter one lies anywhere in the 30 seconds."""
+        content = seconds if rng.random() < 0.6 else rng.uniform(0.15, 1.0) * seconds
+        offset = 0.0 if seconds == 30 or rng.random() < 0.3 else rng.uniform(0, 30 - seconds)
+        offset = round(offset * 10) / 10
+        quiet = rng.random() < 0.06
+        words, audio = (
+            ([], np.zeros(round(content * RATE), np.float32))
+            if quiet
+            else (self._speech(rng, content, cut=content == seconds))
+        )
+        audio = background(rng, audio, quiet)
+        mel = self._mel(rng, audio, round(seconds * 100), quiet)
+        return self._labelled(rng, mel, words, content, offset)
+
+    def _speech(self, rng: Generator, content: float, cut: bool) -> tuple[list[Said], Samples]:
+        limit = 1000 if cut and rng.random() < 0.7 else int(rng.integers(1, 13))
+        lead = rng.uniform(0, 1.0) if rng.random() < 0.75 else rng.uniform(0, 0.3 * content)
+        pauses = rng.uniform(0.02, 0.9)
+        alone, again = rng.random() < 0.6, rng.random() * 0.2
+        voice = self._voice(rng)
+        chosen: list[int] = []
+        total = lead
+        while len(chosen) < limit and total < content + 1:
+            if not alone and rng.random() < 0.3:
+                voice = self._voice(rng)
+            i = int(voice[rng.integers(len(voice))])
+            if chosen and rng.random() < again:  # a digit twice is what is easily lost
+                same = voice[self.digits[voice] == self.digits[chosen[-1]]]
+                i = int(same[rng.integers(len(same))]) if len(same) else i
+            chosen.append(i)
+            total += (int(self.bank.starts[i + 1]) - int(self.bank.starts[i])) / RATE
+        pieces = [self.bank.word(i) for i in chosen]
+        times = arrange(rng, [len(p) / RATE for p in pieces], lead, pauses)
+        audio = np.zeros(round(content * RATE), np.float32)
+        words: list[Said] = []
+        muffled = rng.random() < 0.5  # a telephone's band for every voice
+        gain = rng.uniform(0.3, 1.0)
+        for i, piece, (start, end) in zip(chosen, pieces, times, strict=True):
+            if start >= content - 0.03 or (not cut and end > content):
+                break
+            at = round(start * RATE)
+            piece = piece * np.float32(gain * 10 ** rng.uniform(-0.3, 0.3))
+            audio[at : at + len(piece)] += piece[: len(audio) - at]
+            words.append(Said(int(self.digits[i]), start, end))
+        if rng.random() < 0.3 and lead > 0.12:  # the tail of a word before the window
+            tail = self.bank.word(int(voice[rng.integers(len(voice))]))
+            tail = tail[-int(rng.integers(1, RATE // 12)) :]
+            audio[: len(tail)] += gain * tail
+        audio = tilted(rng, audio, muffled)
+        return words, reverberated(rng, audio) if rng.random() < 0.2 else audio
+
+    def _mel(self, rng: Generator, audio: Samples, frames: int, quiet: bool) -> Tensor:
+        """Whisper's log-mel spectrogram, of a window out of a longer recording.
+
+        Its floor hangs from the recording's loudest place, which may lie outside; and what follows
+        a recording's end is 0 in `transcribe`, silence in `decode`.
+        """
+        x = torch.from_numpy(audio)
+        silent = rng.random() < 0.25
+        if silent:
+            x = torch.nn.functional.pad(x, (0, frames * HOP_LENGTH - len(x)))
+        spectrum = torch.stft(
+            x, N_FFT, HOP_LENGTH, window=torch.hann_window(N_FFT), return_complex=True
+        )[:, :-1]
+        log = (self.filters @ spectrum.abs().square()).clamp(min=1e-10).log10()
+        louder = rng.uniform(0, 4 if quiet else 1) if rng.random() < 0.3 else 0.0
+        log = torch.maximum(log, log.max() + louder - 8.0)
+        if rng.random() < 0.4:  # some bands hidden, as in SpecAugment (Park et al. 2019)
+            bands = int(rng.integers(2, 13))
+            first = int(rng.integers(0, 80 - bands))
+            log[first : first + bands] = log.mean()
+        return torch.nn.functional.pad((log + 4.0) / 4.0, (0, frames - log.shape[1]))
+
+    def _labelled(
+        self, rng: Generator, mel: Tensor, words: list[Said], content: float, offset: float
+    ) -> Example:
+        positions = mel.shape[1] // 2
+        labels = torch.full((positions,), 10)
+        edges = torch.zeros(positions, dtype=torch.long)
+        for word in words:
+            start, end = round(word.start * 50), max(round(word.end * 50), 1)
+            labels[start:end] = word.digit
+            edges[start:end] = 2
+            edges[start : start + 3] = 1
+            edges[max(end - 3, 0) : end] = 3
+        times = rng.random() < 0.88
+        prompt = self._prompt(rng, times) if rng.random() < 0.35 else []
+        head = [*prompt, SOT] if times else [*prompt, SOT, NO_TIMES]
+        if words:
+            said, seconds = answer(words, content, offset, times)
+            targets = said
+        else:
+            first = TIME + 5 * int(rng.integers(11))
+            said, targets = ([first, END], [NO_SPEECH, END]) if times else ([END], [END])
+            seconds = [(0.0, 0.0)] * len(said)
+        skipped = len(head) - 1
+        spans = [(max(round(a * 50), 0), min(round(b * 50), positions)) for a, b in seconds]
+        expected = [IGNORED] * skipped + targets
+        if not times:  # the token before <|notimestamps|> is told whether there is speech, too
+            expected[skipped - 1] = IGNORED if words else NO_SPEECH
+        return Example(
+            mel=mel,
+            tokens=[*head, *said[:-1]],
+            targets=expected,
+            spans=[(0, 0)] * skipped + spans,
+            labels=labels,
+            edges=edges,
+            offset=round(offset * 50),
+        )
+
+    def _prompt(self, rng: Generator, times: bool) -> list[int]:
+        """Text before the window: the tokens of windows before, or words alone."""
+        tokens: list[int] = []
+        unknown = rng.random() < 0.1
+        for _ in range(int(rng.integers(1, 4))):
+            count = int(rng.integers(1, 30))
+            digits = rng.integers(0, 10, count)
+            spans = arrange(rng, rng.uniform(0.2, 0.7, count).tolist(), 0.5, rng.random())
+            words = [Said(int(d), a, b) for d, (a, b) in zip(digits, spans, strict=True)]
+            said, _ = answer(words, 30.0, times=times and rng.random() < 0.8)
+            tokens += said[:-1]
+        if unknown:
+            tokens = [UNKNOWN if rng.random() < 0.7 else t for t in tokens[: rng.integers(1, 12)]]
+        longest = 223 if rng.random() < 0.4 else int(rng.integers(2, 100))
+        return [PREVIOUS, *tokens[-longest:]]

@@ -1,0 +1,208 @@
+"""The words that training joins: real recordings and synthetic speech.
+
+Recordings are the Free Spoken Digit Dataset's; flite, festival and espeak-ng speak each digit; and
+pitch, formants and speed of both are changed.
+"""
+
+import itertools
+import random
+import re
+import subprocess
+import tempfile
+from collections.abc import Iterator
+from dataclasses import dataclass
+from multiprocessing import Pool
+from pathlib import Path
+
+import numpy as np
+import soundfile
+import soxr
+import torch
+from numpy.typing import NDArray
+from torch import Tensor
+
+WORDS = ("zero", "one", "two", "three", "four", "five", "six", "seven", "eight", "nine")
+RATE = 16_000
+SPEAKERS = ("george", "jackson", "lucas", "nicolas", "yweweler")  # the sixth, theo, is for tests
+TEST_INDICES = range(5)  # FSDD's own test recordings of each digit and speaker
+
+Samples = NDArray[np.float32]
+
+# Kept out of training: `samples/make.py` speaks with these.
+HELD_OUT_FLITE = ("rms",)
+HELD_OUT_VARIANTS = ("Alicia", "Mike", "f4", "m6")
+
+FLITE = ("kal", "kal16", "awb", "slt")
+ACCENTS = (
+    "en-us",
+    "en-gb",
+    "en-gb-scotland",
+    "en-gb-x-rp",
+    "en-gb-x-gbclan",
+    "en-gb-x-gbcwmd",
+    "en-029",
+    "en-us-nyc",
+)
+VARIANTS = (
+    *("Alex", "Andrea", "Andy", "Annie", "Denis", "Diogo", "Gene", "Henrique", "Hugo", "Jacky"),
+    *("Lee", "Marco", "Mario", "Michael", "adam", "anika", "antonio", "aunty", "belinda"),
+    *("benjamin", "boris", "caleb", "david", "ed", "edward", "f1", "f2", "f3", "f5", "grandma"),
+    *("grandpa", "gustave", "iven", "john", "kaukovalta", "klatt", "klatt2", "klatt4", "linda"),
+    *("m1", "m2", "m3", "m4", "m5", "m7", "m8", "marcelo", "max", "michel", "norbert", "pablo"),
+    *("paul", "pedro", "quincy", "rob", "robert", "sandro", "shelby", "steph", "travis", "victor"),
+    *("whisper", "zac"),
+)
+
+
+@dataclass(frozen=True)
+class Bank:
+    """Words end to end: word i is samples[starts[i] : starts[i + 1]]."""
+
+    samples: Tensor  # int16, 16 kHz
+    starts: Tensor  # [n + 1]
+    digits: Tensor  # [n]
+    voices: Tensor  # [n], index into `names`
+    names: list[str]  # "fsdd:george", "flite:slt", ...
+
+    def word(self, i: int) -> Samples:
+        """Word i's samples in -1..1."""
+        piece = self.samples[int(self.starts[i]) : int(self.starts[i + 1])]
+        return piece.numpy().astype(np.float32) / np.float32(32768)
+
+    @classmethod
+    def load(cls, path: Path) -> "Bank":
+        return cls(**torch.load(path, weights_only=True, mmap=True))
+
+
+def trimmed(x: Samples, floor_db: float = -38.0) -> Samples:
+    """Without what lies below the loudest 20 ms by `floor_db` at both ends."""
+    step = RATE // 100
+    blocks = x[: len(x) // step * step].reshape(-1, step)
+    power = np.convolve(np.square(blocks).mean(1), [0.5, 0.5], "same")
+    loud = np.flatnonzero(power > power.max() * 10 ** (floor_db / 10))
+    return x[max(int(loud[0]) - 1, 0) * step : (int(loud[-1]) + 1) * step]
+
+
+def read(path: Path) -> Samples:
+    """A WAV file's first channel at 16 kHz."""
+    x, rate = soundfile.read(path, dtype="float32", always_2d=True)
+    return x[:, 0] if rate == RATE else np.asarray(soxr.resample(x[:, 0], rate, RATE))
+
+
+def fsdd_recordings(folder: Path) -> list[tuple[Path, int, str, int]]:
+    """(file, digit, speaker, index) of each recording of the Free Spoken Digit Dataset."""
+    found = []
+    for path in sorted(folder.glob("*.wav")):
+        match = re.fullmatch(r"(\d)_([a-z]+)_(\d+)", path.stem)
+        if match:
+            found.append((path, int(match[1]), match[2], int(match[3])))
+    if not found:
+        raise SystemExit(f"{folder}: no recordings such as 7_george_3.wav")
+    return found
+
+
+def changed(x: Samples, rng: random.Random, strength: float = 1.0) -> Samples:
+    """Another voice saying the same: formants, pitch, its range and the speed changed (Praat)."""
+    import parselmouth  # for this alone
+
+    formants = 1.17 ** rng.uniform(-strength, strength)
+    pitch = 1.35 ** rng.uniform(-strength, strength)
+    spread = 1.6 ** rng.uniform(-strength, strength)
+    slowness = 1.3 ** rng.uniform(-strength, strength)
+    sound = parselmouth.Sound(np.pad(x, RATE // 20), RATE)
+    try:
+        track = sound.to_pitch(pitch_floor=70, pitch_ceiling=500).selected_array["frequency"]
+        voiced = track[track > 0]
+        median = float(np.median(voiced)) * pitch if len(voiced) else 0.0
+        new = parselmouth.praat.call(
+            sound, "Change gender", 70, 500, formants, median, spread, slowness
+        )
+    except parselmouth.PraatError:  # no pitch in it
+        return trimmed(np.asarray(soxr.resample(x, RATE, RATE * slowness), np.float32))
+    return trimmed(new.values[0].astype(np.float32))
+
+
+def flite(text: str, voice: str, stretch: float = 1.0) -> Samples:
+    """`text` as flite speaks it."""
+    return _spoken(
+        lambda out: (
+            *("flite", "-voice", voice, "--setf", f"duration_stretch={stretch}"),
+            *("-t", text, "-o", out),
+        )
+    )
+
+
+def espeak(text: str, voice: str, pitch: int = 50, speed: int = 160) -> Samples:
+    """`text` as espeak-ng speaks it; `voice` such as en-us+f2."""
+    return _spoken(
+        lambda out: ("espeak-ng", "-v", voice, "-p", str(pitch), "-s", str(speed), "-w", out, text)
+    )
+
+
+def festival(text: str, voice: str) -> Samples:
+    """`text` as festival speaks it; `voice` such as ked_diphone."""
+    return _spoken(lambda out: ("text2wave", "-eval", f"(voice_{voice})", "-o", out), text.encode())
+
+
+def _spoken(command, text: bytes = b"") -> Samples:  # type: ignore[no-untyped-def]
+    with tempfile.TemporaryDirectory() as folder:
+        out = Path(folder) / "word.wav"
+        subprocess.run(command(str(out)), input=text, check=True, capture_output=True)
+        return read(out)
+
+
+Job = tuple[str, int, str, int, float]
+
+
+def _jobs(fsdd: Path, seed: int) -> Iterator[tuple[object, ...]]:
+    """What to speak or read: (kind, digit, voice, seed, variants, parameters...)."""
+    for path, digit, speaker, index in fsdd_recordings(fsdd):
+        if speaker in SPEAKERS and index not in TEST_INDICES:
+            yield "fsdd", digit, f"fsdd:{speaker}", hash_of(seed, path.stem), 6, path
+    rng = random.Random(seed)
+    for digit, word in enumerate(WORDS):
+        texts = (word, f"{word}?", f"{word},")
+        for voice, text, stretch in itertools.product(FLITE, texts, (0.85, 1.0, 1.25)):
+            yield "flite", digit, f"flite:{voice}", rng.getrandbits(32), 3, text, voice, stretch
+        for text in texts:
+            yield "festival", digit, "festival:ked", rng.getrandbits(32), 8, text, "ked_diphone"
+        for _ in range(150):
+            accent, variant = rng.choice(ACCENTS), rng.choice(VARIANTS)
+            numbers = rng.randint(20, 80), rng.randint(110, 220)
+            name = f"espeak:{accent}+{variant}"
+            yield "espeak", digit, name, 0, 0, word, f"{accent}+{variant}", *numbers
+
+
+def hash_of(seed: int, text: str) -> int:
+    """A number that depends on both alone."""
+    return int.from_bytes(f"{seed}:{text}".encode()[-8:], "little")
+
+
+def _make(job: tuple[object, ...]) -> tuple[int, str, list[NDArray[np.int16]]]:
+    kind, digit, voice, seed, variants, *given = job
+    makers = {"fsdd": read, "flite": flite, "festival": festival, "espeak": espeak}
+    word = trimmed(makers[str(kind)](*given))  # type: ignore[operator]
+    rng = random.Random(int(str(seed)))
+    words = [word, *(changed(word, rng) for _ in range(int(str(variants))))]
+    return int(str(digit)), str(voice), [to_int16(w) for w in words if len(w) > RATE // 10]
+
+
+def to_int16(x: Samples) -> NDArray[np.int16]:
+    """Scaled to a peak of one half."""
+    return (x * (16384 / max(float(np.abs(x).max()), 1e-6))).astype(np.int16)
+
+
+def make_bank(fsdd: Path, seed: int = 0) -> Bank:
+    """Every training word of the real speakers and of the synthetic voices, some 300 MB."""
+    with Pool() as pool:
+        made = pool.map(_make, list(_jobs(fsdd, seed)), chunksize=16)
+    flat = [(digit, voice, word) for digit, voice, words in made for word in words]
+    names = sorted({voice for _, voice, _ in flat})
+    lengths = torch.tensor([len(word) for _, _, word in flat])
+    return Bank(
+        samples=torch.from_numpy(np.concatenate([word for _, _, word in flat])),
+        starts=torch.cat([torch.zeros(1, dtype=torch.long), lengths.cumsum(0)]),
+        digits=torch.tensor([digit for digit, _, _ in flat]),
+        voices=torch.tensor([names.index(voice) for _, voice, _ in flat]),
+        names=names,
+    )

@@ -1,0 +1,196 @@
+"""The recipe of `digits`: windows and their answers, the exported file, and a run that resumes."""
+
+import argparse
+from itertools import pairwise
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+import whisper
+from whisper.tokenizer import get_tokenizer
+
+from recipes.digits import noise, train
+from recipes.digits.model import Student, dimensions
+from recipes.digits.sequences import (
+    END,
+    IGNORED,
+    NO_SPEECH,
+    NO_TIMES,
+    SOT,
+    TIME,
+    TOKEN_IDS,
+    Composer,
+    Said,
+    answer,
+    arrange,
+)
+from recipes.digits.voices import RATE, WORDS, Bank, fsdd_recordings, to_int16, trimmed
+
+
+@pytest.fixture(scope="module")
+def bank() -> Bank:
+    """Two "speakers" and a synthetic voice; each digit is a tone of its own."""
+    time = np.arange(RATE // 4) / RATE
+    words = [np.sin(2 * np.pi * (300 + 150 * i) * time).astype(np.float32) for i in range(30)]
+    return Bank(
+        samples=torch.from_numpy(np.concatenate([to_int16(word) for word in words])),
+        starts=torch.arange(31) * (RATE // 4),
+        digits=torch.arange(30) % 10,
+        voices=torch.arange(30) // 10,
+        names=["fsdd:a", "fsdd:b", "flite:c"],
+    )
+
+
+def test_rows_stand_for_whispers_tokens() -> None:
+    tokenizer = get_tokenizer(multilingual=False)
+    assert [tokenizer.decode([TOKEN_IDS[i]]) for i in range(10)] == [f" {word}" for word in WORDS]
+    special = ("eot", "sot", "sot_prev", "no_speech", "no_timestamps", "timestamp_begin")
+    assert [TOKEN_IDS[i] for i in range(10, 16)] == [getattr(tokenizer, name) for name in special]
+    assert len(TOKEN_IDS) == TIME + 1501
+
+
+def test_a_pause_starts_a_segment_and_so_does_the_sixth_word() -> None:
+    words = [Said(i, 1 + 0.5 * i, 1.4 + 0.5 * i) for i in range(7)] + [Said(9, 6.0, 6.44)]
+    tokens, spans = answer(words, length=30)
+
+    def at(seconds: float) -> int:
+        return TIME + round(seconds * 50)
+
+    assert tokens == [
+        *(at(1.0), 0, 1, 2, 3, 4, at(3.4)),
+        *(at(3.5), 5, 6, at(4.4)),
+        *(at(6.0), 9, at(6.4), END),
+    ]
+    assert len(spans) == len(tokens)
+    assert spans[1] == (1.0, 1.4)
+    assert answer(words, 30, times=False)[0] == [0, 1, 2, 3, 4, 5, 6, 9, END]
+    assert answer(words, 30, offset=2.0)[0][0] == at(3.0)
+
+
+def test_a_segment_cut_by_the_windows_end_gets_its_start_alone() -> None:
+    words = [Said(1, 1.0, 1.5), Said(2, 9.0, 9.5), Said(3, 9.6, 10.2), Said(4, 10.3, 10.6)]
+    assert answer(words, length=10)[0][-3:] == [TIME + 75, TIME + 450, END]
+
+
+def test_words_do_not_overlap() -> None:
+    times = arrange(np.random.default_rng(0), [0.3] * 200, 0.5, 0.3)
+    gaps = [b[0] - a[1] for a, b in pairwise(times)]
+    assert min(gaps) >= 0
+    assert not any(0.35 < gap < 0.6 for gap in gaps)
+
+
+@pytest.mark.parametrize("seconds", [6, 30])
+def test_windows(bank: Bank, seconds: int) -> None:
+    composer = Composer(bank)
+    kinds = set()
+    for seed in range(40):
+        example = composer.example(np.random.default_rng(seed), seconds)
+        again = composer.example(np.random.default_rng(seed), seconds)
+        assert torch.equal(example.mel, again.mel)
+        assert example.tokens == again.tokens
+        assert example.mel.shape == (80, seconds * 100)
+        assert example.mel.isfinite().all()
+        assert len(example.tokens) == len(example.targets) == len(example.spans) <= 448
+        assert 0 <= example.offset <= 1500 - seconds * 50
+        start = example.tokens.index(SOT)
+        answered = start + (example.tokens[start + 1 :][:1] == [NO_TIMES])
+        assert example.targets[:start].count(IGNORED) == start
+        heard = set(example.labels.tolist()) - {10}
+        said = {t for t in example.targets[answered:] if t < END}
+        assert said <= heard  # a cut segment is heard, not said
+        if not heard:
+            assert example.targets[start] == NO_SPEECH
+        assert example.targets[-1] == END
+        for target, (first, last) in zip(example.targets, example.spans, strict=True):
+            if 0 <= target < END:
+                assert (example.labels[first:last] == target).all()
+        kinds.add((bool(heard), answered > start, start > 0))
+    assert len(kinds) >= 5  # with and without speech, times, prompt
+
+
+def test_a_speaker_can_be_left_out(bank: Bank) -> None:
+    assert [list(group) for group in Composer(bank, without="a").real] == [list(range(10, 20))]
+
+
+@pytest.mark.parametrize("make", [noise.hum, noise.tones, lambda r, n: noise.coloured(r, n, 1.0)])
+def test_noises_have_unit_power(make) -> None:  # type: ignore[no-untyped-def]
+    sound = make(np.random.default_rng(0), 20_000)
+    assert sound.dtype == np.float32
+    assert np.mean(np.square(sound)) == pytest.approx(1, rel=1e-3)
+    assert np.array_equal(sound, make(np.random.default_rng(0), 20_000))
+
+
+def test_a_telephone_has_no_high_notes() -> None:
+    rng = np.random.default_rng(0)
+    band = np.abs(np.fft.rfft(noise.tilted(rng, noise.coloured(rng, RATE, 0), muffled=True)))
+    assert band[4500:].mean() < 0.01 * band[500:3500].mean()
+
+
+def test_silence_is_trimmed() -> None:
+    word = np.concatenate([np.zeros(8000), np.ones(3200), np.zeros(8000)]).astype(np.float32)
+    assert 3200 <= len(trimmed(word)) <= 3200 + 3 * RATE // 100
+
+
+def test_a_folder_without_recordings(tmp_path: Path) -> None:
+    with pytest.raises(SystemExit, match="7_george_3"):
+        fsdd_recordings(tmp_path)
+
+
+def test_the_exported_file_computes_the_same(tmp_path: Path) -> None:
+    torch.manual_seed(0)
+    student = Student(dimensions(64, (1, 2))).eval()
+    torch.save(student.checkpoint(), tmp_path / "student.pt")
+    model = whisper.load_model(str(tmp_path / "student.pt"), device="cpu")
+    mel = torch.randn(1, 80, 3000)
+    rows = [SOT, TIME + 50, 3, 4]
+    with torch.no_grad():
+        audio = student.encode(mel, torch.zeros(1, dtype=torch.long))
+        ours = student.decode(torch.tensor([rows]), audio)[0]
+        ids = torch.tensor([[TOKEN_IDS[row] for row in rows]])
+        theirs = model.decoder(ids, model.encoder(mel))[0]
+    assert (ours[:, :-1] - theirs[:, list(TOKEN_IDS)]).abs().max() < 0.05  # the file is float16
+    unused = theirs.logsumexp(-1), ours.logsumexp(-1)
+    assert (unused[0] - unused[1]).abs().max() < 0.02
+
+
+def test_a_stopped_run_goes_on_as_if_it_had_not(
+    bank: Bank, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    torch.save(vars(bank), tmp_path / "words.pt")
+    monkeypatch.setattr(train, "BATCHES", {6: 2, 12: 1, 30: 1})
+    monkeypatch.setattr(train, "KEEP_EVERY", 2)
+
+    def run(name: str, steps: int, stop: int | None = None) -> dict[str, torch.Tensor]:
+        made = train.batch_at
+
+        def batch_at(composer, seed, step, steps):  # type: ignore[no-untyped-def]
+            if step == stop:
+                raise KeyboardInterrupt
+            return made(composer, seed, step, steps)
+
+        asked = argparse.Namespace(
+            fsdd=tmp_path,
+            folder=tmp_path,
+            name=name,
+            steps=steps,
+            rate=4e-3,
+            width=64,
+            layers=(1, 2),
+            real=0.6,
+            without=None,
+            start=None,
+            seed=0,
+        )
+        with monkeypatch.context() as patch:
+            patch.setattr(train, "batch_at", batch_at)
+            train.train(asked)
+        saved = torch.load(tmp_path / f"{name}.pt", weights_only=True)
+        return saved["model_state_dict"]  # type: ignore[no-any-return]
+
+    with pytest.raises(KeyboardInterrupt):
+        run("stopped", 6, stop=5)
+    resumed, whole = run("stopped", 6), run("whole", 6)
+    for name, tensor in whole.items():
+        assert torch.allclose(resumed[name].float(), tensor.float(), atol=2e-3), name
+    assert whole["decoder.token_embedding.weight"].count_nonzero() < 1520 * 64
