@@ -1,7 +1,8 @@
 """Name or file -> dimensions and weights, under OpenAI's tensor names.
 
-Known: openai-whisper's names (downloaded, checksums verified), OpenAI `.pt` files, and Hugging Face
-folders and ids with safetensors (`slimwhisper.hub`). Nothing is unpickled but tensors.
+Known: bundled models, openai-whisper's names (downloaded, checksums verified), OpenAI `.pt` files,
+and Hugging Face folders and ids with safetensors (`slimwhisper.hub`). Nothing is unpickled but
+tensors.
 """
 
 import hashlib
@@ -22,6 +23,7 @@ import torch
 from torch import Tensor
 
 from slimwhisper.alignment import Heads, folder_heads, official_heads
+from slimwhisper.bundled import BUNDLED, bundled_file
 from slimwhisper.errors import CheckpointError
 from slimwhisper.hub import DISTIL_IDS, fetch_hub, looks_like_hub_id, problem, read_folder
 from slimwhisper.types import Dims
@@ -43,10 +45,10 @@ class Checkpoint:
 
 
 def available_models() -> list[str]:
-    """Names that `load_checkpoint` can fetch."""
+    """Names that `load_checkpoint` knows: bundled, OpenAI's, and distil-whisper's."""
     import whisper
 
-    return [*whisper.available_models(), *DISTIL_IDS]
+    return [*BUNDLED, *whisper.available_models(), *DISTIL_IDS]
 
 
 def default_download_root() -> Path:
@@ -61,7 +63,7 @@ def load_checkpoint(
     download_root: str | PathLike[str] | None = None,
     local_files_only: bool = False,
 ) -> Checkpoint:
-    """Load by official name, path (`.pt` file or Hugging Face folder) or hub id, in that order.
+    """Load by bundled or official name, path (`.pt` file, Hugging Face folder) or hub id, in order.
 
     Arguments:
         name: a `Path` is never taken for a hub id.
@@ -75,7 +77,11 @@ def load_checkpoint(
 
     label = os.fspath(name)
     try:
-        if label in whisper._MODELS:
+        heads: Heads | None = None
+        if label in BUNDLED:
+            logger.warning(BUNDLED[label])
+            dims, state = _read_openai(bundled_file(label))
+        elif label in whisper._MODELS:
             file = _fetch(label, whisper._MODELS[label], download_root, local_files_only)
             dims, state = _read_openai(file)
             heads = official_heads(label, dims)

@@ -7,21 +7,20 @@ import pytest
 import torch
 from checkpoints import random_state, save_openai, tiny_dims
 
+from slimwhisper.bundled import bundled_file
+
 SHARED = Path(__file__).parents[2] / "shared"
 
 
 @pytest.fixture(scope="session")
-def probe_path() -> Path:
-    """The trained checkpoint of digit words."""
-    path = SHARED / "models" / "digits-probe.pt"
-    if not path.exists():
-        pytest.skip(f"the trained probe is not at {path}")
-    return path
+def digits_path() -> Path:
+    """The bundled, trained checkpoint of digit words."""
+    return bundled_file("digits")
 
 
 @pytest.fixture(scope="session")
 def speech_folder() -> Path:
-    """Recordings of single digits, and jfk.flac."""
+    """Recordings of digits by people, and jfk.flac."""
     path = SHARED / "audio"
     if not path.exists():
         pytest.skip(f"the recordings are not at {path}")

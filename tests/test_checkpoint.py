@@ -11,6 +11,7 @@ from reference import whisper_logits, whisper_model
 from test_logits import cached_logits, features_like_encoder_output
 from whisper.model import ModelDimensions, Whisper
 
+from slimwhisper.bundled import bundled_file
 from slimwhisper.checkpoint import (
     Checkpoint,
     available_models,
@@ -59,10 +60,19 @@ def test_short_text_context_is_fine(tmp_path: Path, state: State) -> None:
     assert load_checkpoint(save_openai(tmp_path / "short.pt", dims, short)).dims == dims
 
 
-def test_trained_probe_loads(probe_path: Path) -> None:
-    found = load_checkpoint(probe_path)
-    assert (found.dims.n_audio_state, found.dims.n_text_layer) == (128, 4)
+def test_bundled_model(caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Offline, with a word about what it is, and not hidden by a folder of that name."""
+    monkeypatch.setattr(torch.hub, "download_url_to_file", None)
+    found = load_checkpoint("digits", local_files_only=True)
+    assert (found.name, found.dims.n_vocab) == ("digits", 51_864)
     assert {t.dtype for t in found.state.values()} == {torch.float16}
+    assert "zero to nine" in caplog.text and "--model turbo" in caplog.text
+    rows = found.state["decoder.token_embedding.weight"]
+    assert int((rows != 0).any(dim=1).sum()) < 1_600  # the rest packs to nothing
+    file = bundled_file("digits")
+    assert file.stat().st_size < 30e6
+    assert file.with_suffix(".md").exists()
+    assert whisper.load_model(str(file), device="cpu").dims.n_vocab == 51_864
 
 
 @pytest.mark.parametrize("dims", [DIMS, tiny_dims(multilingual=False, width=16, n_mels=128)])
@@ -74,9 +84,7 @@ def test_expected_shapes_are_whispers(dims: Dims) -> None:
 
 def test_available_models() -> None:
     names = available_models()
-    assert {"tiny", "tiny.en", "large-v3", "turbo", "distil-small.en", "distil-large-v3.5"} <= set(
-        names
-    )
+    assert {"digits", "tiny.en", "large-v3", "turbo", "distil-large-v3.5"} <= set(names)
     assert set(whisper.available_models()) <= set(names)
 
 

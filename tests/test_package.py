@@ -74,7 +74,10 @@ def test_wheel(source: Path, tmp_path: Path) -> None:
     with zipfile.ZipFile(wheel) as archive:
         names = archive.namelist()
     assert modules(names) == tracked()
-    assert "slimwhisper/py.typed" in names
+    assert {
+        f"slimwhisper/{n}" for n in ("py.typed", "models/digits.pt", "models/digits.md")
+    } <= set(names)
+    assert wheel.stat().st_size < 6e6  # unused embedding rows pack to nothing
     tops = {n.split("/")[0] for n in names}
     assert {t for t in tops if not t.endswith(".dist-info")} == {"slimwhisper"}
     assert any(n.endswith("licenses/LICENSE") for n in names)
@@ -96,6 +99,7 @@ def test_sdist_builds_the_same_wheel(source: Path, tmp_path: Path) -> None:
     (wheel,) = tmp_path.glob("*.whl")
     with zipfile.ZipFile(wheel) as archive:
         assert modules(archive.namelist()) == tracked()
+        assert "slimwhisper/models/digits.pt" in archive.namelist()
 
 
 def test_editable_install(source: Path, tmp_path: Path) -> None:

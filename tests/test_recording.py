@@ -3,10 +3,11 @@
 from pathlib import Path
 from typing import Any
 
+import jiwer
 import numpy as np
 import pytest
 from parity import differences
-from test_transcripts_speech import WORDS, held_out
+from spoken import WORDS, spoken_words
 
 import slimwhisper
 from slimwhisper.recording import Recording
@@ -21,17 +22,17 @@ PHRASES = 6
 class Phrases:
     """Spoken phrases of three digits with long pauses between."""
 
-    def __init__(self, folder: Path) -> None:
+    def __init__(self) -> None:
         rng = np.random.default_rng(1)
-        paths = [p for p in held_out(folder) if "jackson" in p.stem]
+        words = spoken_words()
         pieces: list[np.ndarray] = [np.zeros(8_000, np.float32)]
         self.spans: list[tuple[float, float]] = []  # seconds
         self.words: list[str] = []
         for _ in range(PHRASES):
             start = sum(map(len, pieces)) / 16_000
-            for i in rng.choice(len(paths), 3):
-                pieces += [slimwhisper.load_audio(paths[i]), np.zeros(3_200, np.float32)]
-                self.words.append(WORDS[int(paths[i].stem[0])])
+            for i in rng.choice(len(words), 3):
+                pieces += [words[i][1], np.zeros(3_200, np.float32)]
+                self.words.append(WORDS[words[i][0]])
             self.spans.append((start, sum(map(len, pieces)) / 16_000))
             pieces.append(np.zeros(int(PAUSE * 16_000), np.float32))
         self.audio = np.concatenate(pieces)
@@ -42,30 +43,26 @@ class Phrases:
 
 
 @pytest.fixture(scope="module")
-def phrases(speech_folder: Path) -> Phrases:
-    return Phrases(speech_folder)
+def phrases() -> Phrases:
+    return Phrases()
 
 
 @pytest.fixture(scope="module")
-def model(probe_path: Path) -> SlimWhisper:
-    return slimwhisper.load_model(probe_path, "cpu")
-
-
-def spoken(result: dict[str, Any]) -> list[str]:
-    return [w for w in result["text"].lower().split() if w in WORDS]
+def model(digits_path: Path) -> SlimWhisper:
+    return slimwhisper.load_model(digits_path, "cpu")
 
 
 def test_pieces_have_the_recordings_own_times(model: SlimWhisper, phrases: Phrases) -> None:
     found = model.transcribe(phrases.audio, parallel=True, temperature=0, word_timestamps=True)
     texts = [s for s in found["segments"] if s["text"]]
-    assert len(texts) >= PHRASES
+    assert len(texts) >= PHRASES - 1
     assert [s["id"] for s in found["segments"]] == list(range(len(found["segments"])))
     assert [s["start"] for s in texts] == sorted(s["start"] for s in texts)
     for segment in texts:
         assert phrases.holds(segment["start"], segment["end"])
         assert all(phrases.holds(w["start"], w["end"]) for w in segment["words"])
-    right = sum(a == b for a, b in zip(spoken(found), phrases.words, strict=False))
-    assert right >= len(phrases.words) // 2
+    plain = model.transcribe(phrases.audio, parallel=True, temperature=0)
+    assert jiwer.wer(" ".join(phrases.words), plain["text"].strip()) <= 0.12
     again = model.transcribe(
         phrases.audio, parallel=True, temperature=0, word_timestamps=True, batch_size=1
     )

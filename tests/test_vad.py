@@ -4,14 +4,13 @@ import subprocess
 import sys
 import threading
 from concurrent.futures import ThreadPoolExecutor
-from pathlib import Path
 
 import numpy as np
 import pytest
-import soundfile
-import soxr
 import torch
+from spoken import LONG, SAMPLES
 
+import slimwhisper
 from slimwhisper.errors import DependencyError
 from slimwhisper.vad import merge_regions, speech_regions
 
@@ -37,9 +36,8 @@ class Recording:
 
 
 @pytest.fixture(scope="module")
-def speech(speech_folder: Path) -> np.ndarray:
-    array, rate = soundfile.read(speech_folder / "jfk.flac", dtype="float32", always_2d=True)
-    return soxr.resample(array.mean(axis=1), rate, 16_000).astype(np.float32)
+def speech() -> np.ndarray:
+    return slimwhisper.load_audio(SAMPLES / LONG)[: 11 * 16_000]
 
 
 def package_regions(array: np.ndarray, **arguments: float) -> list[tuple[int, int]]:
@@ -69,7 +67,7 @@ def test_speech_is_found_where_the_package_finds_it(speech: np.ndarray) -> None:
     assert speech_regions(Recording(array), threshold=0.9, min_speech_ms=1500, **CLOSE) == expected
 
 
-@pytest.mark.parametrize("frames", [1, 3, 64, 343, 344, 345])  # jfk.flac has 343.75 frames
+@pytest.mark.parametrize("frames", [1, 3, 64, 343, 344, 345])  # 11 s are 343.75 frames
 def test_blocks_of_any_size_give_the_same_regions(speech: np.ndarray, frames: int) -> None:
     expected = speech_regions(Recording(speech), **CLOSE)
     assert speech_regions(Recording(speech), **CLOSE, block_frames=frames) == expected

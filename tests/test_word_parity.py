@@ -1,7 +1,7 @@
 """Word times equal to whisper's: in float64 always, in float32 wherever rounding decides nothing.
 
-The trained probe's attention scores reach 190 and its softmax saturates: paths through the time
-warping then cost the same but for rounding, and whisper's own float32 differs from its float64.
+Where a trained model's softmax saturates, paths through the time warping cost the same but for
+rounding, and whisper's own float32 differs from its float64.
 """
 
 import subprocess
@@ -18,6 +18,7 @@ from checkpoints import random_state, tiny_dims
 from conftest import noise_bursts
 from parity import differences, transcribe_each, unrounded_attention, whisper_transcribe
 from reference import whisper_model
+from spoken import sequence
 
 from slimwhisper.checkpoint import Checkpoint, load_checkpoint
 from slimwhisper.engine import Engine
@@ -30,20 +31,6 @@ pytestmark = pytest.mark.usefixtures("numba")
 
 CPU = torch.device("cpu")
 Times = list[tuple[str, float, float]]
-
-
-def digits(folder: Path, count: int, words: int, seed: int) -> list[np.ndarray]:
-    """Sequences of so many spoken digits, with pauses."""
-    rng = np.random.default_rng(seed)
-    paths = sorted(folder.glob("fsdd/*.wav"))
-    made = []
-    for _ in range(count):
-        parts = []
-        for i in rng.choice(len(paths), words):
-            parts.append(np.zeros(int(rng.uniform(0.1, 0.8) * 16_000), np.float32))
-            parts.append(whisper.load_audio(str(paths[i])))
-        made.append(np.concatenate(parts))
-    return made
 
 
 class Aligners:
@@ -124,14 +111,15 @@ def test_random_weights_align_as_whisper_s(dims: Any) -> None:
     assert counts["ours64-theirs64"] == counts["ours32-theirs32"] == 0
 
 
-def test_the_probe_aligns_as_whisper_s_but_for_rounding(
-    probe_path: Path, speech_folder: Path, capsys: pytest.CaptureFixture[str]
+def test_digits_aligns_as_whisper_does_but_for_rounding(
+    digits_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     """In float64 every word; in float32 at most twice as many differ as whisper's own do."""
-    aligners = Aligners(load_checkpoint(probe_path))
-    counts = count(aligners, digits(speech_folder, 8, 7, seed=5))
+    aligners = Aligners(load_checkpoint(digits_path))
+    rng = np.random.default_rng(5)
+    counts = count(aligners, [sequence(9, rng)[1] for _ in range(8)])
     with capsys.disabled():
-        print(f"\nwords of the probe that are timed otherwise: {counts}")
+        print(f"\nwords of 'digits' that are timed otherwise: {counts}")
     assert counts["words"] > 60
     assert counts["ours64-theirs64"] == 0
     assert counts["ours32-theirs32"] <= 2 * counts["theirs32-theirs64"]

@@ -77,6 +77,17 @@ def background(rng: Generator, audio: Samples, alone: bool) -> Samples:
     return audio + sound * np.float32(level * 10 ** (-ratio / 20))
 
 
+def worn(rng: Generator, word: Samples, hiss: float) -> Samples:
+    """A word as badly cut recordings have it: without its very ends, with a `hiss` of its own."""
+    if rng.random() < 0.3:
+        most = min(len(word) // 6, RATE * 7 // 100)
+        word = word[int(rng.integers(0, most)) : len(word) - int(rng.integers(0, most))]
+    if hiss:
+        power = np.sqrt(np.mean(np.square(word)))
+        word = word + coloured(rng, len(word), float(rng.choice([0.0, 1.0]))) * power * hiss
+    return word.astype(np.float32)
+
+
 def tilted(rng: Generator, audio: Samples, muffled: bool) -> Samples:
     """Through a microphone that favours low or high notes, and a telephone's 4 kHz if `muffled`."""
     lean = np.float32(rng.uniform(-0.5, 0.5))

@@ -15,7 +15,7 @@ from numpy.random import Generator
 from torch import Tensor
 from whisper.audio import HOP_LENGTH, N_FFT, mel_filters
 
-from recipes.digits.noise import background, reverberated, tilted
+from recipes.digits.noise import background, reverberated, tilted, worn
 from recipes.digits.voices import RATE, Bank, Samples
 
 PAUSE = 0.5  # seconds
@@ -149,7 +149,9 @@ class Composer:
         return self._labelled(rng, mel, words, content, offset)
 
     def _speech(self, rng: Generator, content: float, cut: bool) -> tuple[list[Said], Samples]:
-        limit = 1000 if cut and rng.random() < 0.7 else int(rng.integers(1, 13))
+        kind = rng.random()  # as many as fit, some, or few and then silence
+        most = 1000 if cut and kind < 0.5 else 12 if kind < 0.75 else 3
+        limit = most if most == 1000 else int(rng.integers(1, most + 1))
         lead = rng.uniform(0, 1.0) if rng.random() < 0.75 else rng.uniform(0, 0.3 * content)
         pauses = rng.uniform(0.02, 0.9)
         alone, again = rng.random() < 0.6, rng.random() * 0.2
@@ -165,7 +167,8 @@ class Composer:
                 i = int(same[rng.integers(len(same))]) if len(same) else i
             chosen.append(i)
             total += (int(self.bank.starts[i + 1]) - int(self.bank.starts[i])) / RATE
-        pieces = [self.bank.word(i) for i in chosen]
+        hiss = 10 ** (-rng.uniform(8, 35) / 20) if rng.random() < 0.35 else 0.0
+        pieces = [worn(rng, self.bank.word(i), hiss) for i in chosen]
         times = arrange(rng, [len(p) / RATE for p in pieces], lead, pauses)
         audio = np.zeros(round(content * RATE), np.float32)
         words: list[Said] = []

@@ -20,9 +20,16 @@ from recipes.digits.model import Student, dimensions, disturbed
 from recipes.digits.sequences import IGNORED, SOT, Composer, Example
 from recipes.digits.voices import Bank, make_bank
 
+Mixes = tuple[tuple[float, tuple[float, ...]], ...]
 WEIGHTS = {"token": 1.0, "digit": 0.5, "edge": 0.3, "guide": 0.3}
 BATCHES = {6: 16, 12: 8, 30: 4}  # windows of so many seconds in a step
-MIX = ((0.0, (1, 0, 0)), (0.1, (0.4, 0.4, 0.2)), (0.35, (0.25, 0.25, 0.5)), (0.65, (0.1, 0.1, 0.8)))
+MIX: Mixes = (
+    (0.0, (1, 0, 0)),
+    (0.1, (0.4, 0.4, 0.2)),
+    (0.35, (0.25, 0.25, 0.5)),
+    (0.65, (0.1, 0.1, 0.8)),
+)
+GOING_ON: Mixes = ((0.0, (0.1, 0.1, 0.8)),)  # a run that starts from another
 ENCODER_ALONE = 0.1  # of the steps, the first
 WARM_UP = 200  # steps
 KEEP_EVERY = 250  # steps
@@ -47,10 +54,12 @@ def collate(examples: list[Example]) -> dict[str, Tensor]:
     }
 
 
-def batch_at(composer: Composer, seed: int, step: int, steps: int) -> dict[str, Tensor]:
+def batch_at(
+    composer: Composer, seed: int, step: int, steps: int, mixes: Mixes = MIX
+) -> dict[str, Tensor]:
     """The batch of a step, the same in every run."""
     rng = np.random.default_rng((seed, step))
-    mix = next(shares for start, shares in reversed(MIX) if step >= start * steps)
+    mix = next(shares for start, shares in reversed(mixes) if step >= start * steps)
     seconds = int(rng.choice(list(BATCHES), p=mix))
     batch = collate([composer.example(rng, seconds) for _ in range(BATCHES[seconds])])
     generator = torch.Generator().manual_seed(seed + step)
@@ -101,8 +110,9 @@ def train(asked: argparse.Namespace) -> None:
     sums: dict[str, float] = {}
     since = time.monotonic()
     for step in range(first, asked.steps):
-        batch = batch_at(composer, asked.seed, step, asked.steps)
-        for optimizer, top in zip(optimizers, (asked.rate, 2e-3), strict=True):
+        mixes = GOING_ON if asked.start else MIX
+        batch = batch_at(composer, asked.seed, step, asked.steps, mixes)
+        for optimizer, top in zip(optimizers, (asked.rate, asked.rate / 2), strict=True):
             for group in optimizer.param_groups:
                 group["lr"] = rate_at(step, asked.steps, top)
         alone = not asked.start and step < ENCODER_ALONE * asked.steps

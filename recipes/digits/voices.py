@@ -53,6 +53,35 @@ VARIANTS = (
     *("whisper", "zac"),
 )
 
+# English digits as speakers of other languages say them, in the spelling of theirs.
+SPELLED = {
+    "fr": "ziro ouanne tou sri for faïve sixe sévenne éïte naïne",
+    "de": "siroh uann tuh srieh fohr faif siks ßewwen eht nein",
+    "nl": "ziero wan toe srie foor faajf siks sevven eet najn",
+    "es": "síro uán tu zri for faiv six seven éit náin",
+    "it": "ziro uan tu tri for faiv sics seven eit nain",
+    "pt-br": "zirou uâne tu tri fór faive siks séven eite naine",
+    "pl": "zirou łan tu sri for fajw siks sewen ejt najn",
+    "cs": "zirou uan tu sri for fajv siks sevn ejt najn",
+    "fi": "siirou uan tuu trii foor faiv siks seven eit nain",
+    "sv": "sirå oann toh trih får fajv sicks seven ejt najn",
+    "el": "ζίρο ουάν του θρι φορ φάιβ σιξ σέβεν έιτ νάιν",
+    "ru": "зироу уан ту сри фор файв сикс сэвен эйт найн",
+    "hi": "ज़ीरो वन टू थ्री फोर फाइव सिक्स सेवन एट नाइन",
+    "te": "జీరో వన్ టూ త్రీ ఫోర్ ఫైవ్ సిక్స్ సెవెన్ ఎయిట్ నైన్",
+}
+FESTIVAL = {  # voices of other languages
+    "lp_diphone": "it",
+    "pc_diphone": "it",
+    "czech_ph": "cs",
+    "czech_dita": "cs",
+    "czech_krb": "cs",
+    "czech_machac": "cs",
+    "suo_fi_lj_diphone": "fi",
+    "hy_fi_mv_diphone": "fi",
+    "upc_ca_ona_hts": "it",
+}
+
 
 @dataclass(frozen=True)
 class Bank:
@@ -166,6 +195,15 @@ def _jobs(fsdd: Path, seed: int) -> Iterator[tuple[object, ...]]:
             yield "flite", digit, f"flite:{voice}", rng.getrandbits(32), 3, text, voice, stretch
         for text in texts:
             yield "festival", digit, "festival:ked", rng.getrandbits(32), 8, text, "ked_diphone"
+        for voice, language in FESTIVAL.items():
+            text, name = SPELLED[language].split()[digit], f"festival:{voice}"
+            yield "festival", digit, name, rng.getrandbits(32), 12, text, voice
+        for language, spelled in SPELLED.items():
+            for _ in range(12):
+                voice = f"{language}+{rng.choice(VARIANTS)}"
+                numbers = rng.randint(20, 80), rng.randint(110, 200)
+                name = f"espeak:{voice}"
+                yield "espeak", digit, name, 0, 0, spelled.split()[digit], voice, *numbers
         for _ in range(150):
             accent, variant = rng.choice(ACCENTS), rng.choice(VARIANTS)
             numbers = rng.randint(20, 80), rng.randint(110, 220)
