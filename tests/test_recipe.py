@@ -50,22 +50,26 @@ def test_rows_stand_for_whispers_tokens() -> None:
     assert len(TOKEN_IDS) == TIME + 1501
 
 
-def test_a_pause_starts_a_segment_and_so_does_the_sixth_word() -> None:
-    words = [Said(i, 1 + 0.5 * i, 1.4 + 0.5 * i) for i in range(7)] + [Said(9, 6.0, 6.44)]
+def at(seconds: float) -> int:
+    return TIME + round(seconds * 50)
+
+
+def test_a_pause_starts_a_segment() -> None:
+    words = [Said(0, 1.0, 1.4), Said(1, 1.5, 1.93), Said(9, 6.0, 6.44)]
     tokens, spans = answer(words, length=30)
-
-    def at(seconds: float) -> int:
-        return TIME + round(seconds * 50)
-
-    assert tokens == [
-        *(at(1.0), 0, 1, 2, 3, 4, at(3.4)),
-        *(at(3.5), 5, 6, at(4.4)),
-        *(at(6.0), 9, at(6.4), END),
-    ]
+    assert tokens == [at(1.0), 0, 1, at(1.9), at(6.0), 9, at(6.4), END]
     assert len(spans) == len(tokens)
     assert spans[1] == (1.0, 1.4)
-    assert answer(words, 30, times=False)[0] == [0, 1, 2, 3, 4, 5, 6, 9, END]
+    assert answer(words, 30, times=False)[0] == [0, 1, 9, END]
     assert answer(words, 30, offset=2.0)[0][0] == at(3.0)
+
+
+def test_a_segment_without_a_pause_ends_after_six_seconds() -> None:
+    words = [Said(i % 10, 1 + 0.5 * i, 1.4 + 0.5 * i) for i in range(20)]
+    tokens, _ = answer(words, length=30)
+    first = tokens.index(at(7.4))  # word 12 is the first that ends 6 s after the start
+    assert tokens[first + 1] == at(7.5)
+    assert first == 14
 
 
 def test_a_segment_cut_by_the_windows_end_gets_its_start_alone() -> None:
@@ -96,7 +100,7 @@ def test_windows(bank: Bank, seconds: int) -> None:
         start = example.tokens.index(SOT)
         answered = start + (example.tokens[start + 1 :][:1] == [NO_TIMES])
         assert example.targets[:start].count(IGNORED) == start
-        heard = set(example.labels.tolist()) - {10}
+        heard = set(example.labels[0].tolist()) - {10}
         said = {t for t in example.targets[answered:] if t < END}
         assert said <= heard  # a cut segment is heard, not said
         if not heard:
@@ -104,7 +108,7 @@ def test_windows(bank: Bank, seconds: int) -> None:
         assert example.targets[-1] == END
         for target, (first, last) in zip(example.targets, example.spans, strict=True):
             if 0 <= target < END:
-                assert (example.labels[first:last] == target).all()
+                assert (example.labels[0, first:last] == target).all()
         kinds.add((bool(heard), answered > start, start > 0))
     assert len(kinds) >= 4  # with and without speech, times, prompt
 

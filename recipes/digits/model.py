@@ -12,16 +12,17 @@ from whisper.model import ModelDimensions, MultiHeadAttention, Whisper, sinusoid
 from recipes.digits.sequences import END, IGNORED, TIME, TOKEN_IDS
 
 VOCABULARY = 51_864
+DROPOUT = 0.1  # of what each encoder layer adds
 UNUSED = math.log(VOCABULARY - len(TOKEN_IDS))  # together the unused rows, all of logit 0, weigh so
 
 
 def dimensions(width: int, layers: tuple[int, int]) -> ModelDimensions:
-    """Whisper's English-only dimensions, heads of 64."""
+    """Whisper's English-only dimensions; the decoder's heads are 64 wide, as its are."""
     return ModelDimensions(
         n_mels=80,
         n_audio_ctx=1500,
         n_audio_state=width,
-        n_audio_head=width // 64,
+        n_audio_head=width // 32,
         n_audio_layer=layers[0],
         n_vocab=VOCABULARY,
         n_text_ctx=448,
@@ -42,7 +43,7 @@ class Student(nn.Module):
         del self.decoder.token_embedding
         width = dims.n_text_state
         self.rows = nn.Parameter(torch.randn(len(TOKEN_IDS), width) * 0.5)
-        self.digit_head = nn.Linear(width, 11)
+        self.digit_heads = nn.Linear(width, 3 * 11)
         self.edge_head = nn.Linear(width, 4)
         nn.init.normal_(self.decoder.positional_embedding, std=0.05)
         with torch.no_grad():
@@ -63,7 +64,7 @@ class Student(nn.Module):
         places = offsets[:, None] + torch.arange(x.shape[1])
         x = (x + self.encoder.positional_embedding[places]).to(x.dtype)
         for block in self.encoder.blocks:
-            x = block(x)
+            x = x + F.dropout(block(x) - x, DROPOUT, self.training)
         return self.encoder.ln_post(x)
 
     def decode(self, tokens: Tensor, audio: Tensor) -> Tensor:
@@ -81,18 +82,21 @@ class Student(nn.Module):
         return F.pad(logits, (0, 1), value=UNUSED)
 
     def losses(self, batch: dict[str, Tensor], encoder_alone: bool = False) -> dict[str, Tensor]:
-        """Cross entropies of tokens, digits and edges; and attention that is not on its word.
+        """Cross entropies of tokens, digits, the digits before, and edges; misplaced attention.
 
-        With `encoder_alone` of digits and edges only.
+        With `encoder_alone` those of the encoder only.
         """
         audio = self.encode(batch["mel"], batch["offsets"])
+        digits = self.digit_heads(audio).float().unflatten(-1, (3, 11)).permute(0, 3, 2, 1)
+        edges = self.edge_head(audio).float().transpose(1, 2)
+        own, *before = (
+            F.cross_entropy(digits[:, :, i], batch["labels"][:, i], ignore_index=IGNORED)
+            for i in range(3)
+        )
         found = {
-            "digit": F.cross_entropy(
-                self.digit_head(audio).float().flatten(0, 1), batch["labels"].flatten()
-            ),
-            "edge": F.cross_entropy(
-                self.edge_head(audio).float().flatten(0, 1), batch["edges"].flatten()
-            ),
+            "digit": own,
+            "before": torch.stack(before).mean().nan_to_num(),  # no word in the batch: no loss
+            "edge": F.cross_entropy(edges, batch["edges"]),
         }
         if encoder_alone:
             return found
@@ -139,6 +143,17 @@ class Student(nn.Module):
         }
 
 
+SHARPNESS = 1.5  # of the first attention to near places
+# How far (in positions of 20 ms) each head of a layer looks back, or ahead, at first: sounds near
+# by, then the word before and after.
+DISTANCES = (
+    (2.0, -2.0, 5.0, -5.0),
+    (4.0, -4.0, 9.0, -9.0),
+    (8.0, -8.0, 30.0, -30.0),
+    (12.0, -12.0, 45.0, -45.0),
+)
+
+
 def attend(
     self: MultiHeadAttention, q: Tensor, k: Tensor, v: Tensor, mask: Tensor | None = None
 ) -> tuple[Tensor, Tensor]:
@@ -162,19 +177,18 @@ def look_nearby(attention: MultiHeadAttention, layer: int) -> None:
     size = width // heads
     half, pairs = width // 2, size // 2
     speeds = torch.exp(-math.log(10_000) / (half - 1) * torch.arange(half))
-    first = 2 + int((speeds > 0.7).sum())
-    chosen = torch.arange(first, first + pairs).clamp(max=half - 1)
     nn.init.normal_(attention.query.weight, std=0.02)
     nn.init.normal_(attention.key.weight, std=0.02)
     for head in range(heads):
-        side = 1 if (layer + head) % 2 else -1
-        distance = side * (3.0, 7.0, 12.0, 5.0)[(layer + head) % 4]
+        distance = DISTANCES[min(layer, len(DISTANCES) - 1)][head % 4]
+        first = int((speeds > 2 / max(abs(distance), 3)).sum())
+        chosen = torch.linspace(first, first + 32, pairs).round().long().clamp(max=half - 1)
         turn = speeds[chosen] * distance
         for j, i in enumerate(chosen.tolist()):
             row = head * size + 2 * j
             cos, sin = float(turn[j].cos()), float(turn[j].sin())
-            attention.key.weight[row, i] += 1.0  # sin
-            attention.key.weight[row + 1, half + i] += 1.0  # cos
+            attention.key.weight[row, i] += SHARPNESS  # sin
+            attention.key.weight[row + 1, half + i] += SHARPNESS  # cos
             attention.query.weight[row, i] += cos
             attention.query.weight[row, half + i] += sin
             attention.query.weight[row + 1, half + i] += cos

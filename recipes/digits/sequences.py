@@ -1,9 +1,9 @@
 """Windows of joined words: the audio, and the tokens with which a Whisper decoder should answer.
 
-A pause of PAUSE seconds or more starts a new segment, and so does every sixth word. Start and end
-tokens stand at the words' own times, rounded to 0.1 s. A segment that the window's end cuts off
-gets its start alone, as in Whisper's training (Radford et al. 2022, section 2.3), so that the next
-window begins before it.
+A pause of PAUSE seconds or more starts a new segment; without one, a segment ends with the first
+word that ends LONGEST seconds or more after its start. Start and end tokens stand at the words' own
+times, rounded to 0.1 s. A segment that the window's end cuts off gets its start alone, as in
+Whisper's training (Radford et al. 2022, section 2.3), so that the next window begins before it.
 """
 
 from collections.abc import Sequence
@@ -19,7 +19,8 @@ from recipes.digits.noise import background, reverberated, tilted, worn
 from recipes.digits.voices import RATE, Bank, Samples
 
 PAUSE = 0.5  # seconds
-MOST_WORDS = 5  # of a segment
+LONGEST = 6.0  # seconds, about
+NO_TIMES_SHARE = 0.3  # of the answers
 TOKEN_IDS = (  # of Whisper's English vocabulary: " zero" to " nine", the special ones, the times
     *(6632, 530, 734, 1115, 1440, 1936, 2237, 3598, 3624, 5193),
     *(50256, 50257, 50360, 50361, 50362),
@@ -49,7 +50,7 @@ class Example:
     tokens: list[int]  # rows of TOKEN_IDS, prompt included
     targets: list[int]  # what should follow each
     spans: list[tuple[int, int]]  # audio positions that speak of each target; (0, 0): none
-    labels: Tensor  # [frames / 2] digit at each position, 10 for none
+    labels: Tensor  # [3, frames / 2] each word's digit, and those of the words before; 10: none
     edges: Tensor  # [frames / 2] 0 none, 1 a word's first 60 ms, 2 its inside, 3 its last 60 ms
     offset: int  # the window's first position within the 1500
 
@@ -74,11 +75,11 @@ def arrange(
 
 
 def segments(words: Sequence[Said]) -> list[list[Said]]:
-    """The words between pauses, at most MOST_WORDS together."""
+    """The words between pauses, in runs of about LONGEST seconds at most."""
     found: list[list[Said]] = []
     for word in words:
         near = found and word.start - found[-1][-1].end < PAUSE
-        if near and len(found[-1]) < MOST_WORDS:
+        if near and found[-1][-1].end - found[-1][0].start < LONGEST:
             found[-1].append(word)
         else:
             found.append([word])
@@ -153,7 +154,9 @@ class Composer:
         most = 1000 if cut and kind < 0.5 else 12 if kind < 0.75 else 3
         limit = most if most == 1000 else int(rng.integers(1, most + 1))
         lead = rng.uniform(0, 1.0) if rng.random() < 0.75 else rng.uniform(0, 0.3 * content)
-        pauses = rng.uniform(0.02, 0.9)
+        pauses = rng.uniform(
+            0.02 if content > 12 else 0.25, 0.9
+        )  # few whole segments in short ones
         alone, again = rng.random() < 0.6, rng.random() * 0.2
         voice = self._voice(rng)
         chosen: list[int] = []
@@ -214,15 +217,17 @@ class Composer:
         self, rng: Generator, mel: Tensor, words: list[Said], content: float, offset: float
     ) -> Example:
         positions = mel.shape[1] // 2
-        labels = torch.full((positions,), 10)
+        labels = torch.full((3, positions), IGNORED)
+        labels[0] = 10
         edges = torch.zeros(positions, dtype=torch.long)
-        for word in words:
+        for i, word in enumerate(words):
             start, end = round(word.start * 50), max(round(word.end * 50), 1)
-            labels[start:end] = word.digit
+            for back in range(3):
+                labels[back, start:end] = words[i - back].digit if i >= back else 10
             edges[start:end] = 2
             edges[start : start + 3] = 1
             edges[max(end - 3, 0) : end] = 3
-        times = rng.random() < 0.88
+        times = rng.random() >= NO_TIMES_SHARE
         prompt = self._prompt(rng, times) if rng.random() < 0.35 else []
         head = [*prompt, SOT] if times else [*prompt, SOT, NO_TIMES]
         if words:

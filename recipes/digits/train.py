@@ -21,7 +21,7 @@ from recipes.digits.sequences import IGNORED, SOT, Composer, Example
 from recipes.digits.voices import Bank, make_bank
 
 Mixes = tuple[tuple[float, tuple[float, ...]], ...]
-WEIGHTS = {"token": 1.0, "digit": 0.5, "edge": 0.3, "guide": 0.3}
+WEIGHTS = {"token": 1.0, "digit": 0.5, "before": 0.3, "edge": 0.3, "guide": 0.3}
 BATCHES = {6: 16, 12: 8, 30: 4}  # windows of so many seconds in a step
 MIX: Mixes = (
     (0.0, (1, 0, 0)),
@@ -157,7 +157,7 @@ def main() -> None:
     parser.add_argument("fsdd", type=Path, help="folder of the data set's WAV files")
     parser.add_argument("folder", type=Path, help="where everything is written")
     parser.add_argument("--name", default="digits", help="of the checkpoint [digits]")
-    parser.add_argument("--steps", type=int, default=6000)
+    parser.add_argument("--steps", type=int, default=7000)
     parser.add_argument("--rate", type=float, default=4e-3)
     parser.add_argument("--width", type=int, default=128)
     parser.add_argument("--layers", type=int, nargs=2, default=(4, 4), help="encoder's, decoder's")
