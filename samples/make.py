@@ -12,7 +12,7 @@ from pathlib import Path
 import numpy as np
 import soundfile
 
-from recipes.digits.sequences import Said, segments
+from recipes.digits.sequences import Said, segments, spelled
 from recipes.digits.voices import RATE, WORDS, Samples, espeak, flite, trimmed
 
 HERE = Path(__file__).parent
@@ -78,7 +78,7 @@ def truth(said: list[Said]) -> dict[str, object]:
 
     def timed(part: list[Said], **more: object) -> dict[str, object]:
         times = {"start": round(part[0].start, 2), "end": round(part[-1].end, 2)}
-        return times | {"text": " ".join(WORDS[word.digit] for word in part)} | more
+        return times | {"text": spelled(part)} | more
 
     parts = segments(said)
     found = [timed(part, words=[timed([word]) for word in part]) for part in parts]

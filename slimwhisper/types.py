@@ -183,10 +183,9 @@ class Alignment:
 
     text: tuple[int, ...]  # text tokens, as asked
     before: int  # tokens before the text: <|startoftranscript|> ... <|notimestamps|>
-    scores: (
-        Tensor  # [alignment heads, before + len(text) + 1, p], at least float32: cross-attention
-    )
-    # scores before the softmax, of all tokens in order: `before`, the text, <|endoftext|>
+    # [alignment heads, before + len(text) + 1, p], at least float32: cross-attention scores before
+    # the softmax, of all tokens in order: `before`, the text, <|endoftext|>
+    scores: Tensor
     probs: tuple[float, ...]  # [len(text)] probability of each text token
 
 

@@ -9,12 +9,11 @@ from typing import Any
 import numpy as np
 
 import slimwhisper
+from recipes.digits.voices import RATE, WORDS
 
 SAMPLES = Path(__file__).parents[1] / "samples"
 EXPECTED: dict[str, dict[str, Any]] = json.loads((SAMPLES / "expected.json").read_text())
 LONG = "three-minutes.ogg"
-WORDS = "zero one two three four five six seven eight nine".split()
-RATE = 16_000
 
 
 @cache

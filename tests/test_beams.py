@@ -109,14 +109,15 @@ def search_all(
         lane.step()
 
 
-@pytest.mark.parametrize("width", [1, 2, 3, 5])
-@pytest.mark.parametrize("patience", [0.5, 1.0, 2.0])
+# one beam of patience 0.5 leaves no text to find; refused as an option
+@pytest.mark.parametrize(
+    ("width", "patience"),
+    [(w, p) for w in (1, 2, 3, 5) for p in (0.5, 1.0, 2.0) if round(w * p)],
+)
 @pytest.mark.parametrize("penalty", [None, 0.0, 0.6])
 def test_searches_are_whisper_s(
     model: Model, width: int, patience: float, penalty: float | None
 ) -> None:
-    if round(width * patience) == 0:
-        pytest.skip("leaves no text to find; refused as an option")
     prompt = (VOCABULARY.sot,)
     # texts that all end, some, or none; 1 to 12 tokens at most
     for ending in (1.0, -1.0, -3.0):

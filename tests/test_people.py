@@ -10,8 +10,8 @@ from parity import transcribe_each, whisper_transcribe
 from spoken import WORDS, joined
 
 import slimwhisper
+from recipes.digits.voices import SPEAKERS
 
-SPEAKERS = ("george", "jackson", "lucas", "nicolas", "yweweler")
 SEQUENCES = 8  # of a speaker
 
 

@@ -1,8 +1,8 @@
 """Do all caches say what openai-whisper says? python -m recipes.digits.agreement CHECKPOINT FSDD
 
 Sequences of 1 to 12 digits in windows of 30 s, read by openai-whisper in float32, then with every
-preset of caches in float32, bfloat16 and float16; prints how many texts differ, the condition
-numbers of the decoder's key weights and what the guard decides, and one line of JSON.
+preset of caches in float32, bfloat16 and float16; prints how many texts differ, and one line of
+JSON. `slimwhisper inspect CHECKPOINT` has the condition numbers and what the guard decides.
 """
 
 import argparse

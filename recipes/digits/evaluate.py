@@ -17,11 +17,10 @@ from numpy.random import Generator
 
 import slimwhisper
 from recipes.digits import noise
-from recipes.digits.sequences import PAUSE, Said, arrange, segments
+from recipes.digits.sequences import PAUSE, Said, arrange, segments, spelled
 from recipes.digits.voices import (
     RATE,
     TEST_INDICES,
-    WORDS,
     Samples,
     fsdd_recordings,
     read,
@@ -42,7 +41,7 @@ class Recording:
 
     @property
     def text(self) -> str:
-        return " ".join(WORDS[word.digit] for word in self.words)
+        return spelled(self.words)
 
 
 def test_words(fsdd: Path, speaker: str | None = None) -> list[tuple[int, Samples]]:
@@ -167,10 +166,9 @@ class Timing:
 def timing(truth: Sequence[Said], found: Sequence[Heard]) -> Timing:
     """Each segment against its own first and last word; where a run of words is cut is free."""
     owners = [i for i, segment in enumerate(found) for _ in segment.text.split()]
-    said = " ".join(WORDS[w.digit] for w in truth)
     text = " ".join(s.text.strip() for s in found)
     matched: dict[int, list[int]] = {}
-    for chunk in jiwer.process_words(said, text).alignments[0] if text.strip() else ():
+    for chunk in jiwer.process_words(spelled(truth), text).alignments[0] if text.strip() else ():
         if chunk.type in ("equal", "substitute"):
             for k in range(chunk.ref_end_idx - chunk.ref_start_idx):
                 matched.setdefault(owners[chunk.hyp_start_idx + k], []).append(

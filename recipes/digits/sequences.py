@@ -6,7 +6,7 @@ times, rounded to 0.1 s. A segment that the window's end cuts off gets its start
 Whisper's training (Radford et al. 2022, section 2.3), so that the next window begins before it.
 """
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -16,7 +16,7 @@ from torch import Tensor
 from whisper.audio import HOP_LENGTH, N_FFT, mel_filters
 
 from recipes.digits.noise import background, reverberated, tilted, worn
-from recipes.digits.voices import RATE, Bank, Samples
+from recipes.digits.voices import RATE, WORDS, Bank, Samples
 
 PAUSE = 0.5  # seconds
 LONGEST = 6.0  # seconds, about
@@ -84,6 +84,11 @@ def segments(words: Sequence[Said]) -> list[list[Said]]:
         else:
             found.append([word])
     return found
+
+
+def spelled(words: Iterable[Said]) -> str:
+    """What is said."""
+    return " ".join(WORDS[word.digit] for word in words)
 
 
 def time_token(seconds: float) -> int:
@@ -154,9 +159,8 @@ class Composer:
         most = 1000 if cut and kind < 0.5 else 12 if kind < 0.75 else 3
         limit = most if most == 1000 else int(rng.integers(1, most + 1))
         lead = rng.uniform(0, 1.0) if rng.random() < 0.75 else rng.uniform(0, 0.3 * content)
-        pauses = rng.uniform(
-            0.02 if content > 12 else 0.25, 0.9
-        )  # few whole segments in short ones
+        rarest = 0.02 if content > 12 else 0.25  # whole segments in short windows, too
+        pauses = rng.uniform(rarest, 0.9)
         alone, again = rng.random() < 0.6, rng.random() * 0.2
         voice = self._voice(rng)
         chosen: list[int] = []
