@@ -11,6 +11,7 @@ import torch
 from torch import Tensor
 
 from slimwhisper.cache.plan import CrossCache
+from slimwhisper.graphs import Graphs
 from slimwhisper.lanes import Lane, Layout, Ticket
 from slimwhisper.model import Model
 from slimwhisper.rules import NEVER, TimestampState
@@ -28,8 +29,9 @@ class BeamLane(Lane):
         capacity: int,
         width: int,
         patience: float,
+        graphs: Graphs | None = None,
     ) -> None:
-        super().__init__(model, vocabulary, cross, capacity, width, from_end=False)
+        super().__init__(model, vocabulary, cross, capacity, width, graphs=graphs)
         device = model.device
         self.enough = round(width * patience)  # finished texts that end a search
         # a place for what is finished too late is the last one, never read
@@ -100,8 +102,8 @@ class BeamLane(Lane):
     def _continue(self, layout: Layout, sources: Tensor) -> None:
         """Each row goes on as a copy of another of the block's; sources [R] int64."""
         block, begin = layout.block, layout.block.start
-        extent = int(self.lengths[self._places(layout)].max())
-        self.cache.own.reorder(layout.rows.ids, begin + sources, extent)
+        ask = self.graphs is None and sources.device.type == "cpu"
+        self.cache.own.reorder(layout.rows.ids, begin + sources, layout.extent, ask)
         for t in (self.sampled, *self.stamps.tensors()):
             t[block] = t[block][sources]
 

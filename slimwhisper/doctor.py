@@ -10,6 +10,7 @@ import json
 import os
 import platform
 import shutil
+import subprocess
 import sys
 import sysconfig
 import textwrap
@@ -19,7 +20,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import asdict
 from functools import partial
 from pathlib import Path
-from typing import Any, TextIO
+from typing import TextIO
 
 from slimwhisper.packages import (
     PACKAGES,
@@ -29,11 +30,6 @@ from slimwhisper.packages import (
     one_line,
     wanted_versions,
 )
-
-try:
-    import triton.language as tl  # a kernel finds its names among its module's
-except Exception:  # the checks say why
-    tl = None
 
 
 def run_doctor(arguments: argparse.Namespace) -> int:
@@ -59,7 +55,7 @@ def checks() -> list[Check]:
         *((package[0], package[1], partial(check_package, *package)) for package in PACKAGES),
         ("CPU", True, _cpu),
         ("GPU", False, _gpu),
-        ("Triton compiles", False, _triton),
+        ("kernels", False, _kernels),
         ("C compiler", False, _c_compiler),
         ("decoding audio", True, _decoding),
         ("resampling", True, _resampling),
@@ -149,42 +145,44 @@ def _has_gpu() -> bool:
         return False
 
 
-def _add_one(pointer: "Any") -> None:
-    """The kernel that the check compiles. (Triton looks unquoted annotations up, and refuses.)"""
-    place = pointer + tl.program_id(0)
-    tl.store(place, tl.load(place) + 1)
+def _kernels() -> Check:
+    """Runs a kernel on the GPU, or compiles one in another process, which may crash alone."""
+    name = "kernels"
+    import torch
+
+    from slimwhisper.kernels.dispatch import Kernels
+
+    if torch.cuda.is_available():
+        kernels = Kernels(torch.device("cuda"), torch.float16)
+        latent = torch.ones((1, 16, 384), device="cuda", dtype=torch.float16)
+        ones = kernels.latent(latent[:, :6], latent, 1.0)
+        if not bool((ones == 1).all()):
+            return Check(name, "the attention on the GPU gives a wrong result", False, _TORCH_ONLY)
+        by_triton = kernels.used["latent", "triton"] > 0
+        advice = "" if by_triton else f"slower than Triton: {_triton_advice(kernels.describe())}"
+        return Check(name, kernels.describe(), True if by_triton else None, advice)
+    value = Kernels(torch.device("cpu"), torch.float32).describe()
+    command = [sys.executable, "-m", "slimwhisper.kernels.compilation", "latent", "float16", "384"]
+    environment = {**os.environ, "TRITON_INTERPRET": "0", "TRITON_ALWAYS_COMPILE": "1"}
+    done = subprocess.run(command, capture_output=True, text=True, env=environment)
+    if done.returncode == 0:
+        made = json.loads(done.stdout)
+        value += f"; for GPUs Triton compiles them ({made['registers']} registers a thread)"
+        return Check(name, value, True)
+    last = (done.stderr.strip().splitlines() or [f"status {done.returncode}"])[-1]
+    advice = f"for use on a GPU: {_triton_advice(last)}"
+    return Check(name, f"{value}; Triton does not compile them: {last[:200]}", None, advice)
 
 
-def _triton() -> Check:
-    name, gpu = "Triton compiles", _has_gpu()
-    unused = "" if gpu else "; not used here: there is no GPU"
-    try:
-        import triton
-        from triton.backends.compiler import GPUTarget
-        from triton.compiler import ASTSource
+_TORCH_ONLY = "set SLIMWHISPER_KERNELS=torch and report it"
 
-        kernel = triton.jit(_add_one)
-        with triton.knobs.compilation.scope():
-            triton.knobs.compilation.always_compile = True  # not what an earlier run has kept
-            if gpu:
-                import torch
 
-                cell = torch.zeros(1, device="cuda")
-                kernel[(1,)](cell)
-                if cell.item() != 1:
-                    raise RuntimeError("a kernel gives a wrong result")
-                return Check(name, "yes, and the kernel runs on the GPU", True)
-            source = ASTSource(kernel, {"pointer": "*fp32"})
-            triton.compile(source, target=GPUTarget("cuda", 90, 32))
-            return Check(name, f"yes, for compute capability 9.0{unused}", True)
-    except Exception as error:
-        if isinstance(error, ImportError):
-            advice = f"pip install 'triton{wanted_versions('triton')}'"
-        else:
-            advice = "see the C compiler below"
-        if isinstance(error, OSError):
-            advice += ", or set TRITON_CACHE_DIR to a folder that can be written"
-        return Check(name, f"no: {one_line(error)}", None, f"{advice}{unused}")
+def _triton_advice(why: str) -> str:
+    if "No module named 'triton'" in why or "triton does not load" in why:
+        return f"pip install 'triton{wanted_versions('triton')}'"
+    if "Error: [Errno" in why:
+        return "set TRITON_CACHE_DIR to a folder that can be written"
+    return "see the C compiler below"
 
 
 def _c_compiler() -> Check:

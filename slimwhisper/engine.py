@@ -21,6 +21,7 @@ from slimwhisper.beams import BeamLane
 from slimwhisper.cache.base import Rows
 from slimwhisper.cache.plan import DecoderCache
 from slimwhisper.decoder import Watch
+from slimwhisper.graphs import CUDAGraphs, Graphs, Recorder
 from slimwhisper.lanes import Lane, Ticket
 from slimwhisper.layers import at_least_float32
 from slimwhisper.model import Model
@@ -55,10 +56,14 @@ class Engine:
         slots: int,
         breadth: Breadth | None = None,
         check_every: int | None = None,
+        recorder: Recorder | None = None,
     ) -> None:
         """breadth: greedy, one text a window, unless given. check_every: tokens; None: 1 on a CPU,
-        `CHECK_EVERY` on a GPU.
+        `CHECK_EVERY` on a GPU. recorder: of the steps; None: CUDA graphs on a GPU, none on a CPU.
         """
+        if recorder is None and model.device.type == "cuda":
+            recorder = CUDAGraphs()
+        self.recorder = recorder
         self.model, self.vocabulary, self.slots = model, vocabulary, slots
         self.breadth = breadth or Breadth()
         self.check_every = check_every or (1 if model.device.type == "cpu" else CHECK_EVERY)
@@ -66,10 +71,16 @@ class Engine:
         self.cross = model.allocate_cross(slots)
         self.first: Lane
         if self.breadth.beams is None:
-            self.first = Lane(model, vocabulary, self.cross, slots, 1, from_end=False)
+            self.first = Lane(model, vocabulary, self.cross, slots, 1, graphs=self._graphs())
         else:
             self.first = BeamLane(
-                model, vocabulary, self.cross, slots, self.breadth.beams, self.breadth.patience
+                model,
+                vocabulary,
+                self.cross,
+                slots,
+                self.breadth.beams,
+                self.breadth.patience,
+                self._graphs(),
             )
         self._second: Lane | None = None
         self._waiting: deque[tuple[Any, Window]] = deque()
@@ -139,6 +150,9 @@ class Engine:
                 answers += self._harvest(lane)
         return answers
 
+    def _graphs(self) -> Graphs | None:
+        return None if self.recorder is None else Graphs(self.recorder)
+
     def _lanes(self) -> list[Lane]:
         return [self.first] if self._second is None else [self.first, self._second]
 
@@ -149,7 +163,13 @@ class Engine:
         if self._second is None:  # as many rows as the slots, in all; others wait in their slots
             capacity = -(-self.slots // breadth.samples)
             self._second = Lane(
-                self.model, self.vocabulary, self.cross, capacity, breadth.samples, from_end=True
+                self.model,
+                self.vocabulary,
+                self.cross,
+                capacity,
+                breadth.samples,
+                from_end=True,
+                graphs=self._graphs(),
             )
         return self._second
 

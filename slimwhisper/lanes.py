@@ -15,10 +15,19 @@ from torch import Tensor
 
 from slimwhisper.cache.base import Rows, Step
 from slimwhisper.cache.plan import CrossCache, DecoderCache
+from slimwhisper.graphs import Graphs, bucket_of
 from slimwhisper.model import Model
-from slimwhisper.rules import TimestampState, apply_timestamp_rules, sample, suppress
-from slimwhisper.types import Decoded, Rules, Window
+from slimwhisper.rules import (
+    BannedTokens,
+    TimestampState,
+    apply_timestamp_rules,
+    sample,
+    suppress,
+)
+from slimwhisper.types import Decoded, Window
 from slimwhisper.vocabulary import Vocabulary
+
+EXTENT_STEP = 128  # tokens: a graph reads up to a multiple of so many
 
 
 @dataclass(slots=True, eq=False)
@@ -32,23 +41,13 @@ class Ticket:
 
 
 @dataclass(slots=True)
-class Group:
-    """Active rows that obey the same rules."""
-
-    rules: Rules
-    rows: Tensor | None  # [n] int64 within the active rows; None: all of them
-    suppress: Tensor
-    suppress_first: Tensor
-
-
-@dataclass(slots=True)
 class Layout:
-    """What changes only when slots come or go."""
+    """What changes only when slots come or go, but for the extent."""
 
     rows: Rows
     block: slice  # of all rows
-    groups: list[Group]
-    drawing: Tensor | None  # [n] int64 within the active rows: temperature > 0
+    extent: int  # tokens to read of each row
+    drawing: Tensor | None  # [n] int64 within the block: temperature > 0
     timestamps: bool  # somebody samples them
 
 
@@ -65,9 +64,10 @@ class Lane:
         cross: CrossCache,
         capacity: int,
         width: int,
-        from_end: bool,
+        from_end: bool = False,
+        graphs: Graphs | None = None,
     ) -> None:
-        self.model, self.vocabulary = model, vocabulary
+        self.model, self.vocabulary, self.graphs = model, vocabulary, graphs
         self.capacity, self.width, self.from_end = capacity, width, from_end
         self.offset = cross.slots - capacity if from_end else 0
         self.cache = DecoderCache(cross, model.allocate_self(capacity * width))
@@ -80,6 +80,7 @@ class Lane:
         self.logprobs = torch.zeros(rows, dtype=torch.float32, device=device)
         self.temperatures = torch.zeros(rows, dtype=torch.float32, device=device)
         self.keys = torch.zeros((rows, self.limit), dtype=torch.int64, device=device)
+        self.banned = BannedTokens.allocate(rows, device)
         self.stamps = TimestampState.allocate(rows, device)
         # of each place, on the host: tokens so far with the prompt, tokens sampled, and the most
         self.lengths, self.counts, self.limits = np.zeros((3, capacity), dtype=np.int64)
@@ -89,7 +90,7 @@ class Lane:
         """All that is kept of each row."""
         return (
             *(self.last, self.positions, self.sampled, self.logprobs),
-            *(self.temperatures, self.keys, *self.stamps.tensors()),
+            *(self.temperatures, self.keys, *self.banned.tensors(), *self.stamps.tensors()),
         )
 
     def place_tensors(self) -> Sequence[Tensor]:
@@ -157,6 +158,9 @@ class Lane:
             limit = rules.max_initial_timestamp
             latest = self.vocabulary.size if limit is None else limit
             self.stamps.start(rows, rules.timestamps, latest)
+            if self.banned.start(rows, rules.suppress) and self.graphs is not None:
+                self.graphs.forget()
+            suppress(logits[place - begin], rules.suppress_first)
             self.positions[rows] = len(window.prompt) - 1
             self.logprobs[rows] = 0
             self.temperatures[rows] = attempt.temperature
@@ -175,7 +179,9 @@ class Lane:
             context = self.model.dims.n_text_ctx
             self.cache.own.reorder(others.flatten(), firsts.expand_as(others).flatten(), context)
             logits = logits.repeat_interleave(width, dim=0)
-        self._choose(self._lay_out(begin, tickets), logits, fresh=True)
+        layout = self._lay_out(begin, tickets)
+        layout.extent = int(self.lengths[begin : begin + len(tickets)].max())
+        self._choose(layout, logits, fresh=True)
         self._count(begin, len(tickets))
 
     def step(self) -> None:
@@ -184,65 +190,68 @@ class Lane:
         if self._layout is None:
             self._layout = self._lay_out(first, self.tickets)
         layout, lengths = self._layout, self.lengths[first : first + count]
-        extent = int(lengths.max())
-        step = Step.at(
-            layout.rows,
-            self.positions[layout.block],
-            extent=extent,
-            full=int(lengths.min()) == extent,
-            dtype=self.model.dtype,
-        )
+        layout.extent = int(lengths.max())
+        if self.graphs is None:
+            self._run(layout, full=int(lengths.min()) == layout.extent)
+        else:
+            self._replay(self.graphs, layout)
+        self._count(first, count)
+
+    def _run(self, layout: Layout, full: bool) -> None:
+        """A step of a layout's rows, all of it on the device."""
+        positions = self.positions[layout.block]
+        step = Step.at(layout.rows, positions, layout.extent, full, self.model.dtype)
         logits = self.model.decoder.step(self.last[layout.block], step, self.cache)
         self._choose(layout, logits, fresh=False)
-        self._count(first, count)
+
+    def _replay(self, graphs: Graphs, layout: Layout) -> None:
+        """The same as a graph for so many places or some more, at whose rows nobody looks."""
+        places = bucket_of(len(self.tickets), self.capacity)
+        most = self.model.dims.n_text_ctx
+        extent = min(-(-layout.extent // EXTENT_STEP) * EXTENT_STEP, most)
+        draws = layout.drawing is not None
+
+        def body() -> None:
+            rows, block = self._block(self.capacity - places if self.from_end else 0, places)
+            drawing = rows.ids - block.start if draws else None
+            self._run(Layout(rows, block, extent, drawing, layout.timestamps), full=False)
+
+        graphs.run((places, extent, draws, layout.timestamps), body)
 
     def _count(self, first: int, count: int) -> None:
         self.lengths[first : first + count] += 1
         self.counts[first : first + count] += 1
 
-    def _lay_out(self, first: int, tickets: Sequence[Ticket]) -> Layout:
-        device, width, count = self.model.device, self.width, len(tickets)
+    def _block(self, first: int, places: int) -> tuple[Rows, slice]:
+        """The rows of neighbouring places."""
         rows = Rows.block(
-            count,
-            width,
+            places,
+            self.width,
             first_slot=first + self.offset,
-            first_row=first * width,
-            device=device,
+            first_row=first * self.width,
+            device=self.model.device,
         )
-        by_rules: dict[Rules, list[int]] = {}
-        drawing: list[int] = []
-        for place, ticket in enumerate(tickets):
-            own = range(place * width, (place + 1) * width)
-            assert ticket.window.rules is not None
-            by_rules.setdefault(ticket.window.rules, []).extend(own)
-            drawing += own if ticket.window.attempt.temperature > 0 else ()
+        return rows, slice(first * self.width, (first + places) * self.width)
 
-        def index(numbers: list[int]) -> Tensor | None:
-            everybody = len(numbers) == count * width
-            return None if everybody else torch.tensor(numbers, device=device)
-
-        groups = [
-            Group(r, index(own), r.suppress.to(device), r.suppress_first.to(device))
-            for r, own in by_rules.items()
+    def _lay_out(self, first: int, tickets: Sequence[Ticket]) -> Layout:
+        width, windows = self.width, [t.window for t in tickets]
+        drawing = [
+            place * width + i
+            for place, window in enumerate(windows)
+            if window.attempt.temperature > 0
+            for i in range(width)
         ]
         return Layout(
-            rows,
-            slice(first * width, (first + count) * width),
-            groups,
-            torch.tensor(drawing, device=device) if drawing else None,
-            any(r.timestamps for r in by_rules),
+            *self._block(first, len(tickets)),
+            0,
+            torch.tensor(drawing, device=self.model.device) if drawing else None,
+            any(w.rules is not None and w.rules.timestamps for w in windows),
         )
 
     def _choose(self, layout: Layout, logits: Tensor, fresh: bool) -> None:
         """Filter the logits [R, V] of the layout's rows, choose their next tokens, take note."""
         state = self.stamps.view(layout.block)
-        for group in layout.groups:
-            part = logits if group.rows is None else logits[group.rows]
-            suppress(part, group.suppress)
-            if fresh:
-                suppress(part, group.suppress_first)
-            if group.rows is not None:
-                logits[group.rows] = part
+        self.banned.apply(logits, layout.block)
         if layout.timestamps:
             apply_timestamp_rules(logits, state, self.vocabulary)
         self._pick(layout, logits, state, fresh)
@@ -255,7 +264,8 @@ class Lane:
             rows = layout.drawing
             keys = self.keys[block].gather(1, state.count[:, None]).squeeze(1)
             heat = self.temperatures[block]
-            tokens[rows] = sample(logits[rows], heat[rows], keys[rows])
+            drawn = sample(logits[rows], heat[rows], keys[rows])
+            tokens[rows] = torch.where(heat[rows] > 0, drawn, tokens[rows])
         logprobs = logits.log_softmax(dim=-1).gather(1, tokens[:, None]).squeeze(1)
         if not fresh:  # a text that has ended stays as it is, while its neighbours go on
             ended = self.last[block] == eot
@@ -270,6 +280,9 @@ class Lane:
         self.last[block] = tokens
         self.positions[block] += 1
         state.advance(tokens, self.vocabulary.timestamp_begin)
+        if self.graphs is not None:  # rows that nobody looks at stay within their buffers
+            self.positions[block].clamp_(max=self.model.dims.n_text_ctx - 1)
+            state.count.clamp_(max=self.limit - 1)
 
     # -- results -------------------------------------------------------------------------------
 

@@ -156,7 +156,8 @@ def allocate(dims: Dims, batch: int, dtype: torch.dtype) -> tuple[Allocated, ...
 
     found: list[Allocated] = []
     for preset, forms in PRESETS.items():  # the baseline comes first
-        plan = CachePlan(*map(folded, forms))
+        crossing, inner = map(folded, forms)
+        plan = CachePlan(crossing, inner)
         cache = DecoderCache.allocate(plan, batch, dims.n_audio_ctx, dims.n_text_ctx)
         cross, own = cache.cross.nbytes(), cache.own.nbytes()
         total = cross + own

@@ -65,8 +65,45 @@ class TimestampState:
 
 
 def suppress(logits: Tensor, tokens: Tensor) -> None:
-    """Forbid tokens [n] int64 in every row."""
-    logits.index_fill_(1, tokens, NEVER)
+    """Forbid tokens [n] int64 in logits [..., V]."""
+    logits.index_fill_(-1, tokens.to(logits.device), NEVER)
+
+
+@dataclass(slots=True)
+class BannedTokens:
+    """The tokens that each row may never sample, side by side: rows differ in how many."""
+
+    tokens: Tensor  # [R, n] int64; 0 where a row has fewer
+    penalties: Tensor  # [R, n] float32: -inf, or 0 there
+
+    @staticmethod
+    def allocate(rows: int, device: torch.device) -> "BannedTokens":
+        shape = (rows, 0)
+        return BannedTokens(
+            torch.zeros(shape, dtype=torch.int64, device=device),
+            torch.zeros(shape, dtype=torch.float32, device=device),
+        )
+
+    def tensors(self) -> tuple[Tensor, ...]:
+        return self.tokens, self.penalties
+
+    def start(self, rows: slice, tokens: Tensor) -> bool:
+        """Ban `tokens` [n] int64 in some rows, and no others; whether the buffers have moved."""
+        more = len(tokens) - self.tokens.shape[1]
+        if more > 0:
+            self.tokens, self.penalties = (
+                torch.nn.functional.pad(t, (0, more)) for t in self.tensors()
+            )
+        self.tokens[rows] = 0
+        self.penalties[rows] = 0
+        self.tokens[rows, : len(tokens)] = tokens.to(self.tokens.device)
+        self.penalties[rows, : len(tokens)] = NEVER
+        return more > 0
+
+    def apply(self, logits: Tensor, rows: slice) -> None:
+        """Forbid them in logits [R, V], float32 or float64, of these rows."""
+        penalties = self.penalties[rows].to(logits.dtype)
+        logits.scatter_add_(1, self.tokens[rows], penalties)
 
 
 def apply_timestamp_rules(logits: Tensor, state: TimestampState, vocabulary: Vocabulary) -> None:

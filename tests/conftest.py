@@ -1,10 +1,15 @@
 """Fixtures that several test files share."""
 
+import os
 from pathlib import Path
 
 import numpy as np
 import pytest
 import torch
+
+if not torch.cuda.is_available():  # before anything imports triton
+    os.environ["TRITON_INTERPRET"] = "1"
+
 from checkpoints import random_state, save_openai, tiny_dims
 
 from slimwhisper.bundled import bundled_file

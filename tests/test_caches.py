@@ -12,6 +12,7 @@ from slimwhisper.cache.plan import PRESETS, CachePlan, DecoderCache, choose_form
 from slimwhisper.errors import OptionError
 from slimwhisper.fold import CROSS_FORMS, SELF_FORMS, Attention, fold
 from slimwhisper.kernels import forms as plain
+from slimwhisper.kernels.dispatch import Kernels
 
 WIDTH, HEADS, FRAMES, LENGTH = 96, 3, 50, 20  # heads no power of two
 DIMS = tiny_dims(width=WIDTH, heads=HEADS, text_layers=2, multilingual=False, n_text_ctx=LENGTH)
@@ -229,7 +230,8 @@ def test_prefill_takes_the_cheaper_order(monkeypatch: pytest.MonkeyPatch) -> Non
 
         monkeypatch.setattr(LatentAttention, name, spy)
     folded = fold(block("cross_attn", 0), "e").to(CPU, torch.float64)
-    cross = LatentCross(folded, LatentStore(None, (1, FRAMES, WIDTH), CPU, torch.float64))
+    store = LatentStore(None, (1, FRAMES, WIDTH), CPU, torch.float64)
+    cross = LatentCross(folded, store, Kernels(CPU, torch.float64))
     for tokens in (1, 32, 60):
         cross.attend(noise(1, tokens, WIDTH), Rows.block(1))
     assert ran == ["by_latent", "by_latent", "by_heads"]

@@ -21,7 +21,7 @@ from slimwhisper.packages import Check, check_package
 
 LINES = (
     "python, slimwhisper, torch, triton, openai-whisper, av, soundfile, torchaudio, soxr, "
-    "safetensors, huggingface_hub, silero-vad, gradio, CPU, GPU, Triton compiles, C compiler, "
+    "safetensors, huggingface_hub, silero-vad, gradio, CPU, GPU, kernels, C compiler, "
     "decoding audio, resampling, models folder, hub cache"
 ).split(", ")
 
@@ -93,27 +93,29 @@ def test_json(capsys: pytest.CaptureFixture[str]) -> None:
 
 def test_triton_really_compiles(tmp_path: Path, no_gpu: None) -> None:
     pytest.importorskip("triton")
-    check = doctor._triton()
+    check = doctor._kernels()
     assert check.ok is True
-    assert check.value == "yes, for compute capability 9.0; not used here: there is no GPU"
+    assert check.value.startswith("PyTorch: the device is a CPU; for GPUs Triton compiles them")
     (ptx,) = (tmp_path / "triton").rglob("*.ptx")
     written = ptx.stat().st_mtime_ns
     assert ".target sm_90" in ptx.read_text()
-    doctor._triton()
+    doctor._kernels()
     assert ptx.stat().st_mtime_ns > written, "compiled again, not taken from the cache"
 
 
 @pytest.mark.gpu
 @pytest.mark.skipif(not torch.cuda.is_available(), reason="no CUDA device")
-def test_triton_runs_on_the_gpu() -> None:
-    assert doctor._triton() == Check("Triton compiles", "yes, and the kernel runs on the GPU", True)
+def test_kernels_run_on_the_gpu() -> None:
+    check = doctor._kernels()
+    assert check.ok is True and check.value.startswith("Triton: triton ")
 
 
-def test_triton_missing(monkeypatch: pytest.MonkeyPatch, no_gpu: None) -> None:
-    monkeypatch.setitem(sys.modules, "triton", None)
-    check = doctor._triton()
-    assert check.ok is None and check.value.startswith("no: ModuleNotFoundError")
-    assert "pip install 'triton" in check.advice and "there is no GPU" in check.advice
+def test_triton_missing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, no_gpu: None) -> None:
+    (tmp_path / "triton.py").write_text("raise ModuleNotFoundError(\"No module named 'triton'\")")
+    monkeypatch.setenv("PYTHONPATH", str(tmp_path))
+    check = doctor._kernels()
+    assert check.ok is None and "Triton does not compile them: ModuleNotFound" in check.value
+    assert "for use on a GPU: pip install 'triton" in check.advice
 
 
 def test_triton_cannot_write_its_cache(
@@ -122,7 +124,7 @@ def test_triton_cannot_write_its_cache(
     pytest.importorskip("triton")
     (tmp_path / "file").touch()
     monkeypatch.setenv("TRITON_CACHE_DIR", str(tmp_path / "file" / "cache"))
-    check = doctor._triton()
+    check = doctor._kernels()
     assert check.ok is None and "set TRITON_CACHE_DIR to a folder" in check.advice
 
 

@@ -22,8 +22,8 @@ VOCABULARY = get_vocabulary(DIMS)
 Next = Callable[[int, Answer], Request | None]  # what follows a window's answer
 
 
-def random_model() -> Model:
-    return Model(Checkpoint("random", DIMS, random_state(DIMS, seed=1)), CPU, torch.float32)
+def random_model(device: torch.device = CPU) -> Model:
+    return Model(Checkpoint("random", DIMS, random_state(DIMS, seed=1)), device, torch.float32)
 
 
 def windows(

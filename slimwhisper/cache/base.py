@@ -17,8 +17,7 @@ from torch import Tensor
 class Rows:
     """Which cache rows a call works on, and which slot each one reads.
 
-    `group` is set when rows and slots are blocks of neighbours, `group` rows to a slot: then caches
-    are read in place. Otherwise the slots are gathered, which copies them.
+    `group` is set when rows and slots are blocks of neighbours, `group` rows to a slot.
     """
 
     ids: Tensor  # [R] int64
@@ -45,17 +44,19 @@ class Rows:
         """Any rows; each reads the slot of its own number unless `slots` says otherwise."""
         return Rows(ids, ids if slots is None else slots)
 
-    def of_slots(self, kept: Tensor) -> Tensor:
-        """What the slots hold, [S, ...] -> [R / group, ...] in place, or [R, ...] gathered."""
+    def of_slots(self, kept: Tensor) -> tuple[Tensor, Tensor | None]:
+        """Where to read what the slots hold: ([R / group, ...] in place, None), or everything
+        [S, ...] and which of it each row reads, [R] int64.
+        """
         if self.group is None:
-            return kept[self.slots]
-        return kept[self.first_slot : self.first_slot + len(self.ids) // self.group]
+            return kept, self.slots
+        return kept[self.first_slot : self.first_slot + len(self.ids) // self.group], None
 
-    def of_rows(self, kept: Tensor) -> Tensor:
-        """What the rows hold, [rows, ...] -> [R, ...], in place where they are neighbours."""
+    def of_rows(self, kept: Tensor) -> tuple[Tensor, Tensor | None]:
+        """The same of what the rows hold."""
         if self.group is None:
-            return kept[self.ids]
-        return kept[self.first_row : self.first_row + len(self.ids)]
+            return kept, self.ids
+        return kept[self.first_row : self.first_row + len(self.ids)], None
 
 
 @dataclass(frozen=True, slots=True)
@@ -65,19 +66,19 @@ class Step:
     rows: Rows
     positions: Tensor  # [R] int64: where each row's token stands, 0 .. n_text_ctx - 1
     extent: int  # tokens to read: the largest position + 1, known without asking the device
-    bias: (
-        Tensor | None
-    )  # [R, 1, extent]: -inf where a row has no token yet; None: all rows are full
+    # both None: all rows are full
+    lengths: Tensor | None  # [R] int64: how many tokens each row has
+    bias: Tensor | None  # [R, 1, extent]: -inf where a row has no token yet
 
     @staticmethod
     def at(rows: Rows, positions: Tensor, extent: int, full: bool, dtype: torch.dtype) -> "Step":
         """Build the mask; `full` says that every row's position is extent - 1."""
-        bias = None
-        if not full:
-            unseen = torch.arange(extent, device=positions.device) > positions[:, None]
-            bias = torch.zeros(unseen.shape, dtype=dtype, device=positions.device)
-            bias = bias.masked_fill_(unseen, float("-inf")).unsqueeze(1)
-        return Step(rows, positions, extent, bias)
+        if full:
+            return Step(rows, positions, extent, None, None)
+        unseen = torch.arange(extent, device=positions.device) > positions[:, None]
+        bias = torch.zeros(unseen.shape, dtype=dtype, device=positions.device)
+        bias = bias.masked_fill_(unseen, float("-inf")).unsqueeze(1)
+        return Step(rows, positions, extent, positions + 1, bias)
 
 
 class Buffers:

@@ -5,6 +5,7 @@ from torch import Tensor
 
 from slimwhisper.cache.base import CrossStore, Rows, SelfLayer, Step
 from slimwhisper.fold import Folded
+from slimwhisper.kernels.dispatch import Kernels
 from slimwhisper.kernels.heads import head_attention
 from slimwhisper.layers import linear
 
@@ -12,9 +13,9 @@ from slimwhisper.layers import linear
 class HeadAttention:
     """Projections of one `kv` block, and attention by heads."""
 
-    def __init__(self, weights: Folded) -> None:
+    def __init__(self, weights: Folded, kernels: Kernels) -> None:
         assert weights.project is not None and weights.values is not None
-        self.weights = weights
+        self.weights, self.kernels = weights, kernels
         self.key, self.value = weights.project, weights.values
         self.width = weights.width // weights.heads
 
@@ -47,9 +48,15 @@ class KVCross(CrossStore):
     """Cross-attention of one layer over kept K and V, each [slots, h, p, d_k]."""
 
     def __init__(
-        self, weights: Folded, slots: int, frames: int, device: torch.device, dtype: torch.dtype
+        self,
+        weights: Folded,
+        slots: int,
+        frames: int,
+        device: torch.device,
+        dtype: torch.dtype,
+        kernels: Kernels,
     ) -> None:
-        self.heads = HeadAttention(weights)
+        self.heads = HeadAttention(weights, kernels)
         self.keys, self.values = _allocate(slots, frames, weights, device, dtype)
         super().__init__(self.keys, self.values)
 
@@ -58,12 +65,10 @@ class KVCross(CrossStore):
 
     def attend(self, x: Tensor, rows: Rows) -> Tensor:
         queries = self.heads.queries(x)  # [R, h, T, d_k]
-        keys, values, group = rows.of_slots(self.keys), rows.of_slots(self.values), rows.group or 1
-        count, (r, h, t, width) = x.shape[0] // group, queries.shape
-        together = queries.unflatten(0, (count, group)).transpose(1, 2).flatten(2, 3)
-        mixed = head_attention(together, keys, values)
-        apart = mixed.view(count, h, group, t, width).transpose(1, 2).reshape(r, h, t, width)
-        return self.heads.output(apart)
+        (keys, slots), (values, _) = map(rows.of_slots, self.tensors)
+        asked = queries.transpose(1, 2)
+        mixed = self.heads.kernels.heads(asked.flatten(0, 1), keys, values, slots)
+        return self.heads.output(mixed.view(asked.shape).transpose(1, 2))
 
     def scores(self, x: Tensor, rows: Rows, heads: Tensor) -> Tensor:
         queries = self.heads.queries(x)[:, heads] * x.new_tensor(self.heads.width**-0.5)
@@ -75,9 +80,15 @@ class KVSelf(SelfLayer):
     """Self-attention of one layer over kept K and V, each [rows, h, n_text_ctx, d_k]."""
 
     def __init__(
-        self, weights: Folded, rows: int, length: int, device: torch.device, dtype: torch.dtype
+        self,
+        weights: Folded,
+        rows: int,
+        length: int,
+        device: torch.device,
+        dtype: torch.dtype,
+        kernels: Kernels,
     ) -> None:
-        self.heads = HeadAttention(weights)
+        self.heads = HeadAttention(weights, kernels)
         self.keys, self.values = _allocate(rows, length, weights, device, dtype)
         super().__init__(self.keys, self.values)
 
@@ -97,10 +108,16 @@ class KVSelf(SelfLayer):
         ids = step.rows.ids
         self.keys[ids, :, step.positions] = keys[:, :, 0]
         self.values[ids, :, step.positions] = values[:, :, 0]
-        mixed = head_attention(
-            self.heads.queries(x),
-            step.rows.of_rows(self.keys)[:, :, : step.extent],
-            step.rows.of_rows(self.values)[:, :, : step.extent],
-            None if step.bias is None else step.bias.unsqueeze(1),
+        (kept_keys, rows), (kept_values, _) = (
+            step.rows.of_rows(self.keys),
+            step.rows.of_rows(self.values),
         )
-        return self.heads.output(mixed)
+        mixed = self.heads.kernels.heads(
+            self.heads.queries(x)[:, :, 0],
+            kept_keys[:, :, : step.extent],
+            kept_values[:, :, : step.extent],
+            rows,
+            step.lengths,
+            step.bias,
+        )
+        return self.heads.output(mixed.unsqueeze(2))

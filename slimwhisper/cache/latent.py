@@ -9,16 +9,16 @@ from torch import Tensor
 
 from slimwhisper.cache.base import CrossStore, Rows, SelfLayer, Step
 from slimwhisper.fold import Folded
+from slimwhisper.kernels.dispatch import Kernels
 from slimwhisper.kernels.heads import head_attention
-from slimwhisper.kernels.latent import latent_attention
 from slimwhisper.layers import Weight, linear
 
 
 class LatentAttention:
     """Projections of one block, and attention to a latent in either of two equal orders."""
 
-    def __init__(self, weights: Folded) -> None:
-        self.weights = weights
+    def __init__(self, weights: Folded, kernels: Kernels) -> None:
+        self.weights, self.kernels = weights, kernels
         self.heads = weights.heads
         self.scale = (weights.width // weights.heads) ** -0.5
 
@@ -41,11 +41,18 @@ class LatentAttention:
         back = self.weights.value_map.transpose(1, 2)
         return torch.bmm(mix.transpose(0, 1), back).transpose(0, 1)
 
-    def by_latent(self, q: Tensor, latent: Tensor, bias: Tensor | None = None) -> Tensor:
-        """q [N, h, d_k] with N a multiple of B, latent [B, T, d] -> [N, h, d_k]."""
-        together = self.fold_queries(q).reshape(latent.shape[0], -1, latent.shape[-1])
-        mix = latent_attention(together, latent, self.scale, bias)
-        return self.unfold_mix(mix.view(*q.shape[:2], -1))
+    def by_latent(
+        self,
+        q: Tensor,
+        latent: Tensor,
+        slots: Tensor | None = None,
+        lengths: Tensor | None = None,
+        bias: Tensor | None = None,
+    ) -> Tensor:
+        """q [N, h, d_k], latent [S, T, d] -> [N, h, d_k]; the rest as in `Kernels.latent`."""
+        folded = self.fold_queries(q)
+        mix = self.kernels.latent(folded, latent, self.scale, slots, lengths, bias)
+        return self.unfold_mix(mix)
 
     def by_heads(self, q: Tensor, latent: Tensor, causal: bool = False) -> Tensor:
         """The same through K and V made for the moment: q [B, Q, h, d_k] -> [B, Q, h, d_k]."""
@@ -95,17 +102,18 @@ class LatentStore(CrossStore):
 class LatentCross:
     """Cross-attention of one layer to a store's latent."""
 
-    def __init__(self, weights: Folded, store: LatentStore) -> None:
-        self.attention = LatentAttention(weights)
+    def __init__(self, weights: Folded, store: LatentStore, kernels: Kernels) -> None:
+        self.attention = LatentAttention(weights, kernels)
         self.store = store
 
     def attend(self, x: Tensor, rows: Rows) -> Tensor:
         attention, (_, t, d) = self.attention, x.shape
         q = attention.queries(x)  # [R, T, h, d_k]
         group = rows.group or 1
-        latent = rows.of_slots(self.store.latent)
+        latent, slots = rows.of_slots(self.store.latent)
         if prefers_latent(group * t, attention.heads, d):
-            return attention.output(attention.by_latent(q.flatten(0, 1), latent).view_as(q))
+            return attention.output(attention.by_latent(q.flatten(0, 1), latent, slots).view_as(q))
+        latent = latent if slots is None else latent[slots]
         together = q.reshape(latent.shape[0], group * t, *q.shape[2:])
         return attention.output(attention.by_heads(together, latent).reshape(q.shape))
 
@@ -127,9 +135,15 @@ class LatentSelf(SelfLayer):
     """Self-attention of one layer over a kept latent, [rows, n_text_ctx, d]."""
 
     def __init__(
-        self, weights: Folded, rows: int, length: int, device: torch.device, dtype: torch.dtype
+        self,
+        weights: Folded,
+        rows: int,
+        length: int,
+        device: torch.device,
+        dtype: torch.dtype,
+        kernels: Kernels,
     ) -> None:
-        self.attention = LatentAttention(weights)
+        self.attention = LatentAttention(weights, kernels)
         shape = (rows, length, weights.width)
         self.latent = torch.zeros(shape, device=device, dtype=dtype)
         super().__init__(self.latent)
@@ -148,6 +162,8 @@ class LatentSelf(SelfLayer):
     def step(self, x: Tensor, step: Step) -> Tensor:
         self.latent[step.rows.ids, step.positions] = self.attention.project(x[:, 0])
         q = self.attention.queries(x)
-        latent = step.rows.of_rows(self.latent)[:, : step.extent]
-        mixed = self.attention.by_latent(q.flatten(0, 1), latent, step.bias)
+        latent, rows = step.rows.of_rows(self.latent)
+        mixed = self.attention.by_latent(
+            q.flatten(0, 1), latent[:, : step.extent], rows, step.lengths, step.bias
+        )
         return self.attention.output(mixed.view_as(q))

@@ -1,7 +1,7 @@
 """Which form each layer's caches have, and the allocation of all of them."""
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 import torch
 from torch import Tensor
@@ -11,6 +11,7 @@ from slimwhisper.cache.kv import KVCross, KVSelf
 from slimwhisper.cache.latent import LatentCross, LatentSelf, LatentStore
 from slimwhisper.errors import OptionError
 from slimwhisper.fold import CROSS_FORMS, SELF_FORMS, Folded
+from slimwhisper.kernels.dispatch import Kernels
 
 PRESETS = {  # name: (cross form, self form)
     "baseline": ("kv", "kv"),
@@ -44,16 +45,23 @@ class CachePlan:
 
     cross: Sequence[Folded]
     own: Sequence[Folded]
+    kernels: Kernels = field(
+        default_factory=lambda: Kernels(torch.device("cpu"), torch.float64, "torch")
+    )
 
     def to(self, device: torch.device, dtype: torch.dtype) -> "CachePlan":
         """Bring all to a device and round once to a dtype."""
         return CachePlan(
-            [f.to(device, dtype) for f in self.cross], [f.to(device, dtype) for f in self.own]
+            [f.to(device, dtype) for f in self.cross],
+            [f.to(device, dtype) for f in self.own],
+            Kernels(device, dtype),
         )
 
     def packed(self) -> "CachePlan":
         """The same with its matrices in the layout that is fastest here; see `layers.pack`."""
-        return CachePlan([f.packed() for f in self.cross], [f.packed() for f in self.own])
+        return CachePlan(
+            [f.packed() for f in self.cross], [f.packed() for f in self.own], self.kernels
+        )
 
 
 class CrossCache:
@@ -74,7 +82,7 @@ class CrossCache:
         self.layers: list[CrossLayer] = []
         for weights in plan.cross:
             if weights.form == "kv":
-                kept = KVCross(weights, slots, frames, device, dtype)
+                kept = KVCross(weights, slots, frames, device, dtype, plan.kernels)
                 self.stores.append(kept)
                 self.layers.append(kept)
                 continue
@@ -84,7 +92,7 @@ class CrossCache:
                 self.stores.append(store)
                 if weights.form in ("e", "hybrid"):  # one copy for all layers
                     shared[weights.form] = store
-            self.layers.append(LatentCross(weights, store))
+            self.layers.append(LatentCross(weights, store, plan.kernels))
 
     def put(self, slots: Tensor, features: Tensor) -> None:
         """Keep encoder outputs `features` [G, p, d] in `slots` [G] int64."""
@@ -118,7 +126,7 @@ class SelfCache:
         self.layers: list[SelfLayer] = []
         for weights in plan.own:
             own = KVSelf if weights.form == "kv" else LatentSelf
-            self.layers.append(own(weights, rows, length, device, dtype))
+            self.layers.append(own(weights, rows, length, device, dtype, plan.kernels))
 
     def move(self, source: int, target: int, count: int = 1) -> None:
         """Copy `count` neighbouring rows over others."""
@@ -130,9 +138,12 @@ class SelfCache:
         for layer in self.layers:
             layer.swap(one, other)
 
-    def reorder(self, rows: Tensor, sources: Tensor, extent: int) -> None:
-        """Row rows[i] goes on as a copy of row sources[i], both [R] int64; `extent` tokens."""
-        if rows.device.type == "cpu":  # where asking is free, rows that stay are left alone
+    def reorder(self, rows: Tensor, sources: Tensor, extent: int, ask: bool = False) -> None:
+        """Row rows[i] goes on as a copy of row sources[i], both [R] int64; `extent` tokens.
+
+        ask: find out first which rows stay, and leave them alone; on a GPU that waits for it.
+        """
+        if ask:
             moved = rows != sources
             rows, sources = rows[moved], sources[moved]
             if not len(rows):

@@ -1,0 +1,140 @@
+"""Writes the table of kernel shapes: python bench/tune.py [--widths 384 ...] [--dtypes float16 ...]
+
+Compiles every candidate for compute capabilities 8.0 and 9.0 and drops what spills or asks for too
+much shared memory. On a GPU it then times those that are left, 64 windows of 1,500 positions, and
+puts the fastest first; without one the order is that of `candidates`. Rows of widths and dtypes not
+asked for stay as they are. A few seconds a candidate; without a GPU it stops at the first that any
+device can hold, and bfloat16's rows are float16's.
+"""
+
+import argparse
+import json
+from collections.abc import Iterator
+from dataclasses import asdict, replace
+
+import torch
+
+from slimwhisper.kernels.compilation import SHARED, compile_for
+from slimwhisper.kernels.split_heads import split_heads
+from slimwhisper.kernels.split_latent import split_latent
+from slimwhisper.kernels.table import TABLE, Configuration, configurations
+
+WIDTHS = (64, 128, 384, 512, 768, 1024, 1280)
+DTYPES = ("float16", "bfloat16", "float32")
+WINDOWS, POSITIONS = 64, 1500
+SMALLEST = 101_376  # bytes of shared memory that every device since 8.0 gives a block
+
+# (positions of a tile, stages, warps, slices, columns of a load), likely best first
+SLICED = ((32, 3, 8, 8, 256), (32, 2, 8, 8, 256), (16, 3, 8, 8, 256), (16, 2, 8, 8, 256))
+PLAIN = (
+    *((64, 3, 4, 1, 128), (64, 2, 4, 1, 128), (32, 3, 4, 1, 128), (32, 2, 4, 1, 128)),
+    *((32, 2, 8, 1, 256), (16, 2, 4, 1, 128), (16, 2, 8, 1, 256), (16, 1, 8, 1, 128)),
+)
+SMALL = ((32, 2, 8, 1, 128), (16, 2, 8, 1, 128), (16, 1, 8, 1, 128))
+
+
+def candidates(kernel: str, dtype: str, width: int) -> Iterator[Configuration]:
+    """Shapes worth compiling."""
+    if kernel == "heads":
+        for block_q in (16, 32):
+            for block_t, stages in ((128, 2), (64, 3), (64, 2), (32, 2), (16, 2)):
+                yield Configuration(kernel, dtype, width, width, 1, block_q, block_t, stages, 4, 0)
+        return
+    whole = width & -width  # the largest power of two that divides it
+    whole_precision = dtype == "float32"  # no tensor cores: small tiles
+    most = 16 if whole_precision else 64 if width < 768 else 32
+    for block_q in (b for b in (16, 32, 64) if b <= most):
+        shapes = PLAIN if width < 1024 else (*SLICED, *PLAIN)
+        shapes = SMALL if whole_precision else shapes
+        for block_t, stages, warps, slices, piece in shapes:
+            yield Configuration(
+                kernel,
+                dtype,
+                width,
+                min(piece, whole),
+                slices,
+                block_q,
+                block_t,
+                stages,
+                warps,
+                0,
+            )
+
+
+def compiled(candidate: Configuration) -> Configuration | None:
+    """The candidate with its shared memory, or None where it does not do."""
+    found = candidate
+    for capability, limit in SHARED.items():
+        try:
+            made = compile_for(candidate, capability)
+        except Exception as error:
+            print(f"  no: {candidate}: {str(error)[-100:]}")
+            return None
+        if made.stack or made.shared > max(SHARED.values()):
+            return None
+        if made.shared <= limit:
+            found = replace(found, shared=max(found.shared, made.shared))
+    return found if found.shared else None
+
+
+def milliseconds(c: Configuration) -> float:
+    """One call, on the GPU, for as many queries a window as the shape takes."""
+    from triton.testing import do_bench
+
+    dtype = getattr(torch, c.dtype)
+    if c.kernel == "latent":
+        queries = torch.randn(WINDOWS, c.block_q, c.width, device="cuda", dtype=dtype)
+        latent = torch.randn(WINDOWS, POSITIONS, c.width, device="cuda", dtype=dtype)
+        return do_bench(lambda: split_latent(queries, latent, 0.01, c, 2), return_mode="median")
+    queries = torch.randn(WINDOWS * c.block_q, 8, c.width, device="cuda", dtype=dtype)
+    kept = torch.randn(2, WINDOWS, 8, POSITIONS, c.width, device="cuda", dtype=dtype)
+    return do_bench(lambda: split_heads(queries, *kept, c, 1), return_mode="median")
+
+
+def useful(shapes: list[Configuration]) -> list[Configuration]:
+    """In order, those that some device takes: each needs less shared memory than those before."""
+    kept: list[Configuration] = []
+    for c in shapes:
+        if not kept or c.shared < kept[-1].shared:
+            kept.append(c)
+    return kept
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__.split("\n")[0])
+    parser.add_argument("--widths", type=int, nargs="+", default=WIDTHS)
+    parser.add_argument("--dtypes", nargs="+", default=DTYPES, choices=DTYPES)
+    asked = parser.parse_args()
+    gpu = torch.cuda.is_available()
+    pairs = [("heads", 64), *(("latent", width) for width in asked.widths)]
+    todo = {(kernel, dtype, width) for kernel, width in pairs for dtype in asked.dtypes}
+    table = [c for c in configurations() if (c.kernel, c.dtype, c.width) not in todo]
+    for kernel, dtype, width in sorted(todo):
+        if dtype == "bfloat16" and not gpu:
+            continue
+        every = list(candidates(kernel, dtype, width))
+        for block_q in sorted({c.block_q for c in every}):
+            shapes = []
+            for candidate in every:
+                if candidate.block_q == block_q and (c := compiled(candidate)):
+                    shapes.append(c)
+                    if c.shared <= SMALLEST and not gpu:
+                        break
+            if gpu:
+                limit = torch.cuda.get_device_properties(0).shared_memory_per_block_optin
+                times = {c: milliseconds(c) for c in shapes if c.shared <= limit}
+                shapes.sort(key=lambda c: times.get(c, float("inf")))
+                print(*(f"  {t:.3f} ms {c}" for c, t in times.items()), sep="\n")
+            chosen = useful(shapes)
+            table += chosen
+            if dtype == "float16" and "bfloat16" in asked.dtypes and not gpu:
+                table += [replace(c, dtype="bfloat16") for c in chosen]
+            print(f"{kernel} {dtype} {width} {block_q}: {len(chosen)}", flush=True)
+    table.sort(key=lambda c: (c.kernel, c.dtype, c.width, c.block_q, -c.shared))
+    rows = ",\n ".join(json.dumps(asdict(c)) for c in table)
+    TABLE.write_text(f"[{rows}]\n", encoding="utf-8")
+    print(f"{TABLE}: {len(table)} configurations")
+
+
+if __name__ == "__main__":
+    main()

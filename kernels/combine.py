@@ -1,0 +1,92 @@
+"""Brings the parts of a split attention together, on a GPU: flash-decoding's second step.
+
+Each part has its weighted sum, its largest score and the sum of its weights, all in float32; a part
+with no position has the weight 0 and the maximum -inf.
+"""
+
+from dataclasses import dataclass
+
+import torch
+import triton
+import triton.language as tl
+from torch import Tensor
+
+
+@dataclass(frozen=True, slots=True)
+class Parts:
+    """What the programs of a split attention leave for `combine`."""
+
+    sums: Tensor  # [M, splits, d] float32: sum of exp2(score - maximum) times the value
+    stats: Tensor  # [M, splits, 2] float32: the maximum, in powers of 2, and the sum of weights
+
+    @staticmethod
+    def allocate(queries: int, splits: int, width: int, device: torch.device) -> "Parts":
+        """Room for M queries; for one split, which needs none, hardly any."""
+        if splits == 1:
+            queries = 0
+        return Parts(
+            torch.empty((queries, splits, width), dtype=torch.float32, device=device),
+            torch.empty((queries, splits, 2), dtype=torch.float32, device=device),
+        )
+
+
+@triton.jit
+def combine_kernel(
+    sums,
+    stats,
+    out,
+    heads,
+    out_row,  # strides, in elements
+    out_head,
+    D: tl.constexpr,
+    BLOCK_D: tl.constexpr,
+    SPLITS: tl.constexpr,
+):
+    """Grid: queries, in the order of `sums`, which is that of (row, head)."""
+    query = tl.program_id(0).to(tl.int64)
+    best = tl.full([], float("-inf"), tl.float32)
+    for split in tl.static_range(SPLITS):
+        best = tl.maximum(best, tl.load(stats + (query * SPLITS + split) * 2))
+    column = tl.arange(0, BLOCK_D)
+    inside = column < D
+    total = tl.zeros([BLOCK_D], tl.float32)
+    weight = tl.zeros([], tl.float32)
+    for split in tl.static_range(SPLITS):
+        part = query * SPLITS + split
+        own = tl.load(stats + part * 2 + 1)
+        if own > 0:  # else its sum was never written
+            factor = tl.exp2(tl.load(stats + part * 2) - best)
+            total += factor * tl.load(sums + part * D + column, mask=inside, other=0.0)
+            weight += factor * own
+    total = total / tl.where(weight > 0, weight, 1.0)
+    to = out + (query // heads) * out_row + (query % heads) * out_head
+    tl.store(to + column, total.to(out.dtype.element_ty), mask=inside)
+
+
+def combine(parts: Parts, out: Tensor) -> Tensor:
+    """Fill `out` [N, h, d] from the parts of N h queries; zeros where no part has a position."""
+    _, heads, width = out.shape
+    combine_kernel[(parts.sums.shape[0],)](
+        parts.sums,
+        parts.stats,
+        out,
+        heads,
+        *out.stride()[:2],
+        D=width,
+        BLOCK_D=triton.next_power_of_2(width),
+        SPLITS=parts.sums.shape[1],
+        num_warps=4,
+    )
+    return out
+
+
+def combine_reference(parts: Parts, out: Tensor) -> Tensor:
+    """The same in PyTorch, float64 inside."""
+    best, weights = parts.stats.double().unbind(-1)
+    held = weights > 0
+    top = best.masked_fill(~held, float("-inf")).amax(dim=1, keepdim=True)
+    factors = torch.where(held, torch.exp2(best - top), 0.0)
+    sums = parts.sums.double().masked_fill(~held[..., None], 0.0)
+    total = (factors[..., None] * sums).sum(dim=1)
+    weight = (factors * weights.masked_fill(~held, 0.0)).sum(dim=1, keepdim=True)
+    return out.copy_((total / weight.where(weight > 0, 1.0)).view(out.shape))

@@ -1,0 +1,129 @@
+"""Compiles the table's configurations for GPUs that need not be there.
+
+    python -m slimwhisper.kernels.compilation [KERNEL DTYPE WIDTH]
+
+prints a line of JSON for each configuration, or the first one of a kernel, and capability that its
+shared memory fits: registers, bytes of stack and of shared memory.
+"""
+
+import json
+import re
+import subprocess
+import sys
+import tempfile
+from collections.abc import Iterator, Sequence
+from dataclasses import asdict, dataclass
+from multiprocessing import Pool
+from pathlib import Path
+from typing import Any
+
+import triton
+from triton.backends.compiler import GPUTarget
+from triton.compiler import ASTSource
+
+from slimwhisper.kernels.split_heads import split_heads_kernel
+from slimwhisper.kernels.split_latent import split_latent_kernel
+from slimwhisper.kernels.table import Configuration, configurations
+
+KERNELS = {"latent": split_latent_kernel, "heads": split_heads_kernel}
+TYPES = {"float16": "fp16", "bfloat16": "bf16", "float32": "fp32"}
+SHARED = {80: 166_912, 90: 232_448}  # capability: bytes of shared memory a block may have
+STRIDED = ("query_", "latent_", "out_", "kept_")
+
+
+@dataclass(frozen=True, slots=True)
+class Compiled:
+    """What the assembler made of a kernel."""
+
+    registers: int  # a thread
+    stack: int  # bytes a thread: what was spilled
+    shared: int  # bytes a block
+
+
+def compile_for(configuration: Configuration, capability: int, splits: int = 2) -> Compiled:
+    """Compile for a compute capability such as 90, with 16-byte aligned rows as torch gives them.
+
+    Raises what Triton raises where it cannot.
+    """
+    c = configuration
+    kernel = KERNELS[c.kernel]
+    constants: dict[str, Any] = {
+        "D": c.width,
+        "PIECE": c.piece,
+        "SLICES": c.slices,
+        "BLOCK_Q": c.block_q,
+        "BLOCK_T": c.block_t,
+        "SPLITS": splits,
+        "STAGES": c.stages,
+        "HAS_SLOTS": True,
+        "HAS_LENGTHS": True,
+        "PRECISION": c.precision,
+    }
+    signature = {name: _type_of(name, constants, TYPES[c.dtype]) for name in kernel.arg_names}
+    aligned = {
+        (i,): [["tt.divisibility", 16]]
+        for i, (name, kind) in enumerate(signature.items())
+        if kind.startswith("*") or name.startswith(STRIDED)
+    }
+    used = {name: value for name, value in constants.items() if name in signature}
+    compiled = triton.compile(
+        ASTSource(kernel, signature, used, aligned),
+        target=GPUTarget("cuda", capability, 32),
+        options={"num_warps": c.warps, "num_stages": c.stages},
+    )
+    registers, stack = _resources(compiled.asm["cubin"])
+    return Compiled(registers, stack, compiled.metadata.shared)
+
+
+def _type_of(name: str, constants: dict[str, Any], kind: str) -> str:
+    if name in constants:
+        return "constexpr"
+    if name in ("sums", "stats"):
+        return "*fp32"
+    if name in ("slots", "lengths"):
+        return "*i64"
+    if name == "scale_log2":
+        return "fp32"
+    return f"*{kind}" if name in ("queries", "latent", "keys", "values", "out") else "i32"
+
+
+def _resources(cubin: bytes) -> tuple[int, int]:
+    """(registers, stack bytes) as cuobjdump, which Triton brings along, reads them."""
+    tool = next(Path(triton.__file__).parent.rglob("cuobjdump"))
+    with tempfile.NamedTemporaryFile(suffix=".cubin") as file:
+        file.write(cubin)
+        file.flush()
+        out = subprocess.run(
+            [str(tool), "-res-usage", file.name], capture_output=True, text=True, check=True
+        )
+    match = re.search(r"REG:(\d+) STACK:(\d+)", out.stdout)
+    assert match, out.stdout
+    return int(match[1]), int(match[2])
+
+
+def _fitting(asked: Sequence[str]) -> Iterator[tuple[Configuration, int]]:
+    for c in configurations():
+        if not asked or [c.kernel, c.dtype, str(c.width)] == list(asked):
+            for capability, limit in SHARED.items():
+                if c.shared <= limit:
+                    yield c, capability
+
+
+def _line(job: tuple[Configuration, int]) -> str:
+    made = asdict(compile_for(*job))
+    return json.dumps({"configuration": asdict(job[0]), "capability": job[1], **made})
+
+
+def main() -> None:
+    asked = sys.argv[1:]
+    jobs = list(_fitting(asked))
+    if asked:
+        print(_line(jobs[-1]))
+        return
+    with Pool() as pool:
+        for line in pool.imap(_line, jobs):
+            print(line, flush=True)
+
+
+if __name__ == "__main__":
+    main()

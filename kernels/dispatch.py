@@ -1,0 +1,200 @@
+"""Chooses for each attention of a decode step: Triton, PyTorch on the GPU, or PyTorch on the CPU.
+
+    Triton             on CUDA devices, from the table of configurations, by dtype and width
+    PyTorch            everywhere else, and where a Triton kernel fails: one warning, then PyTorch
+
+SLIMWHISPER_KERNELS=torch keeps Triton out; =triton asks for it on a CPU, too, which needs Triton's
+interpreter (TRITON_INTERPRET=1) and is for tests.
+"""
+
+import logging
+import os
+from collections import Counter
+from collections.abc import Callable
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+from slimwhisper.errors import OptionError
+from slimwhisper.kernels.heads import head_attention
+from slimwhisper.kernels.latent import latent_attention
+from slimwhisper.kernels.table import Configuration, choose_splits, find
+
+logger = logging.getLogger("slimwhisper.kernels")
+
+CHOICES = ("auto", "torch", "triton")
+LEAST_CAPABILITY = (8, 0)  # tensor cores for bfloat16, asynchronous copies
+MOST_ROWS = 32  # of a window in one call by heads; more, a prompt, are torch's flash-attention's
+
+
+@dataclass(frozen=True, slots=True)
+class Processor:
+    """What the choice of a kernel's shape depends on."""
+
+    shared: int  # bytes of shared memory that a block may have
+    count: int  # streaming multiprocessors
+
+
+class Kernels:
+    """The attention operations of one device and dtype."""
+
+    def __init__(self, device: torch.device, dtype: torch.dtype, choice: str | None = None) -> None:
+        """choice: one of `CHOICES`; None: what SLIMWHISPER_KERNELS says, else auto.
+
+        Raises `OptionError` for a choice that does not exist.
+        """
+        choice = choice or os.environ.get("SLIMWHISPER_KERNELS") or "auto"
+        if choice not in CHOICES:
+            raise OptionError(f"SLIMWHISPER_KERNELS: {choice!r} is not one of {', '.join(CHOICES)}")
+        self.device, self.dtype = device, dtype
+        self.used: Counter[tuple[str, str]] = Counter()  # (operation, path): calls
+        self.failures: dict[str, str] = {}  # kernel: why it is not used any more
+        self.processor, self.why = _processor(device, dtype, choice)
+
+    def describe(self) -> str:
+        """Which path is taken, and why."""
+        if self.processor is None:
+            return f"PyTorch: {self.why}"
+        failed = "".join(f"; {name} by PyTorch: {why}" for name, why in self.failures.items())
+        return f"Triton: {self.why}{failed}"
+
+    def latent(
+        self,
+        queries: Tensor,
+        latent: Tensor,
+        scale: float,
+        slots: Tensor | None = None,
+        lengths: Tensor | None = None,
+        bias: Tensor | None = None,
+    ) -> Tensor:
+        """softmax(Q~ Z^T * scale) Z for all heads of each row.
+
+        Arguments:
+            queries: [N, h, d] folded queries; neighbours of one window beside each other.
+            latent: [S, T, d]; N a multiple of S, or of len(slots).
+            slots: [B] int64, the latent that each window reads; None: its own number.
+            lengths, bias: where only some positions are to be read, both: [B] int64, and
+                [B, 1, T] with -inf behind.
+        Returns:
+            [N, h, d].
+        """
+        count, windows = len(queries), len(latent if slots is None else slots)
+        width, each = queries.shape[-1], count // windows * queries.shape[1]
+        configuration = self._configuration("latent", width, each)
+
+        def by_triton(c: Configuration, p: Processor) -> Tensor:
+            from slimwhisper.kernels.split_latent import split_latent
+
+            splits = _splits(c, p, windows * -(-each // c.block_q), latent.shape[1])
+            return split_latent(queries, latent, scale, c, splits, slots, lengths)
+
+        def by_torch() -> Tensor:
+            kept = latent if slots is None else latent[slots]
+            together = queries.reshape(windows, each, width)
+            return latent_attention(together, kept, scale, bias).view(queries.shape)
+
+        return self._run("latent", configuration, by_triton, by_torch)
+
+    def heads(
+        self,
+        queries: Tensor,
+        keys: Tensor,
+        values: Tensor,
+        slots: Tensor | None = None,
+        lengths: Tensor | None = None,
+        bias: Tensor | None = None,
+    ) -> Tensor:
+        """softmax(q_i K_i^T / sqrt(d_k)) V_i for every head i of each row.
+
+        Arguments:
+            queries: [N, h, d_k]; neighbours of one window beside each other.
+            keys, values: [S, h, T, d_k]; N a multiple of S, or of len(slots).
+            slots, lengths, bias: as in `latent`.
+        Returns:
+            [N, h, d_k].
+        """
+        (count, h, width), windows = queries.shape, len(keys if slots is None else slots)
+        group = count // windows
+        few = group <= MOST_ROWS
+        configuration = self._configuration("heads", width, group) if few else None
+
+        def by_triton(c: Configuration, p: Processor) -> Tensor:
+            from slimwhisper.kernels.split_heads import split_heads
+
+            splits = _splits(c, p, windows * h * -(-group // c.block_q), keys.shape[2])
+            return split_heads(queries, keys, values, c, splits, slots, lengths)
+
+        def by_torch() -> Tensor:
+            k, v = (keys, values) if slots is None else (keys[slots], values[slots])
+            together = queries.unflatten(0, (windows, group)).transpose(1, 2)
+            mask = None if bias is None else bias.unsqueeze(1)
+            return head_attention(together, k, v, mask).transpose(1, 2).reshape(queries.shape)
+
+        return self._run("heads", configuration, by_triton, by_torch)
+
+    def _configuration(self, kernel: str, width: int, queries: int) -> Configuration | None:
+        if self.processor is None or kernel in self.failures:
+            return None
+        return find(kernel, str(self.dtype)[6:], width, queries, self.processor.shared)
+
+    def _run(
+        self,
+        operation: str,
+        configuration: Configuration | None,
+        by_triton: Callable[[Configuration, Processor], Tensor],
+        by_torch: Callable[[], Tensor],
+    ) -> Tensor:
+        if configuration is not None and self.processor is not None:
+            try:
+                result = by_triton(configuration, self.processor)
+            except Exception as error:  # whatever a compiler or driver raises: PyTorch can do it
+                why = f"{type(error).__name__}: {str(error).strip().splitlines()[0][:200]}"
+                self.failures[operation] = why
+                logger.warning(
+                    "the Triton kernel %r failed (%s); PyTorch does its work, more slowly; "
+                    "`slimwhisper doctor` has more",
+                    operation,
+                    why,
+                )
+            else:
+                self.used[operation, "triton"] += 1
+                return result
+        self.used[operation, "torch"] += 1
+        return by_torch()
+
+
+def _splits(c: Configuration, p: Processor, programs: int, positions: int) -> int:
+    together = max(p.shared // max(c.shared, 1), 1)  # programs that one processor holds
+    return choose_splits(programs, -(-positions // c.block_t), p.count * min(together, 4))
+
+
+def _processor(
+    device: torch.device, dtype: torch.dtype, choice: str
+) -> tuple[Processor | None, str]:
+    """What Triton would run on, or None; and why."""
+    if choice == "torch":
+        return None, "SLIMWHISPER_KERNELS=torch"
+    if device.type == "cpu":
+        return _interpreter(dtype) if choice == "triton" else (None, "the device is a CPU")
+    if device.type != "cuda" or torch.version.hip:
+        return None, "the configurations are for NVIDIA's GPUs"
+    capability = torch.cuda.get_device_capability(device)
+    if capability < LEAST_CAPABILITY:
+        return None, f"compute capability {capability[0]}.{capability[1]} is below 8.0"
+    try:
+        import triton  # absent on some platforms
+    except ImportError as error:
+        return None, f"triton does not load ({error})"
+    properties = torch.cuda.get_device_properties(device)
+    shared: int = properties.shared_memory_per_block_optin  # type: ignore[attr-defined]
+    name = f"triton {triton.__version__} on {properties.name}"
+    return Processor(shared, properties.multi_processor_count), name
+
+
+def _interpreter(dtype: torch.dtype) -> tuple[Processor | None, str]:
+    if os.environ.get("TRITON_INTERPRET") != "1":
+        return None, "the device is a CPU, and TRITON_INTERPRET is not 1"
+    if dtype == torch.bfloat16:
+        return None, "Triton's interpreter computes bfloat16 wrongly"
+    return Processor(shared=232_448, count=4), "interpreted on the CPU"

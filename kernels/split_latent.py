@@ -1,0 +1,202 @@
+"""Latent attention in one pass over the latent, on a GPU: Triton, split over positions.
+
+    softmax(Q~ Z^T * scale) Z          Q~ [N, h, d], Z [S, T, d]
+
+A program takes some queries of one window and one part of its positions. It reads a tile of the
+latent once, for the scores and for the weighted sum, and keeps a running maximum and sum (online
+softmax, arXiv 1805.02867); `combine` brings the parts together (flash-decoding).
+"""
+
+import math
+
+import torch
+import triton
+import triton.language as tl
+from torch import Tensor
+
+from slimwhisper.kernels.combine import Parts, combine
+from slimwhisper.kernels.table import Configuration
+
+
+@triton.jit
+def split_latent_kernel(
+    queries,
+    latent,
+    slots,
+    lengths,
+    out,  # [N, h, d], written if there is one split
+    sums,  # [B, group * h, SPLITS, d] float32, written otherwise
+    stats,  # [B, group * h, SPLITS, 2] float32: maximum, in powers of 2, and weight
+    scale_log2,  # scale * log2(e)
+    heads,
+    group,  # queries' rows of one window
+    positions,
+    query_row,  # strides, in elements
+    query_head,
+    out_row,
+    out_head,
+    latent_slot,
+    latent_position,
+    D: tl.constexpr,
+    PIECE: tl.constexpr,  # columns of a load, a power of two that divides D
+    SLICES: tl.constexpr,  # of a piece, one a warp; 1: plain products
+    BLOCK_Q: tl.constexpr,
+    BLOCK_T: tl.constexpr,
+    SPLITS: tl.constexpr,
+    STAGES: tl.constexpr,
+    HAS_SLOTS: tl.constexpr,
+    HAS_LENGTHS: tl.constexpr,
+    PRECISION: tl.constexpr,
+):
+    """Grid: blocks of queries (neighbours, so that they meet the latent in L2), windows, splits."""
+    window, split = tl.program_id(1).to(tl.int64), tl.program_id(2)
+    total = heads * group
+    length, slot = positions, window
+    if HAS_LENGTHS:
+        length = tl.load(lengths + window).to(tl.int32)
+    if HAS_SLOTS:
+        slot = tl.load(slots + window).to(tl.int64)
+    share = tl.cdiv(tl.cdiv(length, SPLITS), BLOCK_T) * BLOCK_T
+    begin = split * share
+    end = tl.minimum(begin + share, length)
+
+    asked = tl.program_id(0) * BLOCK_Q + tl.arange(0, BLOCK_Q)
+    real = asked < total
+    row, head = window * group + asked // heads, asked % heads
+    at = queries + row * query_row + head * query_head
+    column = tl.arange(0, PIECE)
+    pieces: tl.constexpr = D // PIECE
+    q = ()
+    mix = ()
+    for i in tl.static_range(pieces):
+        part = tl.load(at[:, None] + (i * PIECE + column)[None, :], mask=real[:, None], other=0.0)
+        if SLICES > 1:
+            part = tl.reshape(part, [BLOCK_Q, SLICES, PIECE // SLICES]).permute(1, 0, 2)
+        q = q + (part,)
+        mix = mix + (tl.zeros([BLOCK_Q, PIECE], tl.float32),)
+    best = tl.full([BLOCK_Q], float("-inf"), tl.float32)
+    weight = tl.zeros([BLOCK_Q], tl.float32)
+
+    start = latent + slot * latent_slot
+    for t in tl.range(begin, end, BLOCK_T, num_stages=STAGES):
+        place = t + tl.arange(0, BLOCK_T)
+        seen = place < end
+        tile = start + place.to(tl.int64)[:, None] * latent_position + column[None, :]
+        z = ()
+        for i in tl.static_range(pieces):
+            z = z + (tl.load(tile + i * PIECE, mask=seen[:, None], other=0.0),)
+        if SLICES > 1:  # each warp takes its slice of d, so that none reads the whole tile
+            sliced = tl.zeros([SLICES, BLOCK_Q, BLOCK_T], tl.float32)
+            for i in tl.static_range(pieces):
+                cut = tl.reshape(z[i], [BLOCK_T, SLICES, PIECE // SLICES]).permute(1, 2, 0)
+                sliced = tl.dot(q[i], cut, sliced, input_precision=PRECISION)
+            scores = tl.sum(sliced, 0)
+        else:
+            scores = tl.zeros([BLOCK_Q, BLOCK_T], tl.float32)
+            for i in tl.static_range(pieces):
+                scores = tl.dot(q[i], tl.trans(z[i]), scores, input_precision=PRECISION)
+        scores = tl.where(seen[None, :], scores * scale_log2, float("-inf"))
+        new = tl.maximum(best, tl.max(scores, 1))
+        shrink = tl.exp2(best - new)
+        p = tl.exp2(scores - new[:, None])
+        weight = weight * shrink + tl.sum(p, 1)
+        fresh = ()
+        for i in tl.static_range(pieces):
+            shrunk = mix[i] * shrink[:, None]
+            shrunk = tl.dot(p.to(z[i].dtype), z[i], shrunk, input_precision=PRECISION)
+            fresh = fresh + (shrunk,)
+        mix = fresh
+        best = new
+
+    if SPLITS == 1:
+        share_of = 1.0 / tl.where(weight > 0, weight, 1.0)  # no position: zeros
+        to = out + row * out_row + head * out_head
+        for i in tl.static_range(pieces):
+            whole = (mix[i] * share_of[:, None]).to(out.dtype.element_ty)
+            tl.store(to[:, None] + (i * PIECE + column)[None, :], whole, mask=real[:, None])
+    else:
+        part_of = (window * total + asked) * SPLITS + split
+        for i in tl.static_range(pieces):
+            to = sums + part_of[:, None] * D + (i * PIECE + column)[None, :]
+            tl.store(to, mix[i], mask=real[:, None])
+        tl.store(stats + part_of * 2, best, mask=real)
+        tl.store(stats + part_of * 2 + 1, weight, mask=real)
+
+
+def split_latent(
+    queries: Tensor,
+    latent: Tensor,
+    scale: float,
+    configuration: Configuration,
+    splits: int,
+    slots: Tensor | None = None,
+    lengths: Tensor | None = None,
+) -> Tensor:
+    """Attend with every head's folded query to its window's latent, on the device.
+
+    Arguments:
+        queries: [N, h, d], any strides with a contiguous last dimension; N a multiple of B, the
+            windows, and neighbours of one window beside each other.
+        latent: [S, T, d], same dtype, likewise strided; S = B unless `slots` is given.
+        scale: factor on the scores.
+        slots: [B] int64, the latent that each window reads; None: its own number.
+        lengths: [B] int64, positions to read, 0 to T; what stands behind is never read.
+    Returns:
+        [N, h, d], laid out head by head; zeros where there is no position.
+    """
+    rows, heads, width = queries.shape
+    windows = latent.shape[0] if slots is None else len(slots)
+    group = rows // windows
+    out = torch.empty((heads, rows, width), dtype=queries.dtype, device=queries.device)
+    out = out.transpose(0, 1)
+    parts = Parts.allocate(rows * heads, splits, width, queries.device)
+    c = configuration
+    blocks = triton.cdiv(group * heads, c.block_q)
+    split_latent_kernel[blocks, windows, splits](
+        queries,
+        latent,
+        queries if slots is None else slots,
+        queries if lengths is None else lengths,
+        out,
+        parts.sums,
+        parts.stats,
+        scale * math.log2(math.e),
+        heads,
+        group,
+        latent.shape[1],
+        *queries.stride()[:2],
+        *out.stride()[:2],
+        *latent.stride()[:2],
+        D=width,
+        PIECE=c.piece,
+        SLICES=c.slices,
+        BLOCK_Q=c.block_q,
+        BLOCK_T=c.block_t,
+        SPLITS=splits,
+        STAGES=c.stages,
+        HAS_SLOTS=slots is not None,
+        HAS_LENGTHS=lengths is not None,
+        PRECISION=c.precision,
+        num_warps=c.warps,
+        num_stages=c.stages,
+    )
+    return combine(parts, out) if splits > 1 else out
+
+
+def split_latent_reference(
+    queries: Tensor,
+    latent: Tensor,
+    scale: float,
+    slots: Tensor | None = None,
+    lengths: Tensor | None = None,
+) -> Tensor:
+    """The same from the definition, window by window; at least float32 inside."""
+    windows = latent.shape[0] if slots is None else len(slots)
+    wide = torch.promote_types(queries.dtype, torch.float32)
+    out = torch.zeros_like(queries)
+    for b, asked in enumerate(queries.unflatten(0, (windows, -1))):
+        z = latent[b if slots is None else int(slots[b])].to(wide)
+        z = z if lengths is None else z[: int(lengths[b])]
+        weights = (asked.to(wide) @ z.T * scale).softmax(dim=-1)
+        out.unflatten(0, (windows, -1))[b] = weights @ z
+    return out

@@ -1,0 +1,73 @@
+"""Which shapes the Triton kernels run in: read from configurations.json, never tuned at run time.
+
+`bench/tune.py` writes that file, best first for each kernel, dtype, width and number of queries; a
+device takes the first that its shared memory holds.
+"""
+
+import json
+from collections.abc import Sequence
+from dataclasses import dataclass
+from functools import cache
+from pathlib import Path
+
+TABLE = Path(__file__).with_name("configurations.json")
+
+
+@dataclass(frozen=True, slots=True)
+class Configuration:
+    """One shape of one kernel."""
+
+    kernel: str  # "latent" or "heads"
+    dtype: str  # "float16", ...
+    width: int  # d, or d_k
+    piece: int  # columns of one load
+    slices: int  # of a piece, one a warp; 1: plain products
+    block_q: int  # queries of a program; 16 at least, the matrix units' own
+    block_t: int  # positions of a tile
+    stages: int  # tiles under way
+    warps: int
+    shared: int  # bytes of shared memory, as compiled
+
+    @property
+    def precision(self) -> str:
+        """What `tl.dot` does with float32."""
+        return "ieee" if self.dtype == "float32" else "tf32"
+
+
+@cache
+def configurations() -> tuple[Configuration, ...]:
+    """The whole table."""
+    rows = json.loads(TABLE.read_text(encoding="utf-8"))
+    return tuple(Configuration(**row) for row in rows)
+
+
+def find(kernel: str, dtype: str, width: int, queries: int, shared: int) -> Configuration | None:
+    """The best configuration for `queries` a window on a device with `shared` bytes a block."""
+    fitting = [
+        c
+        for c in configurations()
+        if (c.kernel, c.dtype, c.width) == (kernel, dtype, width) and c.shared <= shared
+    ]
+    if not fitting:
+        return None
+    enough = [c for c in fitting if c.block_q >= queries]
+    if not enough:  # several blocks: as few as there may be
+        most = max(c.block_q for c in fitting)
+        return next(c for c in fitting if c.block_q == most)
+    least = min(c.block_q for c in enough)
+    return next(c for c in enough if c.block_q == least)
+
+
+def choose_splits(programs: int, tiles: int, processors: int) -> int:
+    """In how many parts to cut `tiles` tiles of positions, so that all processors have work.
+
+    The fewest that come within 85 % of the best use of the last wave. programs: without splitting.
+    """
+
+    def use(splits: int) -> float:
+        waves = -(-programs * splits // processors)
+        return programs * splits / (waves * processors)
+
+    counts: Sequence[int] = range(1, max(min(tiles, 16), 1) + 1)
+    best = max(map(use, counts))
+    return next(s for s in counts if use(s) >= 0.85 * best)

@@ -1,0 +1,81 @@
+"""Decode steps as CUDA graphs: recorded once for a number of rows, replayed with new contents.
+
+A step launches some 15 small kernels a layer; on a GPU the launches of a small model take longer
+than the work. A graph holds a step's kernels and their addresses, so whoever runs one keeps
+everything that changes in buffers that stay where they are.
+"""
+
+import logging
+from collections.abc import Callable, Hashable
+from typing import Protocol
+
+import torch
+
+logger = logging.getLogger("slimwhisper.kernels")
+
+Body = Callable[[], None]
+
+
+class Recorder(Protocol):
+    """What records a body without running it; `CUDAGraphs` on a GPU."""
+
+    def record(self, body: Body) -> Body:
+        """Return what runs the body again, with what its buffers hold then."""
+
+
+class CUDAGraphs:
+    """Records CUDA graphs that share one pool of memory: they never run at the same time."""
+
+    def __init__(self) -> None:
+        self.pool = torch.cuda.graph_pool_handle()
+
+    def record(self, body: Body) -> Body:
+        graph = torch.cuda.CUDAGraph()
+        with torch.cuda.graph(graph, pool=self.pool):
+            body()
+        return graph.replay
+
+
+class Graphs:
+    """The recorded steps of one lane."""
+
+    def __init__(self, recorder: Recorder) -> None:
+        self.recorder = recorder
+        self.recorded: dict[Hashable, Body] = {}
+        self.replays = 0
+        self.failure: str | None = None
+        self._seen: set[Hashable] = set()
+
+    def run(self, key: Hashable, body: Body) -> None:
+        """Run a body; from its key's second time on by replaying what was recorded then.
+
+        The first time it runs as it is, which compiles its kernels and sets libraries up. Where it
+        cannot be recorded it always does, after one warning.
+        """
+        if key not in self._seen or self.failure is not None:
+            self._seen.add(key)
+            body()
+            return
+        replay = self.recorded.get(key)
+        if replay is None:
+            try:
+                replay = self.recorded[key] = self.recorder.record(body)
+            except Exception as error:  # whatever a driver raises: it runs without, too
+                self.failure = f"{type(error).__name__}: {str(error).strip().splitlines()[0][:200]}"
+                logger.warning(
+                    "no CUDA graphs (%s); each step is launched anew, more slowly", self.failure
+                )
+                body()
+                return
+        self.replays += 1
+        replay()
+
+    def forget(self) -> None:
+        """Record anew: a buffer has moved."""
+        self.recorded.clear()
+
+
+def bucket_of(count: int, capacity: int) -> int:
+    """For how many places a graph is recorded that serves `count`: 1, 2, 4, 8, then by eights."""
+    bucket = 1 << (count - 1).bit_length() if count <= 8 else -(-count // 8) * 8
+    return min(bucket, capacity)
