@@ -13,8 +13,9 @@ from collections.abc import Iterator
 from dataclasses import asdict, replace
 
 import torch
+from torch import Tensor
 
-from slimwhisper.kernels.compilation import SHARED, compile_for
+from slimwhisper.kernels.compilation import KERNELS, SHARED, compile_for
 from slimwhisper.kernels.split_heads import split_heads
 from slimwhisper.kernels.split_latent import split_latent
 from slimwhisper.kernels.table import TABLE, Configuration, configurations
@@ -29,6 +30,11 @@ SLICED = ((32, 3, 8, 8, 256), (32, 2, 8, 8, 256), (16, 3, 8, 8, 256), (16, 2, 8,
 PLAIN = (
     *((64, 3, 4, 1, 128), (64, 2, 4, 1, 128), (32, 3, 4, 1, 128), (32, 2, 4, 1, 128)),
     *((32, 2, 8, 1, 256), (16, 2, 4, 1, 128), (16, 2, 8, 1, 256), (16, 1, 8, 1, 128)),
+)
+EIGHT = (
+    *((64, 3, 8, 1, 128), (64, 2, 8, 1, 256), (64, 2, 8, 1, 128), (32, 3, 8, 8, 256)),
+    *((32, 2, 8, 8, 256), (16, 3, 8, 8, 256), (32, 2, 8, 1, 256), (32, 2, 8, 1, 128)),
+    *((16, 2, 8, 8, 256), (16, 2, 8, 1, 256), (16, 2, 8, 1, 128)),
 )
 SMALL = ((32, 2, 8, 1, 128), (16, 2, 8, 1, 128), (16, 1, 8, 1, 128))
 
@@ -45,14 +51,14 @@ def candidates(kernel: str, dtype: str, width: int) -> Iterator[Configuration]:
     most = 16 if whole_precision else 64 if width < 768 else 32
     for block_q in (b for b in (16, 32, 64) if b <= most):
         shapes = PLAIN if width < 1024 else (*SLICED, *PLAIN)
-        shapes = SMALL if whole_precision else shapes
+        shapes = SMALL if whole_precision else EIGHT if kernel == "latent8" else shapes
         for block_t, stages, warps, slices, piece in shapes:
             yield Configuration(
                 kernel,
                 dtype,
                 width,
                 min(piece, whole),
-                slices,
+                slices if whole >= piece else 1,
                 block_q,
                 block_t,
                 stages,
@@ -62,19 +68,19 @@ def candidates(kernel: str, dtype: str, width: int) -> Iterator[Configuration]:
 
 
 def compiled(candidate: Configuration) -> Configuration | None:
-    """The candidate with its shared memory, or None where it does not do."""
-    found = candidate
+    """The candidate with its shared memory and least capability, or None where it does not do."""
+    good: dict[int, int] = {}  # capability: shared memory
     for capability, limit in SHARED.items():
         try:
             made = compile_for(candidate, capability)
         except Exception as error:
             print(f"  no: {candidate}: {str(error)[-100:]}")
-            return None
-        if made.stack or made.shared > max(SHARED.values()):
-            return None
-        if made.shared <= limit:
-            found = replace(found, shared=max(found.shared, made.shared))
-    return found if found.shared else None
+            continue
+        if not made.stack and made.shared <= limit:
+            good[capability] = made.shared
+    if max(SHARED) not in good:
+        return None
+    return replace(candidate, shared=max(good.values()), capability=min(good))
 
 
 def milliseconds(c: Configuration) -> float:
@@ -82,20 +88,28 @@ def milliseconds(c: Configuration) -> float:
     from triton.testing import do_bench
 
     dtype = getattr(torch, c.dtype)
-    if c.kernel == "latent":
+    if c.kernel != "heads":
         queries = torch.randn(WINDOWS, c.block_q, c.width, device="cuda", dtype=dtype)
         latent = torch.randn(WINDOWS, POSITIONS, c.width, device="cuda", dtype=dtype)
-        return do_bench(lambda: split_latent(queries, latent, 0.01, c, 2), return_mode="median")
+        factors = None
+        if c.kernel == "latent8":
+            latent = latent.to(torch.float8_e4m3fn)
+            factors = torch.ones(WINDOWS, POSITIONS, device="cuda")
+
+        def run() -> Tensor:
+            return split_latent(queries, latent, 0.01, c, 2, factors=factors)
+
+        return do_bench(run, return_mode="median")
     queries = torch.randn(WINDOWS * c.block_q, 8, c.width, device="cuda", dtype=dtype)
     kept = torch.randn(2, WINDOWS, 8, POSITIONS, c.width, device="cuda", dtype=dtype)
     return do_bench(lambda: split_heads(queries, *kept, c, 1), return_mode="median")
 
 
 def useful(shapes: list[Configuration]) -> list[Configuration]:
-    """In order, those that some device takes: each needs less shared memory than those before."""
+    """In order, those that some device takes: each asks for less of something than those before."""
     kept: list[Configuration] = []
     for c in shapes:
-        if not kept or c.shared < kept[-1].shared:
+        if all(c.shared < k.shared or c.capability < k.capability for k in kept):
             kept.append(c)
     return kept
 
@@ -104,10 +118,12 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.split("\n")[0])
     parser.add_argument("--widths", type=int, nargs="+", default=WIDTHS)
     parser.add_argument("--dtypes", nargs="+", default=DTYPES, choices=DTYPES)
+    parser.add_argument("--kernels", nargs="+", default=list(KERNELS), choices=list(KERNELS))
     asked = parser.parse_args()
     gpu = torch.cuda.is_available()
-    pairs = [("heads", 64), *(("latent", width) for width in asked.widths)]
+    pairs = [("heads", 64), *((k, width) for k in ("latent", "latent8") for width in asked.widths)]
     todo = {(kernel, dtype, width) for kernel, width in pairs for dtype in asked.dtypes}
+    todo = {t for t in todo if t[0] in asked.kernels and t[:2] != ("latent8", "float32")}
     table = [c for c in configurations() if (c.kernel, c.dtype, c.width) not in todo]
     for kernel, dtype, width in sorted(todo):
         if dtype == "bfloat16" and not gpu:
@@ -118,7 +134,7 @@ def main() -> None:
             for candidate in every:
                 if candidate.block_q == block_q and (c := compiled(candidate)):
                     shapes.append(c)
-                    if c.shared <= SMALLEST and not gpu:
+                    if c.shared <= SMALLEST and c.capability == min(SHARED) and not gpu:
                         break
             if gpu:
                 limit = torch.cuda.get_device_properties(0).shared_memory_per_block_optin

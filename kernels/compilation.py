@@ -25,7 +25,11 @@ from slimwhisper.kernels.split_heads import split_heads_kernel
 from slimwhisper.kernels.split_latent import split_latent_kernel
 from slimwhisper.kernels.table import Configuration, configurations
 
-KERNELS = {"latent": split_latent_kernel, "heads": split_heads_kernel}
+KERNELS = {
+    "latent": split_latent_kernel,
+    "latent8": split_latent_kernel,
+    "heads": split_heads_kernel,
+}
 TYPES = {"float16": "fp16", "bfloat16": "bf16", "float32": "fp32"}
 SHARED = {80: 166_912, 90: 232_448}  # capability: bytes of shared memory a block may have
 STRIDED = ("query_", "latent_", "out_", "kept_")
@@ -57,13 +61,16 @@ def compile_for(configuration: Configuration, capability: int, splits: int = 2) 
         "STAGES": c.stages,
         "HAS_SLOTS": True,
         "HAS_LENGTHS": True,
+        "EIGHT": c.kernel == "latent8",
         "PRECISION": c.precision,
     }
     signature = {name: _type_of(name, constants, TYPES[c.dtype]) for name in kernel.arg_names}
+    if c.kernel == "latent8":
+        signature["latent"] = f"tensordesc<u8[1, {c.block_t}, {c.piece}]>"
     aligned = {
         (i,): [["tt.divisibility", 16]]
         for i, (name, kind) in enumerate(signature.items())
-        if kind.startswith("*") or name.startswith(STRIDED)
+        if kind.startswith("*") or (kind == "i32" and name.startswith(STRIDED))
     }
     used = {name: value for name, value in constants.items() if name in signature}
     compiled = triton.compile(
@@ -78,7 +85,7 @@ def compile_for(configuration: Configuration, capability: int, splits: int = 2) 
 def _type_of(name: str, constants: dict[str, Any], kind: str) -> str:
     if name in constants:
         return "constexpr"
-    if name in ("sums", "stats"):
+    if name in ("sums", "stats", "factors"):
         return "*fp32"
     if name in ("slots", "lengths"):
         return "*i64"
@@ -105,7 +112,7 @@ def _fitting(asked: Sequence[str]) -> Iterator[tuple[Configuration, int]]:
     for c in configurations():
         if not asked or [c.kernel, c.dtype, str(c.width)] == list(asked):
             for capability, limit in SHARED.items():
-                if c.shared <= limit:
+                if c.shared <= limit and c.capability <= capability:
                     yield c, capability
 
 

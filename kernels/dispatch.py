@@ -11,29 +11,20 @@ import logging
 import os
 from collections import Counter
 from collections.abc import Callable
-from dataclasses import dataclass
 
 import torch
 from torch import Tensor
 
 from slimwhisper.errors import OptionError
 from slimwhisper.kernels.heads import head_attention
-from slimwhisper.kernels.latent import latent_attention
-from slimwhisper.kernels.table import Configuration, choose_splits, find
+from slimwhisper.kernels.latent import Latent, latent_attention
+from slimwhisper.kernels.table import Configuration, Processor, choose_splits, find
 
 logger = logging.getLogger("slimwhisper.kernels")
 
 CHOICES = ("auto", "torch", "triton")
 LEAST_CAPABILITY = (8, 0)  # tensor cores for bfloat16, asynchronous copies
 MOST_ROWS = 32  # of a window in one call by heads; more, a prompt, are torch's flash-attention's
-
-
-@dataclass(frozen=True, slots=True)
-class Processor:
-    """What the choice of a kernel's shape depends on."""
-
-    shared: int  # bytes of shared memory that a block may have
-    count: int  # streaming multiprocessors
 
 
 class Kernels:
@@ -62,7 +53,7 @@ class Kernels:
     def latent(
         self,
         queries: Tensor,
-        latent: Tensor,
+        latent: Latent,
         scale: float,
         slots: Tensor | None = None,
         lengths: Tensor | None = None,
@@ -72,7 +63,7 @@ class Kernels:
 
         Arguments:
             queries: [N, h, d] folded queries; neighbours of one window beside each other.
-            latent: [S, T, d]; N a multiple of S, or of len(slots).
+            latent: S slots of T positions; N a multiple of S, or of len(slots).
             slots: [B] int64, the latent that each window reads; None: its own number.
             lengths, bias: where only some positions are to be read, both: [B] int64, and
                 [B, 1, T] with -inf behind.
@@ -81,20 +72,23 @@ class Kernels:
         """
         count, windows = len(queries), len(latent if slots is None else slots)
         width, each = queries.shape[-1], count // windows * queries.shape[1]
-        configuration = self._configuration("latent", width, each)
+        kernel = "latent" if latent.factors is None else "latent8"
+        configuration = self._configuration(kernel, width, each)
 
         def by_triton(c: Configuration, p: Processor) -> Tensor:
             from slimwhisper.kernels.split_latent import split_latent
 
-            splits = _splits(c, p, windows * -(-each // c.block_q), latent.shape[1])
-            return split_latent(queries, latent, scale, c, splits, slots, lengths)
+            values, factors = latent.values, latent.factors
+            splits = _splits(c, p, windows * -(-each // c.block_q), values.shape[1])
+            return split_latent(queries, values, scale, c, splits, slots, lengths, factors)
 
         def by_torch() -> Tensor:
             kept = latent if slots is None else latent[slots]
             together = queries.reshape(windows, each, width)
-            return latent_attention(together, kept, scale, bias).view(queries.shape)
+            plain = kept.plain(queries.dtype)
+            return latent_attention(together, plain, scale, bias).view(queries.shape)
 
-        return self._run("latent", configuration, by_triton, by_torch)
+        return self._run(kernel, configuration, by_triton, by_torch)
 
     def heads(
         self,
@@ -136,7 +130,7 @@ class Kernels:
     def _configuration(self, kernel: str, width: int, queries: int) -> Configuration | None:
         if self.processor is None or kernel in self.failures:
             return None
-        return find(kernel, str(self.dtype)[6:], width, queries, self.processor.shared)
+        return find(kernel, str(self.dtype)[6:], width, queries, self.processor)
 
     def _run(
         self,
@@ -188,8 +182,9 @@ def _processor(
         return None, f"triton does not load ({error})"
     properties = torch.cuda.get_device_properties(device)
     shared: int = properties.shared_memory_per_block_optin  # type: ignore[attr-defined]
-    name = f"triton {triton.__version__} on {properties.name}"
-    return Processor(shared, properties.multi_processor_count), name
+    major, minor = capability
+    found = Processor(shared, properties.multi_processor_count, 10 * major + minor)
+    return found, f"triton {triton.__version__} on {properties.name}"
 
 
 def _interpreter(dtype: torch.dtype) -> tuple[Processor | None, str]:
@@ -197,4 +192,4 @@ def _interpreter(dtype: torch.dtype) -> tuple[Processor | None, str]:
         return None, "the device is a CPU, and TRITON_INTERPRET is not 1"
     if dtype == torch.bfloat16:
         return None, "Triton's interpreter computes bfloat16 wrongly"
-    return Processor(shared=232_448, count=4), "interpreted on the CPU"
+    return Processor(shared=232_448, count=4, capability=90), "interpreted on the CPU"

@@ -7,9 +7,59 @@ K (`k`, `v`, `hybrid`); Q~ holds the folded queries q_i W_K,i^T of all heads. On
 the scores and the weighted sum.
 """
 
+from dataclasses import dataclass
+from typing import Any
+
 import torch
 import torch.nn.functional as F
 from torch import Tensor
+
+EIGHT = torch.float8_e4m3fn
+
+
+@dataclass(frozen=True, slots=True)
+class Latent:
+    """What is kept: in the dtype of use, or as float8 with a factor for each position."""
+
+    values: Tensor  # [S, T, d]
+    factors: Tensor | None = None  # [S, T] float32: position t is factors[s, t] * values[s, t]
+
+    @staticmethod
+    def allocate(
+        shape: tuple[int, int, int], device: torch.device, dtype: torch.dtype, eight: bool = False
+    ) -> "Latent":
+        """Zeros."""
+        values = torch.zeros(shape, device=device, dtype=EIGHT if eight else dtype)
+        factors = torch.zeros(shape[:2], device=device, dtype=torch.float32) if eight else None
+        return Latent(values, factors)
+
+    def tensors(self) -> tuple[Tensor, ...]:
+        return (self.values,) if self.factors is None else (self.values, self.factors)
+
+    def __len__(self) -> int:
+        return len(self.values)
+
+    def __getitem__(self, index: Any) -> "Latent":
+        """Some slots, or some slots' positions."""
+        return Latent(self.values[index], None if self.factors is None else self.factors[index])
+
+    def write(self, index: Any, x: Tensor) -> None:
+        """Keep x [..., d] in the positions that `index` names."""
+        if self.factors is None:
+            self.values[index] = x
+            return
+        wide = x.to(torch.promote_types(x.dtype, torch.float32))
+        factors = wide.abs().amax(dim=-1).clamp_(min=1e-30) / torch.finfo(EIGHT).max
+        self.values.view(torch.uint8)[index] = (
+            (wide / factors[..., None]).to(EIGHT).view(torch.uint8)
+        )
+        self.factors[index] = factors.float()
+
+    def plain(self, dtype: torch.dtype) -> Tensor:
+        """[S, T, d] in the dtype of use."""
+        if self.factors is None:
+            return self.values
+        return (self.values.to(torch.float32) * self.factors[..., None]).to(dtype)
 
 
 def latent_attention(

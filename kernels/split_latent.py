@@ -2,6 +2,10 @@
 
     softmax(Q~ Z^T * scale) Z          Q~ [N, h, d], Z [S, T, d]
 
+Z may be kept in float8 (e4m3) with a factor a position: then it is read as bytes through a tensor
+descriptor, which keeps the loads asynchronous, and turned into float16 in registers; the factors go
+onto the scores and the probabilities.
+
 A program takes some queries of one window and one part of its positions. It reads a tile of the
 latent once, for the scores and for the weighted sum, and keeps a running maximum and sum (online
 softmax, arXiv 1805.02867); `combine` brings the parts together (flash-decoding).
@@ -13,15 +17,24 @@ import torch
 import triton
 import triton.language as tl
 from torch import Tensor
+from triton.tools.tensor_descriptor import TensorDescriptor
 
 from slimwhisper.kernels.combine import Parts, combine
 from slimwhisper.kernels.table import Configuration
 
 
 @triton.jit
+def half_of_e4m3(byte):
+    """Bytes of float8 e4m3 -> float16, 2^-8 times their value: bits moved, none rounded."""
+    bits = byte.to(tl.uint16)
+    return (((bits & 0x80) << 8) | ((bits & 0x7F) << 7)).to(tl.float16, bitcast=True)
+
+
+@triton.jit
 def split_latent_kernel(
     queries,
-    latent,
+    latent,  # of float8: a descriptor of its bytes, [S, T, d], for loads of [1, BLOCK_T, PIECE]
+    factors,  # [S, T] float32, of float8
     slots,
     lengths,
     out,  # [N, h, d], written if there is one split
@@ -37,6 +50,7 @@ def split_latent_kernel(
     out_head,
     latent_slot,
     latent_position,
+    factor_slot,
     D: tl.constexpr,
     PIECE: tl.constexpr,  # columns of a load, a power of two that divides D
     SLICES: tl.constexpr,  # of a piece, one a warp; 1: plain products
@@ -46,6 +60,7 @@ def split_latent_kernel(
     STAGES: tl.constexpr,
     HAS_SLOTS: tl.constexpr,
     HAS_LENGTHS: tl.constexpr,
+    EIGHT: tl.constexpr,  # the latent is float8
     PRECISION: tl.constexpr,
 ):
     """Grid: blocks of queries (neighbours, so that they meet the latent in L2), windows, splits."""
@@ -77,14 +92,20 @@ def split_latent_kernel(
     best = tl.full([BLOCK_Q], float("-inf"), tl.float32)
     weight = tl.zeros([BLOCK_Q], tl.float32)
 
-    start = latent + slot * latent_slot
     for t in tl.range(begin, end, BLOCK_T, num_stages=STAGES):
         place = t + tl.arange(0, BLOCK_T)
         seen = place < end
-        tile = start + place.to(tl.int64)[:, None] * latent_position + column[None, :]
+        if not EIGHT:
+            position = slot * latent_slot + place.to(tl.int64) * latent_position
+            tile = latent + position[:, None] + column[None, :]
         z = ()
         for i in tl.static_range(pieces):
-            z = z + (tl.load(tile + i * PIECE, mask=seen[:, None], other=0.0),)
+            if EIGHT:
+                read = latent.load([slot.to(tl.int32), t, i * PIECE])
+                half = half_of_e4m3(tl.reshape(read, [BLOCK_T, PIECE]))
+                z = z + (half.to(queries.dtype.element_ty),)
+            else:
+                z = z + (tl.load(tile + i * PIECE, mask=seen[:, None], other=0.0),)
         if SLICES > 1:  # each warp takes its slice of d, so that none reads the whole tile
             sliced = tl.zeros([SLICES, BLOCK_Q, BLOCK_T], tl.float32)
             for i in tl.static_range(pieces):
@@ -95,11 +116,17 @@ def split_latent_kernel(
             scores = tl.zeros([BLOCK_Q, BLOCK_T], tl.float32)
             for i in tl.static_range(pieces):
                 scores = tl.dot(q[i], tl.trans(z[i]), scores, input_precision=PRECISION)
+        if EIGHT:
+            at_factor = factors + slot * factor_slot + place
+            factor = tl.load(at_factor, mask=seen, other=0.0) * 256.0
+            scores = scores * factor[None, :]
         scores = tl.where(seen[None, :], scores * scale_log2, float("-inf"))
         new = tl.maximum(best, tl.max(scores, 1))
         shrink = tl.exp2(best - new)
         p = tl.exp2(scores - new[:, None])
         weight = weight * shrink + tl.sum(p, 1)
+        if EIGHT:
+            p = p * factor[None, :]
         fresh = ()
         for i in tl.static_range(pieces):
             shrunk = mix[i] * shrink[:, None]
@@ -131,6 +158,7 @@ def split_latent(
     splits: int,
     slots: Tensor | None = None,
     lengths: Tensor | None = None,
+    factors: Tensor | None = None,
 ) -> Tensor:
     """Attend with every head's folded query to its window's latent, on the device.
 
@@ -141,6 +169,8 @@ def split_latent(
         scale: factor on the scores.
         slots: [B] int64, the latent that each window reads; None: its own number.
         lengths: [B] int64, positions to read, 0 to T; what stands behind is never read.
+        factors: [S, T] float32, contiguous along T; then `latent` is float8_e4m3fn, and position t
+            of slot s stands for factors[s, t] * latent[s, t].
     Returns:
         [N, h, d], laid out head by head; zeros where there is no position.
     """
@@ -154,7 +184,8 @@ def split_latent(
     blocks = triton.cdiv(group * heads, c.block_q)
     split_latent_kernel[blocks, windows, splits](
         queries,
-        latent,
+        latent if factors is None else _bytes(latent, c),
+        parts.stats if factors is None else factors,
         queries if slots is None else slots,
         queries if lengths is None else lengths,
         out,
@@ -167,6 +198,7 @@ def split_latent(
         *queries.stride()[:2],
         *out.stride()[:2],
         *latent.stride()[:2],
+        0 if factors is None else factors.stride(0),
         D=width,
         PIECE=c.piece,
         SLICES=c.slices,
@@ -176,11 +208,16 @@ def split_latent(
         STAGES=c.stages,
         HAS_SLOTS=slots is not None,
         HAS_LENGTHS=lengths is not None,
+        EIGHT=factors is not None,
         PRECISION=c.precision,
         num_warps=c.warps,
         num_stages=c.stages,
     )
     return combine(parts, out) if splits > 1 else out
+
+
+def _bytes(latent: Tensor, c: Configuration) -> TensorDescriptor:
+    return TensorDescriptor.from_tensor(latent.view(torch.uint8), [1, c.block_t, c.piece])
 
 
 def split_latent_reference(
@@ -189,13 +226,16 @@ def split_latent_reference(
     scale: float,
     slots: Tensor | None = None,
     lengths: Tensor | None = None,
+    factors: Tensor | None = None,
 ) -> Tensor:
     """The same from the definition, window by window; at least float32 inside."""
     windows = latent.shape[0] if slots is None else len(slots)
     wide = torch.promote_types(queries.dtype, torch.float32)
     out = torch.zeros_like(queries)
     for b, asked in enumerate(queries.unflatten(0, (windows, -1))):
-        z = latent[b if slots is None else int(slots[b])].to(wide)
+        slot = b if slots is None else int(slots[b])
+        z = latent[slot].to(wide)
+        z = z if factors is None else z * factors[slot, :, None]
         z = z if lengths is None else z[: int(lengths[b])]
         weights = (asked.to(wide) @ z.T * scale).softmax(dim=-1)
         out.unflatten(0, (windows, -1))[b] = weights @ z

@@ -17,7 +17,7 @@ TABLE = Path(__file__).with_name("configurations.json")
 class Configuration:
     """One shape of one kernel."""
 
-    kernel: str  # "latent" or "heads"
+    kernel: str  # "latent", "latent8" of a float8 latent, or "heads"
     dtype: str  # "float16", ...
     width: int  # d, or d_k
     piece: int  # columns of one load
@@ -27,6 +27,7 @@ class Configuration:
     stages: int  # tiles under way
     warps: int
     shared: int  # bytes of shared memory, as compiled
+    capability: int = 80  # the least compute capability it compiles well for
 
     @property
     def precision(self) -> str:
@@ -41,12 +42,25 @@ def configurations() -> tuple[Configuration, ...]:
     return tuple(Configuration(**row) for row in rows)
 
 
-def find(kernel: str, dtype: str, width: int, queries: int, shared: int) -> Configuration | None:
-    """The best configuration for `queries` a window on a device with `shared` bytes a block."""
+@dataclass(frozen=True, slots=True)
+class Processor:
+    """What the choice of a kernel's shape depends on."""
+
+    shared: int  # bytes of shared memory that a block may have
+    count: int  # streaming multiprocessors
+    capability: int  # compute capability, such as 90
+
+
+def find(
+    kernel: str, dtype: str, width: int, queries: int, processor: Processor
+) -> Configuration | None:
+    """The best configuration for `queries` a window."""
     fitting = [
         c
         for c in configurations()
-        if (c.kernel, c.dtype, c.width) == (kernel, dtype, width) and c.shared <= shared
+        if (c.kernel, c.dtype, c.width) == (kernel, dtype, width)
+        and c.shared <= processor.shared
+        and c.capability <= processor.capability
     ]
     if not fitting:
         return None

@@ -151,11 +151,12 @@ def _kernels() -> Check:
     import torch
 
     from slimwhisper.kernels.dispatch import Kernels
+    from slimwhisper.kernels.latent import Latent
 
     if torch.cuda.is_available():
         kernels = Kernels(torch.device("cuda"), torch.float16)
         latent = torch.ones((1, 16, 384), device="cuda", dtype=torch.float16)
-        ones = kernels.latent(latent[:, :6], latent, 1.0)
+        ones = kernels.latent(latent[0, :6, None], Latent(latent), 1.0)
         if not bool((ones == 1).all()):
             return Check(name, "the attention on the GPU gives a wrong result", False, _TORCH_ONLY)
         by_triton = kernels.used["latent", "triton"] > 0

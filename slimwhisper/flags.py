@@ -118,6 +118,11 @@ def _add_cache(parser: argparse.ArgumentParser) -> None:
     g.add("--cross-cache", "--cross_cache", choices=CROSS_CACHES, help="the audio's")
     g.add("--self-cache", "--self_cache", choices=SELF_CACHES, help="the text's")
     g.add(
+        *("--cache-dtype", "--cache_dtype"),
+        choices=("fp8",),
+        help="slim's caches in float8: half the bytes, not exact [as --dtype]",
+    )
+    g.add(
         *("--strict-cache", "--strict_cache"),
         action="store_true",
         default=False,

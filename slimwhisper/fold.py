@@ -9,10 +9,14 @@ back by B_i.
     k       W_K    unit block i  W_KV,i       option 1, W_KV = W_K^-1 W_V
     v       W_V    W_VK,i^T      unit block i the alternative, W_VK = W_V^-1 W_K
     hybrid  W_K,1  W_K,new,i^T   W_V,new,i    end of section 6, W_new = W_K,1^-1 W
+    x8, e8  1/S    S W_K,i^T     S W_V,i      as x and e, for a latent that is rounded to float8
 
 Softmax rows sum to 1, so b_V moves into the output bias, c* = b_V W_O + b_O; a key bias adds the
-same number to all of a query's scores, so it is dropped. Matrices here are in `torch.nn.Linear`'s
-layout [out, in], so x W is `linear(x, W)` and W_K^-1 W_V is solved on transposes.
+same number to all of a query's scores, so it is dropped. What `x8` and `e8` keep comes out of a
+layer norm, n G + B: kept is (X - B) / S with column scales S of about |G|, so that columns are
+alike; B adds the same number to all scores, and B W_V goes into the output bias. Matrices here are
+in `torch.nn.Linear`'s layout [out, in], so x W is `linear(x, W)` and W_K^-1 W_V is solved on
+transposes.
 """
 
 from collections.abc import Mapping
@@ -24,6 +28,7 @@ from torch import Tensor
 
 from slimwhisper.layers import Weight, pack
 
+FLOAT8_FORMS = {"e": "e8", "x": "x8"}
 CROSS_FORMS = ("kv", "k", "v", "e", "hybrid")
 SELF_FORMS = ("kv", "k", "v", "x")
 
@@ -76,6 +81,8 @@ class Folded:
     values: Weight | None = None  # [d, d]: source -> V, `kv` alone
     key_map: Tensor | None = None  # [h, d_k, d]: A_i
     value_map: Tensor | None = None  # [h, d_k, d]: B_i^T
+    columns: Tensor | None = None  # [d]: S, of x8 and e8
+    offset: Tensor | None = None  # [d]: B, of x8 and e8
 
     @property
     def width(self) -> int:
@@ -112,8 +119,15 @@ def solve(source: Tensor, target: Tensor) -> Tensor:
     return solution.T
 
 
-def fold(block: Attention, form: str, first_key: Tensor | None = None) -> Folded:
-    """Fold one block; `first_key` [d, d] is layer 0's cross W_K, for `hybrid`."""
+def fold(
+    block: Attention,
+    form: str,
+    first_key: Tensor | None = None,
+    norm: tuple[Tensor, Tensor] | None = None,
+) -> Folded:
+    """Fold one block; `first_key` [d, d] is layer 0's cross W_K, for `hybrid`; `norm` the weight
+    and bias [d] of the layer norm that makes the latent, for `x8` and `e8`.
+    """
     d, h = block.query.shape[0], block.heads
     folded = Folded(form, h, block.query, block.query_bias, block.out, block.out_bias)
 
@@ -139,5 +153,18 @@ def fold(block: Attention, form: str, first_key: Tensor | None = None) -> Folded
                 project=first_key,
                 key_map=by_head(new_key),
                 value_map=by_head(new_value),
+            )
+        case "x8" | "e8":
+            assert norm is not None
+            weight, bias = norm[0].double(), norm[1].double()
+            # a column that is nearly constant would be kept as its rounding alone
+            columns = torch.maximum(weight.abs(), bias.abs() / 64).clamp(min=1e-6)
+            return replace(
+                folded,
+                key_map=by_head(block.key * columns),
+                value_map=by_head(block.value * columns),
+                out_bias=block.out_bias + block.out.double() @ (block.value.double() @ bias),
+                columns=columns,
+                offset=bias,
             )
     raise ValueError(f"unknown cache form {form!r}")

@@ -16,7 +16,7 @@ from torch import Tensor
 from slimwhisper.fold import Attention, Folded, fold
 
 EXACT = {"cross": "e", "self": "x"}  # what takes a refused form's place
-INVERSE_FREE = ("kv", "e", "x")
+INVERSE_FREE = ("kv", "e", "x", "e8", "x8")
 
 # A form is exact if its error is at most so many times the baseline's. Up to here logits err at
 # most 1.2 times as much as openai-whisper's, at 6 up to 1.7 times, at 15 more than the 2 that is

@@ -155,6 +155,7 @@ class Job:
             cache=a.cache,
             cross_cache=a.cross_cache,
             self_cache=a.self_cache,
+            cache_dtype=a.cache_dtype,
             strict_cache=a.strict_cache,
             guard_audio=a.guard_audio,
         )

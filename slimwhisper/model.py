@@ -42,8 +42,10 @@ def exact_plan(
     """Fold every layer for two forms that need no guard; weights not yet rounded."""
 
     def folded(layer: int, name: str, form: str) -> Folded:
-        prefix = f"decoder.blocks.{layer}.{name}."
-        return fold(Attention.from_state(state, prefix, dims.n_text_head), form)
+        block = f"decoder.blocks.{layer}."
+        norm = "encoder.ln_post." if name == "cross_attn" else f"{block}attn_ln."
+        attention = Attention.from_state(state, f"{block}{name}.", dims.n_text_head)
+        return fold(attention, form, norm=(state[f"{norm}weight"], state[f"{norm}bias"]))
 
     layers = range(dims.n_text_layer)
     return CachePlan(

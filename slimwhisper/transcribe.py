@@ -192,6 +192,7 @@ def load_model(
     cache: str = "slim",
     cross_cache: str | None = None,
     self_cache: str | None = None,
+    cache_dtype: str | None = None,
     strict_cache: bool = False,
     guard_audio: AudioSource | None = None,
 ) -> SlimWhisper:
@@ -203,12 +204,14 @@ def load_model(
         dtype: "float32", "float16" or "bfloat16"; None: float16 on a GPU, float32 on a CPU.
         cache: "slim", "option1", "option2" or "baseline"; `cross_cache` ("kv", "k", "v", "e",
             "hybrid") and `self_cache` ("kv", "k", "v", "x") replace its two halves.
+        cache_dtype: "fp8" keeps slim's caches in float8: half the bytes, not exact
+            (docs/numerics.md); None: in `dtype`.
         strict_cache: raise `CacheError` where a form is not exact, instead of falling back.
         guard_audio: real speech for the guard to measure an inverse-based form on.
     Raises:
         CheckpointError, OptionError, CacheError.
     """
-    forms = choose_forms(cache, cross_cache, self_cache)
+    forms = choose_forms(cache, cross_cache, self_cache, cache_dtype)
     place = choose_device(device)
     number = choose_dtype(dtype, place)
     if place.type == "cpu" and number == torch.float16:

@@ -230,7 +230,7 @@ def test_prefill_takes_the_cheaper_order(monkeypatch: pytest.MonkeyPatch) -> Non
 
         monkeypatch.setattr(LatentAttention, name, spy)
     folded = fold(block("cross_attn", 0), "e").to(CPU, torch.float64)
-    store = LatentStore(None, (1, FRAMES, WIDTH), CPU, torch.float64)
+    store = LatentStore(folded, (1, FRAMES, WIDTH), CPU, torch.float64)
     cross = LatentCross(folded, store, Kernels(CPU, torch.float64))
     for tokens in (1, 32, 60):
         cross.attend(noise(1, tokens, WIDTH), Rows.block(1))

@@ -16,6 +16,8 @@ from slimwhisper.errors import OptionError
 from slimwhisper.fold import Attention, Folded, fold
 from slimwhisper.kernels import dispatch, split_latent
 from slimwhisper.kernels.dispatch import Kernels
+from slimwhisper.kernels.latent import Latent
+from slimwhisper.kernels.table import Processor
 
 CPU = torch.device("cpu")
 INTERPRETED = not torch.cuda.is_available()
@@ -32,7 +34,7 @@ def attend(kernels: Kernels, width: int = 64) -> tuple[Tensor, Tensor]:
     queries = normal(4, 2, width, dtype=dtype).to(device)
     latent = normal(2, 9, width, seed=1, dtype=dtype).to(device)
     keys = normal(2, 2, 9, width, seed=2, dtype=dtype).to(device)
-    return kernels.latent(queries, latent, 0.2), kernels.heads(queries, keys, keys)
+    return kernels.latent(queries, Latent(latent), 0.2), kernels.heads(queries, keys, keys)
 
 
 def test_a_cpu_uses_pytorch() -> None:
@@ -102,7 +104,7 @@ def test_reasons_against_triton(monkeypatch: pytest.MonkeyPatch) -> None:
     )
     monkeypatch.setattr(torch.cuda, "get_device_properties", lambda _: h200)
     kernels = Kernels(cuda, half)
-    assert kernels.processor == dispatch.Processor(232_448, 132)
+    assert kernels.processor == Processor(232_448, 132, 90)
     assert kernels.describe().startswith("Triton: triton ") and "on H200" in kernels.why
     monkeypatch.setitem(sys.modules, "triton", None)
     assert Kernels(cuda, half).why.startswith("triton does not load")

@@ -7,15 +7,26 @@ import torch
 from torch import Tensor
 
 from slimwhisper.kernels.combine import Parts, combine, combine_reference
+from slimwhisper.kernels.latent import Latent
 from slimwhisper.kernels.split_heads import split_heads, split_heads_reference
 from slimwhisper.kernels.split_latent import split_latent, split_latent_reference
-from slimwhisper.kernels.table import Configuration, choose_splits, configurations, find
+from slimwhisper.kernels.table import (
+    Configuration,
+    Processor,
+    choose_splits,
+    configurations,
+    find,
+)
 
 GPU = torch.cuda.is_available()
 DEVICE = torch.device("cuda" if GPU else "cpu")
 # the interpreter's bfloat16 is wrong
 DTYPES = [torch.float16, torch.float32, *([torch.bfloat16] if GPU else [])]
 NAN = float("nan")
+HOPPER, AMPERE, ADA = (
+    Processor(shared, 100, capability)
+    for shared, capability in ((232_448, 90), (166_912, 80), (101_376, 89))
+)
 WIDTHS = {64: 1, 384: 6, 512: 8, 768: 12, 1024: 16, 1280: 20}  # d: heads
 
 
@@ -36,7 +47,7 @@ def normal(*shape: int, seed: int, dtype: torch.dtype) -> Tensor:
 
 
 def shape_of(kernel: str, dtype: torch.dtype, width: int, queries: int) -> Configuration:
-    found = find(kernel, str(dtype)[6:], width, queries, shared=232_448)
+    found = find(kernel, str(dtype)[6:], width, queries, HOPPER)
     assert found is not None
     return found
 
@@ -103,6 +114,35 @@ def test_split_latent_reads_only_what_it_may(heads: int, splits: int, dtype: tor
     true = split_latent_reference(queries.double(), clean.double(), 0.125, *reference)
     assert (found[:group] == 0).all()  # nothing to read
     assert_close(found, plain, true)
+
+
+@pytest.mark.parametrize("dtype", [d for d in DTYPES if d != torch.float32], ids=str)
+@pytest.mark.parametrize("splits", [1, 3])
+@pytest.mark.parametrize("width", [64, 384, 1280])
+def test_split_latent_of_float8(width: int, splits: int, dtype: torch.dtype) -> None:
+    """Exact but for the half precision of the products; NaN where nothing is to be read."""
+    heads, group = WIDTHS[width], 2
+    lengths = torch.tensor([0, 1, 29, 64], device=DEVICE)
+    slots = torch.tensor([4, 0, 6, 2], device=DEVICE)
+    kept = Latent.allocate((7, 70, width), DEVICE, dtype, eight=True)
+    assert kept.factors is not None
+    clean = Latent.allocate((7, 70, width), DEVICE, dtype, eight=True)
+    kept.values.view(torch.uint8).fill_(0x7F)  # NaN
+    kept.factors.fill_(NAN)
+    for slot, length in zip(slots.tolist(), lengths.tolist(), strict=True):
+        x = normal(length, width, seed=slot, dtype=dtype) * 10 ** torch.linspace(-3, 1, width)
+        for latent in (kept, clean):
+            latent[slot : slot + 1].write((0, slice(0, length)), x.to(DEVICE, dtype))
+    queries = normal(4 * group, heads, width, seed=9, dtype=dtype)
+    configuration = shape_of("latent8", dtype, width, group * heads)
+    arguments = (0.5 * width**-0.5, configuration, splits, slots, lengths, kept.factors)
+    found = split_latent(queries, kept.values, *arguments)
+    plain = clean.plain(dtype)
+    true = split_latent_reference(
+        queries.double(), clean.plain(torch.float64), arguments[0], slots, lengths
+    )
+    assert (found[:group] == 0).all()
+    assert_close(found, split_latent_reference(queries, plain, arguments[0], slots, lengths), true)
 
 
 @pytest.mark.parametrize("dtype", DTYPES, ids=str)
@@ -182,11 +222,11 @@ def test_splits_fill_the_processors() -> None:
 def test_the_table_has_the_official_widths() -> None:
     """On every device since 8.0 in half precision; float32 needs the memory of 8.0 or 9.0."""
     for dtype, width in itertools.product(("float16", "bfloat16", "float32"), WIDTHS):
-        shared = 166_912 if dtype == "float32" else 101_376
-        for queries in (1, WIDTHS[width], 5 * WIDTHS[width]):
-            assert find("latent", dtype, width, queries, shared), (dtype, width)
-        assert find("heads", dtype, 64, 5, shared)
-    assert find("latent", "float16", 100, 4, shared=232_448) is None
+        for processor in (HOPPER, AMPERE) if dtype == "float32" else (HOPPER, AMPERE, ADA):
+            for queries in (1, WIDTHS[width], 5 * WIDTHS[width]):
+                assert find("latent", dtype, width, queries, processor), (dtype, width)
+            assert find("heads", dtype, 64, 5, processor)
+    assert find("latent", "float16", 100, 4, HOPPER) is None
 
 
 def test_the_table_is_sound() -> None:

@@ -7,10 +7,14 @@ the query, the kept latent and the output; the decoder never asks which form it 
 
 from abc import ABC, abstractmethod
 from dataclasses import dataclass
-from typing import Protocol
+from typing import Protocol, TypeVar
 
 import torch
 from torch import Tensor
+
+from slimwhisper.kernels.latent import Latent
+
+Kept = TypeVar("Kept", Tensor, Latent)  # [slots or rows, ...]
 
 
 @dataclass(frozen=True, slots=True)
@@ -44,7 +48,7 @@ class Rows:
         """Any rows; each reads the slot of its own number unless `slots` says otherwise."""
         return Rows(ids, ids if slots is None else slots)
 
-    def of_slots(self, kept: Tensor) -> tuple[Tensor, Tensor | None]:
+    def of_slots(self, kept: Kept) -> tuple[Kept, Tensor | None]:
         """Where to read what the slots hold: ([R / group, ...] in place, None), or everything
         [S, ...] and which of it each row reads, [R] int64.
         """
@@ -52,7 +56,7 @@ class Rows:
             return kept, self.slots
         return kept[self.first_slot : self.first_slot + len(self.ids) // self.group], None
 
-    def of_rows(self, kept: Tensor) -> tuple[Tensor, Tensor | None]:
+    def of_rows(self, kept: Kept) -> tuple[Kept, Tensor | None]:
         """The same of what the rows hold."""
         if self.group is None:
             return kept, self.ids

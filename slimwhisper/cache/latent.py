@@ -1,4 +1,4 @@
-"""Forms `x`, `e`, `k`, `v` and `hybrid`: one latent a token, attended to by folded queries.
+"""Forms `x`, `e`, `k`, `v`, `hybrid`, `x8` and `e8`: one latent a token, and folded queries.
 
 d values a token are kept, for each layer (`x`, `k`, `v`) or once for all layers that share them
 (`e`, `hybrid`). See `slimwhisper.fold` for the maps A_i and B_i.
@@ -11,7 +11,8 @@ from slimwhisper.cache.base import CrossStore, Rows, SelfLayer, Step
 from slimwhisper.fold import Folded
 from slimwhisper.kernels.dispatch import Kernels
 from slimwhisper.kernels.heads import head_attention
-from slimwhisper.layers import Weight, linear
+from slimwhisper.kernels.latent import Latent
+from slimwhisper.layers import linear
 
 
 class LatentAttention:
@@ -44,12 +45,12 @@ class LatentAttention:
     def by_latent(
         self,
         q: Tensor,
-        latent: Tensor,
+        latent: Latent,
         slots: Tensor | None = None,
         lengths: Tensor | None = None,
         bias: Tensor | None = None,
     ) -> Tensor:
-        """q [N, h, d_k], latent [S, T, d] -> [N, h, d_k]; the rest as in `Kernels.latent`."""
+        """q [N, h, d_k] -> [N, h, d_k]; the rest as in `Kernels.latent`."""
         folded = self.fold_queries(q)
         mix = self.kernels.latent(folded, latent, self.scale, slots, lengths, bias)
         return self.unfold_mix(mix)
@@ -71,13 +72,16 @@ class LatentAttention:
         v = latent if b is None else linear(latent, b.flatten(0, 1))
         return v.unflatten(-1, (self.heads, -1)).transpose(1, 2)
 
-    def project(self, x: Tensor) -> Tensor:
-        """What is kept of x: [..., d] -> [..., d]."""
-        return x if self.weights.project is None else linear(x, self.weights.project)
-
     def output(self, heads: Tensor) -> Tensor:
         """[R, T, h, d_k] -> [R, T, d], the value bias included."""
         return linear(heads.flatten(2), self.weights.out, self.weights.out_bias)
+
+
+def kept(weights: Folded, x: Tensor) -> Tensor:
+    """What a form keeps of x: [..., d] -> [..., d]."""
+    if weights.columns is not None and weights.offset is not None:
+        return (x - weights.offset) / weights.columns
+    return x if weights.project is None else linear(x, weights.project)
 
 
 class LatentStore(CrossStore):
@@ -85,18 +89,17 @@ class LatentStore(CrossStore):
 
     def __init__(
         self,
-        project: Weight | None,  # [d, d], [out, in] layout; None keeps the encoder's output itself
+        weights: Folded,
         shape: tuple[int, int, int],
         device: torch.device,
         dtype: torch.dtype,
     ) -> None:
-        self.project = project
-        self.latent = torch.zeros(shape, device=device, dtype=dtype)
-        super().__init__(self.latent)
+        self.weights = weights
+        self.latent = Latent.allocate(shape, device, dtype, eight=weights.columns is not None)
+        super().__init__(*self.latent.tensors())
 
     def put(self, slots: Tensor, features: Tensor) -> None:
-        p = self.project
-        self.latent[slots] = features if p is None else linear(features, p)
+        self.latent.write(slots, kept(self.weights, features))
 
 
 class LatentCross:
@@ -113,13 +116,13 @@ class LatentCross:
         latent, slots = rows.of_slots(self.store.latent)
         if prefers_latent(group * t, attention.heads, d):
             return attention.output(attention.by_latent(q.flatten(0, 1), latent, slots).view_as(q))
-        latent = latent if slots is None else latent[slots]
-        together = q.reshape(latent.shape[0], group * t, *q.shape[2:])
-        return attention.output(attention.by_heads(together, latent).reshape(q.shape))
+        plain = (latent if slots is None else latent[slots]).plain(x.dtype)
+        together = q.reshape(len(plain), group * t, *q.shape[2:])
+        return attention.output(attention.by_heads(together, plain).reshape(q.shape))
 
     def scores(self, x: Tensor, rows: Rows, heads: Tensor) -> Tensor:
         queries = self.attention.queries(x).transpose(1, 2)[:, heads] * self.attention.scale
-        keys = self.attention.keys(self.store.latent[rows.slots])[:, heads]
+        keys = self.attention.keys(self.store.latent[rows.slots].plain(x.dtype))[:, heads]
         return queries @ keys.transpose(2, 3)
 
 
@@ -144,23 +147,27 @@ class LatentSelf(SelfLayer):
         kernels: Kernels,
     ) -> None:
         self.attention = LatentAttention(weights, kernels)
-        shape = (rows, length, weights.width)
-        self.latent = torch.zeros(shape, device=device, dtype=dtype)
-        super().__init__(self.latent)
+        shape, eight = (rows, length, weights.width), weights.columns is not None
+        self.latent = Latent.allocate(shape, device, dtype, eight)
+        super().__init__(*self.latent.tensors())
 
     def reorder(self, rows: Tensor, sources: Tensor, extent: int) -> None:
-        self.latent[rows, :extent] = self.latent[sources, :extent]
+        for t in self.tensors:
+            t[rows, :extent] = t[sources, :extent]
 
     def prefill(self, x: Tensor, rows: Rows) -> Tensor:
-        kept = self.attention.project(x)
-        self.latent[rows.ids] = 0  # what the last text left must not be met, were it NaN
-        self.latent[rows.ids, : x.shape[1]] = kept
+        fresh = kept(self.attention.weights, x)
+        for t in self.tensors:  # what the last text left must not be met, were it NaN
+            t[rows.ids] = 0
+        places = torch.arange(x.shape[1], device=x.device)
+        self.latent.write((rows.ids[:, None], places), fresh)
         # K and V of a prompt cost 4 l d^2, little beside the cross-attention's 4 p d^2: one order
-        mixed = self.attention.by_heads(self.attention.queries(x), kept, causal=True)
+        mixed = self.attention.by_heads(self.attention.queries(x), fresh, causal=True)
         return self.attention.output(mixed)
 
     def step(self, x: Tensor, step: Step) -> Tensor:
-        self.latent[step.rows.ids, step.positions] = self.attention.project(x[:, 0])
+        fresh = kept(self.attention.weights, x[:, 0])
+        self.latent.write((step.rows.ids, step.positions), fresh)
         q = self.attention.queries(x)
         latent, rows = step.rows.of_rows(self.latent)
         mixed = self.attention.by_latent(

@@ -10,7 +10,7 @@ from slimwhisper.cache.base import CrossLayer, CrossStore, SelfLayer
 from slimwhisper.cache.kv import KVCross, KVSelf
 from slimwhisper.cache.latent import LatentCross, LatentSelf, LatentStore
 from slimwhisper.errors import OptionError
-from slimwhisper.fold import CROSS_FORMS, SELF_FORMS, Folded
+from slimwhisper.fold import CROSS_FORMS, FLOAT8_FORMS, SELF_FORMS, Folded
 from slimwhisper.kernels.dispatch import Kernels
 
 PRESETS = {  # name: (cross form, self form)
@@ -22,21 +22,34 @@ PRESETS = {  # name: (cross form, self form)
 
 
 def choose_forms(
-    cache: str = "slim", cross_cache: str | None = None, self_cache: str | None = None
+    cache: str = "slim",
+    cross_cache: str | None = None,
+    self_cache: str | None = None,
+    cache_dtype: str | None = None,
 ) -> tuple[str, str]:
     """(cross form, self form) of a preset, either one replaced where it is given by name.
 
-    Raises `OptionError` for a name that does not exist.
+    cache_dtype: "fp8" for a float8 latent, of the forms `e` and `x` alone. Raises `OptionError` for
+    a name that does not exist, or forms that float8 does not go with.
     """
     for option, value, known in (
         ("cache", cache, tuple(PRESETS)),
         ("cross_cache", cross_cache, CROSS_FORMS),
         ("self_cache", self_cache, SELF_FORMS),
+        ("cache_dtype", cache_dtype, ("fp8",)),
     ):
         if value is not None and value not in known:
             raise OptionError(f"{option}: {value!r} is not one of {', '.join(known)}")
     cross, own = PRESETS[cache]
-    return cross_cache or cross, self_cache or own
+    cross, own = cross_cache or cross, self_cache or own
+    if cache_dtype == "fp8":
+        if (cross, own) != ("e", "x"):
+            raise OptionError(
+                f"cache_dtype: fp8 is for cross-attention form 'e' and self-attention form 'x' "
+                f"(cache slim), not {cross!r} and {own!r}"
+            )
+        return FLOAT8_FORMS[cross], FLOAT8_FORMS[own]
+    return cross, own
 
 
 @dataclass(frozen=True, slots=True)
@@ -88,9 +101,9 @@ class CrossCache:
                 continue
             store = shared.get(weights.form)
             if store is None:
-                store = LatentStore(weights.project, shape, device, dtype)
+                store = LatentStore(weights, shape, device, dtype)
                 self.stores.append(store)
-                if weights.form in ("e", "hybrid"):  # one copy for all layers
+                if weights.form in ("e", "e8", "hybrid"):  # one copy for all layers
                     shared[weights.form] = store
             self.layers.append(LatentCross(weights, store, plan.kernels))
 
