@@ -1,8 +1,9 @@
 """Do all caches say what openai-whisper says? python -m recipes.digits.agreement CHECKPOINT FSDD
 
 Sequences of 1 to 12 digits in windows of 30 s, read by openai-whisper in float32, then with every
-preset of caches in float32, bfloat16 and float16; prints how many texts differ, and one line of
-JSON. `slimwhisper inspect CHECKPOINT` has the condition numbers and what the guard decides.
+preset of caches, and slim's in float8, in float32, bfloat16 and float16; prints how many texts
+differ, and one line of JSON. `slimwhisper inspect CHECKPOINT` has the condition numbers and what
+the guard decides.
 """
 
 import argparse
@@ -24,6 +25,7 @@ def main() -> None:
     parser.add_argument("fsdd", type=Path, help="folder of the data set's WAV files")
     parser.add_argument("--count", type=int, default=500, help="sequences")
     parser.add_argument("--dtypes", nargs="+", default=["float32", "bfloat16", "float16"])
+    parser.add_argument("--caches", nargs="+", default=[*PRESETS, "slim fp8"])
     asked = parser.parse_args()
 
     rng = np.random.default_rng(23)
@@ -36,9 +38,12 @@ def main() -> None:
 
     different: dict[str, int] = {}
     for dtype in asked.dtypes:
-        for cache in PRESETS:
+        for cache in asked.caches:
             since = time.monotonic()
-            model = slimwhisper.load_model(asked.checkpoint, "cpu", dtype=dtype, cache=cache)
+            preset, _, number = cache.partition(" ")
+            model = slimwhisper.load_model(
+                asked.checkpoint, "cpu", dtype=dtype, cache=preset, cache_dtype=number or None
+            )
             found = [f.text for f in transcribed(model, audio, temperature=0)]
             other = [(a, b) for a, b in zip(expected, found, strict=True) if a != b]
             different[f"{cache} {dtype}"] = len(other)

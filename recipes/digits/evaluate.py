@@ -59,16 +59,18 @@ def joined(
     count: int,
     seconds: float | None = WINDOW,
     lead: float = 1.0,
+    pauses: float | None = None,
 ) -> Recording:
     """`count` random words with random gaps and pauses, beginning within the first `lead` seconds.
 
-    Between words at most 0.35 s or at least 0.6 s. In `seconds` of audio with faint noise, as a
-    microphone has; None: as long as it takes.
+    Between words at most 0.35 s or, at the rate `pauses`, at least 0.6 s; None: a random rate. In
+    `seconds` of audio with faint noise, as a microphone has; None: as long as it takes.
     """
     chosen = [words[i] for i in rng.integers(len(words), size=count)]
     pieces = [piece / max(float(np.abs(piece).max()), 1e-6) * 0.5 for _, piece in chosen]
     lengths = [len(piece) / RATE for piece in pieces]
-    times = arrange(rng, lengths, rng.uniform(0, lead), rng.uniform(0.05, 0.9))
+    begin, rate = rng.uniform(0, lead), rng.uniform(0.05, 0.9)
+    times = arrange(rng, lengths, begin, rate if pauses is None else pauses)
     seconds = times[-1][1] + 0.5 if seconds is None else seconds
     audio = rng.standard_normal(round(seconds * RATE), dtype=np.float32) * 3e-4
     said = []
@@ -208,7 +210,7 @@ def measure_times(model: SlimWhisper, fsdd: Path, count: int, **options: Any) ->
 def measure_long(model: SlimWhisper, fsdd: Path, **options: Any) -> dict[str, object]:
     """A recording of ten minutes: words, times, order and drift."""
     rng = np.random.default_rng(17)
-    made = joined(rng, test_words(fsdd), 420, None)
+    made = joined(rng, test_words(fsdd), 680, None, pauses=0.3)
     (found,) = transcribed(model, [made.audio], **options)
     timed = timing(made.words, heard(found))
     starts, half = timed.starts, len(timed.starts) // 2

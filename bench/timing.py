@@ -1,0 +1,112 @@
+"""What the benches share: clocks for CPU and GPU, the device's copy rate, the machine, plots."""
+
+import platform
+import statistics
+import time
+from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
+
+import torch
+
+FLUSHED = 256 * 2**20  # bytes: inputs that are cold are rotated through so many
+
+
+def synchronize(device: torch.device) -> None:
+    if device.type == "cuda":
+        torch.cuda.synchronize(device)
+
+
+def seconds_of(calls: Sequence[Callable[[], object]], device: torch.device, repeats: int) -> float:
+    """Median time of one call, the calls one after the other, in turns."""
+    for call in calls[:2]:
+        call()
+    synchronize(device)
+    times = []
+    for _ in range(repeats):
+        if device.type == "cuda":
+            begin, end = (torch.cuda.Event(enable_timing=True) for _ in range(2))
+            begin.record()
+            for call in calls:
+                call()
+            end.record()
+            end.synchronize()
+            times.append(begin.elapsed_time(end) / 1000 / len(calls))
+        else:
+            since = time.perf_counter()
+            for call in calls:
+                call()
+            times.append((time.perf_counter() - since) / len(calls))
+    return statistics.median(times)
+
+
+def graphed(call: Callable[[], object], device: torch.device) -> Callable[[], object]:
+    """The same call as a CUDA graph, so that launches do not count; on a CPU the call itself."""
+    if device.type != "cuda":
+        return call
+    call()
+    graph = torch.cuda.CUDAGraph()
+    with torch.cuda.graph(graph):
+        call()
+    return graph.replay
+
+
+def copy_rate(device: torch.device) -> float:
+    """Bytes a second, read and written, that copying a large tensor reaches."""
+    count = 2**30 if device.type == "cuda" else 2**27
+    source = torch.ones(count, dtype=torch.uint8, device=device)
+    target = torch.empty_like(source)
+    spent = seconds_of([lambda: target.copy_(source)] * 3, device, 7)
+    return 2 * count / spent
+
+
+def machine(device: torch.device) -> dict[str, object]:
+    """What ran: printed with every result."""
+    found: dict[str, object] = {
+        "torch": torch.__version__,
+        "python": platform.python_version(),
+        "threads": torch.get_num_threads(),
+        "processor": _processor(),
+    }
+    if device.type == "cuda":
+        import triton
+
+        properties = torch.cuda.get_device_properties(device)
+        found |= {
+            "gpu": properties.name,
+            "cuda": torch.version.cuda,
+            "triton": triton.__version__,
+            "driver": torch._C._cuda_getDriverVersion(),
+        }
+    return found
+
+
+def _processor() -> str:
+    cpuinfo = Path("/proc/cpuinfo")
+    lines = cpuinfo.read_text().splitlines() if cpuinfo.exists() else []
+    names = [line.partition(":")[2].strip() for line in lines if line.startswith("model name")]
+    return names[0] if names else platform.processor()
+
+
+def plot(
+    path: Path,
+    title: str,
+    ylabel: str,
+    curves: Mapping[str, Mapping[float, float]],
+    xlabel: str = "windows",
+) -> None:
+    """Curves over a logarithmic axis, as a PNG."""
+    import matplotlib
+
+    matplotlib.use("Agg")
+    from matplotlib import pyplot
+
+    figure, axes = pyplot.subplots(figsize=(8, 5), layout="constrained")
+    for name, points in curves.items():
+        axes.plot(list(points), list(points.values()), marker="o", label=name)
+    axes.set(title=title, xlabel=xlabel, ylabel=ylabel, xscale="log", ylim=(0, None))
+    ticks = sorted({x for points in curves.values() for x in points})
+    axes.set_xticks(ticks, [f"{x:g}" for x in ticks])
+    axes.minorticks_off()
+    axes.grid(alpha=0.3)
+    axes.legend()
+    figure.savefig(path, dpi=120)
