@@ -21,6 +21,8 @@ import triton
 from triton.backends.compiler import GPUTarget
 from triton.compiler import ASTSource
 
+from slimwhisper.kernels.choose_token import BLOCK, choose_token_kernel
+from slimwhisper.kernels.combine import combine_kernel
 from slimwhisper.kernels.split_heads import split_heads_kernel
 from slimwhisper.kernels.split_latent import split_latent_kernel
 from slimwhisper.kernels.table import Configuration, configurations
@@ -30,6 +32,7 @@ KERNELS = {
     "latent8": split_latent_kernel,
     "heads": split_heads_kernel,
 }
+FIXED = ("combine", "likeliest")
 TYPES = {"float16": "fp16", "bfloat16": "bf16", "float32": "fp32"}
 SHARED = {80: 166_912, 90: 232_448}  # capability: bytes of shared memory a block may have
 STRIDED = ("query_", "latent_", "out_", "kept_")
@@ -67,6 +70,33 @@ def compile_for(configuration: Configuration, capability: int, splits: int = 2) 
     signature = {name: _type_of(name, constants, TYPES[c.dtype]) for name in kernel.arg_names}
     if c.kernel == "latent8":
         signature["latent"] = f"tensordesc<u8[1, {c.block_t}, {c.piece}]>"
+    return _compile(kernel, signature, constants, capability, c.warps, c.stages)
+
+
+def compile_fixed(name: str, capability: int) -> Compiled:
+    """The kernels that have one shape: "combine" and "likeliest"."""
+    constants: dict[str, Any]
+    if name == "combine":
+        constants = {"D": 1280, "BLOCK_D": 2048, "SPLITS": 16}
+        signature = {n: _type_of(n, constants, "fp16") for n in combine_kernel.arg_names}
+        return _compile(combine_kernel, signature, constants, capability, 4, 1)
+    constants = {"RULES": True, "BLOCK": BLOCK}
+    pointers = {"logits": "*fp32", "logprobs": "*fp32", "tokens": "*i64"}
+    pointers |= dict.fromkeys(("initial_limit", "latest", "count"), "*i64")
+    pointers |= dict.fromkeys(("enabled", "last", "before_last"), "*u8")
+    names = choose_token_kernel.arg_names
+    signature = {n: pointers.get(n) or _type_of(n, constants, "fp32") for n in names}
+    return _compile(choose_token_kernel, signature, constants, capability, 8, 1)
+
+
+def _compile(
+    kernel: Any,
+    signature: dict[str, str],
+    constants: dict[str, Any],
+    capability: int,
+    warps: int,
+    stages: int,
+) -> Compiled:
     aligned = {
         (i,): [["tt.divisibility", 16]]
         for i, (name, kind) in enumerate(signature.items())
@@ -76,7 +106,7 @@ def compile_for(configuration: Configuration, capability: int, splits: int = 2) 
     compiled = triton.compile(
         ASTSource(kernel, signature, used, aligned),
         target=GPUTarget("cuda", capability, 32),
-        options={"num_warps": c.warps, "num_stages": c.stages},
+        options={"num_warps": warps, "num_stages": stages},
     )
     registers, stack = _resources(compiled.asm["cubin"])
     return Compiled(registers, stack, compiled.metadata.shared)
@@ -116,17 +146,22 @@ def _fitting(asked: Sequence[str]) -> Iterator[tuple[Configuration, int]]:
                     yield c, capability
 
 
-def _line(job: tuple[Configuration, int]) -> str:
-    made = asdict(compile_for(*job))
-    return json.dumps({"configuration": asdict(job[0]), "capability": job[1], **made})
+def _line(job: tuple[Configuration | str, int]) -> str:
+    what, capability = job
+    if isinstance(what, str):
+        made, name = compile_fixed(what, capability), {"kernel": what}
+    else:
+        made, name = compile_for(what, capability), asdict(what)
+    return json.dumps({"configuration": name, "capability": capability, **asdict(made)})
 
 
 def main() -> None:
     asked = sys.argv[1:]
-    jobs = list(_fitting(asked))
+    jobs: list[tuple[Configuration | str, int]] = list(_fitting(asked))
     if asked:
         print(_line(jobs[-1]))
         return
+    jobs += [(name, capability) for name in FIXED for capability in SHARED]
     with Pool() as pool:
         for line in pool.imap(_line, jobs):
             print(line, flush=True)

@@ -11,6 +11,7 @@ import logging
 import os
 from collections import Counter
 from collections.abc import Callable
+from typing import TypeVar
 
 import torch
 from torch import Tensor
@@ -21,6 +22,7 @@ from slimwhisper.kernels.latent import Latent, latent_attention
 from slimwhisper.kernels.table import Configuration, Processor, choose_splits, find
 
 logger = logging.getLogger("slimwhisper.kernels")
+Result = TypeVar("Result")
 
 CHOICES = ("auto", "torch", "triton")
 LEAST_CAPABILITY = (8, 0)  # tensor cores for bfloat16, asynchronous copies
@@ -73,7 +75,6 @@ class Kernels:
         count, windows = len(queries), len(latent if slots is None else slots)
         width, each = queries.shape[-1], count // windows * queries.shape[1]
         kernel = "latent" if latent.factors is None else "latent8"
-        configuration = self._configuration(kernel, width, each)
 
         def by_triton(c: Configuration, p: Processor) -> Tensor:
             from slimwhisper.kernels.split_latent import split_latent
@@ -88,7 +89,7 @@ class Kernels:
             plain = kept.plain(queries.dtype)
             return latent_attention(together, plain, scale, bias).view(queries.shape)
 
-        return self._run(kernel, configuration, by_triton, by_torch)
+        return self._shaped(kernel, width, each, by_triton, by_torch)
 
     def heads(
         self,
@@ -110,8 +111,6 @@ class Kernels:
         """
         (count, h, width), windows = queries.shape, len(keys if slots is None else slots)
         group = count // windows
-        few = group <= MOST_ROWS
-        configuration = self._configuration("heads", width, group) if few else None
 
         def by_triton(c: Configuration, p: Processor) -> Tensor:
             from slimwhisper.kernels.split_heads import split_heads
@@ -125,23 +124,53 @@ class Kernels:
             mask = None if bias is None else bias.unsqueeze(1)
             return head_attention(together, k, v, mask).transpose(1, 2).reshape(queries.shape)
 
-        return self._run("heads", configuration, by_triton, by_torch)
+        if group > MOST_ROWS:
+            return self._run("heads", None, by_torch)
+        return self._shaped("heads", width, group, by_triton, by_torch)
 
-    def _configuration(self, kernel: str, width: int, queries: int) -> Configuration | None:
-        if self.processor is None or kernel in self.failures:
-            return None
-        return find(kernel, str(self.dtype)[6:], width, queries, self.processor)
-
-    def _run(
+    def likeliest(
         self,
-        operation: str,
-        configuration: Configuration | None,
+        logits: Tensor,
+        state: tuple[Tensor, ...],
+        tokens: tuple[int, int, int],
+        rules: bool,
+        by_torch: Callable[[], tuple[Tensor, Tensor]],
+    ) -> tuple[Tensor, Tensor]:
+        """Each row's likeliest token and its log-probability, as in `choose_token.choose_token`.
+
+        tokens: end of text, first timestamp, <|notimestamps|>. by_torch: does the same.
+        """
+
+        def by_triton() -> tuple[Tensor, Tensor]:
+            from slimwhisper.kernels.choose_token import choose_token
+
+            return choose_token(logits, state, *tokens, rules)
+
+        usable = self.processor is not None and logits.dtype == torch.float32
+        return self._run("likeliest", by_triton if usable else None, by_torch)
+
+    def _shaped(
+        self,
+        kernel: str,
+        width: int,
+        queries: int,
         by_triton: Callable[[Configuration, Processor], Tensor],
         by_torch: Callable[[], Tensor],
     ) -> Tensor:
-        if configuration is not None and self.processor is not None:
+        """Run a kernel in the shape that the table has for it, if it has one."""
+        processor, shape = self.processor, None
+        if processor is not None:
+            shape = find(kernel, str(self.dtype)[6:], width, queries, processor)
+        if processor is None or shape is None:
+            return self._run(kernel, None, by_torch)
+        return self._run(kernel, lambda: by_triton(shape, processor), by_torch)
+
+    def _run(
+        self, operation: str, by_triton: Callable[[], Result] | None, by_torch: Callable[[], Result]
+    ) -> Result:
+        if by_triton is not None and operation not in self.failures:
             try:
-                result = by_triton(configuration, self.processor)
+                result = by_triton()
             except Exception as error:  # whatever a compiler or driver raises: PyTorch can do it
                 why = f"{type(error).__name__}: {str(error).strip().splitlines()[0][:200]}"
                 self.failures[operation] = why

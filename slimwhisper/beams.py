@@ -14,7 +14,7 @@ from slimwhisper.cache.plan import CrossCache
 from slimwhisper.graphs import Graphs
 from slimwhisper.lanes import Lane, Layout, Ticket
 from slimwhisper.model import Model
-from slimwhisper.rules import NEVER, TimestampState
+from slimwhisper.rules import NEVER, TimestampState, apply_timestamp_rules
 from slimwhisper.vocabulary import Vocabulary
 
 
@@ -55,6 +55,8 @@ class BeamLane(Lane):
     def _pick(self, layout: Layout, logits: Tensor, state: TimestampState, fresh: bool) -> None:
         """The continuations of all beams compete within their slot."""
         width, block = self.width, layout.block
+        if layout.timestamps:
+            apply_timestamp_rules(logits, state, self.vocabulary)
         logprobs, tokens = logits.log_softmax(dim=-1).topk(width + 1, dim=-1)  # [R, width + 1]
         scores = self.logprobs[block][:, None] + logprobs
         scores = scores.unflatten(0, (-1, width))  # [S, width, width + 1]

@@ -21,6 +21,8 @@ from slimwhisper.rules import (
     BannedTokens,
     TimestampState,
     apply_timestamp_rules,
+    likeliest,
+    log_probability,
     sample,
     suppress,
 )
@@ -250,23 +252,24 @@ class Lane:
 
     def _choose(self, layout: Layout, logits: Tensor, fresh: bool) -> None:
         """Filter the logits [R, V] of the layout's rows, choose their next tokens, take note."""
-        state = self.stamps.view(layout.block)
         self.banned.apply(logits, layout.block)
-        if layout.timestamps:
-            apply_timestamp_rules(logits, state, self.vocabulary)
-        self._pick(layout, logits, state, fresh)
+        self._pick(layout, logits, self.stamps.view(layout.block), fresh)
 
     def _pick(self, layout: Layout, logits: Tensor, state: TimestampState, fresh: bool) -> None:
         """The most likely token of each row, or a drawn one."""
-        block, eot = layout.block, self.vocabulary.eot
-        tokens = logits.argmax(dim=-1)
-        if layout.drawing is not None:
-            rows = layout.drawing
+        block, vocabulary, eot = layout.block, self.vocabulary, self.vocabulary.eot
+        if layout.drawing is None:
+            kernels = self.model.plan.kernels
+            tokens, logprobs = likeliest(logits, state, vocabulary, layout.timestamps, kernels)
+        else:
+            if layout.timestamps:
+                apply_timestamp_rules(logits, state, vocabulary)
+            rows, tokens = layout.drawing, logits.argmax(dim=-1)
             keys = self.keys[block].gather(1, state.count[:, None]).squeeze(1)
             heat = self.temperatures[block]
             drawn = sample(logits[rows], heat[rows], keys[rows])
             tokens[rows] = torch.where(heat[rows] > 0, drawn, tokens[rows])
-        logprobs = logits.log_softmax(dim=-1).gather(1, tokens[:, None]).squeeze(1)
+            logprobs = log_probability(logits, tokens)
         if not fresh:  # a text that has ended stays as it is, while its neighbours go on
             ended = self.last[block] == eot
             tokens = tokens.masked_fill(ended, eot)

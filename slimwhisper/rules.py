@@ -9,6 +9,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
+from slimwhisper.kernels.dispatch import Kernels
 from slimwhisper.vocabulary import Vocabulary
 
 NEVER = float("-inf")
@@ -133,6 +134,34 @@ def apply_timestamp_rules(logits: Tensor, state: TimestampState, vocabulary: Voc
     likelier = on & (stamps.logsumexp(dim=-1) > likeliest)
     text.masked_fill_((no_text | likelier)[:, None], NEVER)
     special.masked_fill_((no_special | likelier)[:, None], NEVER)
+
+
+def likeliest(
+    logits: Tensor,
+    state: TimestampState,
+    vocabulary: Vocabulary,
+    timestamps: bool,
+    kernels: Kernels,
+) -> tuple[Tensor, Tensor]:
+    """The best token of each row under the timestamp rules, and its log-probability: [R], [R].
+
+    timestamps: somebody samples them. logits [R, V] may be changed in place.
+    """
+
+    def by_torch() -> tuple[Tensor, Tensor]:
+        if timestamps:
+            apply_timestamp_rules(logits, state, vocabulary)
+        tokens = logits.argmax(dim=-1)
+        return tokens, log_probability(logits, tokens)
+
+    v = vocabulary
+    numbers = (v.eot, v.timestamp_begin, v.no_timestamps)
+    return kernels.likeliest(logits, state.tensors(), numbers, timestamps, by_torch)
+
+
+def log_probability(logits: Tensor, tokens: Tensor) -> Tensor:
+    """Of tokens [R] int64 in logits [R, V] -> [R]."""
+    return logits.log_softmax(dim=-1).gather(1, tokens[:, None]).squeeze(1)
 
 
 def sample(logits: Tensor, temperatures: Tensor, keys: Tensor) -> Tensor:

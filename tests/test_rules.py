@@ -9,7 +9,15 @@ from checkpoints import tiny_dims
 from whisper.decoding import ApplyTimestampRules, SuppressBlank, SuppressTokens
 
 from slimwhisper.errors import OptionError
-from slimwhisper.rules import TimestampState, _uniform, apply_timestamp_rules, sample, suppress
+from slimwhisper.kernels.dispatch import Kernels
+from slimwhisper.rules import (
+    TimestampState,
+    _uniform,
+    apply_timestamp_rules,
+    likeliest,
+    sample,
+    suppress,
+)
 from slimwhisper.types import Options
 from slimwhisper.vocabulary import (
     get_tokenizer,
@@ -199,3 +207,32 @@ def test_languages_by_code_and_name() -> None:
         language_code("de", tiny_dims(multilingual=False))
     with pytest.raises(OptionError, match="not in this model"):
         language_code("Cantonese", DIMS)  # large-v3's vocabulary has it
+
+
+@pytest.mark.filterwarnings("ignore:divide by zero")  # the interpreter's log(0)
+@pytest.mark.parametrize("stamp_bonus", [0.0, 4.0, -4.0])
+@pytest.mark.parametrize("rules", [True, False])
+@pytest.mark.parametrize("seed", range(3))
+def test_the_kernel_chooses_as_the_rules_do(seed: int, rules: bool, stamp_bonus: float) -> None:
+    """Every state, rows without timestamps, strides, logits that are all banned on one side."""
+    device = torch.device("cuda" if torch.cuda.is_available() else "cpu")
+    generator = torch.Generator().manual_seed(seed)
+    sequences = sampled_sequences() + random_sequences(random.Random(seed), 12)
+    rows = len(sequences)
+    enabled = [rules and i % 5 != 4 for i in range(rows)]
+    state = state_of(sequences, 50 if seed else DIMS.n_vocab, enabled)
+    state = TimestampState(*(t.to(device) for t in state.tensors()))
+    wide = torch.randn(rows, DIMS.n_vocab + 7, generator=generator).to(device) * 3
+    logits = wide[:, : DIMS.n_vocab]
+    logits[:, BEGIN:] += stamp_bonus
+    logits[:, 50:90] = float("-inf")
+    logits[3, :BEGIN] = float("-inf")
+    logits[5, 7] = logits[5, 8] = 40.0  # the first of equals
+    plain = Kernels(device, torch.float32, "torch")
+    expected = likeliest(logits.clone(), state, VOCABULARY, rules, plain)
+    kernels = Kernels(device, torch.float32, "triton")
+    tokens, logprobs = likeliest(logits, state, VOCABULARY, rules, kernels)
+    assert torch.equal(tokens, expected[0])
+    torch.testing.assert_close(logprobs, expected[1])
+    assert dict(kernels.used) == {("likeliest", "triton"): 1}
+    assert dict(plain.used) == {("likeliest", "torch"): 1}
