@@ -29,6 +29,7 @@ from slimwhisper.model import Model
 FORMS = (
     ("kv", "kv"),
     ("e", "x"),
+    ("e8", "x8"),
     ("k", "x"),
     ("v", "x"),
     ("hybrid", "x"),

@@ -63,6 +63,7 @@ def compile_for(configuration: Configuration, capability: int, splits: int = 2) 
         "SPLITS": splits,
         "STAGES": c.stages,
         "HAS_SLOTS": True,
+        "HAS_SOURCES": c.kernel != "latent8",
         "HAS_LENGTHS": True,
         "EIGHT": c.kernel == "latent8",
         "PRECISION": c.precision,
@@ -117,7 +118,7 @@ def _type_of(name: str, constants: dict[str, Any], kind: str) -> str:
         return "constexpr"
     if name in ("sums", "stats", "factors"):
         return "*fp32"
-    if name in ("slots", "lengths"):
+    if name in ("slots", "sources", "lengths"):
         return "*i64"
     if name == "scale_log2":
         return "fp32"

@@ -60,6 +60,7 @@ class Kernels:
         slots: Tensor | None = None,
         lengths: Tensor | None = None,
         bias: Tensor | None = None,
+        sources: Tensor | None = None,
     ) -> Tensor:
         """softmax(Q~ Z^T * scale) Z for all heads of each row.
 
@@ -69,10 +70,12 @@ class Kernels:
             slots: [B] int64, the latent that each window reads; None: its own number.
             lengths, bias: where only some positions are to be read, both: [B] int64, and
                 [B, 1, T] with -inf behind.
+            sources: [B, T] int64, the slot that holds each position, in place of `slots`; not of a
+                float8 latent.
         Returns:
             [N, h, d].
         """
-        count, windows = len(queries), len(latent if slots is None else slots)
+        count, windows = len(queries), _windows(len(latent), slots, sources)
         width, each = queries.shape[-1], count // windows * queries.shape[1]
         kernel = "latent" if latent.factors is None else "latent8"
 
@@ -81,10 +84,13 @@ class Kernels:
 
             values, factors = latent.values, latent.factors
             splits = _splits(c, p, windows * -(-each // c.block_q), values.shape[1])
-            return split_latent(queries, values, scale, c, splits, slots, lengths, factors)
+            return split_latent(queries, values, scale, c, splits, slots, lengths, factors, sources)
 
         def by_torch() -> Tensor:
             kept = latent if slots is None else latent[slots]
+            if sources is not None:
+                places = torch.arange(latent.values.shape[1], device=queries.device)
+                kept = latent[sources, places]
             together = queries.reshape(windows, each, width)
             plain = kept.plain(queries.dtype)
             return latent_attention(together, plain, scale, bias).view(queries.shape)
@@ -99,27 +105,31 @@ class Kernels:
         slots: Tensor | None = None,
         lengths: Tensor | None = None,
         bias: Tensor | None = None,
+        sources: Tensor | None = None,
     ) -> Tensor:
         """softmax(q_i K_i^T / sqrt(d_k)) V_i for every head i of each row.
 
         Arguments:
             queries: [N, h, d_k]; neighbours of one window beside each other.
             keys, values: [S, h, T, d_k]; N a multiple of S, or of len(slots).
-            slots, lengths, bias: as in `latent`.
+            slots, lengths, bias, sources: as in `latent`.
         Returns:
             [N, h, d_k].
         """
-        (count, h, width), windows = queries.shape, len(keys if slots is None else slots)
+        (count, h, width), windows = queries.shape, _windows(len(keys), slots, sources)
         group = count // windows
 
         def by_triton(c: Configuration, p: Processor) -> Tensor:
             from slimwhisper.kernels.split_heads import split_heads
 
             splits = _splits(c, p, windows * h * -(-group // c.block_q), keys.shape[2])
-            return split_heads(queries, keys, values, c, splits, slots, lengths)
+            return split_heads(queries, keys, values, c, splits, slots, lengths, sources)
 
         def by_torch() -> Tensor:
             k, v = (keys, values) if slots is None else (keys[slots], values[slots])
+            if sources is not None:
+                places = torch.arange(keys.shape[2], device=queries.device)
+                k, v = (t[sources, :, places].transpose(1, 2) for t in (keys, values))
             together = queries.unflatten(0, (windows, group)).transpose(1, 2)
             mask = None if bias is None else bias.unsqueeze(1)
             return head_attention(together, k, v, mask).transpose(1, 2).reshape(queries.shape)
@@ -185,6 +195,11 @@ class Kernels:
                 return result
         self.used[operation, "torch"] += 1
         return by_torch()
+
+
+def _windows(slots: int, chosen: Tensor | None, sources: Tensor | None) -> int:
+    """How many windows a call has."""
+    return next((len(t) for t in (chosen, sources) if t is not None), slots)
 
 
 def _splits(c: Configuration, p: Processor, programs: int, positions: int) -> int:

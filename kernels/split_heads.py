@@ -24,6 +24,7 @@ def split_heads_kernel(
     keys,
     values,
     slots,
+    sources,  # [B, T] int64: the slot that holds each position
     lengths,
     out,  # [N, h, d_k], written if there is one split
     sums,  # [N, h, SPLITS, d_k] float32, written otherwise
@@ -39,12 +40,14 @@ def split_heads_kernel(
     kept_slot,  # of keys and values alike
     kept_head,
     kept_position,
+    source_window,
     D: tl.constexpr,
     BLOCK_Q: tl.constexpr,
     BLOCK_T: tl.constexpr,
     SPLITS: tl.constexpr,
     STAGES: tl.constexpr,
     HAS_SLOTS: tl.constexpr,
+    HAS_SOURCES: tl.constexpr,
     HAS_LENGTHS: tl.constexpr,
     PRECISION: tl.constexpr,
 ):
@@ -70,11 +73,17 @@ def split_heads_kernel(
     weight = tl.zeros([BLOCK_Q], tl.float32)
     mix = tl.zeros([BLOCK_Q, D], tl.float32)
 
-    start = slot * kept_slot + head * kept_head
     for t in tl.range(begin, end, BLOCK_T, num_stages=STAGES):
         place = t + tl.arange(0, BLOCK_T)
         seen = place < end
-        tile = start + place.to(tl.int64)[:, None] * kept_position + column[None, :]
+        position = head * kept_head + place.to(tl.int64) * kept_position
+        if HAS_SOURCES:
+            at_source = sources + window * source_window + place
+            holder = tl.load(at_source, mask=seen, other=0).to(tl.int64)
+            position = position + holder * kept_slot
+        else:
+            position = position + slot * kept_slot
+        tile = position[:, None] + column[None, :]
         k = tl.load(keys + tile, mask=seen[:, None], other=0.0)
         v = tl.load(values + tile, mask=seen[:, None], other=0.0)
         scores = tl.dot(q, tl.trans(k), input_precision=PRECISION)
@@ -105,6 +114,7 @@ def split_heads(
     splits: int,
     slots: Tensor | None = None,
     lengths: Tensor | None = None,
+    sources: Tensor | None = None,
 ) -> Tensor:
     """Attend head by head to a window's keys and values, on the device.
 
@@ -112,13 +122,14 @@ def split_heads(
         queries: [N, h, d_k], any strides with a contiguous last dimension, d_k a power of two; N a
             multiple of B, the windows, and neighbours of one window beside each other.
         keys, values: [S, h, T, d_k], same dtype, strided alike; S = B unless `slots` is given.
-        slots, lengths: as in `split_latent`.
+        slots, lengths, sources: as in `split_latent`.
     Returns:
         [N, h, d_k]; zeros where there is no position.
     """
     assert keys.stride() == values.stride()
     rows, heads, width = queries.shape
-    windows = keys.shape[0] if slots is None else len(slots)
+    chosen = sources if slots is None else slots
+    windows = keys.shape[0] if chosen is None else len(chosen)
     group = rows // windows
     out = torch.empty((rows, heads, width), dtype=queries.dtype, device=queries.device)
     parts = Parts.allocate(rows * heads, splits, width, queries.device)
@@ -128,6 +139,7 @@ def split_heads(
         keys,
         values,
         queries if slots is None else slots,
+        queries if sources is None else sources,
         queries if lengths is None else lengths,
         out,
         parts.sums,
@@ -139,12 +151,14 @@ def split_heads(
         *queries.stride()[:2],
         *out.stride()[:2],
         *keys.stride()[:3],
+        0 if sources is None else sources.stride(0),
         D=width,
         BLOCK_Q=c.block_q,
         BLOCK_T=c.block_t,
         SPLITS=splits,
         STAGES=c.stages,
         HAS_SLOTS=slots is not None,
+        HAS_SOURCES=sources is not None,
         HAS_LENGTHS=lengths is not None,
         PRECISION=c.precision,
         num_warps=c.warps,

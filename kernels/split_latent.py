@@ -36,6 +36,7 @@ def split_latent_kernel(
     latent,  # of float8: a descriptor of its bytes, [S, T, d], for loads of [1, BLOCK_T, PIECE]
     factors,  # [S, T] float32, of float8
     slots,
+    sources,  # [B, T] int64: the slot that holds each position
     lengths,
     out,  # [N, h, d], written if there is one split
     sums,  # [B, group * h, SPLITS, d] float32, written otherwise
@@ -51,6 +52,7 @@ def split_latent_kernel(
     latent_slot,
     latent_position,
     factor_slot,
+    source_window,
     D: tl.constexpr,
     PIECE: tl.constexpr,  # columns of a load, a power of two that divides D
     SLICES: tl.constexpr,  # of a piece, one a warp; 1: plain products
@@ -59,6 +61,7 @@ def split_latent_kernel(
     SPLITS: tl.constexpr,
     STAGES: tl.constexpr,
     HAS_SLOTS: tl.constexpr,
+    HAS_SOURCES: tl.constexpr,
     HAS_LENGTHS: tl.constexpr,
     EIGHT: tl.constexpr,  # the latent is float8
     PRECISION: tl.constexpr,
@@ -96,7 +99,13 @@ def split_latent_kernel(
         place = t + tl.arange(0, BLOCK_T)
         seen = place < end
         if not EIGHT:
-            position = slot * latent_slot + place.to(tl.int64) * latent_position
+            position = place.to(tl.int64) * latent_position
+            if HAS_SOURCES:
+                at_source = sources + window * source_window + place
+                holder = tl.load(at_source, mask=seen, other=0).to(tl.int64)
+                position = position + holder * latent_slot
+            else:
+                position = position + slot * latent_slot
             tile = latent + position[:, None] + column[None, :]
         z = ()
         for i in tl.static_range(pieces):
@@ -159,6 +168,7 @@ def split_latent(
     slots: Tensor | None = None,
     lengths: Tensor | None = None,
     factors: Tensor | None = None,
+    sources: Tensor | None = None,
 ) -> Tensor:
     """Attend with every head's folded query to its window's latent, on the device.
 
@@ -171,11 +181,14 @@ def split_latent(
         lengths: [B] int64, positions to read, 0 to T; what stands behind is never read.
         factors: [S, T] float32, contiguous along T; then `latent` is float8_e4m3fn, and position t
             of slot s stands for factors[s, t] * latent[s, t].
+        sources: [B, >= T] int64, which slot holds each position of each window, in place of
+            `slots`: beams that share what they have in common. Not with factors.
     Returns:
         [N, h, d], laid out head by head; zeros where there is no position.
     """
     rows, heads, width = queries.shape
-    windows = latent.shape[0] if slots is None else len(slots)
+    chosen = sources if slots is None else slots
+    windows = latent.shape[0] if chosen is None else len(chosen)
     group = rows // windows
     out = torch.empty((heads, rows, width), dtype=queries.dtype, device=queries.device)
     out = out.transpose(0, 1)
@@ -187,6 +200,7 @@ def split_latent(
         latent if factors is None else _bytes(latent, c),
         parts.stats if factors is None else factors,
         queries if slots is None else slots,
+        queries if sources is None else sources,
         queries if lengths is None else lengths,
         out,
         parts.sums,
@@ -199,6 +213,7 @@ def split_latent(
         *out.stride()[:2],
         *latent.stride()[:2],
         0 if factors is None else factors.stride(0),
+        0 if sources is None else sources.stride(0),
         D=width,
         PIECE=c.piece,
         SLICES=c.slices,
@@ -207,6 +222,7 @@ def split_latent(
         SPLITS=splits,
         STAGES=c.stages,
         HAS_SLOTS=slots is not None,
+        HAS_SOURCES=sources is not None,
         HAS_LENGTHS=lengths is not None,
         EIGHT=factors is not None,
         PRECISION=c.precision,

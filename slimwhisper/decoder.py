@@ -71,6 +71,7 @@ class Decoder:
         """
         positions = torch.arange(tokens.shape[1], device=tokens.device).expand_as(tokens)
         x = self.embed(tokens, positions)
+        cache.own.begin(rows.ids)
         for layer, block in enumerate(self.blocks):
             x = x + cache.own.layers[layer].prefill(block.self_norm(x), rows)
             normed = block.cross_norm(x)
@@ -85,6 +86,7 @@ class Decoder:
     def step(self, tokens: Tensor, step: Step, cache: DecoderCache) -> Tensor:
         """One token a row: tokens [R] at step.positions -> logits [R, V]."""
         x = self.embed(tokens, step.positions).unsqueeze(1)
+        step = cache.own.append(step)
         for layer, block in enumerate(self.blocks):
             x = x + cache.own.layers[layer].step(block.self_norm(x), step)
             x = x + cache.cross.layers[layer].attend(block.cross_norm(x), step.rows)

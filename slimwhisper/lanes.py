@@ -72,7 +72,7 @@ class Lane:
         self.model, self.vocabulary, self.graphs = model, vocabulary, graphs
         self.capacity, self.width, self.from_end = capacity, width, from_end
         self.offset = cross.slots - capacity if from_end else 0
-        self.cache = DecoderCache(cross, model.allocate_self(capacity * width))
+        self.cache = DecoderCache(cross, model.allocate_self(capacity * width, shared=width > 1))
         self.tickets: list[Ticket] = []
         device, rows = model.device, capacity * width
         self.limit = model.dims.n_text_ctx // 2 + 1  # most tokens sampled, and one

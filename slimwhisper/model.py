@@ -177,9 +177,9 @@ class Model:
         """Room for the audio of `slots` windows."""
         return CrossCache(self.plan, slots, self.dims.n_audio_ctx)
 
-    def allocate_self(self, rows: int) -> SelfCache:
-        """Room for `rows` texts."""
-        return SelfCache(self.plan, rows, self.dims.n_text_ctx)
+    def allocate_self(self, rows: int, shared: bool = False) -> SelfCache:
+        """Room for `rows` texts; `shared` as in `SelfCache`."""
+        return SelfCache(self.plan, rows, self.dims.n_text_ctx, shared=shared)
 
     def bytes_per_window(self) -> int:
         """What one more slot of one row takes."""

@@ -18,6 +18,7 @@ from windows import VOCABULARY, assert_same, decode, random_model, run, windows
 
 from slimwhisper.engine import Engine
 from slimwhisper.graphs import CUDAGraphs, Graphs, bucket_of
+from slimwhisper.kernels.table import Processor
 from slimwhisper.model import Model
 from slimwhisper.types import Breadth, Decoded
 
@@ -104,6 +105,29 @@ def test_replayed_steps_give_the_same(
     assert recorder.recorded == sum(len(graphs.recorded) for graphs in lanes)
     assert replays > 2 * recorder.recorded > 0, "few are recorded, many replayed"
     assert recorder.recorded <= 2 * 2 * 2 * 4  # buckets, drawing or not, timestamps or not, extents
+
+
+@pytest.mark.parametrize("forms", [("e", "x"), ("kv", "kv"), ("k", "k")], ids="+".join)
+@pytest.mark.parametrize(("breadth", "temperatures"), BREADTHS[-2:])
+@pytest.mark.parametrize("recorder", [None, OperatorRecorder()], ids=["launched", "replayed"])
+def test_rows_read_each_others_tokens_in_place(
+    forms: tuple[str, str],
+    breadth: Breadth,
+    temperatures: Sequence[float],
+    recorder: OperatorRecorder | None,
+) -> None:
+    """Beams and samples that go on as copies copy a list of rows, not the cache; slots move."""
+    requests = [*windows(5, temperatures=temperatures), *windows(2, 20, temperatures)]
+    expected = decode(random_model(forms=forms), requests, 3, breadth)
+    model = random_model(forms=forms)
+    kernels = model.plan.kernels
+    kernels.processor = Processor(shared=0, count=1, capability=0)  # for which there is no shape
+    kernels.failures["likeliest"] = "needs none"
+    engine = Engine(model, VOCABULARY, 3, breadth, 4, recorder)
+    done = run(engine, dict(enumerate(requests)))
+    assert_same([done[i][0] for i in range(len(requests))], expected)
+    assert all(lane.cache.own.sources is not None for lane in engine._lanes())
+    assert {path for _, path in kernels.used} == {"torch"}
 
 
 def test_more_banned_tokens_record_anew(model: Model) -> None:

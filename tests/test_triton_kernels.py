@@ -116,6 +116,32 @@ def test_split_latent_reads_only_what_it_may(heads: int, splits: int, dtype: tor
     assert_close(found, plain, true)
 
 
+@pytest.mark.parametrize("splits", [1, 3])
+def test_beams_read_what_others_hold(splits: int) -> None:
+    """Each position of a row stands in a row of its own choice."""
+    dtype = torch.float32
+    lengths = torch.tensor([0, 1, 29, 64], device=DEVICE)
+    generator = torch.Generator().manual_seed(0)
+    sources = torch.randint(0, 7, (4, 80), generator=generator).to(DEVICE)
+    for row, length in enumerate(lengths.tolist()):
+        sources[row, length:] = 2**40  # never looked at
+    held = torch.full((2, 7, 3, 70, 64), NAN, device=DEVICE, dtype=dtype)
+    for row, length in enumerate(lengths.tolist()):
+        held[:, sources[row, :length], :, torch.arange(length)] = 1.0
+    held *= normal(*held.shape, seed=1, dtype=dtype)
+    queries = normal(4, 3, 64, seed=9, dtype=dtype)
+    places = torch.arange(70, device=DEVICE)
+    own = held[:, sources.clamp(max=6)[:, :70], :, places]  # [4, 70, 2, 3, 64]
+    own = own.permute(2, 0, 3, 1, 4).nan_to_num()
+    shape = shape_of("heads", dtype, 64, 1)
+    found = split_heads(queries, *held, shape, splits, None, lengths, sources)
+    torch.testing.assert_close(found, split_heads_reference(queries, *own, None, lengths))
+    latent, mine = held[0, :, 0], own[0, :, 0]
+    shape = shape_of("latent", dtype, 64, 3)
+    found = split_latent(queries, latent, 0.2, shape, splits, None, lengths, None, sources)
+    torch.testing.assert_close(found, split_latent_reference(queries, mine, 0.2, None, lengths))
+
+
 @pytest.mark.parametrize("dtype", [d for d in DTYPES if d != torch.float32], ids=str)
 @pytest.mark.parametrize("splits", [1, 3])
 @pytest.mark.parametrize("width", [64, 384, 1280])

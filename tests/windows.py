@@ -22,8 +22,9 @@ VOCABULARY = get_vocabulary(DIMS)
 Next = Callable[[int, Answer], Request | None]  # what follows a window's answer
 
 
-def random_model(device: torch.device = CPU) -> Model:
-    return Model(Checkpoint("random", DIMS, random_state(DIMS, seed=1)), device, torch.float32)
+def random_model(device: torch.device = CPU, forms: tuple[str, str] = ("e", "x")) -> Model:
+    checkpoint = Checkpoint("random", DIMS, random_state(DIMS, seed=1))
+    return Model(checkpoint, device, torch.float32, forms)
 
 
 def windows(

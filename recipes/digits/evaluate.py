@@ -237,8 +237,9 @@ def main() -> None:
     parser.add_argument("--count", type=int, default=100, help="sequences, of a speaker")
     parser.add_argument("--speaker", help="this speaker's words alone")
     parser.add_argument("--max_initial_timestamp", type=float, default=1.0, help="-1: no limit")
+    parser.add_argument("--cache_dtype", help="fp8: caches in float8")
     asked = parser.parse_args()
-    model = slimwhisper.load_model(asked.checkpoint)
+    model = slimwhisper.load_model(asked.checkpoint, cache_dtype=asked.cache_dtype)
     limit = asked.max_initial_timestamp
     options = {"max_initial_timestamp": None if limit < 0 else limit}
     speakers = sorted({who for _, _, who, _ in fsdd_recordings(asked.fsdd)})

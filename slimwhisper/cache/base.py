@@ -73,6 +73,7 @@ class Step:
     # both None: all rows are full
     lengths: Tensor | None  # [R] int64: how many tokens each row has
     bias: Tensor | None  # [R, 1, extent]: -inf where a row has no token yet
+    sources: Tensor | None = None  # [R, extent] int64: which row holds each token; None: its own
 
     @staticmethod
     def at(rows: Rows, positions: Tensor, extent: int, full: bool, dtype: torch.dtype) -> "Step":

@@ -108,16 +108,16 @@ class KVSelf(SelfLayer):
         ids = step.rows.ids
         self.keys[ids, :, step.positions] = keys[:, :, 0]
         self.values[ids, :, step.positions] = values[:, :, 0]
-        (kept_keys, rows), (kept_values, _) = (
-            step.rows.of_rows(self.keys),
-            step.rows.of_rows(self.values),
-        )
+        keys, values, chosen = self.keys, self.values, None
+        if step.sources is None:
+            (keys, chosen), (values, _) = step.rows.of_rows(keys), step.rows.of_rows(values)
         mixed = self.heads.kernels.heads(
             self.heads.queries(x)[:, :, 0],
-            kept_keys[:, :, : step.extent],
-            kept_values[:, :, : step.extent],
-            rows,
+            keys[:, :, : step.extent],
+            values[:, :, : step.extent],
+            chosen,
             step.lengths,
             step.bias,
+            step.sources,
         )
         return self.heads.output(mixed.unsqueeze(2))

@@ -49,10 +49,11 @@ class LatentAttention:
         slots: Tensor | None = None,
         lengths: Tensor | None = None,
         bias: Tensor | None = None,
+        sources: Tensor | None = None,
     ) -> Tensor:
         """q [N, h, d_k] -> [N, h, d_k]; the rest as in `Kernels.latent`."""
         folded = self.fold_queries(q)
-        mix = self.kernels.latent(folded, latent, self.scale, slots, lengths, bias)
+        mix = self.kernels.latent(folded, latent, self.scale, slots, lengths, bias, sources)
         return self.unfold_mix(mix)
 
     def by_heads(self, q: Tensor, latent: Tensor, causal: bool = False) -> Tensor:
@@ -170,7 +171,9 @@ class LatentSelf(SelfLayer):
         self.latent.write((step.rows.ids, step.positions), fresh)
         q = self.attention.queries(x)
         latent, rows = step.rows.of_rows(self.latent)
+        if step.sources is not None:
+            latent, rows = self.latent, None
         mixed = self.attention.by_latent(
-            q.flatten(0, 1), latent[:, : step.extent], rows, step.lengths, step.bias
+            q.flatten(0, 1), latent[:, : step.extent], rows, step.lengths, step.bias, step.sources
         )
         return self.attention.output(mixed.view_as(q))

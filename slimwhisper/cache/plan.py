@@ -1,12 +1,12 @@
 """Which form each layer's caches have, and the allocation of all of them."""
 
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 import torch
 from torch import Tensor
 
-from slimwhisper.cache.base import CrossLayer, CrossStore, SelfLayer
+from slimwhisper.cache.base import CrossLayer, CrossStore, SelfLayer, Step
 from slimwhisper.cache.kv import KVCross, KVSelf
 from slimwhisper.cache.latent import LatentCross, LatentSelf, LatentStore
 from slimwhisper.errors import OptionError
@@ -131,31 +131,66 @@ class SelfCache:
     """What all layers keep of the text of `rows` texts, allocated once; nothing grows."""
 
     def __init__(
-        self, plan: CachePlan, rows: int, length: int, device: torch.device | None = None
+        self,
+        plan: CachePlan,
+        rows: int,
+        length: int,
+        device: torch.device | None = None,
+        shared: bool = False,
     ) -> None:
-        """length: n_text_ctx. device: as in `CrossCache`."""
+        """length: n_text_ctx. device: as in `CrossCache`. shared: rows that go on as copies of
+        others read what these hold, where kernels can, instead of copying it.
+        """
         weight = plan.own[0].query_bias
         device, dtype = device or weight.device, weight.dtype
         self.layers: list[SelfLayer] = []
         for weights in plan.own:
             own = KVSelf if weights.form == "kv" else LatentSelf
             self.layers.append(own(weights, rows, length, device, dtype, plan.kernels))
+        can = plan.kernels.processor is not None and all(w.columns is None for w in plan.own)
+        self.sources: Tensor | None = None  # [rows, length] int64: which row holds each token
+        if shared and can:
+            every = torch.arange(rows, device=device)
+            self.sources = every[:, None].expand(rows, length).contiguous()
+
+    def begin(self, ids: Tensor) -> None:
+        """Rows `ids` [R] int64 start afresh."""
+        if self.sources is not None:
+            self.sources[ids] = ids[:, None]
+
+    def append(self, step: Step) -> Step:
+        """The step, with where to read once each of its rows holds one token more."""
+        if self.sources is None:
+            return step
+        ids = step.rows.ids
+        self.sources[ids, step.positions] = ids
+        held, chosen = step.rows.of_rows(self.sources)
+        held = held if chosen is None else held[chosen]
+        return replace(step, sources=held[:, : step.extent])
 
     def move(self, source: int, target: int, count: int = 1) -> None:
-        """Copy `count` neighbouring rows over others."""
+        """Copy `count` neighbouring rows over others: all that read each other."""
+        if self.sources is not None:
+            moved = self.sources[source : source + count] + (target - source)
+            self.sources[target : target + count] = moved
         for layer in self.layers:
             layer.move(source, target, count)
 
     def swap(self, one: int, other: int) -> None:
         """Exchange two rows."""
+        assert self.sources is None
         for layer in self.layers:
             layer.swap(one, other)
 
     def reorder(self, rows: Tensor, sources: Tensor, extent: int, ask: bool = False) -> None:
-        """Row rows[i] goes on as a copy of row sources[i], both [R] int64; `extent` tokens.
+        """Row rows[i] goes on as a copy of row sources[i], both [R] int64; `extent` tokens. Rows
+        that may read each other's: neither is started or moved without the other.
 
         ask: find out first which rows stay, and leave them alone; on a GPU that waits for it.
         """
+        if self.sources is not None:
+            self.sources[rows, :extent] = self.sources[sources, :extent]
+            return
         if ask:
             moved = rows != sources
             rows, sources = rows[moved], sources[moved]
@@ -166,7 +201,8 @@ class SelfCache:
 
     def nbytes(self) -> int:
         """Bytes that the buffers hold, all rows together."""
-        return sum(layer.nbytes() for layer in self.layers)
+        own = 0 if self.sources is None else self.sources.nbytes
+        return own + sum(layer.nbytes() for layer in self.layers)
 
 
 @dataclass(frozen=True, slots=True)
