@@ -1,7 +1,8 @@
 """Recordings through one engine: its slots are shared by the windows of all of them."""
 
+from collections import Counter
 from collections.abc import Callable, Generator, Iterable
-from typing import Any, TypeVar
+from typing import Any, Generic, TypeVar
 
 import torch
 
@@ -11,7 +12,15 @@ from slimwhisper.lanes import Ticket
 from slimwhisper.loader import WORKERS, Loader
 from slimwhisper.model import Model
 from slimwhisper.recording import Recording
-from slimwhisper.types import Answer, Breadth, Options, Segment, Transcript, Window
+from slimwhisper.types import (
+    Answer,
+    Breadth,
+    Options,
+    Request,
+    Segment,
+    Transcript,
+    Window,
+)
 from slimwhisper.vocabulary import get_vocabulary
 
 Source = TypeVar("Source")
@@ -40,6 +49,85 @@ def make_engine(model: Model, options: Options, slots: int) -> Engine:
         ) from error
 
 
+class Batch(Generic[Source]):
+    """Recordings whose windows share the slots of one engine, each fairly."""
+
+    def __init__(self, engine: Engine, on_segments: OnSegments | None = None) -> None:
+        self.engine, self.on_segments = engine, on_segments
+        self.running: dict[Recording, Source] = {}  # in the order in which they came
+        self._windows: Counter[Recording] = Counter()  # sessions under way
+
+    def add(self, source: Source, recording: Recording) -> Transcript | None:
+        """Take in a recording; its transcript where there is nothing to hear in it."""
+        if recording.done:  # shorter than one mel frame
+            recording.close()
+            return recording.transcript()
+        self.running[recording] = source
+        return None
+
+    def fill(self) -> bool:
+        """Start sessions while there is room; whether there is still some.
+
+        The recording with the fewest windows under way comes first, so that a long one in many
+        pieces leaves room for the others.
+        """
+        while self.engine.room > 0:
+            for recording in sorted(self.running, key=self._windows.__getitem__):
+                session = recording.next_session()
+                if session is not None:
+                    break
+            else:
+                return True
+            request = session.next_request()
+            if isinstance(request, Window):
+                self._windows[recording] += 1
+                self.engine.submit((recording, session), request)
+        return False
+
+    def step(self) -> list[tuple[Source, Outcome]]:
+        """One step of the engine; what has ended."""
+        ended: list[tuple[Source, Outcome]] = []
+        for ticket, answer in self.engine.step():
+            recording = ticket.tag[0]
+            if recording not in self.running:  # given up
+                self.engine.reply(ticket, None)
+                continue
+            source, outcome = self.running[recording], self._take(ticket, answer)
+            if outcome is not None:
+                self.drop(recording)
+                ended.append((source, outcome))
+        return ended
+
+    def drop(self, recording: Recording) -> None:
+        """Let go of a recording: windows under way end unheard, others never begin."""
+        del self.running[recording]
+        if self._windows.pop(recording, 0):
+            self.engine.stop(lambda tag: tag[0] is recording)
+        recording.close()
+
+    def close(self) -> None:
+        """Give all up."""
+        for recording in list(self.running):
+            self.drop(recording)
+
+    def _take(self, ticket: Ticket, answer: Answer) -> Outcome | None:
+        """Pass an answer on, ask for what comes next; the outcome where that was the last."""
+        recording, session = ticket.tag
+        request: Request | None = None
+        try:
+            session.accept(answer)
+            request = session.next_request()
+        except Exception as error:
+            return as_ours(error)
+        finally:
+            self.engine.reply(ticket, request)
+            self._windows[recording] -= request is None
+        segments = recording.report()
+        if self.on_segments is not None:
+            self.on_segments(self.running[recording], segments, recording.seconds_done)
+        return recording.transcript() if recording.done else None
+
+
 def transcribe_all(
     model: Model,
     sources: Iterable[Source],
@@ -55,46 +143,10 @@ def transcribe_all(
     """
     engine = make_engine(model, options, slots)
     loader = Loader(sources, load, ahead=WORKERS + 1)
-    running: dict[Recording, Source] = {}
-
-    def start_session() -> bool:
-        """Submit one more session of a running recording, if there is one."""
-        for recording, source in running.items():
-            session = None if recording.failed else recording.next_session()
-            if session is not None:
-                request = session.next_request()
-                if isinstance(request, Window):
-                    engine.submit((source, recording, session), request)
-                return True
-        return False
-
-    def finish(recording: Recording) -> None:
-        running.pop(recording, None)
-        recording.close()
-
-    def take(ticket: Ticket, answer: Answer) -> Outcome | None:
-        """Pass an answer on, ask for what comes next; the outcome where that was the last."""
-        source, recording, session = ticket.tag
-        if recording.failed:
-            engine.reply(ticket, None)
-            return None
-        try:
-            session.accept(answer)
-            engine.reply(ticket, session.next_request())
-        except Exception as error:
-            recording.failed = True
-            engine.reply(ticket, None)
-            return as_ours(error)
-        segments = recording.report()
-        if on_segments is not None:
-            on_segments(source, segments, recording.seconds_done)
-        return recording.transcript() if recording.done else None
-
+    batch: Batch[Source] = Batch(engine, on_segments)
     try:
-        while running or not loader.exhausted:
-            while engine.room > 0:
-                if start_session():
-                    continue
+        while batch.running or not loader.exhausted:
+            while batch.fill():
                 found = loader.next(block=engine.idle)
                 if found is None:
                     break
@@ -104,17 +156,10 @@ def transcribe_all(
                     continue
                 if on_duration is not None:
                     on_duration(source, loaded.seconds)
-                running[loaded] = source
-                if loaded.done:  # shorter than one mel frame
-                    yield source, loaded.transcript()
-                    finish(loaded)
-            for ticket, answer in engine.step():
-                source, recording, _ = ticket.tag
-                outcome = take(ticket, answer)
-                if outcome is not None:
-                    finish(recording)
-                    yield source, outcome
+                result = batch.add(source, loaded)
+                if result is not None:
+                    yield source, result
+            yield from batch.step()
     finally:
         loader.close(discard=Recording.close)
-        for recording in running:
-            recording.close()
+        batch.close()

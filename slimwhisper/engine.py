@@ -11,7 +11,7 @@ all read the encoder output that is already there.
 """
 
 from collections import deque
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import torch
@@ -127,6 +127,20 @@ class Engine:
                 del self._held[ticket.slot]
                 if request is not None:  # the same file goes first
                     self._waiting.appendleft((ticket.tag, request))
+
+    def stop(self, given_up: Callable[[Any], bool]) -> None:
+        """End the windows with such tags soon: those that decode are answered at the next look,
+        all others leave unanswered.
+        """
+        self._waiting = deque((tag, w) for tag, w in self._waiting if not given_up(tag))
+        asked = [*self._again, *(ticket for ticket, _ in self._align)]
+        for ticket in asked:
+            if given_up(ticket.tag):
+                del self._held[ticket.slot]
+        self._again = [t for t in self._again if not given_up(t.tag)]
+        self._align = [(t, a) for t, a in self._align if not given_up(t.tag)]
+        for lane in self._lanes():
+            lane.stop([given_up(t.tag) for t in lane.tickets])
 
     # -- work ----------------------------------------------------------------------------------
 

@@ -119,6 +119,10 @@ class Lane:
         self.tickets.insert(0 if self.from_end else len(self.tickets), ticket)
         self._layout = None
 
+    def stop(self, given_up: Sequence[bool]) -> None:
+        """Let some of the tickets, in their order, have no more tokens."""
+        self.limits[self.first : self.first + len(given_up)][list(given_up)] = 0
+
     def shrink(self, index: int) -> int:
         """Take out the ticket at `index`; the one that lies outermost takes over its place.
 

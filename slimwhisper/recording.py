@@ -36,7 +36,6 @@ class Recording:
         """Goes over all samples once; to find the speech, twice."""
         self._samples, self._dims, self._options = samples, dims, options
         self.seconds = len(samples) / SAMPLE_RATE
-        self.failed = False  # and its sessions are to be given up
         self._excerpts: Excerpts | None = None  # what is heard instead of all samples
         self._waiting: deque[Region] = deque()  # pieces, in mel frames, of sessions to come
         self._reported: list[Segment] = []

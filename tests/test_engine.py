@@ -269,3 +269,34 @@ def test_language_requests_among_others() -> None:
         assert sum(probs.values()) == pytest.approx(1)
         assert probs == pytest.approx(expected, abs=1e-6)
         assert [a.tokens for a in together[i][1:]] == [a.tokens for a in alone[i][1:]]
+
+
+@pytest.mark.parametrize("breadth", [None, Breadth(beams=3, samples=2)], ids=["greedy", "beams"])
+def test_windows_that_are_given_up_leave_soon(model: Model, breadth: Breadth | None) -> None:
+    """Those that decode, wait for a slot, or are to be decoded again; the others go on."""
+    requests = windows(4, 40)
+    (expected,) = decode(model, requests[1:2], 1, breadth)
+    engine = Engine(model, VOCABULARY, 3, breadth)
+    short = Window(requests[2].mel, requests[2].prompt, 0, make_rules(DIMS, Options(sample_len=2)))
+    for tag, window in enumerate([*requests[:2], short, requests[3]]):
+        engine.submit(tag, window)
+    ended: list[int] = []
+    while not ended:
+        for ticket, _ in engine.step():
+            ended.append(ticket.tag)
+            engine.reply(ticket, Retry(Attempt()))
+    assert ended == [2]
+    engine.stop(lambda tag: tag in (0, 2, 3))
+    steps = 0
+    seen: list[int] = []
+    while not engine.idle:
+        for ticket, answer in engine.step():
+            seen.append(ticket.tag)
+            if ticket.tag == 0:
+                assert steps == 0
+            else:
+                assert isinstance(answer, Decoded)
+                assert_same([answer], [expected])
+            engine.reply(ticket, None)
+        steps += 1
+    assert seen == [0, 1] and engine.free == engine.slots
