@@ -4,24 +4,20 @@ Files are decoded by FFmpeg's libraries through PyAV, to the samples that `whisp
 from the `ffmpeg` program, which is not needed. Unlike it, a file that ends early is an error.
 """
 
-import io
-import os
-from collections.abc import Callable, Iterator
-from contextlib import suppress
+from collections.abc import Callable
 from functools import cache
 from operator import index
-from pathlib import Path
-from typing import Any, BinaryIO, cast
+from typing import Any, cast
 
 import numpy as np
-import soundfile
 import soxr
 import torch
 from numpy.typing import NDArray
 
 from slimwhisper.errors import AudioError, OptionError
-from slimwhisper.media import AUDIO_SUFFIXES, decode, one_line
+from slimwhisper.media import AUDIO_SUFFIXES, one_line
 from slimwhisper.samples import ArraySamples, Samples, StoredSamples
+from slimwhisper.sources import Source, open_source, pieces_of
 from slimwhisper.types import SAMPLE_RATE
 
 __all__ = [
@@ -36,9 +32,6 @@ __all__ = [
 ]
 
 MAX_CHANNELS = 8  # tells [channels, n] from a batch or a spectrogram
-WAV_BLOCK = 1 << 19  # samples read at once
-
-Source = str | os.PathLike[str] | bytes | BinaryIO  # what load_audio takes
 AudioSource = Source | NDArray[Any] | torch.Tensor  # what as_waveform and load_samples take
 
 
@@ -52,9 +45,9 @@ def load_audio(source: Source, *, allow_truncated: bool = False) -> NDArray[np.f
 
     Raises AudioError: no such file, no audio in it, more than half of it damaged, or truncated.
     """
-    name, file = _open(source)
+    name, file = open_source(source)
     with file:
-        samples = np.concatenate(list(_pieces(name, file, allow_truncated)))
+        samples = np.concatenate(list(pieces_of(name, file, allow_truncated)))
     return np.multiply(samples, np.float32(1 / 32768), dtype=np.float32)
 
 
@@ -72,9 +65,9 @@ def load_samples(
     if isinstance(source, (np.ndarray, torch.Tensor)):
         return ArraySamples(as_waveform(source, sample_rate=sample_rate))
     _check_rate(sample_rate, for_file=True)
-    name, file = _open(source)
+    name, file = open_source(source)
     with file:
-        return StoredSamples(name, _pieces(name, file, allow_truncated))
+        return StoredSamples(name, pieces_of(name, file, allow_truncated))
 
 
 def as_waveform(
@@ -184,81 +177,3 @@ def _scale(samples: NDArray[Any]) -> NDArray[np.float32]:
             f"audio array reaches {peak:g}: give float in [-1, 1] (16-bit values / 32768)"
         )
     return samples.astype(np.float32, copy=False)
-
-
-def _open(source: Source) -> tuple[str, BinaryIO]:
-    """A name for messages, and a seekable file at its start that is ours to close; never empty."""
-    name = "audio data"
-    file: BinaryIO
-    try:
-        if isinstance(source, (str, os.PathLike)):
-            path = os.fspath(source)
-            name = path if path.isprintable() and path else repr(path)
-            if not path or "\0" in path:
-                raise FileNotFoundError
-            file = cast(BinaryIO, Path(path).open("rb"))
-            if not file.seekable():  # a named pipe
-                with file:
-                    file = io.BytesIO(file.read())
-        else:
-            data = source if isinstance(source, (bytes, bytearray, memoryview)) else source.read()
-            if isinstance(data, str):
-                raise AudioError(f"{name}: is text; open the file in binary mode ('rb')")
-            file = io.BytesIO(data)
-    except (OSError, ValueError) as error:  # ValueError: a closed file, undecodable text
-        reasons: dict[type[Exception], str] = {
-            FileNotFoundError: "no such file; check the path",
-            NotADirectoryError: "no such file; check the path",
-            IsADirectoryError: "is a folder; give a file in it",
-            PermissionError: "permission denied; give this user the right to read it",
-        }
-        reason = reasons.get(type(error), f"cannot be opened ({one_line(error)}); check it")
-        raise AudioError(f"{name}: {reason}") from error
-    if not file.read(1):
-        file.close()
-        raise AudioError(f"{name}: is empty (0 bytes); copy or record it again")
-    file.seek(0)
-    return name, file
-
-
-def _pieces(name: str, file: BinaryIO, allow_truncated: bool) -> Iterator[NDArray[np.int16]]:
-    """Pieces of int16 [n] of `file`, which stands at its start: a sample at least, or an error."""
-    wav = _open_plain_wav(file)
-    if wav is None:
-        yield from decode(name, file, allow_truncated)
-        return
-    with wav:
-        left = wav.frames
-        while left:
-            piece = cast(NDArray[np.int16], wav.read(WAV_BLOCK, dtype="int16"))
-            if not piece.size:
-                seconds = left / SAMPLE_RATE
-                raise AudioError(
-                    f"{name}: its last {seconds:.1f} s cannot be read; copy the file again"
-                )
-            left -= piece.size
-            yield piece
-
-
-def _open_plain_wav(file: BinaryIO) -> soundfile.SoundFile | None:
-    """An intact 16-bit 16 kHz mono WAV, which libsndfile reads many times faster than PyAV.
-
-    None of others, with `file` at its start. A file of which libsndfile's log has any doubt
-    ("should be") is left to FFmpeg to judge.
-    """
-    head = file.read(12)
-    file.seek(0)
-    if head[:4] != b"RIFF" or head[8:] != b"WAVE":
-        return None
-    with suppress(soundfile.SoundFileError, OSError):
-        wav = soundfile.SoundFile(file)
-        layout = (wav.samplerate, wav.channels, wav.subtype)
-        if (
-            layout == (SAMPLE_RATE, 1, "PCM_16")
-            and "should be" not in wav.extra_info
-            and wav.frames
-        ):
-            return wav
-        wav.close()
-    file.seek(0)
-    return None

@@ -13,7 +13,7 @@ import soundfile
 from recordings import SECONDS, STEP, convert, ffmpeg, needs_ffmpeg, sound, write
 from whisper.audio import load_audio as whisper_load_audio
 
-from slimwhisper import audio
+from slimwhisper import audio, sources
 from slimwhisper.audio import AUDIO_SUFFIXES, as_waveform, load_audio
 from slimwhisper.media import decode
 
@@ -194,9 +194,9 @@ def test_fast_path_runs_and_equals_pyav(tmp_path, monkeypatch):
 def test_fast_path_reads_in_blocks(tmp_path, monkeypatch):
     path = write(tmp_path / "a.wav")
     expected = load_audio(path)
-    monkeypatch.setattr(audio, "WAV_BLOCK", 999)
+    monkeypatch.setattr(sources, "WAV_BLOCK", 999)
     with path.open("rb") as file:
-        sizes = [len(piece) for piece in audio._pieces("a.wav", file, False)]
+        sizes = [len(piece) for piece in sources.pieces_of("a.wav", file, False)]
     assert sizes == [999] * 32 + [32]
     np.testing.assert_array_equal(load_audio(path), expected)
 
@@ -213,7 +213,7 @@ def test_fast_path_reads_in_blocks(tmp_path, monkeypatch):
 def test_fast_path_leaves_others_to_pyav(tmp_path, rate, channels, suffix, subtype):
     path = write(tmp_path / f"a.{suffix}", rate, channels, subtype=subtype)
     with path.open("rb") as file:
-        assert audio._open_plain_wav(file) is None
+        assert sources._open_plain_wav(file) is None
         assert file.tell() == 0
 
 
