@@ -1,6 +1,6 @@
 """Recordings through one engine: its slots are shared by the windows of all of them."""
 
-from collections import Counter
+from collections import Counter, deque
 from collections.abc import Callable, Generator, Iterable
 from typing import Any, Generic, TypeVar
 
@@ -12,6 +12,7 @@ from slimwhisper.lanes import Ticket
 from slimwhisper.loader import WORKERS, Loader
 from slimwhisper.model import Model
 from slimwhisper.recording import Recording
+from slimwhisper.session import Session
 from slimwhisper.types import (
     Answer,
     Breadth,
@@ -54,8 +55,9 @@ class Batch(Generic[Source]):
 
     def __init__(self, engine: Engine, on_segments: OnSegments | None = None) -> None:
         self.engine, self.on_segments = engine, on_segments
-        self.running: dict[Recording, Source] = {}  # in the order in which they came
-        self._windows: Counter[Recording] = Counter()  # sessions under way
+        self.running: dict[Recording, Source] = {}  # whoever had a slot last comes last
+        self._windows: Counter[Recording] = Counter()  # sessions in a slot; never 0
+        self._paused: dict[Recording, deque[tuple[Session, Window]]] = {}
 
     def add(self, source: Source, recording: Recording) -> Transcript | None:
         """Take in a recording; its transcript where there is nothing to hear in it."""
@@ -66,23 +68,31 @@ class Batch(Generic[Source]):
         return None
 
     def fill(self) -> bool:
-        """Start sessions while there is room; whether there is still some.
+        """Give slots away while there is room; whether there is still some.
 
-        The recording with the fewest windows under way comes first, so that a long one in many
-        pieces leaves room for the others.
+        The recording with the fewest windows in slots comes first, then who has waited longest.
         """
         while self.engine.room > 0:
             for recording in sorted(self.running, key=self._windows.__getitem__):
-                session = recording.next_session()
-                if session is not None:
+                if (found := self._next(recording)) is not None:
                     break
             else:
                 return True
+            self.running[recording] = self.running.pop(recording)
+            self._windows[recording] += 1
+            self.engine.submit((recording, found[0]), found[1])
+        return False
+
+    def _next(self, recording: Recording) -> tuple[Session, Window] | None:
+        """A session of the recording that could use a slot, and what it asks for."""
+        paused = self._paused.get(recording)
+        if paused:
+            return paused.popleft()
+        while (session := recording.next_session()) is not None:
             request = session.next_request()
             if isinstance(request, Window):
-                self._windows[recording] += 1
-                self.engine.submit((recording, session), request)
-        return False
+                return session, request
+        return None
 
     def step(self) -> list[tuple[Source, Outcome]]:
         """One step of the engine; what has ended."""
@@ -101,6 +111,7 @@ class Batch(Generic[Source]):
     def drop(self, recording: Recording) -> None:
         """Let go of a recording: windows under way end unheard, others never begin."""
         del self.running[recording]
+        self._paused.pop(recording, None)
         if self._windows.pop(recording, 0):
             self.engine.stop(lambda tag: tag[0] is recording)
         recording.close()
@@ -111,7 +122,10 @@ class Batch(Generic[Source]):
             self.drop(recording)
 
     def _take(self, ticket: Ticket, answer: Answer) -> Outcome | None:
-        """Pass an answer on, ask for what comes next; the outcome where that was the last."""
+        """Pass an answer on, ask for what comes next; the outcome where that was the last.
+
+        Between two windows a recording makes room where another has none, and waits its turn.
+        """
         recording, session = ticket.tag
         request: Request | None = None
         try:
@@ -120,8 +134,14 @@ class Batch(Generic[Source]):
         except Exception as error:
             return as_ours(error)
         finally:
+            others_wait = len(self._windows) < len(self.running)
+            if isinstance(request, Window) and request.mel is not None and others_wait:
+                self._paused.setdefault(recording, deque()).append((session, request))
+                request = None
             self.engine.reply(ticket, request)
-            self._windows[recording] -= request is None
+            if request is None:
+                self._windows[recording] -= 1
+                self._windows += Counter()  # without zeros
         segments = recording.report()
         if self.on_segments is not None:
             self.on_segments(self.running[recording], segments, recording.seconds_done)

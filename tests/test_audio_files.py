@@ -13,7 +13,7 @@ import soundfile
 from recordings import SECONDS, STEP, convert, ffmpeg, needs_ffmpeg, sound, write
 from whisper.audio import load_audio as whisper_load_audio
 
-from slimwhisper import audio, sources
+from slimwhisper import sources
 from slimwhisper.audio import AUDIO_SUFFIXES, as_waveform, load_audio
 from slimwhisper.media import decode
 
@@ -185,7 +185,7 @@ def test_fast_path_runs_and_equals_pyav(tmp_path, monkeypatch):
     path = write(tmp_path / "a.wav")
     with path.open("rb") as file:
         through_pyav = np.concatenate(list(decode("a.wav", file, False))) * np.float32(STEP)
-    monkeypatch.setattr(audio, "decode", None)  # calling it would raise
+    monkeypatch.setattr(sources, "decode", None)  # calling it would raise
     fast = load_audio(path)
     assert fast.dtype == np.float32 and fast.size == SECONDS * 16000
     np.testing.assert_array_equal(fast, through_pyav)
