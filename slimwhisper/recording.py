@@ -35,6 +35,7 @@ class Recording:
     def __init__(self, samples: Samples, dims: Dims, options: Options) -> None:
         """Goes over all samples once; to find the speech, twice."""
         self._samples, self._dims, self._options = samples, dims, options
+        self.options = options  # as asked for
         self.seconds = len(samples) / SAMPLE_RATE
         self._excerpts: Excerpts | None = None  # what is heard instead of all samples
         self._waiting: deque[Region] = deque()  # pieces, in mel frames, of sessions to come

@@ -1,0 +1,285 @@
+"""One model, one engine thread: the requests of all users share its batch.
+
+    submit -> waiting -> read (reader processes) -> batch (slots) -> events -> finished or failed
+
+Everything that touches the model happens on the service's own thread. What a request is told comes
+as events, in that thread; an asynchronous listener hands them to its loop.
+"""
+
+import gc
+import logging
+import threading
+import time
+from collections import Counter, deque
+from collections.abc import Callable
+from concurrent.futures import Future, ThreadPoolExecutor
+
+import torch
+
+from slimwhisper.app.reader import Readers
+from slimwhisper.app.requests import (
+    BusyError,
+    Counts,
+    Failed,
+    Finished,
+    Job,
+    Limits,
+    Progress,
+    Started,
+    StoppingError,
+)
+from slimwhisper.batch import Batch, make_engine
+from slimwhisper.errors import SlimWhisperError, as_ours
+from slimwhisper.loader import WORKERS
+from slimwhisper.options import make_options
+from slimwhisper.recording import Recording
+from slimwhisper.transcribe import SlimWhisper
+from slimwhisper.types import Options, Segment, Transcript
+
+logger = logging.getLogger("slimwhisper.serve")
+
+AHEAD = 2 * WORKERS  # recordings that are read at once, or about to be
+READING_POLL = 0.02  # seconds between looks at the readers, while no engine works
+
+
+class Service:
+    """Takes jobs from any thread, and works on all of them at once."""
+
+    def __init__(
+        self,
+        load: Callable[[str], SlimWhisper],
+        batch_size: int | None = None,
+        limits: Limits | None = None,
+        unload_after: float | None = None,
+    ) -> None:
+        """load: a model by name, called when it is needed. unload_after: idle seconds after which
+        the model is given up; None: never.
+        """
+        self.limits = limits or Limits()
+        self.counts = Counts()
+        self.loaded: str | None = None  # the model's name
+        self.model: SlimWhisper | None = None
+        self.slots = 0
+        self._load_model, self._batch_size, self._unload_after = load, batch_size, unload_after
+        self._readers = Readers(WORKERS, self.limits.seconds, self.limits.reading)
+        self._pool = ThreadPoolExecutor(WORKERS, "slimwhisper-read")
+        self._batches: dict[object, Batch[Job]] = {}  # by breadth
+        self._waiting: deque[Job] = deque()
+        self._reading: dict[Job, Future[Recording]] = {}
+        self._running: set[Job] = set()
+        self._cancelled: set[Job] = set()
+        self._changed = threading.Condition()
+        self._stopping, self._patience_ends = False, 0.0
+        self._idle_since = time.monotonic()
+        self._thread = threading.Thread(target=self._run, name="slimwhisper-engine", daemon=True)
+        self._thread.start()
+
+    # -- from any thread ---------------------------------------------------------------------
+
+    def submit(self, job: Job) -> None:
+        """Take a job. Raises BusyError where the queue is full, StoppingError at the end."""
+        with self._changed:
+            if self._stopping:
+                raise StoppingError("the server is shutting down; try again in a minute")
+            if self.in_flight >= self.limits.queue:
+                self.counts.refused += 1
+                raise BusyError(f"{self.in_flight} requests are waiting; try again in a minute")
+            self._waiting.append(job)
+            self._changed.notify()
+
+    def cancel(self, job: Job) -> None:
+        """Give a job up; it hears nothing more. A job that has ended already stays so."""
+        with self._changed:
+            if not job.ended:
+                self._cancelled.add(job)
+                self._changed.notify()
+
+    def position(self, job: Job) -> int:
+        """How many jobs came before this one and have not begun; 0: it has."""
+        with self._changed:
+            return 1 + self._waiting.index(job) if job in self._waiting else 0
+
+    @property
+    def in_flight(self) -> int:
+        """Jobs that wait, are read or run."""
+        return len(self._waiting) + len(self._reading) + len(self._running)
+
+    def close(self, patience: float = 0.0) -> None:
+        """Take nothing new, finish what runs for `patience` seconds, fail the rest."""
+        with self._changed:
+            self._stopping = True
+            self._patience_ends = time.monotonic() + patience
+            self._changed.notify()
+        self._thread.join()
+        self._pool.shutdown(cancel_futures=True)
+        self._readers.close()
+
+    # -- the service's thread ----------------------------------------------------------------
+
+    def _run(self) -> None:
+        while True:
+            with self._changed:
+                while not (self._cancelled or self.in_flight):
+                    if self._stopping:
+                        self._unload()
+                        return
+                    if not self._changed.wait(self._idle_wait()):
+                        logger.info("idle: %s is given up until it is needed", self.loaded)
+                        self._unload()
+                late = self._stopping and time.monotonic() > self._patience_ends
+                cancelled, self._cancelled = self._cancelled, set()
+                starting = self._take_waiting()
+            for job in cancelled:
+                self._end(job, None)
+            if late:
+                self._fail(self._everybody(), StoppingError("the server is shutting down"))
+                continue
+            try:
+                self._start(starting)
+                self._work()
+            except Exception as error:  # the engine itself: whoever is in it fails, others go on
+                logger.exception("the engine failed")
+                self._fail(list(self._running), as_ours(error))
+                self._batches.clear()
+            self._idle_since = time.monotonic()
+
+    def _idle_wait(self) -> float | None:
+        if self._unload_after is None or self.model is None:
+            return None
+        return max(self._idle_since + self._unload_after - time.monotonic(), 0.0)
+
+    def _take_waiting(self) -> list[Job]:
+        """Jobs to read next: of the users with the fewest in flight, all for one model.
+
+        Another model's turn comes when the jobs before it have ended.
+        """
+        taken: list[Job] = []
+        while self._waiting and len(self._reading) + len(taken) < AHEAD:
+            name = self._waiting[0].model
+            busy = [*self._reading, *self._running, *taken]
+            if busy and busy[0].model != name:
+                break
+            users = Counter(job.user for job in busy)
+            same = [job for job in self._waiting if job.model == name]
+            job = min(same, key=lambda job: users[job.user])
+            self._waiting.remove(job)
+            taken.append(job)
+        return taken
+
+    def _start(self, jobs: list[Job]) -> None:
+        """Read the recordings of jobs, in other threads, once their model is there."""
+        if not jobs:
+            return
+        if self.loaded != jobs[0].model:
+            self._unload()
+            try:
+                self.model = self._load_model(jobs[0].model)
+            except Exception as error:
+                self._fail(jobs, as_ours(error))
+                return
+            self.loaded = jobs[0].model
+            self.slots = self.model.choose_batch_size(self._batch_size)
+        assert self.model is not None
+        for job in jobs:
+            self._reading[job] = self._pool.submit(self._read, job, self.model)
+
+    def _read(self, job: Job, model: SlimWhisper) -> Recording:
+        """In a reading thread: the recording, its samples from another process."""
+        options = make_options(model.dims, model.name, **job.options)
+        return Recording(self._readers.read(job.path, job.name), model.dims, options)
+
+    def _work(self) -> None:
+        """Take in what has been read, then one step of each engine that has something to do."""
+        for job, future in list(self._reading.items()):
+            if future.done():
+                del self._reading[job]
+                self._begin(job, future)
+        batches = [b for b in self._batches.values() if b.running]
+        if not batches:  # nothing to do but to wait for a reader
+            with self._changed:
+                if not (self._cancelled or self._stopping):
+                    self._changed.wait(READING_POLL)
+            return
+        for batch in batches:
+            since = time.monotonic()
+            batch.fill()
+            self.counts.steps += 1
+            self.counts.filled += batch.engine.slots - batch.engine.free
+            for job, outcome in batch.step():
+                self._end(job, outcome)
+            self.counts.busy_seconds += time.monotonic() - since
+
+    def _begin(self, job: Job, future: "Future[Recording]") -> None:
+        try:
+            recording = future.result()
+            batch = self._batch_for(recording.options)
+        except Exception as error:
+            self._end(job, as_ours(error))
+            return
+        job.recording, job.batch = recording, batch
+        self._running.add(job)
+        job.tell(Started(recording.seconds))
+        result = batch.add(job, recording)
+        if result is not None:
+            self._end(job, result)
+
+    def _batch_for(self, options: Options) -> "Batch[Job]":
+        """The batch of an engine for this breadth; those of others go when nobody uses them."""
+        assert self.model is not None
+        breadth = (options.beam_size, options.patience, options.best_of, options.length_penalty)
+        batch = self._batches.get(breadth)
+        if batch is None:
+            self._batches = {k: b for k, b in self._batches.items() if b.running}
+            rows = options.beam_size or 1
+            slots = max(self.slots // rows, 1)
+            batch = Batch(make_engine(self.model, options, slots), self._progress)
+            self._batches[breadth] = batch
+        return batch
+
+    def _progress(self, job: Job, segments: list[Segment], done: float) -> None:
+        job.tell(Progress(segments, done))
+
+    def _end(self, job: Job, outcome: Transcript | SlimWhisperError | None) -> None:
+        """Let go of a job and tell it how it went; None: it was cancelled."""
+        with self._changed:
+            if job.ended:
+                return
+            job.ended = True
+            if job in self._waiting:
+                self._waiting.remove(job)
+        self._running.discard(job)
+        future = self._reading.pop(job, None)
+        if future is not None:
+            future.add_done_callback(_close_unheard)
+        if job.batch is not None and job.recording in job.batch.running:
+            job.batch.drop(job.recording)
+        if isinstance(outcome, Transcript):
+            assert job.recording is not None
+            self.counts.finished += 1
+            self.counts.audio_seconds += job.recording.seconds
+            job.tell(Finished(outcome, job.recording.seconds))
+        elif outcome is not None:
+            self.counts.failed += 1
+            job.tell(Failed(outcome))
+        else:
+            self.counts.cancelled += 1
+
+    def _everybody(self) -> list[Job]:
+        with self._changed:
+            return [*self._waiting, *self._reading, *self._running]
+
+    def _fail(self, jobs: list[Job], error: SlimWhisperError) -> None:
+        for job in jobs:
+            self._end(job, error)
+
+    def _unload(self) -> None:
+        self._batches.clear()
+        self.model, self.loaded, self.slots = None, None, 0
+        gc.collect()
+        if torch.cuda.is_available():
+            torch.cuda.empty_cache()
+
+
+def _close_unheard(future: "Future[Recording]") -> None:
+    if not future.cancelled() and future.exception() is None:
+        future.result().close()
