@@ -40,6 +40,7 @@ logger = logging.getLogger("slimwhisper.serve")
 
 AHEAD = 2 * WORKERS  # recordings that are read at once, or about to be
 READING_POLL = 0.02  # seconds between looks at the readers, while no engine works
+IDLE_POLL = 0.1  # seconds between looks at the clock, while there is nothing to do
 
 
 class Service:
@@ -50,16 +51,16 @@ class Service:
         load: Callable[[str], SlimWhisper],
         batch_size: int | None = None,
         limits: Limits | None = None,
-        unload_after: float | None = None,
+        unload_after: float = float("inf"),
     ) -> None:
         """load: a model by name, called when it is needed. unload_after: idle seconds after which
-        the model is given up; None: never.
+        the model is given up.
         """
         self.limits = limits or Limits()
         self.counts = Counts()
         self.loaded: str | None = None  # the model's name
         self.model: SlimWhisper | None = None
-        self.slots = 0
+        self.slots, self.loading = 0, False
         self._load_model, self._batch_size, self._unload_after = load, batch_size, unload_after
         self._readers = Readers(WORKERS, self.limits.seconds, self.limits.reading)
         self._pool = ThreadPoolExecutor(WORKERS, "slimwhisper-read")
@@ -104,12 +105,36 @@ class Service:
         """Jobs that wait, are read or run."""
         return len(self._waiting) + len(self._reading) + len(self._running)
 
+    def states(self) -> dict[str, int]:
+        """How many jobs there are, by where they are."""
+        return {
+            "waiting": len(self._waiting),
+            "reading": len(self._reading),
+            "running": len(self._running),
+        }
+
+    def health(self) -> str:
+        """ "ready", "loading" the model, or "stopping"."""
+        if self._stopping:
+            return "stopping"
+        return "loading" if self.loading else "ready"
+
+    def cache_bytes(self) -> int:
+        """Bytes that the caches of all engines hold."""
+        return sum(batch.engine.nbytes() for batch in list(self._batches.values()))
+
+    def stop(self, patience: float = 0.0) -> None:
+        """Take nothing new, finish what there is for `patience` seconds, fail the rest.
+
+        Returns at once, and may be called by a signal's handler.
+        """
+        self._patience_ends = time.monotonic() + patience
+        self._stopping = True
+
     def close(self, patience: float = 0.0) -> None:
-        """Take nothing new, finish what runs for `patience` seconds, fail the rest."""
-        with self._changed:
-            self._stopping = True
-            self._patience_ends = time.monotonic() + patience
-            self._changed.notify()
+        """Stop, and wait for the end. A stop that was asked for before keeps its patience."""
+        if not self._stopping:
+            self.stop(patience)
         self._thread.join()
         self._pool.shutdown(cancel_futures=True)
         self._readers.close()
@@ -123,7 +148,8 @@ class Service:
                     if self._stopping:
                         self._unload()
                         return
-                    if not self._changed.wait(self._idle_wait()):
+                    self._changed.wait(IDLE_POLL)
+                    if self.model is not None and self._idle_for() > self._unload_after:
                         logger.info("idle: %s is given up until it is needed", self.loaded)
                         self._unload()
                 late = self._stopping and time.monotonic() > self._patience_ends
@@ -143,10 +169,8 @@ class Service:
                 self._batches.clear()
             self._idle_since = time.monotonic()
 
-    def _idle_wait(self) -> float | None:
-        if self._unload_after is None or self.model is None:
-            return None
-        return max(self._idle_since + self._unload_after - time.monotonic(), 0.0)
+    def _idle_for(self) -> float:
+        return time.monotonic() - self._idle_since
 
     def _take_waiting(self) -> list[Job]:
         """Jobs to read next: of the users with the fewest in flight, all for one model.
@@ -172,11 +196,14 @@ class Service:
             return
         if self.loaded != jobs[0].model:
             self._unload()
+            self.loading = True
             try:
                 self.model = self._load_model(jobs[0].model)
             except Exception as error:
                 self._fail(jobs, as_ours(error))
                 return
+            finally:
+                self.loading = False
             self.loaded = jobs[0].model
             self.slots = self.model.choose_batch_size(self._batch_size)
         assert self.model is not None

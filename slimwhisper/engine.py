@@ -105,6 +105,10 @@ class Engine:
         """Slots that nobody has."""
         return self.slots - len(self._held) - sum(len(lane.tickets) for lane in self._lanes())
 
+    def nbytes(self) -> int:
+        """Bytes that its caches hold."""
+        return self.cross.nbytes() + sum(lane.cache.own.nbytes() for lane in self._lanes())
+
     def submit(self, tag: Any, window: Window) -> None:
         """Queue a window; `tag` comes back with its answers."""
         assert window.mel is not None
