@@ -79,13 +79,3 @@ def _matches(given: str, accepted: Iterable[str]) -> bool:
     """Whether a header is one of the accepted; the time it takes tells nothing."""
     found = [secrets.compare_digest(given.encode(), a.encode()) for a in accepted]
     return any(found)
-
-
-def parse_login(text: str | None) -> tuple[str, str] | None:
-    """A user and a password from "user:password". Raises ValueError."""
-    if text is None:
-        return None
-    user, colon, password = text.partition(":")
-    if not (user and colon and password):
-        raise ValueError("give user:password")
-    return user, password

@@ -52,15 +52,18 @@ class Service:
         batch_size: int | None = None,
         limits: Limits | None = None,
         unload_after: float = float("inf"),
+        first: str | None = None,
     ) -> None:
         """load: a model by name, called when it is needed. unload_after: idle seconds after which
-        the model is given up.
+        the model is given up. first: a model to load before anybody asks.
         """
         self.limits = limits or Limits()
         self.counts = Counts()
         self.loaded: str | None = None  # the model's name
         self.model: SlimWhisper | None = None
-        self.slots, self.loading = 0, False
+        self.slots, self.loading = 0, first is not None
+        self.load_error: SlimWhisperError | None = None  # of the first model
+        self.begun = threading.Event()  # the first model is there, or will not come
         self._load_model, self._batch_size, self._unload_after = load, batch_size, unload_after
         self._readers = Readers(WORKERS, self.limits.seconds, self.limits.reading)
         self._pool = ThreadPoolExecutor(WORKERS, "slimwhisper-read")
@@ -72,7 +75,9 @@ class Service:
         self._changed = threading.Condition()
         self._stopping, self._patience_ends = False, 0.0
         self._idle_since = time.monotonic()
-        self._thread = threading.Thread(target=self._run, name="slimwhisper-engine", daemon=True)
+        self._thread = threading.Thread(
+            target=self._run, args=(first,), name="slimwhisper-engine", daemon=True
+        )
         self._thread.start()
 
     # -- from any thread ---------------------------------------------------------------------
@@ -141,7 +146,13 @@ class Service:
 
     # -- the service's thread ----------------------------------------------------------------
 
-    def _run(self) -> None:
+    def _run(self, first: str | None) -> None:
+        if first is not None:
+            try:
+                self._load(first)
+            except Exception as error:
+                self.load_error = as_ours(error)
+        self.begun.set()
         while True:
             with self._changed:
                 while not (self._cancelled or self.in_flight):
@@ -194,21 +205,27 @@ class Service:
         """Read the recordings of jobs, in other threads, once their model is there."""
         if not jobs:
             return
-        if self.loaded != jobs[0].model:
-            self._unload()
-            self.loading = True
-            try:
-                self.model = self._load_model(jobs[0].model)
-            except Exception as error:
-                self._fail(jobs, as_ours(error))
-                return
-            finally:
-                self.loading = False
-            self.loaded = jobs[0].model
-            self.slots = self.model.choose_batch_size(self._batch_size)
-        assert self.model is not None
+        try:
+            model = self._load(jobs[0].model)
+        except Exception as error:
+            self._fail(jobs, as_ours(error))
+            return
         for job in jobs:
-            self._reading[job] = self._pool.submit(self._read, job, self.model)
+            self._reading[job] = self._pool.submit(self._read, job, model)
+
+    def _load(self, name: str) -> SlimWhisper:
+        """The model of this name; another one goes first."""
+        if self.model is not None and self.loaded == name:
+            return self.model
+        self._unload()
+        self.loading = True
+        try:
+            model = self._load_model(name)
+        finally:
+            self.loading = False
+        self.model, self.loaded = model, name
+        self.slots = model.choose_batch_size(self._batch_size)
+        return model
 
     def _read(self, job: Job, model: SlimWhisper) -> Recording:
         """In a reading thread: the recording, its samples from another process."""

@@ -8,8 +8,9 @@ from importlib.metadata import version
 from typing import NoReturn
 
 from slimwhisper.bench_flags import add_bench
-from slimwhisper.errors import OptionError, SlimWhisperError
+from slimwhisper.errors import DependencyError, OptionError, SlimWhisperError
 from slimwhisper.flags import DTYPES, MODEL, add_model_flags, add_transcribe
+from slimwhisper.serve_flags import add_serve
 from slimwhisper.text import shown
 
 
@@ -25,6 +26,8 @@ def build_parser() -> argparse.ArgumentParser:
     parser.add_argument("--version", action="version", version=version("slimwhisper"))
     commands = parser.add_subparsers(dest="command", required=True, parser_class=_Parser)
     add_transcribe(commands)
+
+    add_serve(commands)
 
     p = commands.add_parser("inspect", help="which cache forms are exact for a model")
     p.add_argument("model", help=MODEL)
@@ -58,6 +61,15 @@ def main(argv: Sequence[str] | None = None) -> int:
                 from slimwhisper.jobs import run_transcribe
 
                 return run_transcribe(arguments)
+            case "serve":
+                try:
+                    from slimwhisper.app.command import run_serve
+                except ImportError as error:
+                    raise DependencyError(
+                        f"serve needs {error.name}; pip install 'slimwhisper[app]'"
+                    ) from error
+
+                return run_serve(arguments)
             case "inspect":
                 from slimwhisper.inspection import run_inspect
 

@@ -83,7 +83,7 @@ def add_transcribe(commands: Any) -> None:
     p.add_argument("--threads", type=int, default=0, help="CPU threads [0: all cores]")
     p.add_argument("--batch_size", type=int, help="windows at a time [64 on a GPU, 16 on a CPU]")
     _add_outputs(p)
-    _add_cache(p)
+    add_cache_flags(p)
     _add_decoding(p)
     _add_prompting(p)
     _add_thresholds(p)
@@ -112,7 +112,8 @@ def none_or_boolean(text: str) -> bool | None:
     return None if text == "None" else boolean(text)
 
 
-def _add_cache(parser: argparse.ArgumentParser) -> None:
+def add_cache_flags(parser: argparse.ArgumentParser) -> None:
+    """Which caches, and what to do where one is not exact."""
     g = _Group(parser, "cache", "see docs/caches.md")
     g.add("--cache", default="slim", choices=CACHES, help="")
     g.add("--cross-cache", "--cross_cache", choices=CROSS_CACHES, help="the audio's")

@@ -1,0 +1,85 @@
+"""The `serve` command."""
+
+import argparse
+import ipaddress
+import logging
+import threading
+from pathlib import Path
+
+import torch
+
+from slimwhisper.app.models import Models
+from slimwhisper.app.requests import Limits
+from slimwhisper.app.server import Settings, make_app, make_server
+from slimwhisper.app.service import Service
+from slimwhisper.transcribe import SlimWhisper, choose_device, choose_dtype, load_model
+
+logger = logging.getLogger("slimwhisper.serve")
+
+
+def run_serve(a: argparse.Namespace) -> int:
+    """Serve until a signal ends it; 1 where it could not begin."""
+    logging.basicConfig(level=logging.INFO, format="%(levelname)s: %(message)s")
+    if a.threads:
+        torch.set_num_threads(a.threads)
+    choose_dtype(a.dtype, choose_device(a.device))  # mistakes come before anything is loaded
+
+    def load(name: str) -> SlimWhisper:
+        return load_model(
+            name,
+            a.device,
+            a.model_dir,
+            dtype=a.dtype,
+            cache=a.cache,
+            cross_cache=a.cross_cache,
+            self_cache=a.self_cache,
+            cache_dtype=a.cache_dtype,
+            strict_cache=a.strict_cache,
+            guard_audio=a.guard_audio,
+        )
+
+    settings = Settings(
+        host=a.host,
+        port=a.port,
+        api_key=a.api_key,
+        login=a.auth,
+        root_path=a.root_path,
+        most_bytes=a.max_upload * 10**6,
+        timeout=a.timeout,
+        patience=a.patience,
+    )
+    if not (settings.api_key or settings.login or is_loopback(settings.host)):
+        logger.warning(
+            "%s: whoever reaches this address can use the server; give --auth user:password or "
+            "--api-key KEY, or listen at 127.0.0.1",
+            settings.host,
+        )
+    models = Models(a.model, Path(a.model_dir) if a.model_dir else None, a.allow_download)
+    service = Service(
+        load,
+        a.batch_size,
+        Limits(queue=a.queue, seconds=60.0 * a.max_minutes),
+        a.unload_after or float("inf"),
+        first=a.model,
+    )
+    server = make_server(make_app(service, models, settings), service, settings)
+
+    def end_without_model() -> None:
+        service.begun.wait()
+        if service.load_error is not None:
+            server.should_exit = True
+
+    threading.Thread(target=end_without_model, daemon=True).start()
+    server.run()
+    service.close()
+    if service.load_error is not None:
+        raise service.load_error
+    return 0 if server.started else 1
+
+
+def is_loopback(host: str) -> bool:
+    """Whether only this machine reaches an address."""
+    try:
+        return ipaddress.ip_address(host).is_loopback
+    except ValueError:
+        return host == "localhost"
