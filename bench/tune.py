@@ -4,7 +4,7 @@ Compiles every candidate for compute capabilities 8.0 and 9.0 and drops what spi
 much shared memory. On a GPU it then times those that are left, 64 windows of 1,500 positions, and
 puts the fastest first; without one the order is that of `candidates`. Rows of widths and dtypes not
 asked for stay as they are. A few seconds a candidate; without a GPU it stops at the first that any
-device can hold, and what float8 is turned into makes no difference.
+device can hold.
 """
 
 import argparse
@@ -15,13 +15,13 @@ from dataclasses import asdict, replace
 import torch
 from torch import Tensor
 
-from slimwhisper.kernels.compilation import KERNELS, SHARED, compile_for
+from slimwhisper.kernels.compilation import KERNELS, SHARED, compile_for, variants
 from slimwhisper.kernels.split_heads import split_heads
 from slimwhisper.kernels.split_latent import split_latent
 from slimwhisper.kernels.table import TABLE, Configuration, configurations
 
 WIDTHS = (64, 128, 384, 512, 768, 1024, 1280)
-DTYPES = ("float16", "bfloat16", "float32")
+DTYPES = ("float16", "float32")
 WINDOWS, POSITIONS = 64, 1500
 SMALLEST = 101_376  # bytes of shared memory that every device since 8.0 gives a block
 
@@ -72,12 +72,13 @@ def compiled(candidate: Configuration) -> Configuration | None:
     good: dict[int, int] = {}  # capability: shared memory
     for capability, limit in SHARED.items():
         try:
-            made = compile_for(candidate, capability)
+            every = [compile_for(candidate, capability, v) for v in variants(candidate)]
         except Exception as error:
             print(f"  no: {candidate}: {str(error)[-100:]}")
             continue
-        if not made.stack and made.shared <= limit:
-            good[capability] = made.shared
+        shared = max(made.shared for made in every)
+        if shared <= limit and not any(made.stack for made in every):
+            good[capability] = shared
     if max(SHARED) not in good:
         return None
     return replace(candidate, shared=max(good.values()), capability=min(good))
@@ -126,8 +127,6 @@ def main() -> None:
     todo = {t for t in todo if t[0] in asked.kernels and t[:2] != ("latent8", "float32")}
     table = [c for c in configurations() if (c.kernel, c.dtype, c.width) not in todo]
     for kernel, dtype, width in sorted(todo):
-        if dtype == "bfloat16" and (kernel != "latent8" or not gpu):
-            continue
         every = list(candidates(kernel, dtype, width))
         for block_q in sorted({c.block_q for c in every}):
             shapes = []
@@ -143,8 +142,6 @@ def main() -> None:
                 print(*(f"  {t:.3f} ms {c}" for c, t in times.items()), sep="\n")
             chosen = useful(shapes)
             table += chosen
-            if kernel == "latent8" and not gpu:
-                table += [replace(c, dtype="bfloat16") for c in chosen]
             print(f"{kernel} {dtype} {width} {block_q}: {len(chosen)}", flush=True)
     table.sort(key=lambda c: (c.kernel, c.dtype, c.width, c.block_q, -c.shared))
     rows = ",\n ".join(json.dumps(asdict(c)) for c in table)

@@ -47,10 +47,11 @@ class Compiled:
     shared: int  # bytes a block
 
 
-def compile_for(configuration: Configuration, capability: int, splits: int = 2) -> Compiled:
+def compile_for(configuration: Configuration, capability: int, sources: bool = False) -> Compiled:
     """Compile for a compute capability such as 90, with 16-byte aligned rows as torch gives them.
 
-    Raises what Triton raises where it cannot.
+    sources: the variant in which rows read each other's tokens. Raises what Triton raises where it
+    cannot.
     """
     c = configuration
     kernel = KERNELS[c.kernel]
@@ -60,10 +61,10 @@ def compile_for(configuration: Configuration, capability: int, splits: int = 2) 
         "SLICES": c.slices,
         "BLOCK_Q": c.block_q,
         "BLOCK_T": c.block_t,
-        "SPLITS": splits,
+        "SPLITS": 2,
         "STAGES": c.stages,
         "HAS_SLOTS": True,
-        "HAS_SOURCES": c.kernel != "latent8",
+        "HAS_SOURCES": sources,
         "HAS_LENGTHS": True,
         "EIGHT": c.kernel == "latent8",
         "PRECISION": c.precision,
@@ -139,30 +140,36 @@ def _resources(cubin: bytes) -> tuple[int, int]:
     return int(match[1]), int(match[2])
 
 
-def _fitting(asked: Sequence[str]) -> Iterator[tuple[Configuration, int]]:
+def variants(configuration: Configuration) -> tuple[bool, ...]:
+    """With and without `sources`, which a float8 latent does not have."""
+    return (False,) if configuration.kernel == "latent8" else (False, True)
+
+
+def _fitting(asked: Sequence[str]) -> Iterator[tuple[Configuration, int, bool]]:
     for c in configurations():
         if not asked or [c.kernel, c.dtype, str(c.width)] == list(asked):
             for capability, limit in SHARED.items():
                 if c.shared <= limit and c.capability <= capability:
-                    yield c, capability
+                    for sources in variants(c):
+                        yield c, capability, sources
 
 
-def _line(job: tuple[Configuration | str, int]) -> str:
-    what, capability = job
+def _line(job: tuple[Configuration | str, int, bool]) -> str:
+    what, capability, sources = job
     if isinstance(what, str):
         made, name = compile_fixed(what, capability), {"kernel": what}
     else:
-        made, name = compile_for(what, capability), asdict(what)
+        made, name = compile_for(what, capability, sources), asdict(what)
     return json.dumps({"configuration": name, "capability": capability, **asdict(made)})
 
 
 def main() -> None:
     asked = sys.argv[1:]
-    jobs: list[tuple[Configuration | str, int]] = list(_fitting(asked))
+    jobs: list[tuple[Configuration | str, int, bool]] = list(_fitting(asked))
     if asked:
         print(_line(jobs[-1]))
         return
-    jobs += [(name, capability) for name in FIXED for capability in SHARED]
+    jobs += [(name, capability, False) for name in FIXED for capability in SHARED]
     with Pool() as pool:
         for line in pool.imap(_line, jobs):
             print(line, flush=True)

@@ -83,8 +83,11 @@ class Kernels:
             from slimwhisper.kernels.split_latent import split_latent
 
             values, factors = latent.values, latent.factors
+            # float8 is turned into float16, whatever the model's dtype
+            asked = queries if factors is None else queries.half()
             splits = _splits(c, p, windows * -(-each // c.block_q), values.shape[1])
-            return split_latent(queries, values, scale, c, splits, slots, lengths, factors, sources)
+            more = (slots, lengths, factors, sources)
+            return split_latent(asked, values, scale, c, splits, *more).to(queries.dtype)
 
         def by_torch() -> Tensor:
             kept = latent if slots is None else latent[slots]

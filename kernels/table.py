@@ -18,7 +18,7 @@ class Configuration:
     """One shape of one kernel."""
 
     kernel: str  # "latent", "latent8" of a float8 latent, or "heads"
-    dtype: str  # "float16" (bfloat16's shapes too, but of latent8) or "float32"
+    dtype: str  # "float16", whose shapes serve bfloat16 too, or "float32"
     width: int  # d, or d_k
     piece: int  # columns of one load
     slices: int  # of a piece, one a warp; 1: plain products
@@ -55,7 +55,7 @@ def find(
     kernel: str, dtype: str, width: int, queries: int, processor: Processor
 ) -> Configuration | None:
     """The best configuration for `queries` a window."""
-    if dtype == "bfloat16" and kernel != "latent8":  # as many bytes, the same instructions
+    if dtype == "bfloat16":  # as many bytes, the same instructions
         dtype = "float16"
     fitting = [
         c

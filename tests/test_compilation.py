@@ -7,7 +7,7 @@ import sys
 
 import pytest
 
-from slimwhisper.kernels.compilation import FIXED, SHARED
+from slimwhisper.kernels.compilation import FIXED, SHARED, variants
 from slimwhisper.kernels.table import configurations
 
 pytest.importorskip("triton")
@@ -28,6 +28,7 @@ def test_every_configuration_compiles_without_spills() -> None:
         for c in configurations()
         for capability, limit in SHARED.items()
         if c.shared <= limit and c.capability <= capability
+        for _ in variants(c)
     ]
     assert len(made) == len(expected) + len(FIXED) * len(SHARED)
     for one in made:

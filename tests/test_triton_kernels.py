@@ -142,11 +142,11 @@ def test_beams_read_what_others_hold(splits: int) -> None:
     torch.testing.assert_close(found, split_latent_reference(queries, mine, 0.2, None, lengths))
 
 
-@pytest.mark.parametrize("dtype", [d for d in DTYPES if d != torch.float32], ids=str)
 @pytest.mark.parametrize("splits", [1, 3])
 @pytest.mark.parametrize("width", [64, 384, 1280])
-def test_split_latent_of_float8(width: int, splits: int, dtype: torch.dtype) -> None:
+def test_split_latent_of_float8(width: int, splits: int) -> None:
     """Exact but for the half precision of the products; NaN where nothing is to be read."""
+    dtype = torch.float16
     heads, group = WIDTHS[width], 2
     lengths = torch.tensor([0, 1, 29, 64], device=DEVICE)
     slots = torch.tensor([4, 0, 6, 2], device=DEVICE)
