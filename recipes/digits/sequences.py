@@ -20,6 +20,7 @@ from recipes.digits.voices import RATE, WORDS, Bank, Samples
 
 PAUSE = 0.5  # seconds
 LONGEST = 6.0  # seconds, about
+PROMPT_SHARE = 0.6  # of the windows
 NO_TIMES_SHARE = 0.3  # of the answers
 TOKEN_IDS = (  # of Whisper's English vocabulary: " zero" to " nine", the special ones, the times
     *(6632, 530, 734, 1115, 1440, 1936, 2237, 3598, 3624, 5193),
@@ -232,7 +233,7 @@ class Composer:
             edges[start : start + 3] = 1
             edges[max(end - 3, 0) : end] = 3
         times = rng.random() >= NO_TIMES_SHARE
-        prompt = self._prompt(rng, times) if rng.random() < 0.35 else []
+        prompt = self._prompt(rng, times) if rng.random() < PROMPT_SHARE else []
         head = [*prompt, SOT] if times else [*prompt, SOT, NO_TIMES]
         if words:
             said, seconds = answer(words, content, offset, times)
@@ -260,14 +261,17 @@ class Composer:
         """Text before the window: the tokens of windows before, or words alone."""
         tokens: list[int] = []
         unknown = rng.random() < 0.1
-        for _ in range(int(rng.integers(1, 4))):
-            count = int(rng.integers(1, 30))
+        again = rng.random() * 0.2
+        for _ in range(int(rng.integers(1, 6))):
+            count = int(rng.integers(1, 45))
             digits = rng.integers(0, 10, count)
+            for i in np.flatnonzero(rng.random(count) < again):
+                digits[i] = digits[i - 1]
             spans = arrange(rng, rng.uniform(0.2, 0.7, count).tolist(), 0.5, rng.random())
             words = [Said(int(d), a, b) for d, (a, b) in zip(digits, spans, strict=True)]
             said, _ = answer(words, 30.0, times=times and rng.random() < 0.8)
             tokens += said[:-1]
         if unknown:
             tokens = [UNKNOWN if rng.random() < 0.7 else t for t in tokens[: rng.integers(1, 12)]]
-        longest = 223 if rng.random() < 0.4 else int(rng.integers(2, 100))
+        longest = 223 if rng.random() < 0.6 else int(rng.integers(2, 100))
         return [PREVIOUS, *tokens[-longest:]]
