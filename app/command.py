@@ -12,6 +12,7 @@ from slimwhisper.app.models import Models
 from slimwhisper.app.requests import Limits
 from slimwhisper.app.server import Settings, make_app, make_server
 from slimwhisper.app.service import Service
+from slimwhisper.flags import cache_arguments
 from slimwhisper.transcribe import SlimWhisper, choose_device, choose_dtype, load_model
 
 logger = logging.getLogger("slimwhisper.serve")
@@ -30,12 +31,7 @@ def run_serve(a: argparse.Namespace) -> int:
             a.device,
             a.model_dir,
             dtype=a.dtype,
-            cache=a.cache,
-            cross_cache=a.cross_cache,
-            self_cache=a.self_cache,
-            cache_dtype=a.cache_dtype,
-            strict_cache=a.strict_cache,
-            guard_audio=a.guard_audio,
+            **cache_arguments(a),
         )
 
     settings = Settings(

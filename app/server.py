@@ -1,4 +1,4 @@
-"""One server: the page at /, OpenAI's API under /v1, /health and /metrics."""
+"""One server: OpenAI's API under /v1, /health and /metrics."""
 
 import logging
 from collections.abc import AsyncIterator
@@ -35,7 +35,7 @@ class Settings:
 
 
 def make_app(service: Service, models: Models, settings: Settings) -> FastAPI:
-    """The API; `slimwhisper.app.page` adds the page."""
+    """All routes, and what is told when one fails."""
 
     @asynccontextmanager
     async def lifespan(_: FastAPI) -> AsyncIterator[None]:

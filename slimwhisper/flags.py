@@ -112,6 +112,12 @@ def none_or_boolean(text: str) -> bool | None:
     return None if text == "None" else boolean(text)
 
 
+def cache_arguments(a: argparse.Namespace) -> dict[str, Any]:
+    """What the flags of `add_cache_flags` say, as `load_model` takes it."""
+    names = ("cache", "cross_cache", "self_cache", "cache_dtype", "strict_cache", "guard_audio")
+    return {name: getattr(a, name) for name in names}
+
+
 def add_cache_flags(parser: argparse.ArgumentParser) -> None:
     """Which caches, and what to do where one is not exact."""
     g = _Group(parser, "cache", "see docs/caches.md")

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 from slimwhisper.console import Console, Lines, LogHandler, Talk
 from slimwhisper.errors import OptionError, OutputError, SlimWhisperError
 from slimwhisper.files import InputFile, Inputs
-from slimwhisper.flags import DEFAULTS, dtype_of, layout_of, options_of
+from slimwhisper.flags import DEFAULTS, cache_arguments, dtype_of, layout_of, options_of
 from slimwhisper.interrupts import Interrupts, StopNow
 from slimwhisper.journal import NAME, Journal, Stamp, Status
 from slimwhisper.outputs import Sweeper, outputs_exist, prepare_output_dir, write_outputs
@@ -152,12 +152,7 @@ class Job:
             a.device,
             a.model_dir,
             dtype=dtype_of(a),
-            cache=a.cache,
-            cross_cache=a.cross_cache,
-            self_cache=a.self_cache,
-            cache_dtype=a.cache_dtype,
-            strict_cache=a.strict_cache,
-            guard_audio=a.guard_audio,
+            **cache_arguments(a),
         )
 
     def _found(self) -> Iterator[InputFile]:
