@@ -8,6 +8,7 @@ import numpy as np
 import pytest
 import torch
 import whisper
+from torch.nn import functional as F
 from whisper.tokenizer import get_tokenizer
 
 from recipes.digits import noise, train
@@ -25,6 +26,7 @@ from recipes.digits.sequences import (
     answer,
     arrange,
 )
+from recipes.digits.train import Heard, encoder_batch
 from recipes.digits.voices import RATE, WORDS, Bank, fsdd_recordings, to_int16, trimmed
 
 
@@ -89,28 +91,43 @@ def test_windows(bank: Bank, seconds: int) -> None:
     composer = Composer(bank)
     kinds = set()
     for seed in range(40):
-        example = composer.example(np.random.default_rng(seed), seconds)
-        again = composer.example(np.random.default_rng(seed), seconds)
-        assert torch.equal(example.mel, again.mel)
-        assert example.tokens == again.tokens
-        assert example.mel.shape == (80, seconds * 100)
-        assert example.mel.isfinite().all()
-        assert len(example.tokens) == len(example.targets) == len(example.spans) <= 448
-        assert 0 <= example.offset <= 1500 - seconds * 50
-        start = example.tokens.index(SOT)
-        answered = start + (example.tokens[start + 1 :][:1] == [NO_TIMES])
-        assert example.targets[:start].count(IGNORED) == start
-        heard = set(example.labels[0].tolist()) - {10}
-        said = {t for t in example.targets[answered:] if t < END}
+        rng, again = np.random.default_rng(seed), np.random.default_rng(seed)
+        window = composer.window(rng, seconds)
+        assert torch.equal(window.mel, composer.window(again, seconds).mel)
+        assert window.mel.shape == (80, seconds * 100)
+        assert window.mel.isfinite().all()
+        assert 0 <= window.offset <= 30 - seconds
+        reply = composer.reply(rng, window)
+        assert reply == composer.reply(again, window)
+        assert len(reply.tokens) == len(reply.targets) == len(reply.spans) <= 448
+        start = reply.tokens.index(SOT)
+        answered = start + (reply.tokens[start + 1 :][:1] == [NO_TIMES])
+        assert reply.targets[:start].count(IGNORED) == start
+        heard = set(window.labels[0].tolist()) - {10}
+        said = {t for t in reply.targets[answered:] if t < END}
         assert said <= heard  # a cut segment is heard, not said
         if not heard:
-            assert example.targets[start] == NO_SPEECH
-        assert example.targets[-1] == END
-        for target, (first, last) in zip(example.targets, example.spans, strict=True):
+            assert reply.targets[start] == NO_SPEECH
+        assert reply.targets[-1] == END
+        for target, (first, last) in zip(reply.targets, reply.spans, strict=True):
             if 0 <= target < END:
-                assert (example.labels[0, first:last] == target).all()
+                assert (window.labels[0, first:last] == target).all()
         kinds.add((bool(heard), answered > start, start > 0))
     assert len(kinds) >= 4  # with and without speech, times, prompt
+
+
+@pytest.mark.parametrize("layer", [0, 1])
+def test_heads_begin_by_looking_back(layer: int) -> None:
+    """Wherever in the text: the first heads see the token before, the second ones further back."""
+    torch.manual_seed(0)
+    student = Student(dimensions(128, (1, 2)))
+    attention = student.decoder.blocks[layer].attn
+    places = F.layer_norm(student.decoder.positional_embedding[None], (128,))
+    attention(places, mask=student.decoder.mask)
+    weights = (attention.scores + student.decoder.mask).softmax(-1)[0]
+    at = torch.arange(10, 448)
+    for head, back in enumerate((1, 2 + layer)):
+        assert (weights[head, at, at - back] > 0.5).all()
 
 
 def test_a_speaker_can_be_left_out(bank: Bank) -> None:
@@ -158,43 +175,56 @@ def test_the_exported_file_computes_the_same(tmp_path: Path) -> None:
     assert (unused[0] - unused[1]).abs().max() < 0.02
 
 
+@pytest.mark.parametrize("stop", ["encoder", "decoder"])
 def test_a_stopped_run_goes_on_as_if_it_had_not(
-    bank: Bank, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    bank: Bank, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, stop: str
 ) -> None:
     torch.save(vars(bank), tmp_path / "words.pt")
-    monkeypatch.setattr(train, "BATCHES", {6: 2, 12: 1, 30: 1})
+    monkeypatch.setattr(train, "WINDOWS", {6: 2, 12: 1, 30: 1})
+    monkeypatch.setattr(train, "REPLIES", 3)
     monkeypatch.setattr(train, "KEEP_EVERY", 2)
+    stops = {"encoder": encoder_batch, "decoder": Heard.batch}
 
-    def run(name: str, steps: int, stop: int | None = None) -> dict[str, torch.Tensor]:
-        made = train.batch_at
+    def run(name: str, stopped: bool = False) -> dict[str, torch.Tensor]:
+        asked = argparse.Namespace(fsdd=tmp_path, folder=tmp_path, name=name, hearing=4, saying=6)
+        for flag, value in {"rate": 4e-3, "width": 64, "layers": (1, 2), "real": 0.6}.items():
+            setattr(asked, flag, value)
+        asked.start, asked.without, asked.seed = None, None, 0
 
-        def batch_at(composer, seed, step, *rest):  # type: ignore[no-untyped-def]
-            if step == stop:
+        def until(*given):  # type: ignore[no-untyped-def]
+            if given[-1] == 3:
                 raise KeyboardInterrupt
-            return made(composer, seed, step, *rest)
+            return stops[stop](*given)
 
-        asked = argparse.Namespace(
-            fsdd=tmp_path,
-            folder=tmp_path,
-            name=name,
-            steps=steps,
-            rate=4e-3,
-            width=64,
-            layers=(1, 2),
-            real=0.6,
-            without=None,
-            start=None,
-            seed=0,
-        )
         with monkeypatch.context() as patch:
-            patch.setattr(train, "batch_at", batch_at)
+            if stopped and stop == "encoder":
+                patch.setattr(train, "encoder_batch", until)
+            if stopped and stop == "decoder":
+                patch.setattr(Heard, "batch", until)
             train.train(asked)
         saved = torch.load(tmp_path / f"{name}.pt", weights_only=True)
         return saved["model_state_dict"]  # type: ignore[no-any-return]
 
     with pytest.raises(KeyboardInterrupt):
-        run("stopped", 6, stop=5)
-    resumed, whole = run("stopped", 6), run("whole", 6)
+        run("stopped", stopped=True)
+    resumed, whole = run("stopped"), run("whole")
     for name, tensor in whole.items():
         assert torch.allclose(resumed[name].float(), tensor.float(), atol=2e-3), name
     assert whole["decoder.token_embedding.weight"].count_nonzero() < 1520 * 64
+
+
+def test_what_the_encoder_made_is_kept_for_a_while(
+    bank: Bank, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A window is heard once, answered many times, and forgotten."""
+    monkeypatch.setattr(train, "REPLIES", 3)
+    monkeypatch.setattr(train, "KEPT", 5)
+    student = Student(dimensions(64, (1, 2))).eval()
+    encoded: list[int] = []
+    encode = student.encode
+    monkeypatch.setattr(student, "encode", lambda *a: (encoded.append(1), encode(*a))[1])
+    heard = Heard(Composer(bank), student, 0)
+    batches = [heard.batch(step) for step in range(12)]
+    assert len(encoded) <= 3 + 12
+    assert len(heard._kept) <= 6
+    assert len({len(b["tokens"][0]) for b in batches}) > 1  # replies of their own each time

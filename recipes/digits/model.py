@@ -7,7 +7,7 @@ from types import MethodType
 import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
-from whisper.model import ModelDimensions, MultiHeadAttention, Whisper, sinusoids
+from whisper.model import ModelDimensions, MultiHeadAttention, TextDecoder, Whisper, sinusoids
 
 from recipes.digits.sequences import END, IGNORED, TIME, TOKEN_IDS
 
@@ -45,8 +45,8 @@ class Student(nn.Module):
         self.rows = nn.Parameter(torch.randn(len(TOKEN_IDS), width) * 0.5)
         self.digit_heads = nn.Linear(width, 3 * 11)
         self.edge_head = nn.Linear(width, 4)
-        nn.init.normal_(self.decoder.positional_embedding, std=0.05)
         with torch.no_grad():
+            look_back(self.decoder)
             # A time's row starts as the encoder's sinusoid of that time (a position is 20 ms, as a
             # time token is): attention copies where it looks, and finds where a token points.
             waves = sinusoids(1501, width)
@@ -81,11 +81,14 @@ class Student(nn.Module):
         logits = x.float() @ self.rows.T
         return F.pad(logits, (0, 1), value=UNUSED)
 
-    def losses(self, batch: dict[str, Tensor], encoder_alone: bool = False) -> dict[str, Tensor]:
-        """Cross entropies of tokens, digits, the digits before, and edges; misplaced attention.
+    def train_only(self, half: str) -> None:
+        """Gradients for the "encoder" with its heads, or the "decoder" with its embedding."""
+        ours = ("decoder.", "rows") if half == "decoder" else ("encoder.", "digit_heads.", "edge_")
+        for name, parameter in self.named_parameters():
+            parameter.requires_grad_(name.startswith(ours))
 
-        With `encoder_alone` those of the encoder only.
-        """
+    def hearing_losses(self, batch: dict[str, Tensor]) -> dict[str, Tensor]:
+        """Cross entropies of the digit, the two digits before, and the edges at each position."""
         audio = self.encode(batch["mel"], batch["offsets"])
         digits = self.digit_heads(audio).float().unflatten(-1, (3, 11)).permute(0, 3, 2, 1)
         edges = self.edge_head(audio).float().transpose(1, 2)
@@ -93,16 +96,17 @@ class Student(nn.Module):
             F.cross_entropy(digits[:, :, i], batch["labels"][:, i], ignore_index=IGNORED)
             for i in range(3)
         )
-        found = {
+        return {
             "digit": own,
             "before": torch.stack(before).mean().nan_to_num(),  # no word in the batch: no loss
             "edge": F.cross_entropy(edges, batch["edges"]),
         }
-        if encoder_alone:
-            return found
-        logits, targets = self.decode(batch["tokens"], audio), batch["targets"]
+
+    def saying_losses(self, batch: dict[str, Tensor]) -> dict[str, Tensor]:
+        """Cross entropy of the tokens, and misplaced attention, given the encoder's "audio"."""
+        logits, targets = self.decode(batch["tokens"], batch["audio"]), batch["targets"]
         token = F.cross_entropy(logits.flatten(0, 1), targets.flatten(), ignore_index=IGNORED)
-        return {**found, "token": token, "guide": self._misplaced(batch["spans"])}
+        return {"token": token, "guide": self._misplaced(batch["spans"])}
 
     def _misplaced(self, spans: Tensor) -> Tensor:
         """-log of the attention that falls where it should, over the heads of the guided layers.
@@ -119,8 +123,8 @@ class Student(nn.Module):
     def _missed(self, layer: int, spans: Tensor) -> Tensor:
         """-log of the attention on `spans` [B, T, 2] of audio positions: [spans, heads]."""
         which, where = (spans[..., 1] > spans[..., 0]).nonzero(as_tuple=True)
-        spans = spans[which, where]
         scores = self.decoder.blocks[layer].cross_attn.scores.transpose(1, 2)
+        spans = spans[which, where]
         log = scores[which, where].float().log_softmax(-1)  # [n, heads, S]
         at = torch.arange(log.shape[-1])
         inside = (at >= spans[:, :1]) & (at < spans[:, 1:])
@@ -193,6 +197,32 @@ def look_nearby(attention: MultiHeadAttention, layer: int) -> None:
             attention.query.weight[row, half + i] += sin
             attention.query.weight[row + 1, half + i] += cos
             attention.query.weight[row + 1, i] -= sin
+
+
+def look_back(decoder: TextDecoder) -> None:
+    """Positions as sinusoids, in a quarter of the width, and heads that look one to three back.
+
+    What is said next depends on the last words, wherever in the text they stand; late places,
+    seldom seen in training, then work as the early ones do.
+    """
+    places, width = decoder.positional_embedding.shape
+    waves = width // 8
+    speeds = torch.logspace(math.log10(2.5), math.log10(0.02), waves)
+    angles = torch.arange(places)[:, None] * speeds
+    basis = torch.linalg.qr(torch.randn(width, 2 * waves)).Q.T  # sin, then cos
+    decoder.positional_embedding.copy_(1.5 * torch.cat([angles.sin(), angles.cos()], 1) @ basis)
+    for layer, block in enumerate(decoder.blocks[:2]):
+        attention = block.attn
+        size = width // attention.n_head
+        nn.init.normal_(attention.query.weight, std=0.02)
+        nn.init.normal_(attention.key.weight, std=0.02)
+        for head in range(attention.n_head):
+            turn = speeds * (1, 2 + layer)[head % 2]
+            cos, sin = turn.cos().diag(), turn.sin().diag()
+            back = torch.cat([torch.cat([cos, -sin], 1), torch.cat([sin, cos], 1)])
+            rows = slice(head * size, head * size + 2 * waves)
+            attention.key.weight[rows] += SHARPNESS * basis
+            attention.query.weight[rows] += SHARPNESS * back @ basis
 
 
 def disturbed(tokens: Tensor, targets: Tensor, rate: float, generator: torch.Generator) -> Tensor:

@@ -98,6 +98,13 @@ def tilted(rng: Generator, audio: Samples, muffled: bool) -> Samples:
     return audio
 
 
+def coloration(rng: Generator, bands: int = 80) -> Samples:
+    """A smooth curve over mel bands, in powers of ten: how a microphone favours some, [bands]."""
+    places = (np.arange(bands) + 0.5) / bands
+    waves = [rng.normal(0, 0.5 / k**0.5) * np.cos(np.pi * k * places) for k in range(1, 6)]
+    return np.sum(waves, axis=0).astype(np.float32)
+
+
 def reverberated(rng: Generator, audio: Samples) -> Samples:
     """In a room whose echo fades by 60 dB in 0.1 to 0.4 s."""
     n = int(rng.uniform(0.1, 0.4) * RATE)

@@ -15,7 +15,7 @@ from numpy.random import Generator
 from torch import Tensor
 from whisper.audio import HOP_LENGTH, N_FFT, mel_filters
 
-from recipes.digits.noise import background, reverberated, tilted, worn
+from recipes.digits.noise import background, coloration, reverberated, tilted, worn
 from recipes.digits.voices import RATE, WORDS, Bank, Samples
 
 PAUSE = 0.5  # seconds
@@ -44,16 +44,24 @@ class Said:
 
 
 @dataclass(frozen=True)
-class Example:
-    """One window with its answer."""
+class Window:
+    """What is heard, and what is said in it."""
 
     mel: Tensor  # [80, frames]
+    words: list[Said]
+    content: float  # seconds of it that hold audio
+    offset: float  # seconds, where it lies within the 30
+    labels: Tensor  # [3, frames / 2] each word's digit, and those of the words before; 10: none
+    edges: Tensor  # [frames / 2] 0 none, 1 a word's first 60 ms, 2 its inside, 3 its last 60 ms
+
+
+@dataclass(frozen=True)
+class Reply:
+    """What the decoder should answer to a window."""
+
     tokens: list[int]  # rows of TOKEN_IDS, prompt included
     targets: list[int]  # what should follow each
     spans: list[tuple[int, int]]  # audio positions that speak of each target; (0, 0): none
-    labels: Tensor  # [3, frames / 2] each word's digit, and those of the words before; 10: none
-    edges: Tensor  # [frames / 2] 0 none, 1 a word's first 60 ms, 2 its inside, 3 its last 60 ms
-    offset: int  # the window's first position within the 1500
 
 
 def arrange(
@@ -118,6 +126,21 @@ def answer(
     return [*tokens, END], [*spans, (0.0, 0.0)]
 
 
+def labelled(words: Sequence[Said], positions: int) -> tuple[Tensor, Tensor]:
+    """A window's labels and edges."""
+    labels = torch.full((3, positions), IGNORED)
+    labels[0] = 10
+    edges = torch.zeros(positions, dtype=torch.long)
+    for i, word in enumerate(words):
+        start, end = round(word.start * 50), max(round(word.end * 50), 1)
+        for back in range(3):
+            labels[back, start:end] = words[i - back].digit if i >= back else 10
+        edges[start:end] = 2
+        edges[start : start + 3] = 1
+        edges[max(end - 3, 0) : end] = 3
+    return labels, edges
+
+
 class Composer:
     """Random windows from a bank of words."""
 
@@ -140,7 +163,7 @@ class Composer:
         groups = self.real if rng.random() < self.share else self.spoken
         return groups[rng.integers(len(groups))]
 
-    def example(self, rng: Generator, seconds: float) -> Example:
+    def window(self, rng: Generator, seconds: float) -> Window:
         """A window of `seconds`, up to 30; a shorter one lies anywhere in the 30 seconds."""
         content = seconds if rng.random() < 0.6 else rng.uniform(0.15, 1.0) * seconds
         offset = 0.0 if seconds == 30 or rng.random() < 0.3 else rng.uniform(0, 30 - seconds)
@@ -153,7 +176,8 @@ class Composer:
         )
         audio = background(rng, audio, quiet)
         mel = self._mel(rng, audio, round(seconds * 100), quiet)
-        return self._labelled(rng, mel, words, content, offset)
+        labels, edges = labelled(words, mel.shape[1] // 2)
+        return Window(mel, words, content, offset, labels, edges)
 
     def _speech(self, rng: Generator, content: float, cut: bool) -> tuple[list[Said], Samples]:
         kind = rng.random()  # as many as fit, some, or few and then silence
@@ -210,6 +234,8 @@ class Composer:
             x, N_FFT, HOP_LENGTH, window=torch.hann_window(N_FFT), return_complex=True
         )[:, :-1]
         log = (self.filters @ spectrum.abs().square()).clamp(min=1e-10).log10()
+        if rng.random() < 0.7:  # a microphone and a throat of their own
+            log = log + torch.from_numpy(coloration(rng))[:, None]
         louder = rng.uniform(0, 4 if quiet else 1) if rng.random() < 0.3 else 0.0
         log = torch.maximum(log, log.max() + louder - 8.0)
         if rng.random() < 0.4:  # some bands hidden, as in SpecAugment (Park et al. 2019)
@@ -218,25 +244,14 @@ class Composer:
             log[first : first + bands] = log.mean()
         return torch.nn.functional.pad((log + 4.0) / 4.0, (0, frames - log.shape[1]))
 
-    def _labelled(
-        self, rng: Generator, mel: Tensor, words: list[Said], content: float, offset: float
-    ) -> Example:
-        positions = mel.shape[1] // 2
-        labels = torch.full((3, positions), IGNORED)
-        labels[0] = 10
-        edges = torch.zeros(positions, dtype=torch.long)
-        for i, word in enumerate(words):
-            start, end = round(word.start * 50), max(round(word.end * 50), 1)
-            for back in range(3):
-                labels[back, start:end] = words[i - back].digit if i >= back else 10
-            edges[start:end] = 2
-            edges[start : start + 3] = 1
-            edges[max(end - 3, 0) : end] = 3
+    def reply(self, rng: Generator, window: Window) -> Reply:
+        """One answer to `window`, with times or without, after a prompt or none."""
+        words, positions = window.words, window.edges.shape[0]
         times = rng.random() >= NO_TIMES_SHARE
         prompt = self._prompt(rng, times) if rng.random() < PROMPT_SHARE else []
         head = [*prompt, SOT] if times else [*prompt, SOT, NO_TIMES]
         if words:
-            said, seconds = answer(words, content, offset, times)
+            said, seconds = answer(words, window.content, window.offset, times)
             targets = said
         else:
             first = TIME + 5 * int(rng.integers(11))
@@ -247,15 +262,7 @@ class Composer:
         expected = [IGNORED] * skipped + targets
         if not times:  # the token before <|notimestamps|> is told whether there is speech, too
             expected[skipped - 1] = IGNORED if words else NO_SPEECH
-        return Example(
-            mel=mel,
-            tokens=[*head, *said[:-1]],
-            targets=expected,
-            spans=[(0, 0)] * skipped + spans,
-            labels=labels,
-            edges=edges,
-            offset=round(offset * 50),
-        )
+        return Reply([*head, *said[:-1]], expected, [(0, 0)] * skipped + spans)
 
     def _prompt(self, rng: Generator, times: bool) -> list[int]:
         """Text before the window: the tokens of windows before, or words alone."""

@@ -1,76 +1,104 @@
 """Trains `digits`: python -m recipes.digits.train FSDD FOLDER
 
 FSDD holds the Free Spoken Digit Dataset's WAV files. FOLDER gets the words of all voices, words.pt,
-the checkpoint, digits.pt, and what a run that was stopped goes on from, digits.state. README.md has
-the data, the times and the results.
+the checkpoint, digits.pt, and what a run that was stopped goes on from: encoder.state, then
+digits.state. README.md has the data, the times and the results.
 """
 
 import argparse
 import copy
 import math
 import time
+from collections.abc import Callable, Iterable, Sequence
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
 from recipes.digits.model import Student, dimensions, disturbed
-from recipes.digits.sequences import IGNORED, SOT, Composer, Example
+from recipes.digits.sequences import IGNORED, SOT, Composer, Reply, Window
 from recipes.digits.voices import Bank, make_bank
 
-Mixes = tuple[tuple[float, tuple[float, ...]], ...]
+Batch = dict[str, Tensor]
 WEIGHTS = {"token": 1.0, "digit": 0.5, "before": 0.3, "edge": 0.3, "guide": 0.3}
-BATCHES = {6: 16, 12: 8, 30: 4}  # windows of so many seconds in a step
-MIX: Mixes = (
-    (0.0, (1, 0, 0)),
-    (0.1, (0.4, 0.4, 0.2)),
-    (0.35, (0.25, 0.25, 0.5)),
-    (0.65, (0.1, 0.1, 0.8)),
-)
-GOING_ON: Mixes = ((0.0, (0.1, 0.1, 0.8)),)  # a run that starts from another
-ENCODER_ALONE = 0.1  # of the steps, the first
 WARM_UP = 200  # steps
 KEEP_EVERY = 250  # steps
 AVERAGE = 0.998  # of weights, a step
+# The encoder's windows: so many of so many seconds in a step; shares of each from a part on.
+WINDOWS = {6: 16, 12: 8, 30: 4}
+MIX = ((0.0, (1, 0, 0)), (0.4, (0.4, 0.3, 0.3)), (0.7, (0.1, 0.2, 0.7)))
+# The decoder's: windows of 30 s a step, how many of them are new, how many outputs are kept.
+REPLIES, NEW, KEPT = 16, 1, 5000
+DISTURBED = 0.05  # of the digits that the decoder is told it said
 
 
-def collate(examples: list[Example]) -> dict[str, Tensor]:
-    """Examples side by side, their tokens padded."""
-    longest = max(len(e.tokens) for e in examples)
-
-    def padded(rows: list[list[int]], value: int) -> Tensor:
-        return torch.tensor([row + [value] * (longest - len(row)) for row in rows])
-
+def encoder_batch(composer: Composer, seed: int, part: float, step: int) -> Batch:
+    """Windows and their labels for a step; `part` of the steps are done."""
+    rng = np.random.default_rng((seed, step))
+    mix = next(shares for start, shares in reversed(MIX) if part >= start)
+    seconds = int(rng.choice(list(WINDOWS), p=mix))
+    windows = [composer.window(rng, seconds) for _ in range(WINDOWS[seconds])]
     return {
-        "mel": torch.stack([e.mel for e in examples]),
-        "labels": torch.stack([e.labels for e in examples]),
-        "edges": torch.stack([e.edges for e in examples]),
-        "tokens": padded([e.tokens for e in examples], SOT),
-        "targets": padded([e.targets for e in examples], IGNORED),
-        "spans": torch.tensor([e.spans + [(0, 0)] * (longest - len(e.spans)) for e in examples]),
-        "offsets": torch.tensor([e.offset for e in examples]),
+        "mel": torch.stack([w.mel for w in windows]),
+        "labels": torch.stack([w.labels for w in windows]),
+        "edges": torch.stack([w.edges for w in windows]),
+        "offsets": torch.tensor([round(w.offset * 50) for w in windows]),
     }
 
 
-def batch_at(
-    composer: Composer, seed: int, step: int, steps: int, mixes: Mixes = MIX
-) -> dict[str, Tensor]:
-    """The batch of a step, the same in every run."""
-    rng = np.random.default_rng((seed, step))
-    mix = next(shares for start, shares in reversed(mixes) if step >= start * steps)
-    seconds = int(rng.choice(list(BATCHES), p=mix))
-    batch = collate([composer.example(rng, seconds) for _ in range(BATCHES[seconds])])
-    generator = torch.Generator().manual_seed(seed + step)
-    batch["tokens"] = disturbed(batch["tokens"], batch["targets"], 0.08, generator)
-    return batch
+class Heard:
+    """Windows of 30 s and what the encoder makes of them, kept for the decoder.
+
+    Window i is made when it is first drawn: a run that goes on draws what it would have drawn.
+    """
+
+    def __init__(self, composer: Composer, student: Student, seed: int) -> None:
+        self._composer, self._student, self._seed = composer, student, seed
+        self._kept: dict[int, tuple[Window, Tensor]] = {}
+
+    def batch(self, step: int) -> Batch:
+        """Replies to NEW new windows and to earlier ones, after prompts of their own."""
+        rng = np.random.default_rng((self._seed, 1, step))
+        last = REPLIES + step * NEW
+        first = max(last - KEPT, 0)
+        self._kept.pop(first - 1, None)
+        drawn = [*range(last - NEW, last), *rng.integers(first, last, REPLIES - NEW).tolist()]
+        heard = [self._at(i) for i in drawn]
+        batch = padded([self._composer.reply(rng, window) for window, _ in heard])
+        generator = torch.Generator().manual_seed(self._seed + step)
+        batch["tokens"] = disturbed(batch["tokens"], batch["targets"], DISTURBED, generator)
+        return {**batch, "audio": torch.stack([audio for _, audio in heard])}
+
+    def _at(self, i: int) -> tuple[Window, Tensor]:
+        if i not in self._kept:
+            window = self._composer.window(np.random.default_rng((self._seed, 2, i)), 30)
+            with torch.no_grad(), torch.autocast("cpu", torch.bfloat16):
+                audio = self._student.encode(window.mel[None], torch.zeros(1, dtype=torch.long))
+            self._kept[i] = window, audio[0].bfloat16()
+        return self._kept[i]
+
+
+def padded(replies: Sequence[Reply]) -> Batch:
+    """Tokens, targets and spans of replies, as long as the longest."""
+    longest = max(len(r.tokens) for r in replies)
+
+    def rows(found: Iterable[list[int]], value: int) -> Tensor:
+        return torch.tensor([row + [value] * (longest - len(row)) for row in found])
+
+    return {
+        "tokens": rows((r.tokens for r in replies), SOT),
+        "targets": rows((r.targets for r in replies), IGNORED),
+        "spans": torch.tensor([r.spans + [(0, 0)] * (longest - len(r.spans)) for r in replies]),
+    }
 
 
 def make_optimizers(student: Student) -> list[torch.optim.Optimizer]:
     """Muon for the layers' matrices, AdamW for embeddings, convolutions, norms and biases."""
-    matrices = [p for n, p in student.named_parameters() if p.ndim == 2 and ".blocks." in n]
-    others = [p for n, p in student.named_parameters() if not (p.ndim == 2 and ".blocks." in n)]
+    trained = [(n, p) for n, p in student.named_parameters() if p.requires_grad]
+    matrices = [p for n, p in trained if p.ndim == 2 and ".blocks." in n]
+    others = [p for n, p in trained if not (p.ndim == 2 and ".blocks." in n)]
     return [
         torch.optim.Muon(matrices, weight_decay=0.02, adjust_lr_fn="match_rms_adamw"),
         torch.optim.AdamW(others, betas=(0.9, 0.98), weight_decay=0.0),
@@ -83,20 +111,17 @@ def rate_at(step: int, steps: int, top: float) -> float:
     return top * min((step + 1) / WARM_UP, 0.01 + 0.99 * (1 + math.cos(math.pi * part)) / 2)
 
 
-def train(asked: argparse.Namespace) -> None:
-    torch.manual_seed(asked.seed)
-    asked.folder.mkdir(parents=True, exist_ok=True)
-    words = asked.folder / "words.pt"
-    if not words.exists():
-        print(f"{words}: reading and speaking the words", flush=True)
-        save(vars(make_bank(asked.fsdd)), words)
-    composer = Composer(Bank.load(words), asked.real, asked.without)
-    student = Student(dimensions(asked.width, tuple(asked.layers)))
-    if asked.start:
-        student.load_state_dict(torch.load(asked.start, weights_only=True)["average"])
+def fit(
+    student: Student,
+    losses_of: Callable[[Batch], dict[str, Tensor]],
+    batch_of: Callable[[int], Batch],
+    steps: int,
+    rate: float,
+    state: Path,
+) -> Student:
+    """Train what requires gradients; the average of the weights. Goes on from `state`."""
     average = copy.deepcopy(student)
     optimizers = make_optimizers(student)
-    state = asked.folder / f"{asked.name}.state"
     first = 0
     if state.exists():
         saved = torch.load(state, weights_only=True)
@@ -106,20 +131,17 @@ def train(asked: argparse.Namespace) -> None:
             optimizer.load_state_dict(kept)
         first = saved["step"]
         print(f"{state}: going on at step {first}", flush=True)
-
     sums: dict[str, float] = {}
     since = time.monotonic()
-    for step in range(first, asked.steps):
-        mixes = GOING_ON if asked.start else MIX
-        batch = batch_at(composer, asked.seed, step, asked.steps, mixes)
-        for optimizer, top in zip(optimizers, (asked.rate, asked.rate / 2), strict=True):
+    for step in range(first, steps):
+        batch = batch_of(step)
+        for optimizer, top in zip(optimizers, (rate, rate / 2), strict=True):
             for group in optimizer.param_groups:
-                group["lr"] = rate_at(step, asked.steps, top)
-        alone = not asked.start and step < ENCODER_ALONE * asked.steps
+                group["lr"] = rate_at(step, steps, top)
         with torch.autocast("cpu", torch.bfloat16):
-            losses = student.losses(batch, alone)
+            losses = losses_of(batch)
         torch.stack([WEIGHTS[name] * loss for name, loss in losses.items()]).sum().backward()
-        torch.nn.utils.clip_grad_norm_(student.parameters(), 1.0)
+        nn.utils.clip_grad_norm_(student.parameters(), 1.0)
         for optimizer in optimizers:
             optimizer.step()
             optimizer.zero_grad()
@@ -132,9 +154,9 @@ def train(asked: argparse.Namespace) -> None:
         if (step + 1) % 50 == 0:
             means = "  ".join(f"{name} {total / 50:.3f}" for name, total in sums.items())
             spent = time.monotonic() - since
-            print(f"{step + 1}/{asked.steps}  {means}  {spent:.0f} s", flush=True)
+            print(f"{state.stem} {step + 1}/{steps}  {means}  {spent:.0f} s", flush=True)
             sums.clear()
-        if (step + 1) % KEEP_EVERY == 0 or step + 1 == asked.steps:
+        if (step + 1) % KEEP_EVERY == 0 or step + 1 == steps:
             saved = {
                 "student": student.state_dict(),
                 "average": average.state_dict(),
@@ -142,7 +164,36 @@ def train(asked: argparse.Namespace) -> None:
                 "step": step + 1,
             }
             save(saved, state)
-            save(average.checkpoint(), state.with_suffix(".pt"))
+    return average
+
+
+def train(asked: argparse.Namespace) -> None:
+    """First the encoder, by labels of its own; then, with the encoder as it is, the decoder."""
+    torch.manual_seed(asked.seed)
+    asked.folder.mkdir(parents=True, exist_ok=True)
+    words = asked.folder / "words.pt"
+    if not words.exists():
+        print(f"{words}: reading and speaking the words", flush=True)
+        save(vars(make_bank(asked.fsdd)), words)
+    composer = Composer(Bank.load(words), asked.real, asked.without)
+    student = Student(dimensions(asked.width, tuple(asked.layers)))
+    begun = 0.0
+    if asked.start:
+        student.load_state_dict(torch.load(asked.start, weights_only=True)["average"])
+        begun = MIX[1][0]  # longer windows at once
+
+    def windows(step: int) -> Batch:
+        part = begun + (1 - begun) * step / asked.hearing
+        return encoder_batch(composer, asked.seed, part, step)
+
+    student.train_only("encoder")
+    state = asked.folder / f"{asked.name}-encoder.state"
+    student = fit(student, student.hearing_losses, windows, asked.hearing, asked.rate, state)
+    student.train_only("decoder")
+    heard = Heard(composer, student.eval(), asked.seed)
+    state = asked.folder / f"{asked.name}.state"
+    student = fit(student, student.saying_losses, heard.batch, asked.saying, asked.rate, state)
+    save(student.checkpoint(), state.with_suffix(".pt"))
 
 
 def save(content: dict[str, Any], path: Path) -> None:
@@ -157,13 +208,14 @@ def main() -> None:
     parser.add_argument("fsdd", type=Path, help="folder of the data set's WAV files")
     parser.add_argument("folder", type=Path, help="where everything is written")
     parser.add_argument("--name", default="digits", help="of the checkpoint [digits]")
-    parser.add_argument("--steps", type=int, default=7000)
+    parser.add_argument("--hearing", type=int, default=5000, help="the encoder's steps [5000]")
+    parser.add_argument("--saying", type=int, default=3000, help="the decoder's steps [3000]")
     parser.add_argument("--rate", type=float, default=4e-3)
     parser.add_argument("--width", type=int, default=128)
     parser.add_argument("--layers", type=int, nargs=2, default=(4, 4), help="encoder's, decoder's")
     parser.add_argument("--real", type=float, default=0.6, help="share of windows of real speech")
-    parser.add_argument("--without", help="a speaker to leave out")
     parser.add_argument("--start", type=Path, help="the .state of an earlier run to start from")
+    parser.add_argument("--without", help="a speaker to leave out")
     parser.add_argument("--seed", type=int, default=0)
     train(parser.parse_args())
 
