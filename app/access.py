@@ -4,11 +4,18 @@ import base64
 import secrets
 from collections.abc import Iterable
 
+from starlette.responses import PlainTextResponse
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from slimwhisper.app.api import APIError
 
 OURS = ("/v1", "/metrics")  # the page has its own login, and its own limit
+# of Gradio's, what the page has no use for: some fetch addresses for whoever asks, some keep files
+UNUSED = (
+    *("/gradio_api/file=http", "/gradio_api/proxy=", "/gradio_api/file/", "/gradio_api/deep_link"),
+    *("/gradio_api/process_recording", "/gradio_api/vibe", "/gradio_api/undo-vibe"),
+    *("/gradio_api/runs", "/gradio_api/run-history", "/gradio_api/dev/", "/monitoring"),
+)
 
 
 class Access:
@@ -29,7 +36,10 @@ class Access:
             self._accepted.append(f"Basic {both}")
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        path = scope.get("path", "")
+        path = scope.get("path", "").removeprefix(scope.get("root_path", ""))
+        if scope["type"] == "http" and path.startswith(UNUSED):
+            await PlainTextResponse("Not Found", 404)(scope, receive, send)
+            return
         if scope["type"] != "http" or not path.startswith(OURS):
             await self.app(scope, receive, send)
             return

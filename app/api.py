@@ -26,6 +26,7 @@ from slimwhisper.app.requests import (
     Failed,
     Finished,
     Job,
+    ModelChoice,
     Progress,
     StoppingError,
 )
@@ -143,8 +144,8 @@ async def events_of(
 
 
 def make_router(service: Service, models: Models, timeout: float) -> APIRouter:
-    """The routes under /v1. timeout: seconds that a request may take."""
-    router = APIRouter(prefix="/v1")
+    """The routes, to be mounted at /v1. timeout: seconds that a request may take."""
+    router = APIRouter()
 
     @router.get("/models")
     async def list_models() -> dict[str, Any]:
@@ -228,7 +229,7 @@ class Asked:
         if self.stream and self.format not in ("json", "text"):
             raise APIError(400, "stream needs response_format json or text", None, "stream")
         try:
-            self.model = models.resolve(self._text(form, "model"))
+            self.model = ModelChoice(models.resolve(self._text(form, "model")))
         except CheckpointError as error:
             raise as_api_error(error) from error
         self.options: dict[str, Any] = {

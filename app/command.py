@@ -4,18 +4,23 @@ import argparse
 import ipaddress
 import logging
 import threading
+from contextlib import nullcontext
 from pathlib import Path
 
 import torch
 
+from slimwhisper.app.folder import page_folder
 from slimwhisper.app.models import Models
-from slimwhisper.app.requests import Limits
-from slimwhisper.app.server import Settings, make_app, make_server
+from slimwhisper.app.requests import Limits, ModelChoice
+from slimwhisper.app.server import make_app, make_server
 from slimwhisper.app.service import Service
+from slimwhisper.app.settings import Settings
 from slimwhisper.flags import cache_arguments
 from slimwhisper.transcribe import SlimWhisper, choose_device, choose_dtype, load_model
 
 logger = logging.getLogger("slimwhisper.serve")
+
+REPLACING = ("cross_cache", "self_cache", "cache_dtype")  # what makes a preset another one
 
 
 def run_serve(a: argparse.Namespace) -> int:
@@ -24,39 +29,42 @@ def run_serve(a: argparse.Namespace) -> int:
     if a.threads:
         torch.set_num_threads(a.threads)
     choose_dtype(a.dtype, choose_device(a.device))  # mistakes come before anything is loaded
-
-    def load(name: str) -> SlimWhisper:
-        return load_model(
-            name,
-            a.device,
-            a.model_dir,
-            dtype=a.dtype,
-            **cache_arguments(a),
+    with page_folder() if a.page else nullcontext() as folder:
+        settings = Settings(
+            host=a.host,
+            port=a.port,
+            api_key=a.api_key,
+            login=a.auth,
+            root_path="/" + a.root_path.strip("/") if a.root_path.strip("/") else "",
+            most_bytes=a.max_upload * 10**6,
+            timeout=a.timeout,
+            patience=a.patience,
+            page=folder,
+            cache=None if any(getattr(a, name) for name in REPLACING) else a.cache,
         )
+        if not (settings.api_key or settings.login or is_loopback(settings.host)):
+            logger.warning(
+                "%s: whoever reaches this address can use the server; give --auth user:password "
+                "or --api-key KEY, or listen at 127.0.0.1",
+                settings.host,
+            )
+        return _serve(a, settings)
 
-    settings = Settings(
-        host=a.host,
-        port=a.port,
-        api_key=a.api_key,
-        login=a.auth,
-        root_path=a.root_path,
-        most_bytes=a.max_upload * 10**6,
-        timeout=a.timeout,
-        patience=a.patience,
-    )
-    if not (settings.api_key or settings.login or is_loopback(settings.host)):
-        logger.warning(
-            "%s: whoever reaches this address can use the server; give --auth user:password or "
-            "--api-key KEY, or listen at 127.0.0.1",
-            settings.host,
-        )
+
+def _serve(a: argparse.Namespace, settings: Settings) -> int:
+    def load(choice: ModelChoice) -> SlimWhisper:
+        chosen = cache_arguments(a)
+        if choice.cache is not None:
+            chosen |= {"cache": choice.cache, **dict.fromkeys(REPLACING)}
+        return load_model(choice.name, a.device, a.model_dir, dtype=a.dtype, **chosen)
+
     models = Models(a.model, Path(a.model_dir) if a.model_dir else None, a.allow_download)
     service = Service(
         load,
         a.batch_size,
         Limits(queue=a.queue, seconds=60.0 * a.max_minutes),
         a.unload_after or float("inf"),
-        first=a.model,
+        first=ModelChoice(a.model),
     )
     server = make_server(make_app(service, models, settings), service, settings)
 

@@ -39,6 +39,12 @@ class ServiceCollector(Collector):
         for state, count in service.states().items():
             waiting.add_metric([state], count)
         yield waiting
+        yield CounterMetricFamily(
+            "slimwhisper_steps", "Steps of the engine, each with every slot in use.", counts.steps
+        )
+        yield CounterMetricFamily(
+            "slimwhisper_filled_slots", "Slots in use, summed over the steps.", counts.filled
+        )
         fill = counts.filled / counts.steps if counts.steps else 0.0
         yield GaugeMetricFamily(
             "slimwhisper_batch_fill", "Windows in slots, mean over the engine's steps.", value=fill

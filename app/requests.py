@@ -10,6 +10,7 @@ from typing import Any
 from slimwhisper.batch import Batch
 from slimwhisper.errors import SlimWhisperError
 from slimwhisper.recording import Recording
+from slimwhisper.samples import Samples
 from slimwhisper.types import Segment, Transcript
 
 logger = logging.getLogger("slimwhisper.serve")
@@ -21,6 +22,14 @@ class BusyError(SlimWhisperError):
 
 class StoppingError(SlimWhisperError):
     """The server shuts down and takes nothing new."""
+
+
+@dataclass(frozen=True, slots=True)
+class ModelChoice:
+    """A model, and the caches it is loaded with."""
+
+    name: str
+    cache: str | None = None  # a preset; None: what the server was started with
 
 
 @dataclass(frozen=True, slots=True)
@@ -67,10 +76,11 @@ class Job:
 
     path: Path
     name: str  # its owner's name for the file, in messages
-    model: str
+    model: ModelChoice
     options: dict[str, Any]
     user: str
     listener: Callable[[Event], None]
+    look: Callable[[Samples], None] | None = None  # called in a reading thread
     accepted: float = field(default_factory=time.monotonic)
     recording: Recording | None = None
     batch: "Batch[Job] | None" = None
@@ -82,6 +92,14 @@ class Job:
             self.listener(event)
         except Exception as error:
             logger.debug("a listener is gone: %s", error)
+
+    def show(self, samples: Samples) -> None:
+        """Let who asked look at the samples, before they are heard."""
+        if self.look is not None:
+            try:
+                self.look(samples)
+            except Exception:
+                logger.exception("a look at the samples failed")
 
 
 @dataclass

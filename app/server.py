@@ -1,10 +1,11 @@
-"""One server: OpenAI's API under /v1, /health and /metrics."""
+"""One server: OpenAI's API under /v1, /health, /metrics, and the page at "/"."""
 
+import asyncio
 import logging
+import socket
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
-from dataclasses import dataclass
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import uvicorn
 from fastapi import FastAPI, Request
@@ -16,30 +17,24 @@ from slimwhisper.app.api import APIError, make_router
 from slimwhisper.app.metrics import metrics_text
 from slimwhisper.app.models import Models
 from slimwhisper.app.service import Service
+from slimwhisper.app.settings import Settings
+
+if TYPE_CHECKING:
+    from slimwhisper.app.mount import Page
 
 logger = logging.getLogger("slimwhisper.serve")
 
 
-@dataclass(frozen=True, slots=True)
-class Settings:
-    """How a server is reached, and what it takes."""
-
-    host: str = "127.0.0.1"
-    port: int = 7860
-    api_key: str | None = None
-    login: tuple[str, str] | None = None
-    root_path: str = ""
-    most_bytes: int = 1 << 30  # of an upload
-    timeout: float = 3600.0  # seconds that a request may take
-    patience: float = 30.0  # seconds that running requests get at the end
-
-
 def make_app(service: Service, models: Models, settings: Settings) -> FastAPI:
-    """All routes, and what is told when one fails."""
+    """All routes, and what is told when one fails. `state.page` is the page, or None."""
 
     @asynccontextmanager
-    async def lifespan(_: FastAPI) -> AsyncIterator[None]:
+    async def lifespan(app: FastAPI) -> AsyncIterator[None]:
+        page: Page | None = app.state.page
+        tidying = asyncio.create_task(page.tidy()) if page else None
         yield
+        if tidying:
+            tidying.cancel()
         service.close()
 
     app = FastAPI(
@@ -48,7 +43,8 @@ def make_app(service: Service, models: Models, settings: Settings) -> FastAPI:
         root_path=settings.root_path,
         openapi_url=None,  # its pages load scripts from elsewhere
     )
-    app.include_router(make_router(service, models, settings.timeout))
+    # mounted, so that a path or method it does not know is not looked for on the page
+    app.mount("/v1", make_router(service, models, settings.timeout))
 
     @app.get("/health")
     async def health() -> Response:
@@ -75,6 +71,11 @@ def make_app(service: Service, models: Models, settings: Settings) -> FastAPI:
     handlers: dict[Any, Any] = {APIError: told, HTTPException: by_http, Exception: unexpected}
     for kind, handler in handlers.items():
         app.add_exception_handler(kind, handler)
+    app.state.page = None
+    if settings.page is not None:
+        from slimwhisper.app.mount import mount_page  # Gradio takes seconds to import
+
+        app.state.page = mount_page(app, service, models, settings)
     app.add_middleware(
         Access,
         api_key=settings.api_key,
@@ -87,13 +88,23 @@ def make_app(service: Service, models: Models, settings: Settings) -> FastAPI:
 class Server(uvicorn.Server):
     """Uvicorn's, which tells the service at once that it is to end."""
 
-    def __init__(self, config: uvicorn.Config, service: Service, patience: float) -> None:
+    def __init__(
+        self, config: uvicorn.Config, service: Service, page: "Page | None", patience: float
+    ) -> None:
         super().__init__(config)
-        self._service, self._patience = service, patience
+        self._service, self._page, self._patience = service, page, patience
 
     def handle_exit(self, sig: int, frame: Any) -> None:
         self._service.stop(self._patience)
         super().handle_exit(sig, frame)
+
+    async def shutdown(self, sockets: list[socket.socket] | None = None) -> None:
+        """Wait for what runs, then for connections; browsers keep theirs until they are told."""
+        while self._service.finishing and not self.force_exit:
+            await asyncio.sleep(0.1)
+        if self._page is not None:
+            await self._page.leave()
+        await super().shutdown(sockets)
 
 
 def make_server(app: FastAPI, service: Service, settings: Settings) -> Server:
@@ -106,4 +117,4 @@ def make_server(app: FastAPI, service: Service, settings: Settings) -> Server:
         timeout_graceful_shutdown=round(settings.patience) + 5,
         server_header=False,
     )
-    return Server(config, service, settings.patience)
+    return Server(config, service, app.state.page, settings.patience)

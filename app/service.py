@@ -24,6 +24,7 @@ from slimwhisper.app.requests import (
     Finished,
     Job,
     Limits,
+    ModelChoice,
     Progress,
     Started,
     StoppingError,
@@ -48,18 +49,18 @@ class Service:
 
     def __init__(
         self,
-        load: Callable[[str], SlimWhisper],
+        load: Callable[[ModelChoice], SlimWhisper],
         batch_size: int | None = None,
         limits: Limits | None = None,
         unload_after: float = float("inf"),
-        first: str | None = None,
+        first: ModelChoice | None = None,
     ) -> None:
-        """load: a model by name, called when it is needed. unload_after: idle seconds after which
+        """load: called when a model is needed. unload_after: idle seconds after which
         the model is given up. first: a model to load before anybody asks.
         """
         self.limits = limits or Limits()
         self.counts = Counts()
-        self.loaded: str | None = None  # the model's name
+        self.loaded: ModelChoice | None = None  # what `model` is
         self.model: SlimWhisper | None = None
         self.slots, self.loading = 0, first is not None
         self.load_error: SlimWhisperError | None = None  # of the first model
@@ -118,6 +119,11 @@ class Service:
             "running": len(self._running),
         }
 
+    @property
+    def finishing(self) -> bool:
+        """Whether the end was asked for, and something still runs."""
+        return self._stopping and self.in_flight > 0
+
     def health(self) -> str:
         """ "ready", "loading" the model, or "stopping"."""
         if self._stopping:
@@ -146,7 +152,7 @@ class Service:
 
     # -- the service's thread ----------------------------------------------------------------
 
-    def _run(self, first: str | None) -> None:
+    def _run(self, first: ModelChoice | None) -> None:
         if first is not None:
             try:
                 self._load(first)
@@ -161,7 +167,7 @@ class Service:
                         return
                     self._changed.wait(IDLE_POLL)
                     if self.model is not None and self._idle_for() > self._unload_after:
-                        logger.info("idle: %s is given up until it is needed", self.loaded)
+                        logger.info("idle: %s is given up until it is needed", self.model.name)
                         self._unload()
                 late = self._stopping and time.monotonic() > self._patience_ends
                 cancelled, self._cancelled = self._cancelled, set()
@@ -190,12 +196,12 @@ class Service:
         """
         taken: list[Job] = []
         while self._waiting and len(self._reading) + len(taken) < AHEAD:
-            name = self._waiting[0].model
+            wanted = self._waiting[0].model
             busy = [*self._reading, *self._running, *taken]
-            if busy and busy[0].model != name:
+            if busy and busy[0].model != wanted:
                 break
             users = Counter(job.user for job in busy)
-            same = [job for job in self._waiting if job.model == name]
+            same = [job for job in self._waiting if job.model == wanted]
             job = min(same, key=lambda job: users[job.user])
             self._waiting.remove(job)
             taken.append(job)
@@ -213,24 +219,26 @@ class Service:
         for job in jobs:
             self._reading[job] = self._pool.submit(self._read, job, model)
 
-    def _load(self, name: str) -> SlimWhisper:
-        """The model of this name; another one goes first."""
-        if self.model is not None and self.loaded == name:
+    def _load(self, choice: ModelChoice) -> SlimWhisper:
+        """The model chosen; another one goes first."""
+        if self.model is not None and self.loaded == choice:
             return self.model
         self._unload()
         self.loading = True
         try:
-            model = self._load_model(name)
+            model = self._load_model(choice)
         finally:
             self.loading = False
-        self.model, self.loaded = model, name
+        self.model, self.loaded = model, choice
         self.slots = model.choose_batch_size(self._batch_size)
         return model
 
     def _read(self, job: Job, model: SlimWhisper) -> Recording:
         """In a reading thread: the recording, its samples from another process."""
         options = make_options(model.dims, model.name, **job.options)
-        return Recording(self._readers.read(job.path, job.name), model.dims, options)
+        samples = self._readers.read(job.path, job.name)
+        job.show(samples)
+        return Recording(samples, model.dims, options)
 
     def _work(self) -> None:
         """Take in what has been read, then one step of each engine that has something to do."""

@@ -31,8 +31,9 @@ def add_serve(commands: Any) -> None:
     """The parser of `serve`."""
     p = commands.add_parser(
         "serve",
-        help="OpenAI's audio API over HTTP",
-        description="One server with one model: all users' requests share its batch.",
+        help="a web page, and OpenAI's audio API over HTTP",
+        description="One server with one model: all users' requests share its batch. "
+        "See docs/serving.md.",
     )
     p.add_argument("--model", default="turbo", help=f"{MODEL} [%(default)s]")
     add_model_flags(p)
@@ -54,11 +55,17 @@ def add_serve(commands: Any) -> None:
     g.add_argument("--host", default="127.0.0.1", help="address to listen at [%(default)s]")
     g.add_argument("--port", type=int, default=7860, help="[%(default)s]")
     g.add_argument("--root-path", "--root_path", default="", help="behind a proxy, its path")
-    g.add_argument("--auth", type=login, help="user:password for the API [none]")
+    g.add_argument("--auth", type=login, help="user:password, for page and API [none]")
     g.add_argument(
         *("--api-key", "--api_key"),
         default=os.environ.get("SLIMWHISPER_API_KEY"),
-        help="for the API [SLIMWHISPER_API_KEY, else none]",
+        help="for the API, and the page's password [SLIMWHISPER_API_KEY, else none]",
+    )
+    g.add_argument(
+        *("--no-page", "--no_page"),
+        dest="page",
+        action="store_false",
+        help="the API alone, without the page",
     )
     g = p.add_argument_group("what it takes")
     g.add_argument(

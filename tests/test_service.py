@@ -20,6 +20,7 @@ from slimwhisper.app.requests import (
     Finished,
     Job,
     Limits,
+    ModelChoice,
     Progress,
     Started,
     StoppingError,
@@ -44,9 +45,9 @@ Make = Callable[..., Service]
 def make(model: SlimWhisper) -> Iterator[Make]:
     made: list[Service] = []
 
-    def load(name: str) -> SlimWhisper:
-        if name not in ("digits", "other"):
-            raise CheckpointError(f"{name}: no such model")
+    def load(choice: ModelChoice) -> SlimWhisper:
+        if choice.name not in ("digits", "other"):
+            raise CheckpointError(f"{choice.name}: no such model")
         return model
 
     def service(**options: Any) -> Service:
@@ -71,7 +72,8 @@ class Heard:
         **options: Any,
     ) -> None:
         self.events: queue.SimpleQueue[Event] = queue.SimpleQueue()
-        self.job = Job(path or SAMPLES / name, name, model, options, user, self.events.put)
+        choice = ModelChoice(model)
+        self.job = Job(path or SAMPLES / name, name, choice, options, user, self.events.put)
         self.service = service
         service.submit(self.job)
 
