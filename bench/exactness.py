@@ -45,6 +45,8 @@ def main() -> None:
     parser.add_argument(
         "--conditions", nargs="+", type=float, default=[3, 10, 30, 1e2, 1e3, 1e4, 1e6, 1.4e7]
     )
+    names = ["+".join(forms) for forms in FORMS]
+    parser.add_argument("--forms", nargs="+", default=names, choices=names, help="cross+self")
     parser.add_argument("--frames", type=int, default=1500, help="encoder frames a window")
     arguments = parser.parse_args()
     guard.MARGIN = float("inf")  # measure what the guard would refuse
@@ -63,6 +65,8 @@ def main() -> None:
             own = errors([whisper_logits(plain, t, f) for t, f in pairs], true)[0]
             row = {"condition": condition, "dtype": name, "whisper": own}
             for forms in FORMS:
+                if "+".join(forms) not in arguments.forms:
+                    continue
                 model = Model(Checkpoint("random", dims, state), CPU, dtype, forms)
                 found = errors(cached_logits(model, features, sequences), true)[0]
                 measured = [i.error / i.baseline_error for i in model.inspections]

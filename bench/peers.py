@@ -1,0 +1,450 @@
+"""Whisper by everyone, side by side: python bench/peers.py [--shape tiny]
+
+The same weights, converted to each project's format (`converted.py`), the same audio, the same
+number of threads, in turns, each measurement a process of its own. With --shape: random weights in
+an official shape, 29 s of noise a file, and a fixed number of tokens each. With --model CHECKPOINT
+--folder AUDIO: a trained checkpoint on recordings of at most 30 s each. Ends in one line of JSON,
+and writes a plot as PNG and SVG.
+
+Needs what is to be measured: pip install transformers faster-whisper pywhispercpp. What is not
+installed is left out, and said.
+"""
+
+import argparse
+import json
+import statistics
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Callable, Iterator
+from dataclasses import asdict, dataclass
+from importlib.util import find_spec
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+from converted import convert
+from timing import machine
+
+from slimwhisper.audio import load_audio
+from slimwhisper.checkpoint import Checkpoint, load_checkpoint
+from slimwhisper.measurement import Memory, recordings
+from slimwhisper.media import AUDIO_SUFFIXES
+from slimwhisper.random_checkpoint import random_checkpoint
+from slimwhisper.report import OFFICIAL_DIMS
+
+Audio = np.ndarray[tuple[int], np.dtype[np.float32]]
+Run = Callable[[list[Audio]], Iterator[tuple[str, int]]]  # texts and their tokens, one a file
+SECONDS = 30  # the longest file; another window would begin
+
+
+@dataclass(frozen=True, slots=True)
+class Case:
+    """One measurement."""
+
+    peer: str
+    batch: int
+    files: int
+    tokens: int | None  # forced; None: what the model says
+    threads: int
+    converted: str  # the folder of the checkpoint's formats
+    audio: str | None  # a folder of recordings; None: noise
+
+
+@dataclass(frozen=True, slots=True)
+class Measured:
+    seconds: float  # all files
+    first_text_seconds: float  # one file alone, from the call to its text
+    tokens: int
+    audio_seconds: float
+    memory_mb: float  # the peak, less what was in use with the model loaded
+    peak_mb: float
+    texts: list[str]
+
+
+def openai_whisper(case: Case) -> Run:
+    import whisper
+
+    model = whisper.load_model(f"{case.converted}/openai.pt", device="cpu")
+    options = {**plain(case), "sample_len": case.tokens, "fp16": False}
+
+    def run(audio: list[Audio]) -> Iterator[tuple[str, int]]:
+        for recording in audio:
+            result = model.transcribe(recording, **options)
+            yield result["text"], sum(len(s["tokens"]) for s in result["segments"])
+
+    return run
+
+
+def slimwhisper_slim(case: Case) -> Run:
+    import slimwhisper
+
+    model = slimwhisper.load_model(f"{case.converted}/openai.pt", device="cpu", dtype="float32")
+    options = {**plain(case), "sample_len": case.tokens}
+
+    def run(audio: list[Audio]) -> Iterator[tuple[str, int]]:
+        found = {}  # they come as they end
+        for source, result in model.transcribe_many(iter(audio), batch_size=case.batch, **options):
+            if isinstance(result, Exception):
+                raise result
+            found[id(source)] = result.text, sum(len(s.tokens) for s in result.segments)
+        yield from (found[id(source)] for source in audio)
+
+    return run
+
+
+def plain(case: Case) -> dict[str, Any]:
+    """One greedy pass, by whisper's options."""
+    return {
+        "language": "en",
+        "without_timestamps": True,
+        "temperature": 0.0,
+        "condition_on_previous_text": False,
+        "suppress_tokens": "",
+        "no_speech_threshold": None,
+        "logprob_threshold": None,
+        "compression_ratio_threshold": None,
+    }
+
+
+def transformers_sdpa(case: Case) -> Run:
+    from transformers import WhisperFeatureExtractor, WhisperForConditionalGeneration
+    from transformers.utils import logging
+
+    logging.set_verbosity_error()
+    folder = f"{case.converted}/hugging_face"
+    model = WhisperForConditionalGeneration.from_pretrained(folder, dtype=torch.float32).eval()
+    extractor = WhisperFeatureExtractor.from_pretrained(folder)
+    options: dict[str, Any] = {"do_sample": False, "num_beams": 1, "return_timestamps": False}
+    if model.generation_config.is_multilingual:
+        options |= {"language": "en", "task": "transcribe"}
+    if case.tokens:
+        options["max_new_tokens"] = case.tokens
+    decode = tokens_decoder(folder)
+
+    def run(audio: list[Audio]) -> Iterator[tuple[str, int]]:
+        for i in range(0, len(audio), case.batch):
+            some = audio[i : i + case.batch]
+            features = extractor(some, sampling_rate=16_000, return_tensors="pt").input_features
+            with torch.inference_mode():
+                found = model.generate(features, **options)
+            for row in found.tolist():
+                yield decode(row)
+
+    return run
+
+
+def tokens_decoder(folder: str) -> Callable[[list[int]], tuple[str, int]]:
+    """Token ids -> the text and how many of them are text."""
+    from tokenizers import Tokenizer
+
+    tokenizer = Tokenizer.from_file(f"{folder}/tokenizer.json")
+    end = tokenizer.token_to_id("<|endoftext|>")
+
+    def decode(ids: list[int]) -> tuple[str, int]:
+        text = [i for i in ids if i < end]
+        return tokenizer.decode(text), len(text)
+
+    return decode
+
+
+def faster_whisper(case: Case, compute: str) -> Run:
+    from faster_whisper import BatchedInferencePipeline, WhisperModel
+
+    model = WhisperModel(
+        f"{case.converted}/ctranslate2",
+        device="cpu",
+        compute_type=compute,
+        cpu_threads=case.threads,
+        local_files_only=True,
+    )
+    options: dict[str, Any] = {
+        "language": "en",
+        "beam_size": 1,
+        "best_of": 1,
+        "temperature": 0.0,
+        "without_timestamps": True,
+        "suppress_tokens": [],
+        "compression_ratio_threshold": None,
+        "log_prob_threshold": None,
+        "no_speech_threshold": None,
+        "condition_on_previous_text": False,
+        # CTranslate2 samples half of this and of the prompt's four tokens
+        "max_new_tokens": case.tokens and 2 * case.tokens - 4,
+        "vad_filter": False,
+    }
+
+    def one_by_one(audio: list[Audio]) -> Iterator[tuple[str, int]]:
+        for recording in audio:
+            segments = list(model.transcribe(recording, **options)[0])
+            yield "".join(s.text for s in segments), sum(len(s.tokens) for s in segments)
+
+    def batched(audio: list[Audio]) -> Iterator[tuple[str, int]]:
+        # its batches are clips of one recording: the files one after the other
+        clips, at = [], 0.0
+        for recording in audio:
+            clips.append({"start": at, "end": at + len(recording) / 16_000})
+            at = clips[-1]["end"]
+        pipeline = BatchedInferencePipeline(model)
+        joined = np.concatenate(audio)
+        segments, _ = pipeline.transcribe(
+            joined, clip_timestamps=clips, batch_size=case.batch, **options
+        )
+        for segment in segments:
+            yield segment.text, len(segment.tokens)
+
+    return one_by_one if case.batch == 1 else batched
+
+
+def whisper_cpp(case: Case) -> Run:
+    import _pywhispercpp as inner
+    from pywhispercpp.model import Model
+
+    model = Model(
+        f"{case.converted}/ggml.bin",
+        redirect_whispercpp_logs_to=None,
+        n_threads=case.threads,
+        language="en",
+        no_context=True,
+        single_segment=True,
+        no_timestamps=True,
+        suppress_blank=True,
+        temperature=0.0,
+        temperature_inc=0.0,
+        print_progress=False,
+        print_realtime=False,
+        **({"max_tokens": case.tokens} if case.tokens else {}),
+    )
+    context = model._ctx
+    end = inner.whisper_token_eot(context)
+
+    def run(audio: list[Audio]) -> Iterator[tuple[str, int]]:
+        for recording in audio:
+            segments = model.transcribe(recording)
+            count = 0
+            for i in range(inner.whisper_full_n_segments(context)):
+                ids = range(inner.whisper_full_n_tokens(context, i))
+                count += sum(inner.whisper_full_get_token_id(context, i, j) < end for j in ids)
+            yield " ".join(s.text for s in segments), count
+
+    return run
+
+
+@dataclass(frozen=True, slots=True)
+class Peer:
+    """Who is measured."""
+
+    package: str
+    format: str  # of `converted.convert`
+    load: Callable[[Case], Run]
+    batches: bool = True  # whether it decodes several windows together
+
+
+PEERS = {
+    "openai-whisper": Peer("whisper", "openai", openai_whisper, batches=False),
+    "transformers": Peer("transformers", "hugging_face", transformers_sdpa),
+    "faster-whisper float32": Peer(
+        "faster_whisper", "ctranslate2", lambda case: faster_whisper(case, "float32")
+    ),
+    "faster-whisper int8": Peer(
+        "faster_whisper", "ctranslate2", lambda case: faster_whisper(case, "int8")
+    ),
+    "whisper.cpp": Peer("pywhispercpp", "ggml", whisper_cpp, batches=False),
+    "slimwhisper": Peer("slimwhisper", "openai", slimwhisper_slim),
+}
+
+
+def inputs(case: Case) -> list[Audio]:
+    """The recordings of a case."""
+    if case.audio is None:
+        return recordings(case.files)
+    paths = sorted(p for p in Path(case.audio).iterdir() if p.suffix in AUDIO_SUFFIXES)
+    found = [load_audio(str(path)) for path in paths if "broken" not in path.name]
+    found = [a for a in found if len(a) <= SECONDS * 16_000]
+    return (found * (1 + case.files // len(found)))[: case.files]
+
+
+def measure(case: Case) -> Measured:
+    """In a process of its own."""
+    torch.set_num_threads(case.threads)
+    audio = inputs(case)
+    run = PEERS[case.peer].load(case)
+    memory = Memory(torch.device("cpu"))
+    waits = []
+    for _ in range(3):
+        since = time.perf_counter()
+        next(iter(run(audio[:1])))
+        waits.append(time.perf_counter() - since)
+    since = time.perf_counter()
+    pairs = list(run(audio))
+    seconds = time.perf_counter() - since
+    if case.tokens and any(abs(n - case.tokens) > 1 for _, n in pairs):
+        raise SystemExit(f"{case.peer}: {[n for _, n in pairs][:9]} tokens, not {case.tokens} each")
+    return Measured(
+        seconds=seconds,
+        first_text_seconds=min(waits[1:]),
+        tokens=sum(n for _, n in pairs),
+        audio_seconds=sum(map(len, audio)) / 16_000,
+        memory_mb=memory.grown() / 1e6,
+        peak_mb=memory.peak() / 1e6,
+        texts=[text.strip() for text, _ in pairs],
+    )
+
+
+def apart(case: Case) -> Measured:
+    """Measure in a new process."""
+    done = subprocess.run(
+        [sys.executable, "-W", "ignore", __file__, "--one", json.dumps(asdict(case))],
+        capture_output=True,
+        text=True,
+    )
+    if done.returncode:
+        raise SystemExit(f"{case.peer}, batch {case.batch}: {done.stderr[-2000:]}")
+    return Measured(**json.loads(done.stdout.splitlines()[-1]))
+
+
+def table(rows: list[dict[str, Any]]) -> str:
+    """For people."""
+    head = (
+        "",
+        "batch",
+        "audio h/h",
+        "of openai-whisper",
+        "tokens/s",
+        "first text",
+        "MB more",
+        "peak MB",
+    )
+    lines = [f"{head[0]:26}" + "".join(f"{h:>19}" for h in head[1:])]
+    for row in rows:
+        cells = (
+            str(row["batch"]),
+            f"{row['hours_an_hour']:.1f}",
+            f"{row['times_whisper']:.2f}",
+            f"{row['tokens_per_second']:.0f}",
+            f"{row['first_text_seconds'] * 1000:.0f} ms",
+            f"{row['memory_mb']:.0f}",
+            f"{row['peak_mb']:.0f}",
+        )
+        lines.append(f"{row['peer']:26}" + "".join(f"{c:>19}" for c in cells))
+    return "\n".join(lines)
+
+
+def draw(rows: list[dict[str, Any]], title: str, path: Path) -> None:
+    """Bars of audio hours an hour, as PNG and SVG."""
+    import matplotlib
+
+    matplotlib.use("Agg")
+    from matplotlib import pyplot
+
+    names = [f"{row['peer']}, batch {row['batch']}" for row in rows][::-1]
+    speeds = [row["hours_an_hour"] for row in rows][::-1]
+    colors = ["#c2410c" if n.startswith("slimwhisper") else "#94a3b8" for n in names]
+    figure, axes = pyplot.subplots(figsize=(8, 0.45 * len(rows) + 1.2), layout="constrained")
+    bars = axes.barh(names, speeds, color=colors)
+    axes.bar_label(bars, fmt="%.0f", padding=3)
+    axes.set(title=title, xlabel="hours of audio in an hour")
+    axes.spines[["top", "right"]].set_visible(False)
+    for suffix in (".png", ".svg"):
+        figure.savefig(path.with_suffix(suffix), dpi=120)
+
+
+def summary(peer: str, batch: int, found: list[Measured]) -> dict[str, Any]:
+    """Medians of the rounds."""
+
+    def median(of: Callable[[Measured], float]) -> float:
+        return statistics.median(map(of, found))
+
+    return {
+        "peer": peer,
+        "batch": batch,
+        "hours_an_hour": median(lambda m: m.audio_seconds / m.seconds),
+        "tokens_per_second": median(lambda m: m.tokens / m.seconds),
+        "first_text_seconds": median(lambda m: m.first_text_seconds),
+        "memory_mb": median(lambda m: m.memory_mb),
+        "peak_mb": median(lambda m: m.peak_mb),
+        "tokens": found[0].tokens,
+        "seconds": [m.seconds for m in found],
+    }
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__.split("\n")[0])
+    which = parser.add_mutually_exclusive_group()
+    which.add_argument("--shape", default="tiny", choices=OFFICIAL_DIMS, help="of random weights")
+    which.add_argument("--model", help="a trained checkpoint, with --folder")
+    parser.add_argument("--folder", help="recordings for --model")
+    parser.add_argument("--peers", nargs="+", default=list(PEERS), choices=list(PEERS))
+    parser.add_argument("--batches", type=int, nargs="+", default=[1, 8, 64])
+    parser.add_argument("--files", type=int, default=64, help="at the largest batch; 8 at batch 1")
+    parser.add_argument("--tokens", type=int, default=50, help="of each file, with --shape")
+    parser.add_argument("--rounds", type=int, default=3)
+    parser.add_argument("--threads", type=int, default=torch.get_num_threads())
+    parser.add_argument("--plot", type=Path, help="name of the PNG and SVG")
+    parser.add_argument("--one", help=argparse.SUPPRESS)
+    asked = parser.parse_args()
+    if asked.one:
+        print(json.dumps(asdict(measure(Case(**json.loads(asked.one))))))
+        return
+    if asked.model and not asked.folder:
+        parser.error("--model needs --folder")
+    with tempfile.TemporaryDirectory() as folder:
+        compare(asked, folder)
+
+
+def compare(asked: argparse.Namespace, folder: str) -> None:
+    """All cases in turns; the table, the plot, the line."""
+    checkpoint: Checkpoint
+    if asked.model:
+        checkpoint = load_checkpoint(asked.model)
+    else:
+        checkpoint = random_checkpoint(OFFICIAL_DIMS[asked.shape])
+    peers = [p for p in asked.peers if find_spec(PEERS[p].package)]
+    for peer in set(asked.peers) - set(peers):
+        print(f"{peer}: not installed, left out")
+    convert(checkpoint, Path(folder), {PEERS[p].format for p in peers})
+    cases = [
+        Case(
+            peer=peer,
+            batch=batch,
+            files=asked.files if batch > 1 else min(asked.files, 8),
+            tokens=None if asked.model else asked.tokens,
+            threads=asked.threads,
+            converted=folder,
+            audio=asked.folder if asked.model else None,
+        )
+        for batch in asked.batches
+        for peer in peers
+        if batch == 1 or PEERS[peer].batches
+    ]
+    found: list[list[Measured]] = [[] for _ in cases]
+    for _ in range(asked.rounds):
+        for case, results in zip(cases, found, strict=True):
+            results.append(apart(case))
+            print(f"{case.peer}, batch {case.batch}: {results[-1].seconds:.1f} s", file=sys.stderr)
+    rows = [summary(c.peer, c.batch, ms) for c, ms in zip(cases, found, strict=True)]
+    whisper = next(
+        (r["hours_an_hour"] for r in rows if r["peer"] == "openai-whisper"), float("nan")
+    )
+    for row, results in zip(rows, found, strict=True):
+        row["times_whisper"] = row["hours_an_hour"] / whisper
+        if asked.model:
+            row["same_texts"] = same_texts(found[0][0].texts, results[0].texts)
+    title = asked.model or f"{asked.shape}, random weights, {asked.tokens} tokens a file"
+    print(table(rows))
+    if asked.plot:
+        draw(rows, f"{title}: {machine(torch.device('cpu'))['processor']}", asked.plot)
+    answer = {"bench": "peers", "machine": machine(torch.device("cpu")), "of": title, "rows": rows}
+    print(json.dumps(answer))
+
+
+def same_texts(ours: list[str], theirs: list[str]) -> float:
+    """The share of the files that both have with the same words."""
+    pairs = list(zip(ours, theirs, strict=False))
+    return sum(a.split() == b.split() for a, b in pairs) / len(pairs)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,159 @@
+"""How a server bears many at once: python bench/serve.py FOLDER [--model digits] [--at_once 64]
+
+Starts `slimwhisper serve`, sends every recording of FOLDER one after the other, then the same ones
+AT_ONCE at a time, and says what was gained, whether the texts are the same, how full the batch was,
+and what memory, files and processes the server holds before and after --requests more. Ends in one
+line of JSON.
+"""
+
+import argparse
+import asyncio
+import json
+import os
+import signal
+import socket
+import statistics
+import subprocess
+import sys
+import time
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import httpx
+import torch
+from prometheus_client.parser import text_string_to_metric_families
+from timing import machine
+
+from slimwhisper.media import AUDIO_SUFFIXES
+
+ROUTE = "/v1/audio/transcriptions"
+
+
+def free_port() -> int:
+    with socket.socket() as free:
+        free.bind(("127.0.0.1", 0))
+        return int(free.getsockname()[1])
+
+
+def started(flags: Sequence[str]) -> "tuple[subprocess.Popen[bytes], str]":
+    """A server that is ready, and its address."""
+    port = free_port()
+    command = [sys.executable, "-m", "slimwhisper", "serve", "--port", str(port), *flags]
+    process = subprocess.Popen(command, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
+    url = f"http://127.0.0.1:{port}"
+    while process.poll() is None:
+        try:
+            if httpx.get(f"{url}/health").status_code == 200:
+                return process, url
+        except httpx.TransportError:
+            time.sleep(0.1)
+    raise SystemExit("the server did not start: run `slimwhisper serve` to see why")
+
+
+async def sent(url: str, paths: Sequence[Path], at_once: int) -> tuple[list[str], list[float]]:
+    """The texts, and each request's seconds, `at_once` under way."""
+    gate = asyncio.Semaphore(at_once)
+    limits = httpx.Limits(max_connections=at_once)
+    async with httpx.AsyncClient(base_url=url, timeout=600, limits=limits) as client:
+
+        async def one(path: Path) -> tuple[str, float]:
+            async with gate:
+                since = time.perf_counter()
+                files = {"file": (path.name, path.read_bytes())}
+                found = await client.post(ROUTE, files=files)
+                found.raise_for_status()
+                return found.json()["text"], time.perf_counter() - since
+
+        pairs = await asyncio.gather(*map(one, paths))
+    return [text for text, _ in pairs], [spent for _, spent in pairs]
+
+
+def metrics(url: str) -> dict[str, float]:
+    """The server's unlabelled numbers."""
+    families = text_string_to_metric_families(httpx.get(f"{url}/metrics").text)
+    return {s.name: s.value for family in families for s in family.samples if not s.labels}
+
+
+def held(pid: int) -> dict[str, float]:
+    """What a process holds: MB of memory, open files, child processes (Linux)."""
+    status = Path(f"/proc/{pid}/status").read_text()
+    resident = next(line for line in status.splitlines() if line.startswith("VmRSS"))
+    children = [
+        p for t in Path(f"/proc/{pid}/task").glob("*/children") for p in t.read_text().split()
+    ]
+    return {
+        "mb": int(resident.split()[1]) / 1024,
+        "files": len(os.listdir(f"/proc/{pid}/fd")),  # noqa: PTH208  (entries may vanish)
+        "children": len(children),
+    }
+
+
+def measured(url: str, paths: Sequence[Path], at_once: int) -> tuple[list[str], dict[str, Any]]:
+    """The texts, and the speed, latencies and batch fill of one pass."""
+    before, since = metrics(url), time.perf_counter()
+    texts, waits = asyncio.run(sent(url, paths, at_once))
+    spent, after = time.perf_counter() - since, metrics(url)
+    audio = after["slimwhisper_audio_seconds_total"] - before["slimwhisper_audio_seconds_total"]
+    steps = after["slimwhisper_steps_total"] - before["slimwhisper_steps_total"]
+    filled = after["slimwhisper_filled_slots_total"] - before["slimwhisper_filled_slots_total"]
+    return texts, {
+        "at_once": at_once,
+        "seconds": round(spent, 2),
+        "times_real": round(audio / spent, 1),
+        "median_wait": round(statistics.median(waits), 3),
+        "longest_wait": round(max(waits), 3),
+        "batch_fill": round(filled / max(steps, 1), 2),
+    }
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__.split("\n")[0])
+    parser.add_argument("folder", type=Path)
+    parser.add_argument("--model", default="digits")
+    parser.add_argument("--at_once", type=int, default=64)
+    parser.add_argument("--count", type=int, default=64, help="recordings of the folder")
+    parser.add_argument("--requests", type=int, default=1000, help="for what the server holds")
+    parser.add_argument("--flags", nargs=argparse.REMAINDER, default=[], help="of the server")
+    asked = parser.parse_args()
+    found = sorted(p for p in asked.folder.iterdir() if p.suffix in AUDIO_SUFFIXES)
+    paths = found[:: max(len(found) // asked.count, 1)][: asked.count]
+    process, url = started(
+        ["--model", asked.model, "--queue", str(2 * asked.at_once), *asked.flags]
+    )
+    try:
+        asyncio.run(sent(url, paths[:2], 2))  # warm
+        alone, one = measured(url, paths, 1)
+        together, many = measured(url, paths, asked.at_once)
+        print(f"{len(paths)} recordings one by one: {one}")
+        print(f"{asked.at_once} at a time:          {many}")
+        ratio = one["seconds"] / many["seconds"]
+        different = sum(a != b for a, b in zip(alone, together, strict=True))
+        print(f"{ratio:.2f} times as fast; texts that differ: {different}")
+        before = held(process.pid)
+        for _ in range(0, asked.requests, len(paths)):
+            asyncio.run(sent(url, paths, asked.at_once))
+        after = held(process.pid)
+        print(f"held before {asked.requests} more requests: {before}, after: {after}")
+    finally:
+        process.send_signal(signal.SIGTERM)
+        ended = process.wait(60)
+    result = {
+        "bench": "serve",
+        "machine": machine(torch.device("cpu")),
+        "model": asked.model,
+        "recordings": len(paths),
+        "alone": one,
+        "together": many,
+        "ratio": round(ratio, 2),
+        "different": different,
+        "requests": asked.requests,
+        "before": before,
+        "after": after,
+        "exit": ended,
+    }
+    print(json.dumps(result))
+
+
+if __name__ == "__main__":
+    main()
