@@ -27,12 +27,14 @@ from slimwhisper.app.requests import (
     Finished,
     Job,
     ModelChoice,
+    ModelError,
     Progress,
     StoppingError,
 )
 from slimwhisper.app.service import Service
 from slimwhisper.errors import (
     AudioError,
+    CacheError,
     CheckpointError,
     DependencyError,
     OptionError,
@@ -83,8 +85,10 @@ def as_api_error(error: SlimWhisperError) -> APIError:
             return APIError(503, str(error), "stopping", headers={"Retry-After": "60"})
         case AudioError():
             return APIError(400, str(error), "invalid_audio", "file")
-        case OptionError():
+        case OptionError() | CacheError():
             return APIError(400, str(error), "invalid_option")
+        case ModelError():
+            return APIError(503, str(error), "model_not_loaded", "model")
         case CheckpointError():
             return APIError(404, str(error), "model_not_found", "model")
         case DependencyError():

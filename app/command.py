@@ -5,6 +5,7 @@ import ipaddress
 import logging
 import threading
 from contextlib import nullcontext
+from functools import partial
 from pathlib import Path
 
 import torch
@@ -51,16 +52,18 @@ def run_serve(a: argparse.Namespace) -> int:
         return _serve(a, settings)
 
 
-def _serve(a: argparse.Namespace, settings: Settings) -> int:
-    def load(choice: ModelChoice) -> SlimWhisper:
-        chosen = cache_arguments(a)
-        if choice.cache is not None:
-            chosen |= {"cache": choice.cache, **dict.fromkeys(REPLACING)}
-        return load_model(choice.name, a.device, a.model_dir, dtype=a.dtype, **chosen)
+def load_chosen(a: argparse.Namespace, choice: ModelChoice) -> SlimWhisper:
+    """The model chosen, with the server's flags but for its cache where one is chosen."""
+    arguments = cache_arguments(a)
+    if choice.cache is not None:
+        arguments |= {"cache": choice.cache, **dict.fromkeys(REPLACING)}
+    return load_model(choice.name, a.device, a.model_dir, dtype=a.dtype, **arguments)
 
+
+def _serve(a: argparse.Namespace, settings: Settings) -> int:
     models = Models(a.model, Path(a.model_dir) if a.model_dir else None, a.allow_download)
     service = Service(
-        load,
+        partial(load_chosen, a),
         a.batch_size,
         Limits(queue=a.queue, seconds=60.0 * a.max_minutes),
         a.unload_after or float("inf"),

@@ -1,29 +1,35 @@
-"""Where the page keeps what it is sent: one folder of this process, gone when the process is."""
+"""Where the page keeps what it is sent: a folder of this process, gone when the process is."""
 
+import fcntl
 import os
 import shutil
 import tempfile
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 
 PREFIX = "slimwhisper-serve-"
 FILES = "files"  # Gradio's, below ours; uploads carry this path, as its protocol wants it
+
+QUIET = {  # no reports to anybody, no table of all events made anew after each
+    "GRADIO_ANALYTICS_ENABLED": "False",
+    "GRADIO_ANALYTICS_MAX_EVENTS": "100",
+    "GRADIO_ANALYTICS_CACHE_FREQUENCY": "1000000000",
+}
 
 
 @contextmanager
 def page_folder() -> Iterator[Path]:
     """An empty folder that nobody else may read, for Gradio's files too, removed at the end.
 
-    Those of processes that ended without removing theirs go first.
+    Gradio learns of it, and of what is in QUIET, from the environment, where it looks whenever it
+    needs to know. Folders of processes that were killed go first.
     """
-    parent = Path(tempfile.gettempdir())
-    _sweep(parent)
-    folder = parent / f"{PREFIX}{os.getpid()}"
-    shutil.rmtree(folder, ignore_errors=True)
-    folder.mkdir(mode=0o700)
-    # Gradio reads these whenever it keeps a file, and when it would report something
-    wanted = {"GRADIO_TEMP_DIR": str(folder / FILES), "GRADIO_ANALYTICS_ENABLED": "False"}
+    sweep()
+    folder = Path(tempfile.mkdtemp(prefix=PREFIX))
+    lock = os.open(folder, os.O_RDONLY)  # held as long as the process lives
+    fcntl.flock(lock, fcntl.LOCK_SH)
+    wanted = {"GRADIO_TEMP_DIR": str(folder / FILES), **QUIET}
     before = {name: os.environ.get(name) for name in wanted}
     os.environ.update(wanted)
     try:
@@ -34,20 +40,16 @@ def page_folder() -> Iterator[Path]:
             if value is not None:
                 os.environ[name] = value
         shutil.rmtree(folder, ignore_errors=True)
+        os.close(lock)
 
 
-def _sweep(parent: Path) -> None:
-    for folder in parent.glob(f"{PREFIX}*"):
-        number = folder.name.removeprefix(PREFIX)
-        if number.isdecimal() and not folder.is_symlink() and not _lives(int(number)):
-            shutil.rmtree(folder, ignore_errors=True)
-
-
-def _lives(pid: int) -> bool:
-    try:
-        os.kill(pid, 0)
-    except ProcessLookupError:
-        return False
-    except (OSError, OverflowError):
-        return True  # somebody else's, or no number of a process
-    return True
+def sweep() -> None:
+    """Remove the folders that no process holds."""
+    for folder in Path(tempfile.gettempdir()).glob(f"{PREFIX}*"):
+        with suppress(OSError):  # somebody else's, or gone in the meantime
+            lock = os.open(folder, os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW)
+            try:
+                fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+                shutil.rmtree(folder, ignore_errors=True)
+            finally:
+                os.close(lock)

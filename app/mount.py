@@ -117,7 +117,7 @@ def _theme() -> gr.themes.Base:
         primary_hue="indigo", neutral_hue="slate", font=SANS, font_mono=MONO, radius_size="lg"
     ).set(
         body_background_fill="*neutral_50",
-        body_text_color_subdued="*neutral_500",
+        body_text_color_subdued="*neutral_600",
         body_text_color_subdued_dark="*neutral_400",
         block_shadow="none",
         input_placeholder_color="*neutral_500",

@@ -41,18 +41,18 @@ def make_page(
     uploads = (settings.page / FILES).resolve()
 
     async def transcribe(
-        files: list[dict[str, Any]] | None,
-        recording: dict[str, Any] | None,
-        language: str | None,
-        task: str | None,
-        words: bool | None,
-        prompt: str | None,
-        model: str | None,
-        cache: str | None,
-        beams: float | None,
-        temperature: str | float | None,
-        vad: bool | None,
         request: gr.Request,
+        files: list[dict[str, Any]] | None = None,
+        recording: dict[str, Any] | None = None,
+        language: str | None = "",
+        task: str | None = "transcribe",
+        words: bool | None = False,
+        prompt: str | None = None,
+        model: str | None = None,
+        cache: str | None = "",
+        beams: float | None = 1,
+        temperature: str | float | None = "",
+        vad: bool | None = False,
     ) -> AsyncGenerator[tuple[str, dict[str, Any]], None]:
         """Recordings -> their text, and all that the page shows of them, as it comes."""
         given = files or []

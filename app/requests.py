@@ -4,7 +4,7 @@ import logging
 import time
 from collections.abc import Callable
 from dataclasses import dataclass, field
-from pathlib import Path
+from pathlib import Path, PurePath
 from typing import Any
 
 from slimwhisper.batch import Batch
@@ -24,12 +24,21 @@ class StoppingError(SlimWhisperError):
     """The server shuts down and takes nothing new."""
 
 
+class ModelError(SlimWhisperError):
+    """A model does not load; the log says why."""
+
+
 @dataclass(frozen=True, slots=True)
 class ModelChoice:
     """A model, and the caches it is loaded with."""
 
     name: str
     cache: str | None = None  # a preset; None: what the server was started with
+
+    @property
+    def shown(self) -> str:
+        """The name, without the folder it lies in."""
+        return PurePath(self.name).name
 
 
 @dataclass(frozen=True, slots=True)

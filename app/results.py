@@ -60,7 +60,7 @@ class Results:
 
     def __init__(self, folder: Path, most_bytes: int, keep: float = KEEP, most: int = MOST) -> None:
         """folder: for the recordings, made here. most_bytes: of all of them together."""
-        folder.mkdir(mode=0o700)
+        folder.mkdir(mode=0o700, exist_ok=True)
         self._folder, self._most_bytes, self._keep, self._most = folder, most_bytes, keep, most
         self._by_token: dict[str, Result] = {}  # the oldest first
         self._groups: dict[str, list[str]] = {}

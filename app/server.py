@@ -40,7 +40,6 @@ def make_app(service: Service, models: Models, settings: Settings) -> FastAPI:
     app = FastAPI(
         title="slimwhisper",
         lifespan=lifespan,
-        root_path=settings.root_path,
         openapi_url=None,  # its pages load scripts from elsewhere
     )
     # mounted, so that a path or method it does not know is not looked for on the page

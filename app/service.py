@@ -25,12 +25,19 @@ from slimwhisper.app.requests import (
     Job,
     Limits,
     ModelChoice,
+    ModelError,
     Progress,
     Started,
     StoppingError,
 )
 from slimwhisper.batch import Batch, make_engine
-from slimwhisper.errors import SlimWhisperError, as_ours
+from slimwhisper.errors import (
+    CacheError,
+    DependencyError,
+    OptionError,
+    SlimWhisperError,
+    as_ours,
+)
 from slimwhisper.loader import WORKERS
 from slimwhisper.options import make_options
 from slimwhisper.recording import Recording
@@ -211,10 +218,12 @@ class Service:
         """Read the recordings of jobs, in other threads, once their model is there."""
         if not jobs:
             return
+        choice = jobs[0].model
         try:
-            model = self._load(jobs[0].model)
+            model = self._load(choice)
         except Exception as error:
-            self._fail(jobs, as_ours(error))
+            logger.error("%s does not load: %s", choice.name, error)
+            self._fail(jobs, _told(error, choice))
             return
         for job in jobs:
             self._reading[job] = self._pool.submit(self._read, job, model)
@@ -235,7 +244,7 @@ class Service:
 
     def _read(self, job: Job, model: SlimWhisper) -> Recording:
         """In a reading thread: the recording, its samples from another process."""
-        options = make_options(model.dims, model.name, **job.options)
+        options = make_options(model.dims, job.model.shown, **job.options)
         samples = self._readers.read(job.path, job.name)
         job.show(samples)
         return Recording(samples, model.dims, options)
@@ -330,6 +339,13 @@ class Service:
         gc.collect()
         if torch.cuda.is_available():
             torch.cuda.empty_cache()
+
+
+def _told(error: Exception, choice: ModelChoice) -> SlimWhisperError:
+    """What users are told of a model that does not load: nothing of where it lies."""
+    if isinstance(error, CacheError | DependencyError | OptionError):
+        return type(error)(str(error).replace(choice.name, choice.shown))
+    return ModelError(f"{choice.shown} does not load just now; the server's log has more")
 
 
 def _close_unheard(future: "Future[Recording]") -> None:

@@ -13,7 +13,8 @@ import httpx
 import pytest
 from spoken import SAMPLES
 
-from slimwhisper.app.command import is_loopback
+from slimwhisper.app.command import is_loopback, load_chosen
+from slimwhisper.app.requests import ModelChoice
 from slimwhisper.cli import build_parser, main
 
 
@@ -95,3 +96,11 @@ def test_flags(monkeypatch: pytest.MonkeyPatch) -> None:
             build_parser().parse_args(["serve", *wrong])
     assert is_loopback("::1") and is_loopback("localhost") and not is_loopback("10.0.0.1")
     assert os.environ["SLIMWHISPER_API_KEY"] == "secret"
+
+
+def test_a_cache_chosen_on_the_page() -> None:
+    flags = ["--model", "digits", "--cross-cache", "kv", "--device", "cpu"]
+    a = build_parser().parse_args(["serve", *flags])
+    assert load_chosen(a, ModelChoice("digits")).forms == ("kv", "x")
+    assert load_chosen(a, ModelChoice("digits", "slim")).forms == ("e", "x")
+    assert load_chosen(a, ModelChoice("digits", "baseline")).forms == ("kv", "kv")

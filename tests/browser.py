@@ -1,0 +1,92 @@
+"""A headless Chromium, and the page in it."""
+
+import shutil
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+playwright = pytest.importorskip("playwright.sync_api", reason="playwright is not installed")
+CHROMIUM = shutil.which("chromium") or shutil.which("google-chrome")
+WAIT = 90_000  # milliseconds for anything that happens on a busy machine
+FAKES = ("--use-fake-device-for-media-stream", "--use-fake-ui-for-media-stream")
+
+
+@contextmanager
+def chromium(*flags: str) -> Iterator[Any]:
+    """A browser; the test is skipped where there is none."""
+    if CHROMIUM is None:
+        pytest.skip("chromium is not installed")
+    with playwright.sync_playwright() as p:
+        browser = p.chromium.launch(executable_path=CHROMIUM, args=["--no-sandbox", *FAKES, *flags])
+        yield browser
+        browser.close()
+
+
+class Shown:
+    """The page as somebody sees it; counts what it should not do."""
+
+    def __init__(self, browser: Any, url: str, query: str = "", **context: Any) -> None:
+        self.url = url
+        self.context = browser.new_context(**context)
+        self.context.set_default_timeout(WAIT)
+        self.strange: list[str] = []
+        self.page = self.context.new_page()
+        self.page.on("request", self._look)
+        self.page.on("pageerror", lambda error: self.strange.append(str(error)))
+        self.page.goto(url + query)
+        self.page.wait_for_selector("#sw-go")
+
+    def _look(self, request: Any) -> None:
+        if not request.url.startswith((self.url, "blob:", "data:")):
+            self.strange.append(request.url)
+
+    def close(self) -> None:
+        """Close it as its user would."""
+        self.context.close()
+
+    def add(self, *files: Any) -> None:
+        """Files, or {"name", "mimeType", "buffer"}."""
+        given = [str(f) if isinstance(f, Path) else f for f in files]
+        self.page.set_input_files("#sw-files input[type=file]", given)
+        self.page.wait_for_function(
+            "n => document.querySelectorAll('#sw-files .file').length === n", arg=len(files)
+        )
+
+    def go(self, *files: Any) -> None:
+        """Add files, and transcribe them."""
+        self.add(*files)
+        self.page.click("#sw-go")
+
+    def ended(self, count: int) -> None:
+        """Wait until all have ended."""
+        self.page.wait_for_function(
+            "n => document.querySelectorAll("
+            "'.sw-file:is([data-state=done], [data-state=failed], [data-state=stopped])'"
+            ").length === n",
+            arg=count,
+        )
+
+    def card(self, name: str) -> Any:
+        """What is shown of one file."""
+        return self.page.locator(".sw-file").filter(has_text=name).first
+
+    def contrast(self, selector: str, behind: str) -> float:
+        """Of a text's colour against a background (WCAG): 4.5 is readable."""
+        return float(self.page.evaluate(CONTRAST, [selector, behind]))
+
+
+CONTRAST = """([selector, behind]) => {
+  const read = (css) => css.match(/[\\d.]+/g).slice(0, 3).map(Number);
+  const bright = (rgb) => {
+    const [r, g, b] = rgb.map((v) => v / 255).map(
+      (v) => v <= 0.04045 ? v / 12.92 : ((v + 0.055) / 1.055) ** 2.4);
+    return 0.2126 * r + 0.7152 * g + 0.0722 * b;
+  };
+  const style = (what) => getComputedStyle(document.querySelector(what));
+  const [one, other] = [
+    bright(read(style(selector).color)), bright(read(style(behind).backgroundColor))];
+  return (Math.max(one, other) + 0.05) / (Math.min(one, other) + 0.05);
+}"""
