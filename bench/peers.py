@@ -78,10 +78,10 @@ def openai_whisper(case: Case) -> Run:
     return run
 
 
-def slimwhisper_slim(case: Case) -> Run:
+def slimwhisper_slim(case: Case, compute: str) -> Run:
     import slimwhisper
 
-    model = slimwhisper.load_model(f"{case.converted}/openai.pt", device="cpu", dtype="float32")
+    model = slimwhisper.load_model(f"{case.converted}/openai.pt", device="cpu", dtype=compute)
     options = {**plain(case), "sample_len": case.tokens}
 
     def run(audio: list[Audio]) -> Iterator[tuple[str, int]]:
@@ -252,7 +252,10 @@ PEERS = {
         "faster_whisper", "ctranslate2", lambda case: faster_whisper(case, "int8")
     ),
     "whisper.cpp": Peer("pywhispercpp", "ggml", whisper_cpp, batches=False),
-    "slimwhisper": Peer("slimwhisper", "openai", slimwhisper_slim),
+    "slimwhisper float32": Peer(
+        "slimwhisper", "openai", lambda case: slimwhisper_slim(case, "float32")
+    ),
+    "slimwhisper int8": Peer("slimwhisper", "openai", lambda case: slimwhisper_slim(case, "int8")),
 }
 
 

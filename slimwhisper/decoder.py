@@ -9,7 +9,7 @@ from torch import Tensor
 
 from slimwhisper.cache.base import Rows, Step
 from slimwhisper.cache.plan import DecoderCache
-from slimwhisper.layers import MLP, LayerNorm, Source, at_least_float32, linear, pack
+from slimwhisper.layers import MLP, LayerNorm, Source, at_least_float32, linear, pack, quantize
 from slimwhisper.types import Dims
 
 
@@ -32,12 +32,18 @@ class Decoder:
     """Embeddings, norms and MLPs; the attention blocks belong to the cache that is passed in."""
 
     def __init__(
-        self, state: Mapping[str, Tensor], dims: Dims, device: torch.device, dtype: torch.dtype
+        self,
+        state: Mapping[str, Tensor],
+        dims: Dims,
+        device: torch.device,
+        dtype: torch.dtype,
+        int8: bool = False,
     ) -> None:
-        source = Source(state, "decoder.", device, dtype)
+        """int8: the weights of the MLPs and of the logits, as in `Encoder`."""
+        source = Source(state, "decoder.", device, dtype, int8)
         self.dims, self.device, self.dtype = dims, device, dtype
         self.embedding = source.tensor("token_embedding.weight")  # [V, d], input and output
-        self.head = pack(self.embedding)
+        self.head = quantize(self.embedding) if int8 else pack(self.embedding)
         self.positions = source.tensor("positional_embedding", at_least_float32(dtype))
         self.blocks = []
         for i in range(dims.n_text_layer):

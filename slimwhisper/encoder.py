@@ -51,9 +51,15 @@ class Encoder:
     """Two convolutions, n_audio_layer transformer blocks, a layer norm; stateless."""
 
     def __init__(
-        self, state: Mapping[str, Tensor], dims: Dims, device: torch.device, dtype: torch.dtype
+        self,
+        state: Mapping[str, Tensor],
+        dims: Dims,
+        device: torch.device,
+        dtype: torch.dtype,
+        int8: bool = False,
     ) -> None:
-        source = Source(state, "encoder.", device, dtype)
+        """int8: the weights of linear maps, on a CPU in float32; see `layers.quantize`."""
+        source = Source(state, "encoder.", device, dtype, int8)
         self.dims, self.device, self.dtype = dims, device, dtype
         self.conv1, self.conv2 = (
             (source.tensor(f"{name}.weight"), source.tensor(f"{name}.bias"))

@@ -12,6 +12,7 @@ CACHES = ("slim", "option2", "option1", "baseline")
 CROSS_CACHES = ("kv", "k", "v", "e", "hybrid")
 SELF_CACHES = ("kv", "k", "v", "x")
 DTYPES = ("float32", "float16", "bfloat16")
+COMPUTE_TYPES = (*DTYPES, "int8")
 FORMATS = (*writers.FORMATS, "all")
 MODEL = "name, .pt file, Hugging Face folder or id"
 # defaults in which the whisper command differs from its own library, and we with it
@@ -42,8 +43,9 @@ def add_model_flags(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--dtype",
         "--compute_type",
-        choices=DTYPES,
-        help="arithmetic and caches [float16 on a GPU, float32 on a CPU]",
+        choices=COMPUTE_TYPES,
+        help="arithmetic and caches; int8: large matrices, on a CPU, the rest float32 "
+        "[float16 on a GPU, float32 on a CPU]",
     )
 
 

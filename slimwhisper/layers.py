@@ -1,8 +1,10 @@
 """What encoder and decoder share: linear maps, layer norms, MLPs, rounded once to a dtype."""
 
 import platform
+import warnings
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from typing import Any
 
 import torch
 import torch.nn.functional as F
@@ -10,6 +12,8 @@ from torch import Tensor
 
 X86 = ("x86_64", "AMD64")
 PACKED_DEPTH = 384  # products that oneDNN adds up in one go
+# Without AVX512-VNNI, sums of two products of 8 bits overflow: the input is rounded to 7 bits.
+NARROW = not torch.cpu._is_vnni_supported()
 
 
 def at_least_float32(dtype: torch.dtype) -> torch.dtype:
@@ -28,7 +32,31 @@ class Packed:
         return self.parts[0].shape[1]
 
 
-Weight = Tensor | Packed
+@dataclass(frozen=True, slots=True)
+class Quantized:
+    """A weight [out, in] in int8, with a factor an output, and its bias; for `linear` alone."""
+
+    packed: Any  # opaque
+
+
+Weight = Tensor | Packed | Quantized
+
+
+def quantize(weight: Tensor, bias: Tensor | None = None) -> Quantized:
+    """A float32 weight [out, in] on a CPU as whole numbers of -127 to 127, rounded to nearest.
+
+    `linear` then rounds its input, too: to 8 bits, by one factor for the whole of it.
+    """
+    factors = weight.abs().amax(dim=1).clamp_(min=1e-30).double() / 127
+    zeros = torch.zeros(len(factors), dtype=torch.int64)
+    engine, torch.backends.quantized.engine = torch.backends.quantized.engine, "onednn"
+    try:
+        with warnings.catch_warnings():  # tensors of this kind will go; 2.13 is the newest we take
+            warnings.simplefilter("ignore")
+            rounded = torch.quantize_per_channel(weight, factors, zeros, 0, torch.qint8)
+            return Quantized(torch.ops.quantized.linear_prepack(rounded, bias))
+    finally:
+        torch.backends.quantized.engine = engine
 
 
 def pack(weight: Tensor) -> Weight:
@@ -62,8 +90,12 @@ def linear(
     onto: Tensor | None = None,
 ) -> Tensor:
     """x W^T + b, added to `onto`, then GELU where asked: x [..., in] -> [..., out]."""
-    if isinstance(weight, Tensor):
-        y = F.linear(x, weight, bias)
+    if not isinstance(weight, Packed):
+        if isinstance(weight, Quantized):
+            assert bias is None  # it is in the weight
+            y = torch.ops.quantized.linear_dynamic(x.contiguous(), weight.packed, NARROW)
+        else:
+            y = F.linear(x, weight, bias)
         y = y if onto is None else y + onto
         return F.gelu(y) if gelu else y
     multiply = torch.ops.mkldnn._linear_pointwise
@@ -88,9 +120,10 @@ class Source:
     prefix: str
     device: torch.device
     dtype: torch.dtype
+    int8: bool = False  # the linear maps' weights
 
     def __truediv__(self, name: str) -> "Source":
-        return Source(self.state, f"{self.prefix}{name}.", self.device, self.dtype)
+        return replace(self, prefix=f"{self.prefix}{name}.")
 
     def tensor(self, name: str, dtype: torch.dtype | None = None) -> Tensor:
         return self.state[self.prefix + name].to(self.device, dtype or self.dtype)
@@ -105,7 +138,10 @@ class Linear:
 
     @staticmethod
     def read(source: Source, bias: bool = True) -> "Linear":
-        return Linear(pack(source.tensor("weight")), source.tensor("bias") if bias else None)
+        weight, offset = source.tensor("weight"), source.tensor("bias") if bias else None
+        if source.int8:
+            return Linear(quantize(weight, offset), None)
+        return Linear(pack(weight), offset)
 
     def __call__(self, x: Tensor, gelu: bool = False) -> Tensor:
         return linear(x, self.weight, self.bias, gelu)
@@ -136,11 +172,14 @@ class MLP:
 
     norm: LayerNorm
     parts: Sequence[tuple[Linear, Weight]]  # (up, down) for some of the hidden values
-    down_bias: Tensor
+    down_bias: Tensor | None
 
     @staticmethod
     def read(source: Source) -> "MLP":
         up, down = source / "mlp" / "0", source / "mlp" / "2"
+        if source.int8:
+            whole = (Linear.read(up), Linear.read(down).weight)
+            return MLP(LayerNorm.read(source / "mlp_ln"), [whole], None)
         wide, bias, narrow = up.tensor("weight"), up.tensor("bias"), down.tensor("weight")
         width = packed_width(narrow) or narrow.shape[1]
         pieces = zip(wide.split(width), bias.split(width), narrow.split(width, dim=1), strict=True)

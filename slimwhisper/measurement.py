@@ -27,7 +27,7 @@ from slimwhisper.checkpoint import Checkpoint, load_checkpoint
 from slimwhisper.errors import OptionError, SlimWhisperError
 from slimwhisper.random_checkpoint import random_checkpoint
 from slimwhisper.report import OFFICIAL_DIMS
-from slimwhisper.transcribe import SlimWhisper, choose_device, choose_dtype
+from slimwhisper.transcribe import INT8, SlimWhisper, choose_device, choose_dtype
 from slimwhisper.types import SAMPLE_RATE, Dims
 from slimwhisper.vocabulary import get_vocabulary
 
@@ -237,7 +237,8 @@ def measure(case: Case) -> Measured:
     if case.cache is None:
         run = _theirs(checkpoint, device, dtype, clock)
     else:
-        model = SlimWhisper(checkpoint, device, dtype, choose_forms(case.cache))
+        forms = choose_forms(case.cache)
+        model = SlimWhisper(checkpoint, device, dtype, forms, int8=case.dtype == INT8)
         run = _ours(case, model, clock)
     del checkpoint
     audio = recordings(case.windows)
@@ -260,7 +261,7 @@ def measure(case: Case) -> Measured:
         memory_bytes=memory.grown(),
         peak_bytes=memory.peak(),
         device=str(device),
-        dtype=str(dtype).removeprefix("torch."),
+        dtype=INT8 if case.dtype == INT8 else str(dtype).removeprefix("torch."),
         gpu=torch.cuda.get_device_name(device) if device.type == "cuda" else None,
         threads=torch.get_num_threads(),
         forms=None if model is None else model.forms,

@@ -152,13 +152,15 @@ class Model:
         forms: tuple[str, str] = ("e", "x"),
         strict_cache: bool = False,
         guard_mel: Tensor | None = None,
+        int8: bool = False,
     ) -> None:
         """forms: (cross, self) as `choose_forms` gives them. guard_mel: [n_mels, 3000] or None.
+        int8: weights of the encoder, the MLPs and the logits; on a CPU, with float32.
 
         Raises `CacheError` when a form is not exact and `strict_cache` is set.
         """
         self.name, self.dims = checkpoint.name, checkpoint.dims
-        self.device, self.dtype, self.forms = device, dtype, forms
+        self.device, self.dtype, self.forms, self.int8 = device, dtype, forms, int8
         self.alignment_heads = checkpoint.alignment_heads or default_heads(self.dims)
         plan, self.inspections = guarded_plan(checkpoint, *forms, dtype, guard_mel)
         self.fallbacks = describe_fallbacks(self.inspections)
@@ -170,8 +172,8 @@ class Model:
         for line in self.fallbacks:
             logger.warning("%s: %s", self.name, line)
         self.plan = plan.to(device, dtype).packed()
-        self.encoder = Encoder(checkpoint.state, self.dims, device, dtype)
-        self.decoder = Decoder(checkpoint.state, self.dims, device, dtype)
+        self.encoder = Encoder(checkpoint.state, self.dims, device, dtype, int8)
+        self.decoder = Decoder(checkpoint.state, self.dims, device, dtype, int8)
 
     def allocate_cross(self, slots: int) -> CrossCache:
         """Room for the audio of `slots` windows."""

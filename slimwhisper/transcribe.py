@@ -29,6 +29,7 @@ if TYPE_CHECKING:
 logger = logging.getLogger("slimwhisper")
 
 DTYPES = {"float32": torch.float32, "float16": torch.float16, "bfloat16": torch.bfloat16}
+INT8 = "int8"
 
 GPU_BATCH, CPU_BATCH = 64, 16
 
@@ -49,12 +50,19 @@ def choose_device(device: str | torch.device | None) -> torch.device:
 
 
 def choose_dtype(dtype: str | torch.dtype | None, device: torch.device) -> torch.dtype:
-    """A dtype by name or itself; None: float16 on a GPU, float32 on a CPU."""
+    """A dtype by name or itself; None: float16 on a GPU, float32 on a CPU.
+
+    "int8" computes in float32 but for its products, and needs a CPU. Raises OptionError.
+    """
+    if dtype == INT8:
+        if device.type != "cpu" or "onednn" not in torch.backends.quantized.supported_engines:
+            raise OptionError("int8 needs an x86 CPU; on a GPU choose float16, and cache_dtype fp8")
+        return torch.float32
     if dtype is None:
         return torch.float32 if device.type == "cpu" else torch.float16
     chosen = DTYPES.get(dtype) if isinstance(dtype, str) else dtype
     if chosen not in (*DTYPES.values(), torch.float64):
-        raise OptionError(f"dtype {dtype!r} is not one of {', '.join(DTYPES)}")
+        raise OptionError(f"dtype {dtype!r} is not one of {', '.join((*DTYPES, INT8))}")
     return chosen
 
 
@@ -201,7 +209,9 @@ def load_model(
     Arguments:
         device: such as "cpu" or "cuda:1"; None: a GPU where there is one.
         download_root: where named models are kept; None: ~/.cache/whisper.
-        dtype: "float32", "float16" or "bfloat16"; None: float16 on a GPU, float32 on a CPU.
+        dtype: "float32", "float16" or "bfloat16"; None: float16 on a GPU, float32 on a CPU;
+            "int8": float32 with the large matrices in int8, on a CPU faster, not exact
+            (docs/numerics.md).
         cache: "slim", "option1", "option2" or "baseline"; `cross_cache` ("kv", "k", "v", "e",
             "hybrid") and `self_cache` ("kv", "k", "v", "x") replace its two halves.
         cache_dtype: "fp8" keeps slim's caches in float8: half the bytes, not exact
@@ -220,4 +230,4 @@ def load_model(
     mel: Tensor | None = None
     if guard_audio is not None:
         mel = first_window(as_waveform(guard_audio), checkpoint.dims.n_mels)
-    return SlimWhisper(checkpoint, place, number, forms, strict_cache, mel)
+    return SlimWhisper(checkpoint, place, number, forms, strict_cache, mel, dtype == INT8)

@@ -50,11 +50,20 @@ def test_peers(tmp_path: Path) -> None:
     """With the two that are installed wherever the tests run; they must say the same."""
     found = line(
         *("peers.py", "--model", "digits", "--folder", str(SAMPLES), "--files", "2"),
-        *("--peers", "openai-whisper", "slimwhisper", "--batches", "1", "2", "--rounds", "1"),
+        *(
+            "--peers",
+            "openai-whisper",
+            "slimwhisper float32",
+            "--batches",
+            "1",
+            "2",
+            "--rounds",
+            "1",
+        ),
         *("--plot", str(tmp_path / "peers")),
     )
     cases = [(row["peer"], row["batch"]) for row in found["rows"]]
-    assert cases == [("openai-whisper", 1), ("slimwhisper", 1), ("slimwhisper", 2)]
+    assert cases == [("openai-whisper", 1), *(("slimwhisper float32", n) for n in (1, 2))]
     assert all(row["same_texts"] == 1 and row["tokens"] > 5 for row in found["rows"])
     assert (tmp_path / "peers.png").stat().st_size > 5_000
     assert (tmp_path / "peers.svg").read_text().startswith("<?xml")

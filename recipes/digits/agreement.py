@@ -1,9 +1,9 @@
 """Do all caches say what openai-whisper says? python -m recipes.digits.agreement CHECKPOINT FSDD
 
 Sequences of 1 to 12 digits in windows of 30 s, read by openai-whisper in float32, then with every
-preset of caches, and slim's in float8, in float32, bfloat16 and float16; prints how many texts
-differ, and one line of JSON. `slimwhisper inspect CHECKPOINT` has the condition numbers and what
-the guard decides.
+preset of caches, and slim's in float8, in float32, bfloat16 and float16 (or --dtypes int8); prints
+how many texts differ, everybody's word errors, and one line of JSON. `slimwhisper inspect
+CHECKPOINT` has the condition numbers and what the guard decides.
 """
 
 import argparse
@@ -11,6 +11,7 @@ import json
 import time
 from pathlib import Path
 
+import jiwer
 import numpy as np
 import whisper
 
@@ -30,11 +31,14 @@ def main() -> None:
 
     rng = np.random.default_rng(23)
     words = test_words(asked.fsdd)
-    audio = [joined(rng, words, int(rng.integers(1, 13))).audio for _ in range(asked.count)]
+    made = [joined(rng, words, int(rng.integers(1, 13))) for _ in range(asked.count)]
+    audio, true = [m.audio for m in made], [m.text for m in made]
     theirs = whisper.load_model(asked.checkpoint, device="cpu")
     since = time.monotonic()
     expected = [theirs.transcribe(a, fp16=False, temperature=0)["text"] for a in audio]
-    print(f"openai-whisper: {time.monotonic() - since:.0f} s", flush=True)
+    errors = {"openai-whisper": jiwer.wer(true, [text.strip() for text in expected])}
+    spent = time.monotonic() - since
+    print(f"openai-whisper: {errors['openai-whisper']:.2%} word errors; {spent:.0f} s", flush=True)
 
     different: dict[str, int] = {}
     for dtype in asked.dtypes:
@@ -46,14 +50,17 @@ def main() -> None:
             )
             found = [f.text for f in transcribed(model, audio, temperature=0)]
             other = [(a, b) for a, b in zip(expected, found, strict=True) if a != b]
-            different[f"{cache} {dtype}"] = len(other)
-            spent = time.monotonic() - since
+            case, spent = f"{cache} {dtype}", time.monotonic() - since
+            different[case] = len(other)
+            errors[case] = jiwer.wer(true, [text.strip() for text in found])
             print(
-                f"{cache} {dtype}: {len(other)} of {len(audio)} differ; {spent:.0f} s", flush=True
+                f"{case}: {len(other)} of {len(audio)} differ, {errors[case]:.2%} word errors; "
+                f"{spent:.0f} s",
+                flush=True,
             )
             for a, b in other[:5]:
                 print(f"  openai-whisper {a}\n  here           {b}")
-    print(json.dumps({"sequences": len(audio), "different": different}))
+    print(json.dumps({"sequences": len(audio), "different": different, "errors": errors}))
 
 
 if __name__ == "__main__":
