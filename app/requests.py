@@ -3,6 +3,7 @@
 import logging
 import time
 from collections.abc import Callable
+from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path, PurePath
 from typing import Any
@@ -94,6 +95,11 @@ class Job:
     recording: Recording | None = None
     batch: "Batch[Job] | None" = None
     ended: bool = False
+    size: int = field(init=False, default=0)  # bytes of the file; 0 where it is gone
+
+    def __post_init__(self) -> None:
+        with suppress(OSError):
+            self.size = self.path.stat().st_size
 
     def tell(self, event: Event) -> None:
         """Pass an event on; a listener that is gone must not stop the others."""

@@ -47,6 +47,7 @@ from slimwhisper.types import Options, Segment, Transcript
 logger = logging.getLogger("slimwhisper.serve")
 
 AHEAD = 2 * WORKERS  # recordings that are read at once, or about to be
+AHEAD_BYTES = 32 << 20  # of small ones more, so that a step of the engine can fill all its slots
 READING_POLL = 0.02  # seconds between looks at the readers, while no engine works
 IDLE_POLL = 0.1  # seconds between looks at the clock, while there is nothing to do
 
@@ -202,7 +203,7 @@ class Service:
         Another model's turn comes when the jobs before it have ended.
         """
         taken: list[Job] = []
-        while self._waiting and len(self._reading) + len(taken) < AHEAD:
+        while self._waiting and self._may_read([*self._reading, *taken]):
             wanted = self._waiting[0].model
             busy = [*self._reading, *self._running, *taken]
             if busy and busy[0].model != wanted:
@@ -213,6 +214,12 @@ class Service:
             self._waiting.remove(job)
             taken.append(job)
         return taken
+
+    def _may_read(self, ahead: list[Job]) -> bool:
+        """Whether one more recording may be read, where these are."""
+        if len(ahead) < AHEAD:
+            return True
+        return len(ahead) < self.slots and sum(job.size for job in ahead) < AHEAD_BYTES
 
     def _start(self, jobs: list[Job]) -> None:
         """Read the recordings of jobs, in other threads, once their model is there."""
@@ -311,6 +318,7 @@ class Service:
         self._running.discard(job)
         future = self._reading.pop(job, None)
         if future is not None:
+            future.cancel()
             future.add_done_callback(_close_unheard)
         if job.batch is not None and job.recording in job.batch.running:
             job.batch.drop(job.recording)

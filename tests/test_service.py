@@ -13,6 +13,8 @@ import torch
 from spoken import EXPECTED, SAMPLES
 
 import slimwhisper
+from slimwhisper.app import service as service_module
+from slimwhisper.app.reader import Readers
 from slimwhisper.app.requests import (
     BusyError,
     Event,
@@ -26,7 +28,7 @@ from slimwhisper.app.requests import (
     Started,
     StoppingError,
 )
-from slimwhisper.app.service import Service
+from slimwhisper.app.service import AHEAD, Service
 from slimwhisper.batch import Batch
 from slimwhisper.errors import CheckpointError, OptionError, SlimWhisperError
 from slimwhisper.transcribe import SlimWhisper
@@ -244,3 +246,32 @@ def test_shutting_down_without_patience(make: Make) -> None:
     service.close(patience=0)
     for heard in (running, waiting):
         assert isinstance(heard.error, StoppingError)
+
+
+@pytest.mark.parametrize(
+    ("most_bytes", "ahead"), [(1 << 20, 6), (1, AHEAD)], ids=["small", "large"]
+)
+def test_small_recordings_are_read_ahead(
+    make: Make, monkeypatch: pytest.MonkeyPatch, most_bytes: int, ahead: int
+) -> None:
+    """As many as there are slots, so that a step can fill them; large ones a few at a time."""
+    go, read = threading.Event(), Readers.read
+
+    def waits(self: Readers, path: Path, name: str) -> Any:
+        go.wait(60)
+        return read(self, path, name)
+
+    monkeypatch.setattr(Readers, "read", waits)
+    monkeypatch.setattr(service_module, "AHEAD_BYTES", most_bytes)
+    service = make(batch_size=6)
+    first = Heard(service, "door-code.mp3")  # the slots are known once the model is loaded
+    go.set()
+    first.until_the_end()
+    go.clear()
+    heard = [Heard(service, "door-code.mp3") for _ in range(9)]
+    deadline = time.monotonic() + 30
+    while service.states()["reading"] < ahead and time.monotonic() < deadline:
+        time.sleep(0.01)
+    assert service.states() == {"waiting": 9 - ahead, "reading": ahead, "running": 0}
+    go.set()
+    assert {h.text for h in heard} == {"four zero seven seven"}
