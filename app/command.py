@@ -3,8 +3,10 @@
 import argparse
 import ipaddress
 import logging
+import signal
 import threading
-from contextlib import nullcontext
+from collections.abc import Iterator
+from contextlib import contextmanager, nullcontext
 from functools import partial
 from pathlib import Path
 
@@ -30,7 +32,7 @@ def run_serve(a: argparse.Namespace) -> int:
     if a.threads:
         torch.set_num_threads(a.threads)
     choose_dtype(a.dtype, choose_device(a.device))  # mistakes come before anything is loaded
-    with page_folder() if a.page else nullcontext() as folder:
+    with ended_by_sigterm(), page_folder() if a.page else nullcontext() as folder:
         settings = Settings(
             host=a.host,
             port=a.port,
@@ -50,6 +52,22 @@ def run_serve(a: argparse.Namespace) -> int:
                 settings.host,
             )
         return _serve(a, settings)
+
+
+@contextmanager
+def ended_by_sigterm() -> Iterator[None]:
+    """SIGTERM ends it with status 0, and what is open is closed; uvicorn raises it anew at its end,
+    and the default would leave files behind.
+    """
+
+    def end(*_: object) -> None:
+        raise SystemExit(0)
+
+    before = signal.signal(signal.SIGTERM, end)
+    try:
+        yield
+    finally:
+        signal.signal(signal.SIGTERM, before)
 
 
 def load_chosen(a: argparse.Namespace, choice: ModelChoice) -> SlimWhisper:

@@ -126,5 +126,5 @@ def _theme() -> gr.themes.Base:
         button_primary_background_fill="*primary_600",
         button_primary_background_fill_hover="*primary_700",
         button_primary_background_fill_dark="*primary_600",
-        button_primary_background_fill_hover_dark="*primary_500",
+        button_primary_background_fill_hover_dark="*primary_700",
     )

@@ -165,7 +165,7 @@ def make_page(
                     filterable=False,
                     min_width=140,
                 )
-                beams = gr.Slider(1, 10, value=1, step=1, label="Beams (1: fastest)", min_width=140)
+                beams = gr.Slider(1, 10, value=1, step=1, label="Beams", min_width=140)
                 temperature = gr.Dropdown(
                     [("Automatic", ""), *TEMPERATURES],
                     value="",

@@ -139,7 +139,7 @@ def test_a_recording(show: Open) -> None:
     page.click("#sw-record .record-button")
     page.wait_for_selector("#sw-record .stop-button:visible")
     page.wait_for_timeout(9_500)  # what is said takes so long
-    with page.expect_response(re.compile("/gradio_api/upload[?]")):
+    with page.expect_response(re.compile("/gradio_api/upload(?!_)")):
         page.click("#sw-record .stop-button:visible")
     while not page.locator(".sw-file").count():  # the page takes a moment to take note of it
         page.click("#sw-go")
@@ -252,8 +252,8 @@ def test_it_can_be_read(show: Open, theme: str) -> None:
     shown.go(PHONE)
     shown.ended(1)
     for text in (".sw-text", ".sw-segment time", ".sw-segment", ".sw-state", ".sw-note"):
-        assert shown.contrast(text, ".sw-file") > 4.5, text
-    assert shown.contrast("#sw-title p", ".gradio-container") > 4.5
+        assert shown.contrast(text) > 4.5, text
+    assert shown.contrast("#sw-title p") > 4.5 and shown.contrast("#sw-go") > 4.5
     bright = shown.page.evaluate(
         "getComputedStyle(document.querySelector('.sw-file')).backgroundColor.match(/\\d+/)[0]"
     )
@@ -271,10 +271,10 @@ def test_by_keyboard_alone(show: Open) -> None:
                 return
         raise AssertionError(f"{selector}: no way there")
 
+    page.wait_for_selector(".mic-select")  # the last to be there
+    page.on("filechooser", lambda chooser: chooser.set_files(str(PHONE)))
     tab_to("#sw-files button")
-    with page.expect_file_chooser() as chooser:
-        page.keyboard.press("Enter")
-    chooser.value.set_files(str(PHONE))
+    page.keyboard.press("Enter")
     page.wait_for_selector("#sw-files .file")
     tab_to("#sw-go")
     page.keyboard.press("Enter")

@@ -6,6 +6,7 @@ import io
 import json
 import os
 import re
+import signal
 import subprocess
 import sys
 import tempfile
@@ -74,14 +75,20 @@ def upload(client: httpx.Client, path: Path) -> dict[str, Any]:
     return {"path": answer.json()[0], "orig_name": path.name, "meta": meta}
 
 
-def call(client: httpx.Client, *files: dict[str, Any], **options: Any) -> tuple[str, Any]:
-    """The last event of the page's one call, and what it says."""
+def call_begins(client: httpx.Client, *files: dict[str, Any], **options: Any) -> str:
+    """The page's one call; the name under which its events are told."""
     given = {
         **dict(files=list(files), recording=None, language="", task="transcribe", words=False),
         **dict(prompt="", model="digits", cache="", beams=1, temperature="", vad=False),
     }
     data = list((given | options).values())
-    event = client.post("/gradio_api/call/transcribe", json={"data": data}).json()["event_id"]
+    answer = client.post("/gradio_api/call/transcribe", json={"data": data})
+    return str(answer.json()["event_id"])
+
+
+def call(client: httpx.Client, *files: dict[str, Any], **options: Any) -> tuple[str, Any]:
+    """The last event of a call, and what it says."""
+    event = call_begins(client, *files, **options)
     answer = client.get(f"/gradio_api/call/transcribe/{event}", timeout=60)
     *_, last = re.findall(r"event: (\w+)\ndata: (.*)\n", answer.text)
     return last[0], json.loads(last[1])
@@ -220,6 +227,26 @@ def test_a_shutdown_ends_the_page_with_a_word(begin: Begin) -> None:
         kind, (_, view) = call(client, file)
     assert kind == "complete"
     assert "the server is shutting down" in view["files"][0]["message"].lower()
+
+
+def test_a_shutdown_waits_for_what_runs_and_for_no_open_page(begin: Begin) -> None:
+    live = begin()
+    with httpx.Client(base_url=live.url, timeout=120) as client:
+        file = upload(client, SAMPLES / "three-minutes.ogg")
+        event = call_begins(client, file)
+        with (
+            client.stream("GET", "/gradio_api/heartbeat/page") as alive,
+            client.stream("GET", f"/gradio_api/call/transcribe/{event}") as told,
+        ):
+            lines = told.iter_lines()
+            next(lines)
+            next(alive.iter_lines())
+            live.server.handle_exit(signal.SIGTERM, None)
+            text = "\n".join(lines)
+    _, _, last = text.rpartition("event: complete\ndata: ")
+    assert json.loads(last.partition("\n")[0])[1]["files"][0]["state"] == "done"
+    live.thread.join(30)
+    assert not live.thread.is_alive()
 
 
 def test_places_in_the_queue(

@@ -8,6 +8,7 @@ import sys
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
+from pathlib import Path
 
 import httpx
 import pytest
@@ -49,8 +50,9 @@ def serving(*flags: str) -> Iterator[tuple[str, "subprocess.Popen[str]"]]:
         process.stderr.close()
 
 
-def test_it_serves_until_a_signal() -> None:
-    """What runs when the signal comes is finished first."""
+def test_it_serves_until_a_signal(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """What runs when the signal comes is finished first; then nothing is left behind."""
+    monkeypatch.setenv("TMPDIR", str(tmp_path))
     with serving("--api-key", "key") as (url, process):
         key = {"Authorization": "Bearer key"}
         target = f"{url}/v1/audio/transcriptions"
@@ -58,6 +60,8 @@ def test_it_serves_until_a_signal() -> None:
         found = httpx.post(target, files=files, headers=key, timeout=60)
         assert found.json()["text"].startswith("five five five")
         assert httpx.get(f"{url}/v1/models", headers=key).json()["data"][0]["id"] == "digits"
+        assert "key as the password" in httpx.get(url).text, "the page asks who is there"
+        assert len(list(tmp_path.glob("slimwhisper-serve-*"))) == 1
         long = {"file": (SAMPLES / "three-minutes.ogg").read_bytes()}
         data = {"stream": "true"}
         with httpx.stream("POST", target, files=long, data=data, headers=key, timeout=60) as stream:
@@ -66,11 +70,13 @@ def test_it_serves_until_a_signal() -> None:
             process.send_signal(signal.SIGTERM)
             rest = [line for line in lines if line]
         assert rest[-1] == "data: [DONE]" and "transcript.text.done" in rest[-2]
-        assert process.wait(60) in (0, -signal.SIGTERM)
+        assert process.wait(60) == 0
+        assert list(tmp_path.iterdir()) == []
 
 
 def test_a_warning_where_strangers_reach_it() -> None:
-    with serving("--host", "0.0.0.0") as (_, process):
+    with serving("--host", "0.0.0.0", "--no-page") as (url, process):
+        assert httpx.get(url).status_code == 404, "there is no page"
         process.send_signal(signal.SIGTERM)
         process.wait(60)
         assert process.stderr is not None
