@@ -58,7 +58,7 @@ def add_serve(commands: Any) -> None:
     g.add_argument("--auth", type=login, help="user:password, for page and API [none]")
     g.add_argument(
         *("--api-key", "--api_key"),
-        default=os.environ.get("SLIMWHISPER_API_KEY"),
+        default=os.environ.get("SLIMWHISPER_API_KEY") or None,
         help="for the API, and the page's password [SLIMWHISPER_API_KEY, else none]",
     )
     g.add_argument(
