@@ -7,7 +7,7 @@ from collections.abc import Iterable
 from starlette.responses import PlainTextResponse
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
-from slimwhisper.app.api import APIError
+from slimwhisper.app.api_errors import APIError
 
 OURS = ("/v1", "/metrics")  # the page has its own login, and its own limit
 # of Gradio's, what the page has no use for: some fetch addresses for whoever asks, some keep files

@@ -12,7 +12,7 @@ from collections.abc import AsyncGenerator, Callable, Sequence
 from pathlib import Path
 from typing import Any
 
-from slimwhisper.app.api import as_api_error
+from slimwhisper.app.api_errors import as_api_error
 from slimwhisper.app.peaks import outline
 from slimwhisper.app.requests import (
     Event,

@@ -13,7 +13,8 @@ from fastapi.responses import JSONResponse, Response
 from starlette.exceptions import HTTPException
 
 from slimwhisper.app.access import Access
-from slimwhisper.app.api import APIError, make_router
+from slimwhisper.app.api import make_router
+from slimwhisper.app.api_errors import APIError
 from slimwhisper.app.metrics import metrics_text
 from slimwhisper.app.models import Models
 from slimwhisper.app.service import Service

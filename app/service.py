@@ -10,7 +10,7 @@ import gc
 import logging
 import threading
 import time
-from collections import Counter, deque
+from collections import deque
 from collections.abc import Callable
 from concurrent.futures import Future, ThreadPoolExecutor
 
@@ -30,6 +30,7 @@ from slimwhisper.app.requests import (
     Started,
     StoppingError,
 )
+from slimwhisper.app.turns import next_jobs
 from slimwhisper.batch import Batch, make_engine
 from slimwhisper.errors import (
     CacheError,
@@ -46,8 +47,6 @@ from slimwhisper.types import Options, Segment, Transcript
 
 logger = logging.getLogger("slimwhisper.serve")
 
-AHEAD = 2 * WORKERS  # recordings that are read at once, or about to be
-AHEAD_BYTES = 32 << 20  # of small ones more, so that a step of the engine can fill all its slots
 READING_POLL = 0.02  # seconds between looks at the readers, while no engine works
 IDLE_POLL = 0.1  # seconds between looks at the clock, while there is nothing to do
 
@@ -80,6 +79,7 @@ class Service:
         self._waiting: deque[Job] = deque()
         self._reading: dict[Job, Future[Recording]] = {}
         self._running: set[Job] = set()
+        self._accepted: set[Job] = set()  # and not ended: those that wait, are read or run
         self._cancelled: set[Job] = set()
         self._changed = threading.Condition()
         self._stopping, self._patience_ends = False, 0.0
@@ -100,6 +100,7 @@ class Service:
                 self.counts.refused += 1
                 raise BusyError(f"{self.in_flight} requests are waiting; try again in a minute")
             self._waiting.append(job)
+            self._accepted.add(job)
             self._changed.notify()
 
     def cancel(self, job: Job) -> None:
@@ -117,15 +118,13 @@ class Service:
     @property
     def in_flight(self) -> int:
         """Jobs that wait, are read or run."""
-        return len(self._waiting) + len(self._reading) + len(self._running)
+        return len(self._accepted)
 
     def states(self) -> dict[str, int]:
         """How many jobs there are, by where they are."""
-        return {
-            "waiting": len(self._waiting),
-            "reading": len(self._reading),
-            "running": len(self._running),
-        }
+        waiting, running = len(self._waiting), len(self._running)
+        reading = max(len(self._accepted) - waiting - running, 0)
+        return {"waiting": waiting, "reading": reading, "running": running}
 
     @property
     def finishing(self) -> bool:
@@ -179,11 +178,11 @@ class Service:
                         self._unload()
                 late = self._stopping and time.monotonic() > self._patience_ends
                 cancelled, self._cancelled = self._cancelled, set()
-                starting = self._take_waiting()
+                starting = next_jobs(self._waiting, self._reading, self._running, self.slots)
             for job in cancelled:
                 self._end(job, None)
             if late:
-                self._fail(self._everybody(), StoppingError("the server is shutting down"))
+                self._fail(list(self._accepted), StoppingError("the server is shutting down"))
                 continue
             try:
                 self._start(starting)
@@ -196,30 +195,6 @@ class Service:
 
     def _idle_for(self) -> float:
         return time.monotonic() - self._idle_since
-
-    def _take_waiting(self) -> list[Job]:
-        """Jobs to read next: of the users with the fewest in flight, all for one model.
-
-        Another model's turn comes when the jobs before it have ended.
-        """
-        taken: list[Job] = []
-        while self._waiting and self._may_read([*self._reading, *taken]):
-            wanted = self._waiting[0].model
-            busy = [*self._reading, *self._running, *taken]
-            if busy and busy[0].model != wanted:
-                break
-            users = Counter(job.user for job in busy)
-            same = [job for job in self._waiting if job.model == wanted]
-            job = min(same, key=lambda job: users[job.user])
-            self._waiting.remove(job)
-            taken.append(job)
-        return taken
-
-    def _may_read(self, ahead: list[Job]) -> bool:
-        """Whether one more recording may be read, where these are."""
-        if len(ahead) < AHEAD:
-            return True
-        return len(ahead) < self.slots and sum(job.size for job in ahead) < AHEAD_BYTES
 
     def _start(self, jobs: list[Job]) -> None:
         """Read the recordings of jobs, in other threads, once their model is there."""
@@ -313,6 +288,7 @@ class Service:
             if job.ended:
                 return
             job.ended = True
+            self._accepted.discard(job)
             if job in self._waiting:
                 self._waiting.remove(job)
         self._running.discard(job)
@@ -332,10 +308,6 @@ class Service:
             job.tell(Failed(outcome))
         else:
             self.counts.cancelled += 1
-
-    def _everybody(self) -> list[Job]:
-        with self._changed:
-            return [*self._waiting, *self._reading, *self._running]
 
     def _fail(self, jobs: list[Job], error: SlimWhisperError) -> None:
         for job in jobs:

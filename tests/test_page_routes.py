@@ -32,7 +32,8 @@ from slimwhisper.app.peaks import COLUMNS, outline
 from slimwhisper.app.reader import Readers
 from slimwhisper.app.requests import ModelChoice
 from slimwhisper.app.results import Results
-from slimwhisper.app.service import AHEAD, Service
+from slimwhisper.app.service import Service
+from slimwhisper.app.turns import AHEAD
 from slimwhisper.samples import ArraySamples
 from slimwhisper.transcribe import SlimWhisper
 

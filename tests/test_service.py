@@ -13,7 +13,7 @@ import torch
 from spoken import EXPECTED, SAMPLES
 
 import slimwhisper
-from slimwhisper.app import service as service_module
+from slimwhisper.app import turns
 from slimwhisper.app.reader import Readers
 from slimwhisper.app.requests import (
     BusyError,
@@ -28,7 +28,8 @@ from slimwhisper.app.requests import (
     Started,
     StoppingError,
 )
-from slimwhisper.app.service import AHEAD, Service
+from slimwhisper.app.service import Service
+from slimwhisper.app.turns import AHEAD
 from slimwhisper.batch import Batch
 from slimwhisper.errors import CheckpointError, OptionError, SlimWhisperError
 from slimwhisper.transcribe import SlimWhisper
@@ -262,7 +263,7 @@ def test_small_recordings_are_read_ahead(
         return read(self, path, name)
 
     monkeypatch.setattr(Readers, "read", waits)
-    monkeypatch.setattr(service_module, "AHEAD_BYTES", most_bytes)
+    monkeypatch.setattr(turns, "AHEAD_BYTES", most_bytes)
     service = make(batch_size=6)
     first = Heard(service, "door-code.mp3")  # the slots are known once the model is loaded
     go.set()
