@@ -22,6 +22,7 @@ class FakeModel:
     """See above. `ahead` files are taken before the first is finished, as the engine does."""
 
     name, device, dtype, forms = "fake", "cpu", "torch.float32", ("e", "x")
+    int8 = False
     fallbacks: tuple[str, ...] = ()
 
     def __init__(self, ahead: int = 4, delay: float = 0.0) -> None:

@@ -34,7 +34,7 @@ def test_every_format(live: Live) -> None:
     truth = EXPECTED[PHONE.name]
     create = live.client().audio.transcriptions.create
     plain = create(file=PHONE, model="whisper-1")
-    assert jiwer.wer(truth["text"], plain.text) <= 0.1
+    assert jiwer.wer(truth["text"], plain.text) == 0
     assert plain.usage.seconds >= truth["segments"][-1]["end"] - 1
     text = create(file=PHONE, model="digits", response_format="text")
     assert text.strip() == plain.text
@@ -68,7 +68,7 @@ def test_streaming(live: Live) -> None:
     assert len(deltas) > 20 and {e.type for e in deltas} == {"transcript.text.delta"}
     assert done.type == "transcript.text.done"
     assert "".join(e.delta for e in deltas).strip() == done.text
-    assert jiwer.wer(EXPECTED[name]["text"], done.text) <= 0.05
+    assert jiwer.wer(EXPECTED[name]["text"], done.text) <= 0.01
 
 
 def test_a_stream_that_fails_says_so(live: Live) -> None:

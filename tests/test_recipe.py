@@ -74,9 +74,18 @@ def test_a_segment_without_a_pause_ends_after_six_seconds() -> None:
     assert first == 14
 
 
-def test_a_segment_cut_by_the_windows_end_gets_its_start_alone() -> None:
+def test_a_word_cut_by_the_windows_end_gets_its_start_alone() -> None:
     words = [Said(1, 1.0, 1.5), Said(2, 9.0, 9.5), Said(3, 9.6, 10.2), Said(4, 10.3, 10.6)]
-    assert answer(words, length=10)[0][-3:] == [TIME + 75, TIME + 450, END]
+    assert answer(words, length=10)[0] == [
+        *(at(1.0), 1, at(1.5)),
+        *(at(9.0), 2, at(9.5)),
+        *(at(9.6), END),
+    ]
+    alone = [Said(1, 1.0, 1.5), Said(2, 9.8, 10.5)]
+    assert answer(alone, length=10)[0][-2:] == [at(9.8), END]
+    assert answer(words, length=10, times=False)[0] == [1, 2, 3, END]  # most of it is there
+    assert answer(alone, length=10, times=False)[0] == [1, END]
+    assert all(len(t) == len(s) for t, s in (answer(words, 10), answer(alone, 10, times=False)))
 
 
 def test_words_do_not_overlap() -> None:

@@ -55,14 +55,14 @@ def model(digits_path: Path) -> SlimWhisper:
 def test_pieces_have_the_recordings_own_times(model: SlimWhisper, phrases: Phrases) -> None:
     found = model.transcribe(phrases.audio, parallel=True, temperature=0, word_timestamps=True)
     texts = [s for s in found["segments"] if s["text"]]
-    assert len(texts) >= PHRASES - 1
+    assert len(texts) >= PHRASES
     assert [s["id"] for s in found["segments"]] == list(range(len(found["segments"])))
     assert [s["start"] for s in texts] == sorted(s["start"] for s in texts)
     for segment in texts:
         assert phrases.holds(segment["start"], segment["end"])
         assert all(phrases.holds(w["start"], w["end"]) for w in segment["words"])
     plain = model.transcribe(phrases.audio, parallel=True, temperature=0)
-    assert jiwer.wer(" ".join(phrases.words), plain["text"].strip()) <= 0.12
+    assert jiwer.wer(" ".join(phrases.words), plain["text"].strip()) <= 1 / 18
     again = model.transcribe(
         phrases.audio, parallel=True, temperature=0, word_timestamps=True, batch_size=1
     )

@@ -126,7 +126,7 @@ def test_all_samples_at_once(make: Make) -> None:
         done = [p.done for p in progress]
         assert done == sorted(done) and done[-1] == pytest.approx(last.seconds, abs=0.1)
         texts.append(last.transcript.text.strip())
-    assert jiwer.wer([truth["text"] for truth in EXPECTED.values()], texts) <= 0.05
+    assert jiwer.wer([truth["text"] for truth in EXPECTED.values()], texts) <= 0.01
     counts = service.counts
     assert counts.finished == len(EXPECTED) and counts.failed == 0 and service.in_flight == 0
     assert counts.filled / counts.steps > 1, "several at once"

@@ -194,17 +194,26 @@ def timing(truth: Sequence[Said], found: Sequence[Heard]) -> Timing:
 
 
 def measure_times(model: SlimWhisper, fsdd: Path, count: int, **options: Any) -> dict[str, object]:
-    """Share of segments whose start and end lie within 0.2 s of the truth."""
+    """Share of segments whose start and end lie within 0.2 s of the truth.
+
+    Whisper's rule is that the only segment of a window begins where the window does, whatever its
+    first time token says; the share is also given for the recordings with more than one.
+    """
     rng = np.random.default_rng(13)
     words = test_words(fsdd)
     made = [joined(rng, words, int(rng.integers(1, 13))) for _ in range(count)]
     found = transcribed(model, [r.audio for r in made], **options)
     timings = [timing(r.words, heard(f)) for r, f in zip(made, found, strict=True)]
-    right, total = sum(t.right for t in timings), sum(t.total for t in timings)
+    several = [t for t, f in zip(timings, found, strict=True) if len(f.segments) > 1]
     errors = [abs(e) for t in timings for e in (*t.starts, *t.ends)]
     middle = round(float(np.median(errors)), 3)
-    print(f"{right} of {total} segments within {TOLERANCE} s; median error {middle} s", flush=True)
-    return {"segments_in_time_percent": round(100 * right / total, 2), "segments": total}
+    result: dict[str, object] = {}
+    for name, some in (("segments", timings), ("segments_of_several", several)):
+        right, total = sum(t.right for t in some), sum(t.total for t in some)
+        print(f"{name}: {right} of {total} within {TOLERANCE} s", flush=True)
+        result |= {f"{name}_in_time_percent": round(100 * right / total, 2), name: total}
+    print(f"median error {middle} s", flush=True)
+    return result
 
 
 def measure_long(model: SlimWhisper, fsdd: Path, **options: Any) -> dict[str, object]:

@@ -2,8 +2,9 @@
 
 A pause of PAUSE seconds or more starts a new segment; without one, a segment ends with the first
 word that ends LONGEST seconds or more after its start. Start and end tokens stand at the words' own
-times, rounded to 0.1 s. A segment that the window's end cuts off gets its start alone, as in
-Whisper's training (Radford et al. 2022, section 2.3), so that the next window begins before it.
+times, rounded to 0.1 s. A word that the window's end cuts off ends the segment before it and gets
+its start alone, as in Whisper's training (Radford et al. 2022, section 2.3), so that the next
+window begins before it.
 """
 
 from collections.abc import Iterable, Sequence
@@ -111,18 +112,25 @@ def answer(
     """Tokens for a window of `length` seconds, and the seconds that speak of each."""
     tokens: list[int] = []
     spans: list[tuple[float, float]] = []
-    for segment in segments([w for w in words if w.start < length - 0.03]):
-        first, last = segment[0].start, segment[-1].end
-        if times:
-            tokens.append(time_token(first + offset))
-            spans.append((first - 0.06, first + 0.1))
-        if last > length and times:
-            break
-        tokens += [word.digit for word in segment]
-        spans += [(word.start, word.end) for word in segment]
-        if times:
-            tokens.append(time_token(last + offset))
-            spans.append((last - 0.1, last + 0.06))
+    shown = [w for w in words if w.start < length - 0.03]
+    if not times:  # of a word that is cut off most must be there
+        shown = [w for w in shown if w.end - length < 0.4 * (w.end - w.start)]
+    for segment in segments(shown):
+        whole = [w for w in segment if not times or w.end < length + 0.03]
+        if whole:
+            first, last = whole[0].start, whole[-1].end
+            if times:
+                tokens.append(time_token(first + offset))
+                spans.append((first - 0.06, first + 0.1))
+            tokens += [word.digit for word in whole]
+            spans += [(word.start, word.end) for word in whole]
+            if times:
+                tokens.append(time_token(last + offset))
+                spans.append((last - 0.1, last + 0.06))
+        if len(whole) < len(segment):
+            start = segment[len(whole)].start
+            tokens.append(time_token(start + offset))
+            spans.append((start - 0.06, start + 0.1))
     return [*tokens, END], [*spans, (0.0, 0.0)]
 
 
