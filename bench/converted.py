@@ -18,6 +18,7 @@ from torch import Tensor
 from whisper.audio import mel_filters
 
 from slimwhisper.checkpoint import Checkpoint
+from slimwhisper.hub import openai_name
 from slimwhisper.vocabulary import get_vocabulary
 
 if TYPE_CHECKING:
@@ -26,41 +27,6 @@ if TYPE_CHECKING:
 
 GGML_MAGIC = 0x67676D6C
 FLOAT32, FLOAT16 = 0, 1  # ggml's types
-
-HUGGING_FACE = {  # names within a layer
-    "attn.query": "self_attn.q_proj",
-    "attn.key": "self_attn.k_proj",
-    "attn.value": "self_attn.v_proj",
-    "attn.out": "self_attn.out_proj",
-    "attn_ln": "self_attn_layer_norm",
-    "cross_attn.query": "encoder_attn.q_proj",
-    "cross_attn.key": "encoder_attn.k_proj",
-    "cross_attn.value": "encoder_attn.v_proj",
-    "cross_attn.out": "encoder_attn.out_proj",
-    "cross_attn_ln": "encoder_attn_layer_norm",
-    "mlp.0": "fc1",
-    "mlp.2": "fc2",
-    "mlp_ln": "final_layer_norm",
-}
-OUTSIDE = {
-    "encoder.positional_embedding": "encoder.embed_positions.weight",
-    "decoder.positional_embedding": "decoder.embed_positions.weight",
-    "decoder.token_embedding.weight": "decoder.embed_tokens.weight",
-    "encoder.ln_post.": "encoder.layer_norm.",
-    "decoder.ln.": "decoder.layer_norm.",
-}
-
-
-def hugging_face_name(name: str) -> str:
-    """OpenAI's name of a weight -> that of a `WhisperForConditionalGeneration`."""
-    for ours, theirs in OUTSIDE.items():
-        if name.startswith(ours):
-            return f"model.{theirs}{name.removeprefix(ours)}"
-    half, blocks, *rest = name.split(".")
-    if blocks != "blocks":
-        return f"model.{name}"
-    layer, module, kind = rest[0], ".".join(rest[1:-1]), rest[-1]
-    return f"model.{half}.layers.{layer}.{HUGGING_FACE[module]}.{kind}"
 
 
 def save_hugging_face(checkpoint: Checkpoint, folder: Path) -> Path:
@@ -95,11 +61,11 @@ def save_hugging_face(checkpoint: Checkpoint, folder: Path) -> Path:
         begin_suppress_tokens=None,
     )
     model = WhisperForConditionalGeneration(config)
-    state = {hugging_face_name(name): t.float() for name, t in checkpoint.state.items()}
-    absent, extra = model.load_state_dict(state, strict=False)
-    extra = [name for name in extra if not name.endswith("k_proj.bias")]
-    absent = [name for name in absent if name != "proj_out.weight"]
-    assert not absent and not extra, (absent, extra)
+    ours = {name: checkpoint.state.get(openai_name(name)) for name in model.state_dict()}
+    state = {name: tensor.float() for name, tensor in ours.items() if tensor is not None}
+    absent = ours.keys() - state.keys() - {"proj_out.weight"}
+    assert not absent, absent
+    model.load_state_dict(state, strict=False)
     tokenizer = get_tokenizer(dims.is_multilingual, num_languages=dims.num_languages)
     special = tokenizer.special_tokens
     languages = {f"<|{code}|>": special[f"<|{code}|>"] for code in tokenizer.all_language_codes}

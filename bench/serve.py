@@ -130,9 +130,10 @@ def main() -> None:
         ratio = one["seconds"] / many["seconds"]
         different = sum(a != b for a, b in zip(alone, together, strict=True))
         print(f"{ratio:.2f} times as fast; texts that differ: {different}")
-        before = held(process.pid)
+        before, during = held(process.pid), []
         for _ in range(0, asked.requests, len(paths)):
             asyncio.run(sent(url, paths, asked.at_once))
+            during.append(round(held(process.pid)["mb"]))
         after = held(process.pid)
         print(f"held before {asked.requests} more requests: {before}, after: {after}")
     finally:
@@ -150,6 +151,7 @@ def main() -> None:
         "requests": asked.requests,
         "before": before,
         "after": after,
+        "mb_during": during,
         "exit": ended,
     }
     print(json.dumps(result))
