@@ -20,7 +20,7 @@ from slimwhisper.cache.plan import PRESETS, CachePlan, DecoderCache
 from slimwhisper.checkpoint import load_checkpoint
 from slimwhisper.errors import OptionError
 from slimwhisper.fold import Attention, Folded, fold
-from slimwhisper.transcribe import choose_dtype
+from slimwhisper.transcribe import as_dtype
 from slimwhisper.types import Dims
 
 SOURCE = "slim attention, arXiv 2503.05840, Whisper table"
@@ -177,7 +177,7 @@ def make_report(
     """
     if not 1 <= batch <= MAX_BATCH:
         raise OptionError(f"batch {batch!r} is not between 1 and {MAX_BATCH:,}")
-    number = choose_dtype(dtype, torch.device("cpu"))
+    number = as_dtype(dtype)
     if isinstance(model, Dims):
         name, dims = f"d={model.n_text_state} L={model.n_text_layer}", model
     else:

@@ -60,9 +60,14 @@ def choose_dtype(dtype: str | torch.dtype | None, device: torch.device) -> torch
         return torch.float32
     if dtype is None:
         return torch.float32 if device.type == "cpu" else torch.float16
+    return as_dtype(dtype, INT8)
+
+
+def as_dtype(dtype: str | torch.dtype, *others: str) -> torch.dtype:
+    """A dtype by name or itself. Raises OptionError, which names `others` too."""
     chosen = DTYPES.get(dtype) if isinstance(dtype, str) else dtype
     if chosen not in (*DTYPES.values(), torch.float64):
-        raise OptionError(f"dtype {dtype!r} is not one of {', '.join((*DTYPES, INT8))}")
+        raise OptionError(f"dtype {dtype!r} is not one of {', '.join((*DTYPES, *others))}")
     return chosen
 
 
