@@ -108,9 +108,8 @@ def make_router(service: Service, models: Models, timeout: float) -> APIRouter:
             upload = asked.upload
             await asyncio.to_thread(upload.file.fileno)  # on disk from here on
             user = request.client.host if request.client else ""
-            job = Job(
-                open_path(upload), display_name(upload), asked.model, asked.options, user, listener
-            )
+            path, name = open_path(upload), display_name(upload.filename)
+            job = Job(path, name, asked.model, asked.options, user, listener)
             try:
                 service.submit(job)
             except SlimWhisperError as error:

@@ -32,9 +32,9 @@ async def read_form(request: Request) -> FormData:
         raise APIError(error.status_code, f"the form cannot be read: {error.detail}") from error
 
 
-def display_name(upload: UploadFile) -> str:
-    """The client's name of a file, safe to show and to look at for its suffix."""
-    name = PurePath((upload.filename or "").replace("\\", "/")).name
+def display_name(given: str | None) -> str:
+    """A client's name of a file, safe to show and to look at for its suffix."""
+    name = PurePath((given or "").replace("\\", "/")).name
     printable = "".join(c for c in name if c.isprintable())
     return printable[-LONGEST_NAME:] or "audio"
 

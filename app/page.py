@@ -6,7 +6,7 @@ so when a server begins.
 
 import secrets
 from collections.abc import AsyncGenerator, Callable
-from pathlib import Path, PurePath
+from pathlib import Path
 from typing import Any
 
 import gradio as gr
@@ -15,6 +15,7 @@ from gradio_client.utils import is_http_url_like
 from whisper.tokenizer import LANGUAGES
 
 from slimwhisper.app.folder import FILES
+from slimwhisper.app.forms import display_name
 from slimwhisper.app.models import Models
 from slimwhisper.app.page_session import Run, Runs
 from slimwhisper.app.panel import costs_of, panel
@@ -27,7 +28,6 @@ from slimwhisper.errors import SlimWhisperError
 
 ASSETS = Path(__file__).with_name("assets")
 SUBTITLE = "Speech to text, on this server: nothing you add leaves it."
-LONGEST_NAME = 200
 TEMPERATURES = ("0", "0.2", "0.4", "0.6", "0.8", "1")
 PANEL_SECONDS = 3.0  # between two looks at the caches, while they are shown
 HIDDEN: dict[str, Any] = {"api_visibility": "private", "show_progress": "hidden"}
@@ -225,9 +225,7 @@ def _recording(file: dict[str, Any], uploads: Path, name: str) -> tuple[Path, st
     path = Path(str(file.get("path"))).resolve()
     if not path.is_relative_to(uploads) or not path.is_file():
         raise gr.Error("A file is not here any more: add it again.", print_exception=False)
-    last = PurePath(name.replace("\\", "/")).name
-    printable = "".join(c for c in last if c.isprintable())
-    return path, printable[-LONGEST_NAME:] or "audio"
+    return path, display_name(name)
 
 
 def _number(what: str, value: Any) -> float:

@@ -9,7 +9,6 @@ line of JSON.
 import argparse
 import asyncio
 import json
-import os
 import signal
 import socket
 import statistics
@@ -47,7 +46,8 @@ def started(flags: Sequence[str]) -> "tuple[subprocess.Popen[bytes], str]":
             if httpx.get(f"{url}/health").status_code == 200:
                 return process, url
         except httpx.TransportError:
-            time.sleep(0.1)
+            pass
+        time.sleep(0.1)
     raise SystemExit("the server did not start: run `slimwhisper serve` to see why")
 
 
@@ -84,7 +84,7 @@ def held(pid: int) -> dict[str, float]:
     ]
     return {
         "mb": int(resident.split()[1]) / 1024,
-        "files": len(os.listdir(f"/proc/{pid}/fd")),  # noqa: PTH208  (entries may vanish)
+        "files": len(list(Path(f"/proc/{pid}/fd").iterdir())),
         "children": len(children),
     }
 

@@ -261,7 +261,7 @@ def measure(case: Case) -> Measured:
         memory_bytes=memory.grown(),
         peak_bytes=memory.peak(),
         device=str(device),
-        dtype=INT8 if case.dtype == INT8 else str(dtype).removeprefix("torch."),
+        dtype=str(dtype).removeprefix("torch.") if model is None else model.compute_type,
         gpu=torch.cuda.get_device_name(device) if device.type == "cuda" else None,
         threads=torch.get_num_threads(),
         forms=None if model is None else model.forms,

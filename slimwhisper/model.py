@@ -175,6 +175,11 @@ class Model:
         self.encoder = Encoder(checkpoint.state, self.dims, device, dtype, int8)
         self.decoder = Decoder(checkpoint.state, self.dims, device, dtype, int8)
 
+    @property
+    def compute_type(self) -> str:
+        """What it computes in, such as "float16"; "int8" stands for float32 with int8 products."""
+        return "int8" if self.int8 else str(self.dtype).removeprefix("torch.")
+
     def allocate_cross(self, slots: int) -> CrossCache:
         """Room for the audio of `slots` windows."""
         return CrossCache(self.plan, slots, self.dims.n_audio_ctx)

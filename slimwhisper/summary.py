@@ -14,7 +14,7 @@ def model_facts(model: "SlimWhisper") -> dict[str, Any]:
     return {
         "model": model.name,
         "device": str(model.device),
-        "dtype": "int8" if model.int8 else str(model.dtype).removeprefix("torch."),
+        "dtype": model.compute_type,
         "cache": "+".join(model.forms),
         "bytes_per_window": model.bytes_per_window(),
         "baseline_bytes_per_window": model.baseline_bytes_per_window(),

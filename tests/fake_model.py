@@ -21,8 +21,7 @@ from slimwhisper.types import Segment, Transcript
 class FakeModel:
     """See above. `ahead` files are taken before the first is finished, as the engine does."""
 
-    name, device, dtype, forms = "fake", "cpu", "torch.float32", ("e", "x")
-    int8 = False
+    name, device, compute_type, forms = "fake", "cpu", "float32", ("e", "x")
     fallbacks: tuple[str, ...] = ()
 
     def __init__(self, ahead: int = 4, delay: float = 0.0) -> None:

@@ -4,17 +4,39 @@ import socket
 import threading
 import time
 from dataclasses import dataclass, field
+from pathlib import Path
 from typing import Any
 
 import httpx
 import openai
+import pytest
 
 from slimwhisper.app.models import Models
+from slimwhisper.app.reader import Readers
 from slimwhisper.app.requests import Limits
 from slimwhisper.app.server import Server, make_app, make_server
 from slimwhisper.app.service import Service
 from slimwhisper.app.settings import Settings
+from slimwhisper.samples import StoredSamples
 from slimwhisper.transcribe import SlimWhisper
+
+
+def free_port() -> int:
+    with socket.socket() as free:
+        free.bind(("127.0.0.1", 0))
+        return int(free.getsockname()[1])
+
+
+def held_readers(monkeypatch: pytest.MonkeyPatch) -> threading.Event:
+    """Recordings are read only while this is set."""
+    go, read = threading.Event(), Readers.read
+
+    def waits(self: Readers, path: Path, name: str) -> StoredSamples:
+        go.wait(60)
+        return read(self, path, name)
+
+    monkeypatch.setattr(Readers, "read", waits)
+    return go
 
 
 @dataclass
@@ -38,9 +60,7 @@ class Live:
 
 
 def start(model: SlimWhisper, limits: Limits | None = None, **settings: Any) -> Live:
-    with socket.socket() as free:
-        free.bind(("127.0.0.1", 0))
-        port = free.getsockname()[1]
+    port = free_port()
     service = Service(lambda _: model, batch_size=4, limits=limits)
     chosen = Settings(port=port, **settings)
     server = make_server(make_app(service, Models("digits"), chosen), service, chosen)

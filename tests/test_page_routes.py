@@ -10,7 +10,6 @@ import signal
 import subprocess
 import sys
 import tempfile
-import threading
 import time
 import warnings
 import zipfile
@@ -21,7 +20,7 @@ from typing import Any
 import httpx
 import numpy as np
 import pytest
-from live import Live, start, stop
+from live import Live, held_readers, start, stop
 from spoken import EXPECTED, SAMPLES
 
 import slimwhisper
@@ -29,7 +28,6 @@ from slimwhisper.app.folder import PREFIX, page_folder, sweep
 from slimwhisper.app.page_session import Run, Runs
 from slimwhisper.app.panel import Costs, costs_of, panel
 from slimwhisper.app.peaks import COLUMNS, outline
-from slimwhisper.app.reader import Readers
 from slimwhisper.app.requests import ModelChoice
 from slimwhisper.app.results import Results
 from slimwhisper.app.service import Service
@@ -254,13 +252,7 @@ def test_places_in_the_queue(
     model: SlimWhisper, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Those that wait know how many are before them; leaving early cancels all."""
-    go, read = threading.Event(), Readers.read
-
-    def waits(self: Readers, path: Path, name: str) -> Any:
-        go.wait(60)
-        return read(self, path, name)
-
-    monkeypatch.setattr(Readers, "read", waits)
+    go = held_readers(monkeypatch)
     service = Service(lambda _: model, batch_size=2)
     results = Results(tmp_path / "kept", 10**9)
     count = AHEAD + 2

@@ -2,7 +2,6 @@
 
 import os
 import signal
-import socket
 import subprocess
 import sys
 import time
@@ -12,17 +11,12 @@ from pathlib import Path
 
 import httpx
 import pytest
+from live import free_port
 from spoken import SAMPLES
 
 from slimwhisper.app.command import is_loopback, load_chosen
 from slimwhisper.app.requests import ModelChoice
 from slimwhisper.cli import build_parser, main
-
-
-def free_port() -> int:
-    with socket.socket() as free:
-        free.bind(("127.0.0.1", 0))
-        return int(free.getsockname()[1])
 
 
 @contextmanager
@@ -40,7 +34,8 @@ def serving(*flags: str) -> Iterator[tuple[str, "subprocess.Popen[str]"]]:
                 if httpx.get(f"{url}/health").status_code == 200:
                     break
             except httpx.TransportError:
-                time.sleep(0.1)
+                pass
+            time.sleep(0.1)
         yield url, process
     finally:
         if process.poll() is None:

@@ -10,11 +10,11 @@ from typing import Any
 import jiwer
 import pytest
 import torch
+from live import held_readers
 from spoken import EXPECTED, SAMPLES
 
 import slimwhisper
 from slimwhisper.app import turns
-from slimwhisper.app.reader import Readers
 from slimwhisper.app.requests import (
     BusyError,
     Event,
@@ -256,13 +256,7 @@ def test_small_recordings_are_read_ahead(
     make: Make, monkeypatch: pytest.MonkeyPatch, most_bytes: int, ahead: int
 ) -> None:
     """As many as there are slots, so that a step can fill them; large ones a few at a time."""
-    go, read = threading.Event(), Readers.read
-
-    def waits(self: Readers, path: Path, name: str) -> Any:
-        go.wait(60)
-        return read(self, path, name)
-
-    monkeypatch.setattr(Readers, "read", waits)
+    go = held_readers(monkeypatch)
     monkeypatch.setattr(turns, "AHEAD_BYTES", most_bytes)
     service = make(batch_size=6)
     first = Heard(service, "door-code.mp3")  # the slots are known once the model is loaded

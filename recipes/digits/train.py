@@ -63,7 +63,8 @@ class Heard:
         rng = np.random.default_rng((self._seed, 1, step))
         last = REPLIES + step * NEW
         first = max(last - KEPT, 0)
-        self._kept.pop(first - 1, None)
+        for old in range(first - NEW, first):
+            self._kept.pop(old, None)
         drawn = [*range(last - NEW, last), *rng.integers(first, last, REPLIES - NEW).tolist()]
         heard = [self._at(i) for i in drawn]
         batch = padded([self._composer.reply(rng, window) for window, _ in heard])

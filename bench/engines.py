@@ -1,0 +1,219 @@
+"""Whisper by everyone, each as a function of recordings: what `peers.py` measures."""
+
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import torch
+
+Audio = np.ndarray[tuple[int], np.dtype[np.float32]]
+Run = Callable[[list[Audio]], Iterator[tuple[str, int]]]  # texts and their tokens, one a file
+
+
+@dataclass(frozen=True, slots=True)
+class Case:
+    """One measurement."""
+
+    peer: str
+    batch: int
+    files: int
+    tokens: int | None  # forced; None: what the model says
+    threads: int
+    converted: str  # the folder of the checkpoint's formats
+    audio: str | None  # a folder of recordings; None: noise
+
+
+def openai_whisper(case: Case) -> Run:
+    import whisper
+
+    model = whisper.load_model(f"{case.converted}/openai.pt", device="cpu")
+    options = {**plain(case), "sample_len": case.tokens, "fp16": False}
+
+    def run(audio: list[Audio]) -> Iterator[tuple[str, int]]:
+        for recording in audio:
+            result = model.transcribe(recording, **options)
+            yield result["text"], sum(len(s["tokens"]) for s in result["segments"])
+
+    return run
+
+
+def slimwhisper_slim(case: Case, compute: str) -> Run:
+    import slimwhisper
+
+    model = slimwhisper.load_model(f"{case.converted}/openai.pt", device="cpu", dtype=compute)
+    options = {**plain(case), "sample_len": case.tokens}
+
+    def run(audio: list[Audio]) -> Iterator[tuple[str, int]]:
+        found = {}  # they come as they end
+        for source, result in model.transcribe_many(iter(audio), batch_size=case.batch, **options):
+            if isinstance(result, Exception):
+                raise result
+            found[id(source)] = result.text, sum(len(s.tokens) for s in result.segments)
+        yield from (found[id(source)] for source in audio)
+
+    return run
+
+
+def plain(case: Case) -> dict[str, Any]:
+    """One greedy pass, by whisper's options."""
+    return {
+        "language": "en",
+        "without_timestamps": True,
+        "temperature": 0.0,
+        "condition_on_previous_text": False,
+        "suppress_tokens": "",
+        "no_speech_threshold": None,
+        "logprob_threshold": None,
+        "compression_ratio_threshold": None,
+    }
+
+
+def transformers_sdpa(case: Case) -> Run:
+    from transformers import WhisperFeatureExtractor, WhisperForConditionalGeneration
+    from transformers.utils import logging
+
+    logging.set_verbosity_error()
+    folder = f"{case.converted}/hugging_face"
+    model = WhisperForConditionalGeneration.from_pretrained(folder, dtype=torch.float32).eval()
+    extractor = WhisperFeatureExtractor.from_pretrained(folder)
+    options: dict[str, Any] = {"do_sample": False, "num_beams": 1, "return_timestamps": False}
+    if model.generation_config.is_multilingual:
+        options |= {"language": "en", "task": "transcribe"}
+    if case.tokens:
+        options["max_new_tokens"] = case.tokens
+    decode = tokens_decoder(folder)
+
+    def run(audio: list[Audio]) -> Iterator[tuple[str, int]]:
+        for i in range(0, len(audio), case.batch):
+            some = audio[i : i + case.batch]
+            features = extractor(some, sampling_rate=16_000, return_tensors="pt").input_features
+            with torch.inference_mode():
+                found = model.generate(features, **options)
+            for row in found.tolist():
+                yield decode(row)
+
+    return run
+
+
+def tokens_decoder(folder: str) -> Callable[[list[int]], tuple[str, int]]:
+    """Token ids -> the text and how many of them are text."""
+    from tokenizers import Tokenizer
+
+    tokenizer = Tokenizer.from_file(f"{folder}/tokenizer.json")
+    end = tokenizer.token_to_id("<|endoftext|>")
+
+    def decode(ids: list[int]) -> tuple[str, int]:
+        text = [i for i in ids if i < end]
+        return tokenizer.decode(text), len(text)
+
+    return decode
+
+
+def faster_whisper(case: Case, compute: str) -> Run:
+    from faster_whisper import BatchedInferencePipeline, WhisperModel
+
+    model = WhisperModel(
+        f"{case.converted}/ctranslate2",
+        device="cpu",
+        compute_type=compute,
+        cpu_threads=case.threads,
+        local_files_only=True,
+    )
+    options: dict[str, Any] = {
+        "language": "en",
+        "beam_size": 1,
+        "best_of": 1,
+        "temperature": 0.0,
+        "without_timestamps": True,
+        "suppress_tokens": [],
+        "compression_ratio_threshold": None,
+        "log_prob_threshold": None,
+        "no_speech_threshold": None,
+        "condition_on_previous_text": False,
+        # CTranslate2 samples half of this and of the prompt's four tokens
+        "max_new_tokens": case.tokens and 2 * case.tokens - 4,
+        "vad_filter": False,
+    }
+
+    def one_by_one(audio: list[Audio]) -> Iterator[tuple[str, int]]:
+        for recording in audio:
+            segments = list(model.transcribe(recording, **options)[0])
+            yield "".join(s.text for s in segments), sum(len(s.tokens) for s in segments)
+
+    def batched(audio: list[Audio]) -> Iterator[tuple[str, int]]:
+        # its batches are clips of one recording: the files one after the other
+        clips, at = [], 0.0
+        for recording in audio:
+            clips.append({"start": at, "end": at + len(recording) / 16_000})
+            at = clips[-1]["end"]
+        pipeline = BatchedInferencePipeline(model)
+        joined = np.concatenate(audio)
+        segments, _ = pipeline.transcribe(
+            joined, clip_timestamps=clips, batch_size=case.batch, **options
+        )
+        for segment in segments:
+            yield segment.text, len(segment.tokens)
+
+    return one_by_one if case.batch == 1 else batched
+
+
+def whisper_cpp(case: Case) -> Run:
+    import _pywhispercpp as inner
+    from pywhispercpp.model import Model
+
+    model = Model(
+        f"{case.converted}/ggml.bin",
+        redirect_whispercpp_logs_to=None,
+        n_threads=case.threads,
+        language="en",
+        no_context=True,
+        single_segment=True,
+        no_timestamps=True,
+        suppress_blank=True,
+        temperature=0.0,
+        temperature_inc=0.0,
+        print_progress=False,
+        print_realtime=False,
+        **({"max_tokens": case.tokens} if case.tokens else {}),
+    )
+    context = model._ctx
+    end = inner.whisper_token_eot(context)
+
+    def run(audio: list[Audio]) -> Iterator[tuple[str, int]]:
+        for recording in audio:
+            segments = model.transcribe(recording)
+            count = 0
+            for i in range(inner.whisper_full_n_segments(context)):
+                ids = range(inner.whisper_full_n_tokens(context, i))
+                count += sum(inner.whisper_full_get_token_id(context, i, j) < end for j in ids)
+            yield " ".join(s.text for s in segments), count
+
+    return run
+
+
+@dataclass(frozen=True, slots=True)
+class Peer:
+    """Who is measured."""
+
+    package: str
+    format: str  # of `converted.convert`
+    load: Callable[[Case], Run]
+    batches: bool = True  # whether it decodes several windows together
+
+
+PEERS = {
+    "openai-whisper": Peer("whisper", "openai", openai_whisper, batches=False),
+    "transformers": Peer("transformers", "hugging_face", transformers_sdpa),
+    "faster-whisper float32": Peer(
+        "faster_whisper", "ctranslate2", lambda case: faster_whisper(case, "float32")
+    ),
+    "faster-whisper int8": Peer(
+        "faster_whisper", "ctranslate2", lambda case: faster_whisper(case, "int8")
+    ),
+    "whisper.cpp": Peer("pywhispercpp", "ggml", whisper_cpp, batches=False),
+    "slimwhisper float32": Peer(
+        "slimwhisper", "openai", lambda case: slimwhisper_slim(case, "float32")
+    ),
+    "slimwhisper int8": Peer("slimwhisper", "openai", lambda case: slimwhisper_slim(case, "int8")),
+}
