@@ -77,6 +77,11 @@ def background(rng: Generator, audio: Samples, alone: bool) -> Samples:
     return audio + sound * np.float32(level * 10 ** (-ratio / 20))
 
 
+def faster(word: Samples, pace: float) -> Samples:
+    """A word played `pace` times as fast: with other formants, pitch and speed."""
+    return word if pace == 1 else np.asarray(soxr.resample(word, RATE * pace, RATE, quality="LQ"))
+
+
 def worn(rng: Generator, word: Samples, hiss: float) -> Samples:
     """A word as badly cut recordings have it: without its very ends, with a `hiss` of its own."""
     if rng.random() < 0.3:

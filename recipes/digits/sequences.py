@@ -16,13 +16,14 @@ from numpy.random import Generator
 from torch import Tensor
 from whisper.audio import HOP_LENGTH, N_FFT, mel_filters
 
-from recipes.digits.noise import background, coloration, reverberated, tilted, worn
+from recipes.digits.noise import background, coloration, faster, reverberated, tilted, worn
 from recipes.digits.voices import RATE, WORDS, Bank, Samples
 
 PAUSE = 0.5  # seconds
 LONGEST = 6.0  # seconds, about
 PROMPT_SHARE = 0.6  # of the windows
 NO_TIMES_SHARE = 0.3  # of the answers
+NATURAL = ("rhvoice:", "pico:", "prompts:")  # voices that are drawn more often than the others
 TOKEN_IDS = (  # of Whisper's English vocabulary: " zero" to " nine", the special ones, the times
     *(6632, 530, 734, 1115, 1440, 1936, 2237, 3598, 3624, 5193),
     *(50256, 50257, 50360, 50361, 50362),
@@ -162,14 +163,18 @@ class Composer:
             for k, v in groups.items()
             if k.startswith("fsdd:") and k != f"fsdd:{without}"
         ]
-        self.spoken = [np.array(v) for k, v in groups.items() if not k.startswith("fsdd:")]
+        spoken = {k: np.array(v) for k, v in groups.items() if not k.startswith("fsdd:")}
+        self.spoken = list(spoken.values())
+        weights = np.array([3.0 if k.startswith(NATURAL) else 1.0 for k in spoken])
+        self.weights = weights / weights.sum()
         self.share = real
         self.digits = bank.digits.numpy()
         self.filters = mel_filters("cpu", 80)
 
     def _voice(self, rng: Generator) -> "np.ndarray[tuple[int], np.dtype[np.int64]]":
-        groups = self.real if rng.random() < self.share else self.spoken
-        return groups[rng.integers(len(groups))]
+        if rng.random() < self.share:
+            return self.real[rng.integers(len(self.real))]
+        return self.spoken[rng.choice(len(self.spoken), p=self.weights)]
 
     def window(self, rng: Generator, seconds: float) -> Window:
         """A window of `seconds`, up to 30; a shorter one lies anywhere in the 30 seconds."""
@@ -196,6 +201,7 @@ class Composer:
         pauses = rng.uniform(rarest, 0.9)
         alone, again = rng.random() < 0.6, rng.random() * 0.2
         voice = self._voice(rng)
+        pace = 2 ** rng.uniform(-0.25, 0.25) if rng.random() < 0.6 else 1.0
         chosen: list[int] = []
         total = lead
         while len(chosen) < limit and total < content + 1:
@@ -206,9 +212,9 @@ class Composer:
                 same = voice[self.digits[voice] == self.digits[chosen[-1]]]
                 i = int(same[rng.integers(len(same))]) if len(same) else i
             chosen.append(i)
-            total += (int(self.bank.starts[i + 1]) - int(self.bank.starts[i])) / RATE
+            total += (int(self.bank.starts[i + 1]) - int(self.bank.starts[i])) / RATE / pace
         hiss = 10 ** (-rng.uniform(8, 35) / 20) if rng.random() < 0.35 else 0.0
-        pieces = [worn(rng, self.bank.word(i), hiss) for i in chosen]
+        pieces = [worn(rng, faster(self.bank.word(i), pace), hiss) for i in chosen]
         times = arrange(rng, [len(p) / RATE for p in pieces], lead, pauses)
         audio = np.zeros(round(content * RATE), np.float32)
         words: list[Said] = []

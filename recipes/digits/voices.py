@@ -1,7 +1,7 @@
 """The words that training joins: real recordings and synthetic speech.
 
-Recordings are the Free Spoken Digit Dataset's; flite, festival and espeak-ng speak each digit; and
-pitch, formants and speed of both are changed.
+Recordings are the Free Spoken Digit Dataset's and a telephone exchange's prompts; RHVoice, SVOX
+Pico, flite, festival and espeak-ng speak each digit; and pitch, formants and speed are changed.
 """
 
 import itertools
@@ -9,7 +9,7 @@ import random
 import re
 import subprocess
 import tempfile
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from multiprocessing import Pool
 from pathlib import Path
@@ -32,6 +32,20 @@ Samples = NDArray[np.float32]
 HELD_OUT_FLITE = ("rms",)
 HELD_OUT_VARIANTS = ("Alicia", "Mike", "f4", "m6")
 
+PROMPTS = Path("/usr/share/asterisk/sounds/en_US_f_Allison/digits")  # 0.wav to 9.wav
+RHVOICE = {  # the voices whose licences allow any use; of Russian, Polish, ... ones, an accent
+    "en": ("alan", "bdl", "clb", "slt"),
+    "ru": ("aleksandr", "anatol", "anna", "elena", "irina", "natalia"),
+    "pt-br": ("Leticia-F123",),
+    "es": ("spomenka",),
+}
+PICO = {
+    "en": ("en-GB", "en-US"),
+    "de": ("de-DE",),
+    "es": ("es-ES",),
+    "fr": ("fr-FR",),
+    "it": ("it-IT",),
+}
 FLITE = ("kal", "kal16", "awb", "slt")
 ACCENTS = (
     "en-us",
@@ -168,6 +182,19 @@ def espeak(text: str, voice: str, pitch: int = 50, speed: int = 160) -> Samples:
     )
 
 
+def rhvoice(text: str, voice: str, rate: int = 100, pitch: int = 100) -> Samples:
+    """`text` as RHVoice speaks it; rate and pitch in percent."""
+    return _spoken(
+        lambda out: ("RHVoice-test", "-p", voice, "-r", str(rate), "-t", str(pitch), "-o", out),
+        text.encode(),
+    )
+
+
+def pico(text: str, language: str) -> Samples:
+    """`text` as SVOX Pico speaks it; `language` such as en-GB."""
+    return _spoken(lambda out: ("pico2wave", "-l", language, "-w", out, text))
+
+
 def festival(text: str, voice: str) -> Samples:
     """`text` as festival speaks it; `voice` such as ked_diphone."""
     return _spoken(lambda out: ("text2wave", "-eval", f"(voice_{voice})", "-o", out), text.encode())
@@ -187,10 +214,21 @@ def _jobs(fsdd: Path, seed: int) -> Iterator[tuple[object, ...]]:
     """What to speak or read: (kind, digit, voice, seed, variants, parameters...)."""
     for path, digit, speaker, index in fsdd_recordings(fsdd):
         if speaker in SPEAKERS and index not in TEST_INDICES:
-            yield "fsdd", digit, f"fsdd:{speaker}", hash_of(seed, path.stem), 6, path
+            yield "read", digit, f"fsdd:{speaker}", hash_of(seed, path.stem), 6, path
     rng = random.Random(seed)
     for digit, word in enumerate(WORDS):
-        texts = (word, f"{word}?", f"{word},")
+        texts: tuple[str, ...] = (word, f"{word}?", f"{word},")
+        yield "read", digit, "prompts:en", rng.getrandbits(32), 60, PROMPTS / f"{digit}.wav"
+        for language, voices in RHVOICE.items():
+            said = texts if language == "en" else (SPELLED[language].split()[digit], word)
+            paces = itertools.product(voices, said, (80, 100, 125), (85, 100, 115))
+            for voice, text, rate, pitch in paces:
+                name = f"rhvoice:{voice}"
+                yield "rhvoice", digit, name, rng.getrandbits(32), 3, text, voice, rate, pitch
+        for language, voices in PICO.items():
+            said = texts if language == "en" else (SPELLED[language].split()[digit],)
+            for voice, text in itertools.product(voices, said):
+                yield "pico", digit, f"pico:{voice}", rng.getrandbits(32), 30, text, voice
         for voice, text, stretch in itertools.product(FLITE, texts, (0.85, 1.0, 1.25)):
             yield "flite", digit, f"flite:{voice}", rng.getrandbits(32), 3, text, voice, stretch
         for text in texts:
@@ -218,11 +256,20 @@ def hash_of(seed: int, text: str) -> int:
 
 def _make(job: tuple[object, ...]) -> tuple[int, str, list[NDArray[np.int16]]]:
     kind, digit, voice, seed, variants, *given = job
-    makers = {"fsdd": read, "flite": flite, "festival": festival, "espeak": espeak}
-    word = trimmed(makers[str(kind)](*given))  # type: ignore[operator]
+    word = trimmed(MAKERS[str(kind)](*given))
     rng = random.Random(int(str(seed)))
     words = [word, *(changed(word, rng) for _ in range(int(str(variants))))]
     return int(str(digit)), str(voice), [to_int16(w) for w in words if len(w) > RATE // 10]
+
+
+MAKERS: dict[str, Callable[..., Samples]] = {
+    "read": read,
+    "rhvoice": rhvoice,
+    "pico": pico,
+    "flite": flite,
+    "festival": festival,
+    "espeak": espeak,
+}
 
 
 def to_int16(x: Samples) -> NDArray[np.int16]:
