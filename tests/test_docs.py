@@ -1,0 +1,142 @@
+"""The examples of README and docs are run; files, tests and links that they name exist."""
+
+import re
+import shutil
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+from live import Live, start, stop
+from spoken import SAMPLES
+
+import slimwhisper
+from slimwhisper.app.folder import page_folder
+from slimwhisper.cli import build_parser
+from slimwhisper.transcribe import SlimWhisper, load_model
+
+ROOT = Path(__file__).parents[1]
+PAGES = [ROOT / "README.md", *sorted((ROOT / "docs").glob("*.md")), ROOT / "CONTRIBUTING.md"]
+# what the examples call their recordings
+RECORDINGS = {
+    "talk.mp3": "door-code.mp3",
+    "interview.mp3": "door-code.mp3",
+    "interview.mp4": "flight.m4a",
+    "a.wav": "phone-number.wav",
+    "b.flac": "countdown.flac",
+    "broken.m4a": "broken.m4a",
+}
+SERVER = "http://127.0.0.1:7860"
+
+
+def blocks(page: Path, language: str) -> str:
+    """All examples of a page in one language, one after the other."""
+    return "\n".join(re.findall(rf"^```{language}\n(.*?)^```", page.read_text(), re.S | re.M))
+
+
+def commands(page: Path, program: str) -> list[str]:
+    """The shell examples of a page that call `program`, each in one line."""
+    lines = blocks(page, "sh").replace("\\\n", " ").splitlines()
+    return [line.partition("  #")[0] for line in lines if line.startswith(f"{program} ")]
+
+
+def with_examples(pages: list[Path], language: str) -> list[Any]:
+    return [pytest.param(p, id=p.name) for p in pages if blocks(p, language)]
+
+
+@pytest.fixture(scope="module")
+def digits() -> SlimWhisper:
+    return load_model("digits")
+
+
+@pytest.fixture
+def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """The working folder of an example."""
+    for name, sample in RECORDINGS.items():
+        shutil.copy(SAMPLES / sample, tmp_path / name)
+    (tmp_path / "more").mkdir()
+    shutil.copy(SAMPLES / "flight.m4a", tmp_path / "more" / "interview.mp4")
+    shutil.copytree(SAMPLES, tmp_path / "TALKS", ignore=shutil.ignore_patterns("broken*", "three*"))
+    monkeypatch.chdir(tmp_path)
+    return tmp_path
+
+
+@pytest.fixture(scope="module")
+def live(digits: SlimWhisper) -> Iterator[Live]:
+    with page_folder() as page:
+        live = start(digits, page=page)
+        yield live
+        stop(live)
+
+
+@pytest.mark.filterwarnings("ignore::DeprecationWarning")  # Gradio's client
+@pytest.mark.parametrize("page", with_examples(PAGES, "python"))
+def test_python(
+    page: Path,
+    folder: Path,
+    digits: SlimWhisper,
+    live: Live,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    def load(name: str, *args: Any, **options: Any) -> SlimWhisper:
+        assert name in slimwhisper.available_models()
+        return load_model("digits", *args, **options) if options else digits
+
+    monkeypatch.setattr(slimwhisper, "load_model", load)
+    source = blocks(page, "python").replace(SERVER, live.url)
+    exec(compile(source, page.name, "exec"), {"__name__": "example"})
+    assert re.search(
+        r"\b(one|two|three|four|five|six|seven|eight|nine|zero)\b", capsys.readouterr().out
+    )
+
+
+@pytest.mark.parametrize(
+    "page", [p for p in with_examples(PAGES, "sh") if commands(p.values[0], "slimwhisper")]
+)
+def test_command_lines(page: Path, folder: Path) -> None:
+    """They are understood; those that transcribe are run, with the bundled model."""
+    for line in commands(page, "slimwhisper"):
+        words = subprocess.run(
+            ["bash", "-c", f"printf '%s\\n' {line}"], capture_output=True, text=True, check=True
+        ).stdout.split("\n")[1:-1]
+        asked = build_parser().parse_args(words)
+        if words[0] == "transcribe":
+            words[words.index("--model") + 1] = "digits"
+            done = subprocess.run(
+                [sys.executable, "-m", "slimwhisper", *words], capture_output=True, text=True
+            )
+            assert done.returncode == 0, done.stderr
+            assert list(Path(asked.output_dir).rglob("*.srt"))
+
+
+@pytest.mark.parametrize(
+    "page", [p for p in with_examples(PAGES, "sh") if commands(p.values[0], "curl")]
+)
+def test_curl(page: Path, folder: Path, live: Live) -> None:
+    if shutil.which("curl") is None:
+        pytest.skip("curl is not installed")
+    for line in commands(page, "curl"):
+        asked = line.replace(SERVER, live.url)
+        done = subprocess.run(
+            ["bash", "-c", f"{asked} --silent --show-error --fail"], capture_output=True, text=True
+        )
+        assert done.returncode == 0, (line, done.stderr)
+        assert re.search(r"\b(zero|one|two|three|four|five|six|seven|eight|nine)\b", done.stdout)
+
+
+@pytest.mark.parametrize("page", [pytest.param(p, id=p.name) for p in PAGES])
+def test_what_is_named_exists(page: Path) -> None:
+    """Links to files, and paths such as `tests/test_caches.py::test_self_forms`."""
+    text = re.sub(r"^```.*?^```", "", page.read_text(), flags=re.S | re.M)
+    for target in re.findall(r"\]\((?!https?:|mailto:|#)([^)#]+)", text):
+        assert (page.parent / target).exists(), target
+    for named in re.findall(
+        r"`((?:slimwhisper|kernels|app|tests|bench|recipes|docker|samples)/[\w./]*(?:::\w+)?)`",
+        text,
+    ):
+        path, _, test = named.partition("::")
+        assert (ROOT / path).exists(), named
+        assert not test or f"def {test}(" in (ROOT / path).read_text(), named
