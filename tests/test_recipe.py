@@ -3,6 +3,7 @@
 import argparse
 from itertools import pairwise
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -184,21 +185,30 @@ def test_the_exported_file_computes_the_same(tmp_path: Path) -> None:
     assert (unused[0] - unused[1]).abs().max() < 0.02
 
 
+def arguments(folder: Path, name: str, **given: Any) -> argparse.Namespace:
+    """Of a run of few steps, whose bank of words lies in `folder`."""
+    asked = dict(fsdd=folder, folder=folder, name=name, hearing=4, saying=6, rate=4e-3, width=64)
+    asked |= dict(layers=(1, 2), real=0.6, start=None, without=None, seed=0)
+    return argparse.Namespace(**(asked | given))
+
+
+@pytest.fixture
+def short_steps(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(train, "WINDOWS", {6: 2, 12: 1, 30: 1})
+    monkeypatch.setattr(train, "REPLIES", 3)
+    monkeypatch.setattr(train, "KEEP_EVERY", 2)
+
+
+@pytest.mark.usefixtures("short_steps")
 @pytest.mark.parametrize("stop", ["encoder", "decoder"])
 def test_a_stopped_run_goes_on_as_if_it_had_not(
     bank: Bank, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, stop: str
 ) -> None:
     torch.save(vars(bank), tmp_path / "words.pt")
-    monkeypatch.setattr(train, "WINDOWS", {6: 2, 12: 1, 30: 1})
-    monkeypatch.setattr(train, "REPLIES", 3)
-    monkeypatch.setattr(train, "KEEP_EVERY", 2)
     stops = {"encoder": encoder_batch, "decoder": Heard.batch}
 
     def run(name: str, stopped: bool = False) -> dict[str, torch.Tensor]:
-        asked = argparse.Namespace(fsdd=tmp_path, folder=tmp_path, name=name, hearing=4, saying=6)
-        for flag, value in {"rate": 4e-3, "width": 64, "layers": (1, 2), "real": 0.6}.items():
-            setattr(asked, flag, value)
-        asked.start, asked.without, asked.seed = None, None, 0
+        asked = arguments(tmp_path, name)
 
         def until(*given):  # type: ignore[no-untyped-def]
             if given[-1] == 3:
@@ -220,6 +230,19 @@ def test_a_stopped_run_goes_on_as_if_it_had_not(
     for name, tensor in whole.items():
         assert torch.allclose(resumed[name].float(), tensor.float(), atol=2e-3), name
     assert whole["decoder.token_embedding.weight"].count_nonzero() < 1520 * 64
+
+
+@pytest.mark.usefixtures("short_steps")
+def test_a_run_starts_from_another(bank: Bank, tmp_path: Path) -> None:
+    """Its encoder, then its decoder; with no steps of its own it is the other."""
+    torch.save(vars(bank), tmp_path / "words.pt")
+    train.train(arguments(tmp_path, "first", hearing=2, saying=2))
+    train.train(arguments(tmp_path, "second", hearing=0, saying=0, start="first", seed=1))
+    first, second = (
+        torch.load(tmp_path / f"{name}.pt", weights_only=True)["model_state_dict"]
+        for name in ("first", "second")
+    )
+    assert all(torch.equal(second[name], tensor) for name, tensor in first.items())
 
 
 def test_what_the_encoder_made_is_kept_for_a_while(
