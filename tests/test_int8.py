@@ -8,6 +8,7 @@ from checkpoints import random_state, tiny_dims
 from spoken import EXPECTED, SAMPLES
 
 import slimwhisper
+from slimwhisper import encoder as encoder_module
 from slimwhisper.cli import main
 from slimwhisper.decoder import Decoder
 from slimwhisper.encoder import Encoder
@@ -61,11 +62,20 @@ def test_which_matrices_are_rounded() -> None:
     assert isinstance(Linear.read(source).weight, Packed | torch.Tensor)
 
 
-def test_the_encoder_is_near() -> None:
+@pytest.mark.parametrize("fast", [False, True], ids=["float32", "bfloat16"])
+def test_the_encoder_is_near(fast: bool, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Its attention in float32, and in bfloat16 where the CPU is fast at that."""
+    monkeypatch.setattr(torch.cpu, "_is_avx512_bf16_supported", lambda: fast)
+    used: list[torch.Tensor] = []
+    rounded = encoder_module.rounded_head_attention
+    monkeypatch.setattr(
+        encoder_module, "rounded_head_attention", lambda *a: (used.append(a[0]), rounded(*a))[1]
+    )
     state = random_state(DIMS, seed=0)
     mel = torch.randn(1, 80, 3000)
     exact, near = (Encoder(state, DIMS, CPU, torch.float32, int8)(mel) for int8 in (False, True))
     assert 0 < (near - exact).norm() / exact.norm() < 0.03
+    assert len(used) == (DIMS.n_audio_layer if fast else 0)
 
 
 def test_the_same_words() -> None:
