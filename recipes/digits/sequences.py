@@ -214,7 +214,8 @@ class Composer:
             chosen.append(i)
             total += (int(self.bank.starts[i + 1]) - int(self.bank.starts[i])) / RATE / pace
         hiss = 10 ** (-rng.uniform(8, 35) / 20) if rng.random() < 0.35 else 0.0
-        pieces = [worn(rng, faster(self.bank.word(i), pace), hiss) for i in chosen]
+        floor = -rng.uniform(8, 30) if rng.random() < 0.35 else None
+        pieces = [worn(rng, faster(self.bank.word(i), pace), hiss, floor) for i in chosen]
         times = arrange(rng, [len(p) / RATE for p in pieces], lead, pauses)
         audio = np.zeros(round(content * RATE), np.float32)
         words: list[Said] = []
