@@ -171,7 +171,9 @@ def main() -> None:
     parser.add_argument("--folder", help="recordings for --model")
     parser.add_argument("--peers", nargs="+", default=list(PEERS), choices=list(PEERS))
     parser.add_argument("--batches", type=int, nargs="+", default=[1, 8, 64])
-    parser.add_argument("--files", type=int, default=64, help="at the largest batch; 8 at batch 1")
+    parser.add_argument(
+        "--files", type=int, default=64, help="at most; 4 for each place of a batch, 8 at batch 1"
+    )
     parser.add_argument("--tokens", type=int, default=50, help="of each file, with --shape")
     parser.add_argument("--rounds", type=int, default=3)
     parser.add_argument("--threads", type=int, default=torch.get_num_threads())
@@ -202,7 +204,7 @@ def compare(asked: argparse.Namespace, folder: str) -> None:
         Case(
             peer=peer,
             batch=batch,
-            files=asked.files if batch > 1 else min(asked.files, 8),
+            files=min(asked.files, max(4 * batch, 8)),
             tokens=None if asked.model else asked.tokens,
             threads=asked.threads,
             converted=folder,
