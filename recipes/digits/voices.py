@@ -33,7 +33,7 @@ HELD_OUT_FLITE = ("rms",)
 HELD_OUT_VARIANTS = ("Alicia", "Mike", "f4", "m6")
 
 PROMPTS = Path("/usr/share/asterisk/sounds/en_US_f_Allison/digits")  # 0.wav to 9.wav
-RHVOICE = {  # the voices whose licences allow any use; of Russian, Polish, ... ones, an accent
+RHVOICE = {  # voices whose licences allow any use, by the spelling they read: also with an accent
     "en": ("alan", "bdl", "clb", "slt"),
     "ru": ("aleksandr", "anatol", "anna", "elena", "irina", "natalia"),
     "pt-br": ("Leticia-F123",),
