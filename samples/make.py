@@ -12,8 +12,9 @@ from pathlib import Path
 import numpy as np
 import soundfile
 
+from recipes.digits.catalogue import WORDS
 from recipes.digits.sequences import Said, segments, spelled
-from recipes.digits.voices import RATE, WORDS, Samples, espeak, flite, trimmed
+from recipes.digits.voices import RATE, Samples, espeak, flite, trimmed
 
 HERE = Path(__file__).parent
 MAN, WOMAN, BRITON, GIRL = "rms", "en-us+Alicia", "en-gb+m6", "en-us+f4"

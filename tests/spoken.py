@@ -9,7 +9,8 @@ from typing import Any
 import numpy as np
 
 import slimwhisper
-from recipes.digits.voices import RATE, WORDS
+from recipes.digits.catalogue import WORDS
+from recipes.digits.voices import RATE
 
 SAMPLES = Path(__file__).parents[1] / "samples"
 EXPECTED: dict[str, dict[str, Any]] = json.loads((SAMPLES / "expected.json").read_text())

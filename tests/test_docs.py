@@ -13,7 +13,7 @@ from live import Live, start, stop
 from spoken import SAMPLES
 
 import slimwhisper
-from recipes.digits.voices import WORDS
+from recipes.digits.catalogue import WORDS
 from slimwhisper.app.folder import page_folder
 from slimwhisper.cli import build_parser
 from slimwhisper.transcribe import SlimWhisper, load_model

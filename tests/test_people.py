@@ -10,7 +10,7 @@ from parity import transcribe_each, whisper_transcribe
 from spoken import WORDS, joined
 
 import slimwhisper
-from recipes.digits.voices import SPEAKERS
+from recipes.digits.catalogue import SPEAKERS
 
 SEQUENCES = 8  # of a speaker
 

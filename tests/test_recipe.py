@@ -7,12 +7,14 @@ from typing import Any
 
 import numpy as np
 import pytest
+import soundfile
 import torch
 import whisper
 from torch.nn import functional as F
 from whisper.tokenizer import get_tokenizer
 
 from recipes.digits import noise, train
+from recipes.digits.catalogue import WORDS
 from recipes.digits.model import Student, dimensions
 from recipes.digits.sequences import (
     END,
@@ -28,7 +30,7 @@ from recipes.digits.sequences import (
     arrange,
 )
 from recipes.digits.train import Heard, encoder_batch
-from recipes.digits.voices import RATE, WORDS, Bank, fsdd_recordings, to_int16, trimmed
+from recipes.digits.voices import RATE, Bank, fsdd_recordings, read, to_int16, trimmed
 
 
 @pytest.fixture(scope="module")
@@ -141,7 +143,10 @@ def test_heads_begin_by_looking_back(layer: int) -> None:
 
 
 def test_a_speaker_can_be_left_out(bank: Bank) -> None:
-    assert [list(group) for group in Composer(bank, without="a").real] == [list(range(10, 20))]
+    composer = Composer(bank, real=0.7, without="a")
+    words = [list(own) for own in composer.voices.values()]
+    assert words == [list(range(10, 20)), list(range(20, 30))]
+    assert composer.weights.tolist() == pytest.approx([0.7, 0.3])
 
 
 @pytest.mark.parametrize("make", [noise.hum, noise.tones, lambda r, n: noise.coloured(r, n, 1.0)])
@@ -260,3 +265,12 @@ def test_what_the_encoder_made_is_kept_for_a_while(
     assert len(encoded) <= 3 + 12
     assert len(heard._kept) <= 6
     assert len({len(b["tokens"][0]) for b in batches}) > 1  # replies of their own each time
+
+
+def test_a_bare_file_is_read_as_mu_law(tmp_path: Path) -> None:
+    tone = np.sin(np.arange(4000) * 0.2).astype(np.float32) / 2
+    path = tmp_path / "7.au"
+    soundfile.write(path, tone, 8000, format="RAW", subtype="ULAW")
+    heard = read(path)
+    assert len(heard) == 8000  # at 16 kHz
+    assert np.corrcoef(heard[::2], tone)[0, 1] > 0.99

@@ -1,11 +1,12 @@
 """Measures a checkpoint: python -m recipes.digits.evaluate CHECKPOINT FSDD [PART...]
 
-Every part prints what it found and ends in one line of JSON. Parts: words, silence, times, long.
+Every part prints what it found and ends in one line of JSON. Parts: words, silence, times, long;
+and people, the recordings of others (catalogue.PEOPLE), of whom the bundled file has heard none.
 """
 
 import argparse
 import json
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import pairwise
 from pathlib import Path
@@ -17,6 +18,7 @@ from numpy.random import Generator
 
 import slimwhisper
 from recipes.digits import noise
+from recipes.digits.catalogue import PEOPLE
 from recipes.digits.sequences import PAUSE, Said, arrange, segments, spelled
 from recipes.digits.voices import (
     RATE,
@@ -24,6 +26,7 @@ from recipes.digits.voices import (
     Samples,
     fsdd_recordings,
     read,
+    recorded,
     trimmed,
 )
 from slimwhisper import SlimWhisper, Transcript
@@ -104,13 +107,12 @@ def edits(truth: str, found: str) -> int:
 
 
 def measure_words(
-    model: SlimWhisper, fsdd: Path, count: int, speakers: list[str]
+    model: SlimWhisper, count: int, speakers: Mapping[str, list[tuple[int, Samples]]]
 ) -> dict[str, object]:
     """Word error rate of each speaker on sequences of 1 to 12 digits in windows of 30 s."""
     rates = {}
-    for speaker in speakers:
+    for speaker, words in speakers.items():
         rng = np.random.default_rng(7)
-        words = test_words(fsdd, speaker)
         made = [joined(rng, words, int(rng.integers(1, 13))) for _ in range(count)]
         found = transcribed(model, [r.audio for r in made])
         wrong = [edits(r.text, f.text) for r, f in zip(made, found, strict=True)]
@@ -255,7 +257,14 @@ def main() -> None:
     result: dict[str, object] = {"pause_s": PAUSE}
     if "words" in asked.parts:
         chosen = [asked.speaker] if asked.speaker else speakers
-        result |= measure_words(model, asked.fsdd, asked.count, chosen)
+        heard_of = {speaker: test_words(asked.fsdd, speaker) for speaker in chosen}
+        result |= measure_words(model, asked.count, heard_of)
+    if "people" in asked.parts:
+        strangers = {
+            person: [(digit, trimmed(read(path))) for digit, path in recorded(person)]
+            for person in PEOPLE
+        }
+        result["people"] = measure_words(model, asked.count, strangers)
     if "silence" in asked.parts:
         result |= measure_silence(model, 20)
     if "times" in asked.parts:

@@ -4,7 +4,7 @@ import numpy as np
 import soxr
 from numpy.random import Generator
 
-from recipes.digits.voices import RATE, Samples, trimmed
+from recipes.digits.voices import RATE, Samples
 
 
 def coloured(rng: Generator, n: int, slope: float) -> Samples:
@@ -82,14 +82,8 @@ def faster(word: Samples, pace: float) -> Samples:
     return word if pace == 1 else np.asarray(soxr.resample(word, RATE * pace, RATE, quality="LQ"))
 
 
-def worn(rng: Generator, word: Samples, hiss: float, floor: float | None) -> Samples:
-    """A word as badly cut recordings have it: without its very ends, with a `hiss` of its own.
-
-    `floor`, in decibels: what lies so far below its loudest place is cut off at both ends, as by a
-    recorder that waits for sound: of "six" the vowel is left.
-    """
-    if floor is not None:
-        word = trimmed(word, floor)
+def worn(rng: Generator, word: Samples, hiss: float) -> Samples:
+    """A word as badly cut recordings have it: without its very ends, with a `hiss` of its own."""
     if rng.random() < 0.3:
         most = min(len(word) // 6, RATE * 7 // 100)
         word = word[int(rng.integers(0, most)) : len(word) - int(rng.integers(0, most))]

@@ -16,14 +16,16 @@ from numpy.random import Generator
 from torch import Tensor
 from whisper.audio import HOP_LENGTH, N_FFT, mel_filters
 
+from recipes.digits.catalogue import WORDS
 from recipes.digits.noise import background, coloration, faster, reverberated, tilted, worn
-from recipes.digits.voices import RATE, WORDS, Bank, Samples
+from recipes.digits.voices import RATE, Bank, Samples
 
 PAUSE = 0.5  # seconds
 LONGEST = 6.0  # seconds, about
 PROMPT_SHARE = 0.6  # of the windows
 NO_TIMES_SHARE = 0.3  # of the answers
-NATURAL = ("rhvoice:", "pico:", "prompts:")  # voices that are drawn more often than the others
+RECORDED = ("fsdd:", "people:")
+OFTEN = {"fsdd": 2.0, "rhvoice": 3.0, "pico": 3.0}  # how often a voice is drawn; others: 1
 TOKEN_IDS = (  # of Whisper's English vocabulary: " zero" to " nine", the special ones, the times
     *(6632, 530, 734, 1115, 1440, 1936, 2237, 3598, 3624, 5193),
     *(50256, 50257, 50360, 50361, 50362),
@@ -158,23 +160,18 @@ class Composer:
         for i, voice in enumerate(bank.voices.tolist()):
             groups.setdefault(bank.names[voice].split("+")[0], []).append(i)
         self.bank = bank
-        self.real = [
-            np.array(v)
-            for k, v in groups.items()
-            if k.startswith("fsdd:") and k != f"fsdd:{without}"
-        ]
-        spoken = {k: np.array(v) for k, v in groups.items() if not k.startswith("fsdd:")}
-        self.spoken = list(spoken.values())
-        weights = np.array([3.0 if k.startswith(NATURAL) else 1.0 for k in spoken])
-        self.weights = weights / weights.sum()
-        self.share = real
+        groups.pop(f"fsdd:{without}", None)
+        self.voices = {name: np.array(words) for name, words in groups.items()}
+        recorded = np.array([name.startswith(RECORDED) for name in groups])
+        self.weights = np.array([OFTEN.get(name.split(":")[0], 1.0) for name in groups])
+        for some, share in ((recorded, real), (~recorded, 1 - real)):
+            self.weights[some] *= share / max(self.weights[some].sum(), 1.0)
+        self.weights /= self.weights.sum()
         self.digits = bank.digits.numpy()
         self.filters = mel_filters("cpu", 80)
 
     def _voice(self, rng: Generator) -> "np.ndarray[tuple[int], np.dtype[np.int64]]":
-        if rng.random() < self.share:
-            return self.real[rng.integers(len(self.real))]
-        return self.spoken[rng.choice(len(self.spoken), p=self.weights)]
+        return list(self.voices.values())[rng.choice(len(self.voices), p=self.weights)]
 
     def window(self, rng: Generator, seconds: float) -> Window:
         """A window of `seconds`, up to 30; a shorter one lies anywhere in the 30 seconds."""
@@ -214,8 +211,7 @@ class Composer:
             chosen.append(i)
             total += (int(self.bank.starts[i + 1]) - int(self.bank.starts[i])) / RATE / pace
         hiss = 10 ** (-rng.uniform(8, 35) / 20) if rng.random() < 0.35 else 0.0
-        floor = -rng.uniform(8, 30) if rng.random() < 0.35 else None
-        pieces = [worn(rng, faster(self.bank.word(i), pace), hiss, floor) for i in chosen]
+        pieces = [worn(rng, faster(self.bank.word(i), pace), hiss) for i in chosen]
         times = arrange(rng, [len(p) / RATE for p in pieces], lead, pauses)
         audio = np.zeros(round(content * RATE), np.float32)
         words: list[Said] = []

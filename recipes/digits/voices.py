@@ -1,7 +1,7 @@
 """The words that training joins: real recordings and synthetic speech.
 
-Recordings are the Free Spoken Digit Dataset's and a telephone exchange's prompts; RHVoice, SVOX
-Pico, flite, festival and espeak-ng speak each digit; and pitch, formants and speed are changed.
+Recordings are the Free Spoken Digit Dataset's and those of programs that speak numbers; RHVoice,
+SVOX Pico, flite, festival and espeak-ng speak each digit; pitch, formants and speed are changed.
 """
 
 import itertools
@@ -11,6 +11,7 @@ import subprocess
 import tempfile
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
+from importlib.resources import files
 from multiprocessing import Pool
 from pathlib import Path
 
@@ -21,80 +22,23 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-WORDS = ("zero", "one", "two", "three", "four", "five", "six", "seven", "eight", "nine")
+from recipes.digits.catalogue import (
+    ACCENTS,
+    FESTIVAL,
+    FLITE,
+    PEOPLE,
+    PICO,
+    RHVOICE,
+    SPEAKERS,
+    SPELLED,
+    VARIANTS,
+    WORDS,
+)
+
 RATE = 16_000
-SPEAKERS = ("george", "jackson", "lucas", "nicolas", "yweweler")  # the sixth, theo, is for tests
 TEST_INDICES = range(5)  # FSDD's own test recordings of each digit and speaker
 
 Samples = NDArray[np.float32]
-
-# Kept out of training: `samples/make.py` speaks with these.
-HELD_OUT_FLITE = ("rms",)
-HELD_OUT_VARIANTS = ("Alicia", "Mike", "f4", "m6")
-
-PROMPTS = Path("/usr/share/asterisk/sounds/en_US_f_Allison/digits")  # 0.wav to 9.wav
-RHVOICE = {  # voices whose licences allow any use, by the spelling they read: also with an accent
-    "en": ("alan", "bdl", "clb", "slt"),
-    "ru": ("aleksandr", "anatol", "anna", "elena", "irina", "natalia"),
-    "pt-br": ("Leticia-F123",),
-    "es": ("spomenka",),
-}
-PICO = {
-    "en": ("en-GB", "en-US"),
-    "de": ("de-DE",),
-    "es": ("es-ES",),
-    "fr": ("fr-FR",),
-    "it": ("it-IT",),
-}
-FLITE = ("kal", "kal16", "awb", "slt")
-ACCENTS = (
-    "en-us",
-    "en-gb",
-    "en-gb-scotland",
-    "en-gb-x-rp",
-    "en-gb-x-gbclan",
-    "en-gb-x-gbcwmd",
-    "en-029",
-    "en-us-nyc",
-)
-VARIANTS = (
-    *("Alex", "Andrea", "Andy", "Annie", "Denis", "Diogo", "Gene", "Henrique", "Hugo", "Jacky"),
-    *("Lee", "Marco", "Mario", "Michael", "adam", "anika", "antonio", "aunty", "belinda"),
-    *("benjamin", "boris", "caleb", "david", "ed", "edward", "f1", "f2", "f3", "f5", "grandma"),
-    *("grandpa", "gustave", "iven", "john", "kaukovalta", "klatt", "klatt2", "klatt4", "linda"),
-    *("m1", "m2", "m3", "m4", "m5", "m7", "m8", "marcelo", "max", "michel", "norbert", "pablo"),
-    *("paul", "pedro", "quincy", "rob", "robert", "sandro", "shelby", "steph", "travis", "victor"),
-    *("whisper", "zac"),
-)
-
-# English digits as speakers of other languages say them, in the spelling of theirs.
-SPELLED = {
-    "fr": "ziro ouanne tou sri for faïve sixe sévenne éïte naïne",
-    "de": "siroh uann tuh srieh fohr faif siks ßewwen eht nein",
-    "nl": "ziero wan toe srie foor faajf siks sevven eet najn",
-    "es": "síro uán tu zri for faiv six seven éit náin",
-    "it": "ziro uan tu tri for faiv sics seven eit nain",
-    "pt-br": "zirou uâne tu tri fór faive siks séven eite naine",
-    "pl": "zirou łan tu sri for fajw siks sewen ejt najn",
-    "cs": "zirou uan tu sri for fajv siks sevn ejt najn",
-    "fi": "siirou uan tuu trii foor faiv siks seven eit nain",
-    "sv": "sirå oann toh trih får fajv sicks seven ejt najn",
-    "el": "ζίρο ουάν του θρι φορ φάιβ σιξ σέβεν έιτ νάιν",
-    "ru": "зироу уан ту сри фор файв сикс сэвен эйт найн",
-    "hi": "ज़ीरो वन टू थ्री फोर फाइव सिक्स सेवन एट नाइन",
-    "te": "జీరో వన్ టూ త్రీ ఫోర్ ఫైవ్ సిక్స్ సెవెన్ ఎయిట్ నైన్",
-}
-FESTIVAL = {  # voices of other languages
-    "lp_diphone": "it",
-    "pc_diphone": "it",
-    "czech_ph": "cs",
-    "czech_dita": "cs",
-    "czech_krb": "cs",
-    "czech_machac": "cs",
-    "suo_fi_lj_diphone": "fi",
-    "hy_fi_mv_diphone": "fi",
-    "upc_ca_ona_hts": "it",
-}
 
 
 @dataclass(frozen=True)
@@ -127,8 +71,10 @@ def trimmed(x: Samples, floor_db: float = -38.0) -> Samples:
 
 
 def read(path: Path) -> Samples:
-    """A WAV file's first channel at 16 kHz."""
-    x, rate = soundfile.read(path, dtype="float32", always_2d=True)
+    """An audio file's first channel at 16 kHz; .au is bare 8 kHz mu-law, as saytime's files are."""
+    bare = {"format": "RAW", "subtype": "ULAW", "samplerate": 8000, "channels": 1}
+    given = bare if path.suffix == ".au" else {}
+    x, rate = soundfile.read(path, dtype="float32", always_2d=True, **given)
     return x[:, 0] if rate == RATE else np.asarray(soxr.resample(x[:, 0], rate, RATE))
 
 
@@ -142,6 +88,16 @@ def fsdd_recordings(folder: Path) -> list[tuple[Path, int, str, int]]:
     if not found:
         raise SystemExit(f"{folder}: no recordings such as 7_george_3.wav")
     return found
+
+
+def recorded(person: str) -> list[tuple[int, Path]]:
+    """(digit, file) of one of PEOPLE; a chess player's are 1 to 8."""
+    pattern, captcha = PEOPLE[person], files("captcha")
+    return [
+        (digit, Path(pattern.format(digit=digit, word=word, captcha=captcha)))
+        for digit, word in enumerate(WORDS)
+        if person != "scid" or digit in range(1, 9)
+    ]
 
 
 def changed(x: Samples, rng: random.Random, strength: float = 1.0) -> Samples:
@@ -159,10 +115,12 @@ def changed(x: Samples, rng: random.Random, strength: float = 1.0) -> Samples:
         median = float(np.median(voiced)) * pitch if len(voiced) else 0.0
         new = parselmouth.praat.call(
             sound, "Change gender", 70, 500, formants, median, spread, slowness
-        )
+        ).values[0]
     except parselmouth.PraatError:  # no pitch in it
+        new = np.zeros(0)
+    if not np.any(new):
         return trimmed(np.asarray(soxr.resample(x, RATE, RATE * slowness), np.float32))
-    return trimmed(new.values[0].astype(np.float32))
+    return trimmed(new.astype(np.float32))
 
 
 def flite(text: str, voice: str, stretch: float = 1.0) -> Samples:
@@ -216,9 +174,11 @@ def _jobs(fsdd: Path, seed: int) -> Iterator[tuple[object, ...]]:
         if speaker in SPEAKERS and index not in TEST_INDICES:
             yield "read", digit, f"fsdd:{speaker}", hash_of(seed, path.stem), 6, path
     rng = random.Random(seed)
+    for person in PEOPLE:
+        for digit, path in recorded(person):
+            yield "read", digit, f"people:{person}", rng.getrandbits(32), 60, path
     for digit, word in enumerate(WORDS):
         texts: tuple[str, ...] = (word, f"{word}?", f"{word},")
-        yield "read", digit, "prompts:en", rng.getrandbits(32), 60, PROMPTS / f"{digit}.wav"
         for language, voices in RHVOICE.items():
             said = texts if language == "en" else (SPELLED[language].split()[digit], word)
             paces = itertools.product(voices, said, (80, 100, 125), (85, 100, 115))
