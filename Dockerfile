@@ -4,7 +4,7 @@
 #   docker build --build-arg VARIANT=cpu -t slimwhisper:cpu .
 # docs/deployment.md says how to run it; docker/check.py tries these steps without an engine.
 
-ARG PYTHON=3.11.14-slim-trixie
+ARG PYTHON=3.13.14-slim-trixie
 ARG VARIANT=cuda
 
 FROM python:${PYTHON} AS base

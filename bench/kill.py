@@ -25,8 +25,8 @@ from pathlib import Path
 sys.path.insert(0, str(Path(__file__).parents[1] / "tests"))
 from kills import Kills, journal_lines
 
+from slimwhisper.formats import AUDIO_SUFFIXES
 from slimwhisper.journal import NAME
-from slimwhisper.media import AUDIO_SUFFIXES
 
 FORMATS = ("txt", "vtt", "srt", "tsv", "json")
 BAD_EVERY = 25  # one of so many recordings is damaged

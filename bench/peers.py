@@ -30,8 +30,8 @@ from timing import machine
 
 from slimwhisper.audio import load_audio
 from slimwhisper.checkpoint import Checkpoint, load_checkpoint
+from slimwhisper.formats import AUDIO_SUFFIXES
 from slimwhisper.measurement import Memory, recordings
-from slimwhisper.media import AUDIO_SUFFIXES
 from slimwhisper.random_checkpoint import random_checkpoint
 from slimwhisper.report import OFFICIAL_DIMS
 

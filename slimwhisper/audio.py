@@ -15,7 +15,8 @@ import torch
 from numpy.typing import NDArray
 
 from slimwhisper.errors import AudioError, OptionError
-from slimwhisper.media import AUDIO_SUFFIXES, one_line
+from slimwhisper.formats import AUDIO_SUFFIXES
+from slimwhisper.media import one_line
 from slimwhisper.samples import ArraySamples, Samples, StoredSamples
 from slimwhisper.sources import Source, open_source, pieces_of
 from slimwhisper.types import SAMPLE_RATE

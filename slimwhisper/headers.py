@@ -1,12 +1,18 @@
 """What a file's header promises: how long the audio is, and whether the file ends before that."""
 
 import os
+import struct
+from collections.abc import Iterator
 from typing import BinaryIO
 
 from av.audio.stream import AudioStream
 
+from slimwhisper.types import SAMPLE_RATE
+
 # Formats whose header states the duration; of others FFmpeg guesses it from bit rate or timestamps.
 TIMED = {"wav", "flac", "mp3", "aiff", "mov,mp4,m4a,3gp,3g2,mj2", "matroska,webm"}
+PLAIN_WAV = struct.pack("<HHIIHH", 1, 1, SAMPLE_RATE, 2 * SAMPLE_RATE, 2, 16)  # a format chunk
+MOST_CHUNKS = 1000  # of a WAV that are looked at
 UNKNOWN_WAV_BYTES = 0x7FFF_0000  # a recorder that writes to a pipe states at least this size
 
 
@@ -33,15 +39,41 @@ def _cut_wav_bytes(file: BinaryIO) -> int:
 
     FFmpeg goes by the file's true size.
     """
-    here, at = file.tell(), 12
-    end = file.seek(0, os.SEEK_END)
-    chunk, size = b"", 0
-    while chunk != b"data" and at + 8 <= end:
-        file.seek(at)
-        chunk, size = file.read(4), int.from_bytes(file.read(4), "little")
-        at += 8 + size + size % 2
+    here = file.tell()
+    size, found = file.seek(0, os.SEEK_END), 0
+    for name, at, length in _wav_chunks(file):
+        if name == b"data":
+            found = length if at + length > size and length < UNKNOWN_WAV_BYTES else 0
+            break
     file.seek(here)
-    return size if chunk == b"data" and at - size % 2 > end and size < UNKNOWN_WAV_BYTES else 0
+    return found
+
+
+def is_plain_wav(file: BinaryIO) -> bool:
+    """Whether `file`, at its start, is a WAV of 16-bit 16 kHz mono PCM, by its first format."""
+    head = file.read(12)
+    plain = False
+    if head[:4] == b"RIFF" and head[8:] == b"WAVE":
+        for name, at, _ in _wav_chunks(file):
+            if name == b"fmt ":
+                file.seek(at)
+                plain = file.read(16) == PLAIN_WAV
+                break
+    file.seek(0)
+    return plain
+
+
+def _wav_chunks(file: BinaryIO) -> Iterator[tuple[bytes, int, int]]:
+    """(name, where its content begins, size by its header) of each chunk; moves in `file`."""
+    at = 12
+    for _ in range(MOST_CHUNKS):
+        file.seek(at)
+        head = file.read(8)
+        if len(head) < 8:
+            return
+        size = int.from_bytes(head[4:], "little")
+        yield head[:4], at + 8, size
+        at += 8 + size + size % 2
 
 
 def _mp3_is_cut(file: BinaryIO) -> bool:

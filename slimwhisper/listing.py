@@ -8,7 +8,7 @@ from collections import Counter
 from collections.abc import Iterable, Sequence
 from pathlib import Path
 
-from slimwhisper.media import AUDIO_SUFFIXES
+from slimwhisper.formats import AUDIO_SUFFIXES
 from slimwhisper.writers import FORMATS
 
 

@@ -5,7 +5,7 @@ from fractions import Fraction
 from itertools import chain
 from pathlib import Path
 from types import SimpleNamespace
-from typing import BinaryIO, cast
+from typing import Any, BinaryIO, cast
 
 import av
 import numpy as np
@@ -18,14 +18,17 @@ from av.stream import Disposition
 from numpy.typing import NDArray
 
 from slimwhisper.errors import AudioError
+from slimwhisper.formats import AUDIO_SUFFIXES, CONTAINERS, DECODERS
 from slimwhisper.headers import last_ogg_page_is_cut, promised_seconds
 from slimwhisper.types import SAMPLE_RATE
 
-AUDIO_SUFFIXES = frozenset(
-    ".3g2 .3gp .aac .ac3 .aif .aifc .aiff .amr .ape .asf .au .avi .caf .dts .eac3 .flac .flv .m2ts"
-    " .m4a .m4b .m4v .mka .mkv .mov .mp2 .mp3 .mp4 .mpeg .mpg .mpga .mts .oga .ogg .ogv .opus .spx"
-    " .tta .w64 .wav .webm .wma .wmv .wv".split()
-)
+ALLOWED = {
+    "protocol_whitelist": "none",
+    "format_whitelist": ",".join(sorted(CONTAINERS)),
+    "codec_whitelist": ",".join(sorted(DECODERS)),
+}
+# tags are often not UTF-8; PyAV 19 puts up with them by itself
+TAGS: dict[str, Any] = {} if av.__version__ >= "19" else {"metadata_errors": "replace"}
 GAPLESS = {"flac", "ogg"}  # decoding much less than the duration is damage, not silence
 SLACK = 0.25  # seconds by which an intact file may miss its header: codec delay, padding
 FFMPEG_ERRORS = (av.error.FFmpegError, OSError, ValueError)  # Python's two come from file reads
@@ -49,8 +52,8 @@ def decode(name: str, file: BinaryIO, allow_truncated: bool) -> Iterator[NDArray
         container = av.open(
             reader,
             mode="r",
-            options={"protocol_whitelist": "none"},
-            metadata_errors="replace",  # tags are often not UTF-8
+            options=ALLOWED,
+            **TAGS,
         )
     except FFMPEG_ERRORS as error:
         raise AudioError(
@@ -63,7 +66,11 @@ def decode(name: str, file: BinaryIO, allow_truncated: bool) -> Iterator[NDArray
         known = [s for s in streams if s.codec_context is not None]
         if not known:
             raise AudioError(f"{name}: FFmpeg has no decoder for its audio; convert it first")
-        stream = max(known, key=lambda s: (bool(s.disposition & Disposition.default), s.channels))
+        allowed = [s for s in known if s.codec_context.name in DECODERS]
+        if not allowed:
+            codec = known[0].codec_context.name
+            raise AudioError(f"{name}: audio of the kind {codec!r} is not read; convert it first")
+        stream = max(allowed, key=lambda s: (bool(s.disposition & Disposition.default), s.channels))
         kind = container.format.name
         promised = promised_seconds(kind, stream, file)
         length = float((stream.duration or 0) * (stream.time_base or 0))

@@ -12,6 +12,7 @@ import soundfile
 from numpy.typing import NDArray
 
 from slimwhisper.errors import AudioError
+from slimwhisper.headers import is_plain_wav
 from slimwhisper.media import decode, one_line
 from slimwhisper.types import SAMPLE_RATE
 
@@ -77,21 +78,14 @@ def pieces_of(name: str, file: BinaryIO, allow_truncated: bool) -> Iterator[NDAr
 def _open_plain_wav(file: BinaryIO) -> soundfile.SoundFile | None:
     """An intact 16-bit 16 kHz mono WAV, which libsndfile reads many times faster than PyAV.
 
-    None of others, with `file` at its start. A file of which libsndfile's log has any doubt
-    ("should be") is left to FFmpeg to judge.
+    None of others, with `file` at its start: libsndfile sees nothing in its other formats, one of
+    which has CVE-2026-37555. A file of which its log has any doubt ("should be") is left to FFmpeg.
     """
-    head = file.read(12)
-    file.seek(0)
-    if head[:4] != b"RIFF" or head[8:] != b"WAVE":
+    if not is_plain_wav(file):
         return None
     with suppress(soundfile.SoundFileError, OSError):
         wav = soundfile.SoundFile(file)
-        layout = (wav.samplerate, wav.channels, wav.subtype)
-        if (
-            layout == (SAMPLE_RATE, 1, "PCM_16")
-            and "should be" not in wav.extra_info
-            and wav.frames
-        ):
+        if "should be" not in wav.extra_info and wav.frames:
             return wav
         wav.close()
     file.seek(0)

@@ -3,6 +3,7 @@
 import io
 from pathlib import Path
 
+import av
 import numpy as np
 import pytest
 import soundfile
@@ -10,6 +11,7 @@ from recordings import SECONDS, STEP, convert, ffmpeg, needs_ffmpeg, write
 
 from slimwhisper.audio import load_audio
 from slimwhisper.errors import AudioError
+from slimwhisper.media import ALLOWED
 
 
 def assert_error(pattern, source, **options):
@@ -85,8 +87,8 @@ def test_no_audio_stream(tmp_path):
     picture = ["-f", "lavfi", "-i", "testsrc=size=32x32:rate=5:duration=1"]
     ffmpeg(*picture, "-c:v", "mpeg4", tmp_path / "silent.mp4")
     ffmpeg(*picture, "-frames:v", "1", tmp_path / "picture.png")
-    for name in ("silent.mp4", "picture.png"):
-        assert_error(f"{name}: has no audio stream; give a file with sound", tmp_path / name)
+    assert_error("silent.mp4: has no audio stream; give a file with sound", tmp_path / "silent.mp4")
+    assert_error("picture.png: not audio or video that FFmpeg can read", tmp_path / "picture.png")
 
 
 @needs_ffmpeg
@@ -94,6 +96,32 @@ def test_unknown_codec(tmp_path):
     path = convert(write(tmp_path / "a.wav"), tmp_path / "a.mkv", "-c:a", "aac")
     path.write_bytes(path.read_bytes().replace(b"A_AAC", b"A_XYZ"))
     assert_error(r"a\.mkv: FFmpeg has no decoder for its audio", path)
+
+
+@needs_ffmpeg
+def test_rare_codecs_and_containers_stay_closed(tmp_path):
+    """FFmpeg could read both: `slimwhisper.formats` says why it may not."""
+    wav = write(tmp_path / "a.wav")
+    coded = ("-ar", "48000", "-ac", "2", "-c:a", "s302m", "-strict", "-2")
+    rare = convert(wav, tmp_path / "a.ts", *coded)
+    assert_error(r"a\.ts: audio of the kind 's302m' is not read; convert it first", rare)
+    rare = convert(wav, tmp_path / "a.nut", "-c:a", "pcm_s16le")
+    assert_error(r"a\.nut: not audio or video that FFmpeg can read", rare)
+
+
+@needs_ffmpeg
+def test_a_films_pictures_are_not_decoded(tmp_path):
+    """Sound comes out, and no decoder of pictures is opened to look at them."""
+    film = tmp_path / "film.avi"
+    ffmpeg(
+        *("-f", "lavfi", "-i", "testsrc=size=32x32:rate=5:duration=2"),
+        *("-f", "lavfi", "-i", "sine=duration=2", "-c:v", "magicyuv", "-c:a", "mp3", film),
+    )
+    for allowed, opened in ((ALLOWED, False), ({}, True)):
+        with av.open(str(film), options={**allowed, "protocol_whitelist": "file"}) as container:
+            (video,) = container.streams.video
+            assert bool(video.codec_context.pix_fmt) == opened
+    assert len(load_audio(film)) == pytest.approx(32000, abs=2000)
 
 
 @pytest.mark.parametrize("rate", [16000, 8000])

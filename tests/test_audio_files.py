@@ -7,6 +7,7 @@ import subprocess
 from functools import cache
 from pathlib import Path
 
+import av
 import numpy as np
 import pytest
 import soundfile
@@ -30,9 +31,17 @@ def tolerance():
     return (1 if major and int(major[1]) < 7 else 4) * STEP
 
 
+# From 9.0 on FFmpeg leaves out the padding of an AAC file's last frame; the program may be older.
+CUTS_PADDING = av.library_versions["libavformat"][0] >= 63
+
+
 def assert_same(path, **options):
     expected = whisper_load_audio(str(path))
     actual = load_audio(path, **options)
+    if CUTS_PADDING and path.suffix in (".m4a", ".mp4"):
+        assert 0 <= len(expected) - len(actual) <= 16000 * 1024 / 8000
+        actual = actual[:-64]  # the resampler's filter reaches past the end
+        expected = expected[: len(actual)]
     assert actual.dtype == np.float32 and actual.shape == expected.shape
     assert np.abs(expected).max() > 0.1
     assert np.abs(actual - expected).max() <= tolerance()
@@ -207,11 +216,13 @@ def test_fast_path_reads_in_blocks(tmp_path, monkeypatch):
         (8000, 1, "wav", "PCM_16"),
         (16000, 2, "wav", "PCM_16"),
         (16000, 1, "wav", "PCM_24"),
+        (16000, 1, "wav", "IMA_ADPCM"),
         (16000, 1, "flac", "PCM_16"),
     ],
 )
-def test_fast_path_leaves_others_to_pyav(tmp_path, rate, channels, suffix, subtype):
+def test_fast_path_leaves_others_to_pyav(tmp_path, monkeypatch, rate, channels, suffix, subtype):
     path = write(tmp_path / f"a.{suffix}", rate, channels, subtype=subtype)
+    monkeypatch.setattr(sources.soundfile, "SoundFile", None)  # libsndfile is not even asked
     with path.open("rb") as file:
         assert sources._open_plain_wav(file) is None
         assert file.tell() == 0
