@@ -20,11 +20,11 @@ def outline(samples: Samples, columns: int = COLUMNS) -> str:
     """
     found = np.zeros((columns, 2), np.float32)
     edges = np.linspace(0, len(samples), columns + 1).round().astype(np.int64)
-    for column, (start, stop) in enumerate(pairwise(edges)):
+    for column, (start, stop) in enumerate(pairwise(edges.tolist())):
         for first in range(start, stop, STRETCH):
             piece: NDArray[np.float32] = samples.read(first, min(first + STRETCH, stop))
             if len(piece):
-                found[column, 0] = min(found[column, 0], piece.min())
-                found[column, 1] = max(found[column, 1], piece.max())
+                found[column, 0] = min(found[column, 0], np.min(piece))
+                found[column, 1] = max(found[column, 1], np.max(piece))
     packed = (found * 127).round().clip(-127, 127).astype(np.int8)
     return base64.b64encode(packed.tobytes()).decode()

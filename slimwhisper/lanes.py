@@ -186,7 +186,7 @@ class Lane:
             self.cache.own.reorder(others.flatten(), firsts.expand_as(others).flatten(), context)
             logits = logits.repeat_interleave(width, dim=0)
         layout = self._lay_out(begin, tickets)
-        layout.extent = int(self.lengths[begin : begin + len(tickets)].max())
+        layout.extent = int(np.max(self.lengths[begin : begin + len(tickets)]))
         self._choose(layout, logits, fresh=True)
         self._count(begin, len(tickets))
 
@@ -196,9 +196,9 @@ class Lane:
         if self._layout is None:
             self._layout = self._lay_out(first, self.tickets)
         layout, lengths = self._layout, self.lengths[first : first + count]
-        layout.extent = int(lengths.max())
+        layout.extent = int(np.max(lengths))
         if self.graphs is None:
-            self._run(layout, full=int(lengths.min()) == layout.extent)
+            self._run(layout, full=int(np.min(lengths)) == layout.extent)
         else:
             self._replay(self.graphs, layout)
         self._count(first, count)

@@ -283,7 +283,7 @@ class Composer:
         for _ in range(int(rng.integers(1, 6))):
             count = int(rng.integers(1, 45))
             digits = rng.integers(0, 10, count)
-            for i in np.flatnonzero(rng.random(count) < again):
+            for i in np.flatnonzero(rng.random(count) < again).tolist():
                 digits[i] = digits[i - 1]
             spans = arrange(rng, rng.uniform(0.2, 0.7, count).tolist(), 0.5, rng.random())
             words = [Said(int(d), a, b) for d, (a, b) in zip(digits, spans, strict=True)]

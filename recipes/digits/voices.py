@@ -66,7 +66,7 @@ def trimmed(x: Samples, floor_db: float = -38.0) -> Samples:
     step = RATE // 100
     blocks = x[: len(x) // step * step].reshape(-1, step)
     power = np.convolve(np.square(blocks).mean(1), [0.5, 0.5], "same")
-    loud = np.flatnonzero(power > power.max() * 10 ** (floor_db / 10))
+    loud = np.flatnonzero(power > np.max(power) * 10 ** (floor_db / 10))
     return x[max(int(loud[0]) - 1, 0) * step : (int(loud[-1]) + 1) * step]
 
 
