@@ -109,6 +109,7 @@ def table(rows: list[dict[str, Any]]) -> str:
         "first text",
         "MB more",
         "peak MB",
+        *(["same words"] if "same_texts" in rows[0] else []),
     )
     lines = [f"{head[0]:26}" + "".join(f"{h:>19}" for h in head[1:])]
     for row in rows:
@@ -120,6 +121,7 @@ def table(rows: list[dict[str, Any]]) -> str:
             f"{row['first_text_seconds'] * 1000:.0f} ms",
             f"{row['memory_mb']:.0f}",
             f"{row['peak_mb']:.0f}",
+            *([f"{100 * row['same_texts']:.0f} %"] if "same_texts" in row else []),
         )
         lines.append(f"{row['peer']:26}" + "".join(f"{c:>19}" for c in cells))
     return "\n".join(lines)
