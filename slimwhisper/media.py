@@ -28,7 +28,9 @@ ALLOWED = {
     "codec_whitelist": ",".join(sorted(DECODERS)),
 }
 # tags are often not UTF-8; PyAV 19 puts up with them by itself
-TAGS: dict[str, Any] = {} if av.__version__ >= "19" else {"metadata_errors": "replace"}
+TAGS: dict[str, Any] = (
+    {} if int(av.__version__.split(".")[0]) >= 19 else {"metadata_errors": "replace"}
+)
 GAPLESS = {"flac", "ogg"}  # decoding much less than the duration is damage, not silence
 SLACK = 0.25  # seconds by which an intact file may miss its header: codec delay, padding
 FFMPEG_ERRORS = (av.error.FFmpegError, OSError, ValueError)  # Python's two come from file reads

@@ -144,7 +144,7 @@ def test_heads_begin_by_looking_back(layer: int) -> None:
 
 def test_a_speaker_can_be_left_out(bank: Bank) -> None:
     composer = Composer(bank, real=0.7, without="a")
-    words = [list(own) for own in composer.voices.values()]
+    words = [list(own) for own in composer.voices]
     assert words == [list(range(10, 20)), list(range(20, 30))]
     assert composer.weights.tolist() == pytest.approx([0.7, 0.3])
 

@@ -161,7 +161,7 @@ class Composer:
             groups.setdefault(bank.names[voice].split("+")[0], []).append(i)
         self.bank = bank
         groups.pop(f"fsdd:{without}", None)
-        self.voices = {name: np.array(words) for name, words in groups.items()}
+        self.voices = [np.array(words) for words in groups.values()]
         recorded = np.array([name.startswith(RECORDED) for name in groups])
         self.weights = np.array([OFTEN.get(name.split(":")[0], 1.0) for name in groups])
         for some, share in ((recorded, real), (~recorded, 1 - real)):
@@ -171,7 +171,7 @@ class Composer:
         self.filters = mel_filters("cpu", 80)
 
     def _voice(self, rng: Generator) -> "np.ndarray[tuple[int], np.dtype[np.int64]]":
-        return list(self.voices.values())[rng.choice(len(self.voices), p=self.weights)]
+        return self.voices[rng.choice(len(self.voices), p=self.weights)]
 
     def window(self, rng: Generator, seconds: float) -> Window:
         """A window of `seconds`, up to 30; a shorter one lies anywhere in the 30 seconds."""

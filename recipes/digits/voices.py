@@ -61,12 +61,12 @@ class Bank:
         return cls(**torch.load(path, weights_only=True, mmap=True))
 
 
-def trimmed(x: Samples, floor_db: float = -38.0) -> Samples:
-    """Without what lies below the loudest 20 ms by `floor_db` at both ends."""
+def trimmed(x: Samples) -> Samples:
+    """Without what lies more than 38 dB below the loudest 20 ms at both ends."""
     step = RATE // 100
     blocks = x[: len(x) // step * step].reshape(-1, step)
     power = np.convolve(np.square(blocks).mean(1), [0.5, 0.5], "same")
-    loud = np.flatnonzero(power > np.max(power) * 10 ** (floor_db / 10))
+    loud = np.flatnonzero(power > np.max(power) * 10**-3.8)
     return x[max(int(loud[0]) - 1, 0) * step : (int(loud[-1]) + 1) * step]
 
 
