@@ -1,1 +1,1 @@
-"""The web page and the HTTP routes, on top of `slimwhisper.transcribe`."""
+"""The web page and the HTTP routes, on top of `slimwhisper.api`."""

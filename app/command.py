@@ -9,17 +9,18 @@ from collections.abc import Iterator
 from contextlib import contextmanager, nullcontext
 from functools import partial
 from pathlib import Path
+from typing import Any
 
 import torch
 
-from slimwhisper.app.folder import page_folder
-from slimwhisper.app.models import Models
-from slimwhisper.app.requests import Limits, ModelChoice
+from slimwhisper.api import SlimWhisper, choose_device, choose_dtype
+from slimwhisper.app.page.tempdir import page_folder
 from slimwhisper.app.server import make_app, make_server
-from slimwhisper.app.service import Service
-from slimwhisper.app.settings import Settings
-from slimwhisper.flags import cache_arguments
-from slimwhisper.transcribe import SlimWhisper, choose_device, choose_dtype, load_model
+from slimwhisper.app.service.jobs import Limits, ModelChoice
+from slimwhisper.app.service.models import Models
+from slimwhisper.app.service.service import Service
+from slimwhisper.app.service.settings import Settings
+from slimwhisper.flags import load_chosen
 
 logger = logging.getLogger("slimwhisper.serve")
 
@@ -70,18 +71,18 @@ def ended_by_sigterm() -> Iterator[None]:
         signal.signal(signal.SIGTERM, before)
 
 
-def load_chosen(a: argparse.Namespace, choice: ModelChoice) -> SlimWhisper:
+def load_choice(a: argparse.Namespace, choice: ModelChoice) -> SlimWhisper:
     """The model chosen, with the server's flags but for its cache where one is chosen."""
-    arguments = cache_arguments(a)
+    cache: dict[str, Any] = {}
     if choice.cache is not None:
-        arguments |= {"cache": choice.cache, **dict.fromkeys(REPLACING)}
-    return load_model(choice.name, a.device, a.model_dir, dtype=a.dtype, **arguments)
+        cache = {"cache": choice.cache, **dict.fromkeys(REPLACING)}
+    return load_chosen(a, name=choice.name, **cache)
 
 
 def _serve(a: argparse.Namespace, settings: Settings) -> int:
     models = Models(a.model, Path(a.model_dir) if a.model_dir else None, a.allow_download)
     service = Service(
-        partial(load_chosen, a),
+        partial(load_choice, a),
         a.batch_size,
         Limits(queue=a.queue, seconds=60.0 * a.max_minutes),
         a.unload_after or float("inf"),

@@ -12,16 +12,16 @@ from fastapi import FastAPI, Request
 from fastapi.responses import JSONResponse, Response
 from starlette.exceptions import HTTPException
 
-from slimwhisper.app.access import Access
-from slimwhisper.app.api import make_router
-from slimwhisper.app.api_errors import APIError
-from slimwhisper.app.metrics import metrics_text
-from slimwhisper.app.models import Models
-from slimwhisper.app.service import Service
-from slimwhisper.app.settings import Settings
+from slimwhisper.app.api.access import Access
+from slimwhisper.app.api.errors import APIError
+from slimwhisper.app.api.metrics import metrics_text
+from slimwhisper.app.api.routes import make_router
+from slimwhisper.app.service.models import Models
+from slimwhisper.app.service.service import Service
+from slimwhisper.app.service.settings import Settings
 
 if TYPE_CHECKING:
-    from slimwhisper.app.mount import Page
+    from slimwhisper.app.page.mount import Page
 
 logger = logging.getLogger("slimwhisper.serve")
 
@@ -73,7 +73,7 @@ def make_app(service: Service, models: Models, settings: Settings) -> FastAPI:
         app.add_exception_handler(kind, handler)
     app.state.page = None
     if settings.page is not None:
-        from slimwhisper.app.mount import mount_page  # Gradio takes seconds to import
+        from slimwhisper.app.page.mount import mount_page  # Gradio takes seconds to import
 
         app.state.page = mount_page(app, service, models, settings)
     app.add_middleware(

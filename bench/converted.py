@@ -17,8 +17,8 @@ import torch
 from torch import Tensor
 from whisper.audio import mel_filters
 
-from slimwhisper.checkpoint import Checkpoint
-from slimwhisper.hub import openai_name
+from slimwhisper.checkpoint.hugging_face import openai_name
+from slimwhisper.checkpoint.load import Checkpoint
 from slimwhisper.vocabulary import get_vocabulary
 
 if TYPE_CHECKING:

@@ -15,13 +15,15 @@ from typing import Any
 import torch
 from timing import machine, plot, synchronize
 
-from slimwhisper.cache.plan import PRESETS, choose_forms
-from slimwhisper.engine import Engine
-from slimwhisper.model import Model
-from slimwhisper.random_checkpoint import random_checkpoint
-from slimwhisper.report import OFFICIAL_DIMS
-from slimwhisper.types import Breadth, Options, Window
-from slimwhisper.vocabulary import get_tokenizer, get_vocabulary, make_rules
+from slimwhisper.cache.forms import PRESETS, choose_forms
+from slimwhisper.checkpoint.random_weights import random_checkpoint
+from slimwhisper.commands.costs import OFFICIAL_DIMS
+from slimwhisper.engine.engine import Engine
+from slimwhisper.engine.requests import Breadth, Window
+from slimwhisper.engine.rules import make_rules
+from slimwhisper.model.model import Model
+from slimwhisper.types import Options
+from slimwhisper.vocabulary import get_tokenizer, get_vocabulary
 
 FORMS = (*PRESETS, "slim fp8")
 CONTEXT = 200  # tokens before a step's text

@@ -3,8 +3,8 @@
 Random decoders of width 384 (6 heads, 4 layers), condition numbers set by log-spaced singular
 values. For every form, dtype and condition: the root-mean-square error of the logits against
 openai-whisper's modules in float64, as a multiple of openai-whisper's own error in that dtype; and
-what the guard measures (`slimwhisper.guard.measure`), as a multiple of the baseline's. The guard's
-margin is chosen from this table: docs/numerics.md.
+what the guard measures (`cache.guard.measure`), as a multiple of the baseline's. The guard's margin
+is chosen from this table: docs/numerics.md.
 
     python bench/exactness.py [--dtypes float32 bfloat16] [--conditions 3 10 30 100]
 """
@@ -17,14 +17,13 @@ from pathlib import Path
 
 import torch
 
-sys.path.insert(0, str(Path(__file__).parents[1] / "tests"))
-from checkpoints import random_state, tiny_dims
-from reference import set_spectrum, whisper_logits, whisper_model
-from test_logits import CPU, cached_logits, errors, features_like_encoder_output, texts
-
-from slimwhisper import guard
-from slimwhisper.checkpoint import Checkpoint
-from slimwhisper.model import Model
+sys.path.insert(0, str(Path(__file__).parents[1]))
+from slimwhisper.cache import guard
+from slimwhisper.checkpoint.load import Checkpoint
+from slimwhisper.model.model import Model
+from tests.model.test_logits import CPU, cached_logits, errors, features_like_encoder_output, texts
+from tests.support.checkpoints import random_state, tiny_dims
+from tests.support.reference import set_spectrum, whisper_logits, whisper_model
 
 FORMS = (
     ("kv", "kv"),

@@ -19,9 +19,9 @@ import torch.nn.functional as F
 from timing import FLUSHED, copy_rate, graphed, machine, plot, seconds_of
 from torch import Tensor
 
+from slimwhisper.commands.costs import OFFICIAL_DIMS
 from slimwhisper.kernels.dispatch import Kernels
 from slimwhisper.kernels.latent import EIGHT, Latent
-from slimwhisper.report import OFFICIAL_DIMS
 
 SHAPES = ("tiny", "base", "small", "medium", "large-v3")
 Call = Callable[[], object]

@@ -22,11 +22,10 @@ from collections.abc import Callable
 from functools import partial
 from pathlib import Path
 
-sys.path.insert(0, str(Path(__file__).parents[1] / "tests"))
-from kills import Kills, journal_lines
-
-from slimwhisper.formats import AUDIO_SUFFIXES
-from slimwhisper.journal import NAME
+sys.path.insert(0, str(Path(__file__).parents[1]))
+from slimwhisper.audio.formats import AUDIO_SUFFIXES
+from slimwhisper.jobs.journal import NAME
+from tests.support.kills import Kills, journal_lines
 
 FORMATS = ("txt", "vtt", "srt", "tsv", "json")
 BAD_EVERY = 25  # one of so many recordings is damaged

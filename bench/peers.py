@@ -28,12 +28,12 @@ from converted import convert
 from engines import PEERS, Audio, Case
 from timing import machine
 
-from slimwhisper.audio import load_audio
-from slimwhisper.checkpoint import Checkpoint, load_checkpoint
-from slimwhisper.formats import AUDIO_SUFFIXES
-from slimwhisper.measurement import Memory, recordings
-from slimwhisper.random_checkpoint import random_checkpoint
-from slimwhisper.report import OFFICIAL_DIMS
+from slimwhisper.audio.formats import AUDIO_SUFFIXES
+from slimwhisper.audio.load import load_audio
+from slimwhisper.checkpoint.load import Checkpoint, load_checkpoint
+from slimwhisper.checkpoint.random_weights import random_checkpoint
+from slimwhisper.commands.costs import OFFICIAL_DIMS
+from slimwhisper.commands.measurement import Memory, recordings
 
 SECONDS = 30  # the longest file; another window would begin
 

@@ -24,7 +24,7 @@ import torch
 from prometheus_client.parser import text_string_to_metric_families
 from timing import machine
 
-from slimwhisper.formats import AUDIO_SUFFIXES
+from slimwhisper.audio.formats import AUDIO_SUFFIXES
 
 ROUTE = "/v1/audio/transcriptions"
 

@@ -16,9 +16,10 @@ import torch
 from torch import Tensor
 
 from slimwhisper.kernels.compilation import KERNELS, SHARED, compile_for, variants
-from slimwhisper.kernels.split_heads import split_heads
-from slimwhisper.kernels.split_latent import split_latent
-from slimwhisper.kernels.table import TABLE, Configuration, configurations
+from slimwhisper.kernels.configurations import TABLE, Configuration, configurations
+from slimwhisper.kernels.heads_triton import split_heads
+from slimwhisper.kernels.latent import Latent
+from slimwhisper.kernels.latent_triton import split_latent
 
 WIDTHS = (64, 128, 384, 512, 768, 1024, 1280)
 DTYPES = ("float16", "float32")
@@ -98,7 +99,7 @@ def milliseconds(c: Configuration) -> float:
             factors = torch.ones(WINDOWS, POSITIONS, device="cuda")
 
         def run() -> Tensor:
-            return split_latent(queries, latent, 0.01, c, 2, factors=factors)
+            return split_latent(queries, Latent(latent, factors), 0.01, c, 2)
 
         return do_bench(run, return_mode="median")
     queries = torch.randn(WINDOWS * c.block_q, 8, c.width, device="cuda", dtype=dtype)

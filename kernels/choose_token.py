@@ -1,8 +1,8 @@
-"""The likeliest token of each row under the timestamp rules, and its log-probability: Triton.
+"""The most likely token of each row under the timestamp rules, and its log-probability: Triton.
 
-One pass over the logits, which `slimwhisper.rules` (the reference, in PyTorch) reads and writes
-some ten times: text and special tokens on one side, timestamps on the other, each with a running
-maximum and sum; at the end the side that the rules leave.
+One pass over the logits, which `slimwhisper.engine.rules` (the reference, in PyTorch) reads and
+writes some ten times: text and special tokens on one side, timestamps on the other, each with a
+running maximum and sum; at the end the side that the rules leave.
 """
 
 import torch
@@ -96,12 +96,12 @@ def choose_token_kernel(
     best, mass, token = _gathered(text_best, text_sum, text_place)
     if RULES:
         s_best, s_mass, s_token = _gathered(stamp_best, stamp_sum, stamp_place)
-        likelier = on & (s_mass > best)
+        stamp_wins = on & (s_mass > best)
         top = tl.maximum(mass, s_mass)
         both = tl.log(tl.exp(mass - top) + tl.exp(s_mass - top)) + top
-        token = tl.where(likelier | (s_best > best), s_token, token)
-        best = tl.where(likelier, s_best, tl.maximum(best, s_best))
-        mass = tl.where(likelier, s_mass, both)
+        token = tl.where(stamp_wins | (s_best > best), s_token, token)
+        best = tl.where(stamp_wins, s_best, tl.maximum(best, s_best))
+        mass = tl.where(stamp_wins, s_mass, both)
     tl.store(tokens + row, token.to(tl.int64))
     tl.store(logprobs + row, best - mass)
 

@@ -31,6 +31,52 @@ class Parts:
 
 
 @triton.jit
+def part_of_positions(
+    lengths, slots, window, split, positions, SPLITS, BLOCK_T, HAS_LENGTHS, HAS_SLOTS
+):
+    """The slot of a window, and the positions [begin, end) that one of its splits reads."""
+    length, slot = positions, window
+    if HAS_LENGTHS:
+        length = tl.load(lengths + window).to(tl.int32)
+    if HAS_SLOTS:
+        slot = tl.load(slots + window).to(tl.int64)
+    share = tl.cdiv(tl.cdiv(length, SPLITS), BLOCK_T) * BLOCK_T
+    begin = split * share
+    return slot, begin, tl.minimum(begin + share, length)
+
+
+@triton.jit
+def weigh(scores, best, weight):
+    """A tile's scores, in powers of 2, taken into an online softmax (arXiv 1805.02867).
+
+    Returns its weights, what older sums shrink by, the new maximum and the new sum of weights.
+    """
+    new = tl.maximum(best, tl.max(scores, 1))
+    shrink = tl.exp2(best - new)
+    p = tl.exp2(scores - new[:, None])
+    return p, shrink, new, weight * shrink + tl.sum(p, 1)
+
+
+@triton.jit
+def write_mix(mix, weight, out_at, sums_at, real, SPLITS):
+    """A weighted sum [Q, n]: divided to where the result goes, or as it is to the parts'."""
+    if SPLITS == 1:
+        share = 1.0 / tl.where(weight > 0, weight, 1.0)  # no position: zeros
+        whole = (mix * share[:, None]).to(out_at.dtype.element_ty)
+        tl.store(out_at, whole, mask=real[:, None])
+    else:
+        tl.store(sums_at, mix, mask=real[:, None])
+
+
+@triton.jit
+def write_stats(stats, part, best, weight, real, SPLITS):
+    """What `combine` needs of a part."""
+    if SPLITS > 1:
+        tl.store(stats + part * 2, best, mask=real)
+        tl.store(stats + part * 2 + 1, weight, mask=real)
+
+
+@triton.jit
 def combine_kernel(
     sums,
     stats,

@@ -23,16 +23,16 @@ from triton.compiler import ASTSource
 
 from slimwhisper.kernels.choose_token import BLOCK, choose_token_kernel
 from slimwhisper.kernels.combine import combine_kernel
-from slimwhisper.kernels.split_heads import split_heads_kernel
-from slimwhisper.kernels.split_latent import split_latent_kernel
-from slimwhisper.kernels.table import Configuration, configurations
+from slimwhisper.kernels.configurations import Configuration, configurations
+from slimwhisper.kernels.heads_triton import split_heads_kernel
+from slimwhisper.kernels.latent_triton import split_latent_kernel
 
 KERNELS = {
     "latent": split_latent_kernel,
     "latent8": split_latent_kernel,
     "heads": split_heads_kernel,
 }
-FIXED = ("combine", "likeliest")
+FIXED = ("combine", "choose_token")
 TYPES = {"float16": "fp16", "bfloat16": "bf16", "float32": "fp32"}
 SHARED = {80: 166_912, 90: 232_448}  # capability: bytes of shared memory a block may have
 STRIDED = ("query_", "latent_", "out_", "kept_")
@@ -76,7 +76,7 @@ def compile_for(configuration: Configuration, capability: int, sources: bool = F
 
 
 def compile_fixed(name: str, capability: int) -> Compiled:
-    """The kernels that have one shape: "combine" and "likeliest"."""
+    """The kernels that have one shape: "combine" and "choose_token"."""
     constants: dict[str, Any]
     if name == "combine":
         constants = {"D": 1280, "BLOCK_D": 2048, "SPLITS": 16}

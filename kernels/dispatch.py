@@ -17,9 +17,10 @@ import torch
 from torch import Tensor
 
 from slimwhisper.errors import OptionError
+from slimwhisper.kernels.configurations import Configuration, Processor, choose_splits, find
 from slimwhisper.kernels.heads import head_attention
 from slimwhisper.kernels.latent import Latent, latent_attention
-from slimwhisper.kernels.table import Configuration, Processor, choose_splits, find
+from slimwhisper.kernels.reads import ALL, Reads
 
 logger = logging.getLogger("slimwhisper.kernels")
 Result = TypeVar("Result")
@@ -57,46 +58,37 @@ class Kernels:
         queries: Tensor,
         latent: Latent,
         scale: float,
-        slots: Tensor | None = None,
-        lengths: Tensor | None = None,
-        bias: Tensor | None = None,
-        sources: Tensor | None = None,
+        reads: Reads = ALL,
     ) -> Tensor:
         """softmax(Q~ Z^T * scale) Z for all heads of each row.
 
         Arguments:
             queries: [N, h, d] folded queries; neighbours of one window beside each other.
-            latent: S slots of T positions; N a multiple of S, or of len(slots).
-            slots: [B] int64, the latent that each window reads; None: its own number.
-            lengths, bias: where only some positions are to be read, both: [B] int64, and
-                [B, 1, T] with -inf behind.
-            sources: [B, T] int64, the slot that holds each position, in place of `slots`; not of a
-                float8 latent.
+            latent: S slots of T positions; N a multiple of the windows that `reads` names.
+            reads: which positions; no `sources` of a float8 latent.
         Returns:
             [N, h, d].
         """
-        count, windows = len(queries), _windows(len(latent), slots, sources)
+        count, windows = len(queries), reads.windows(len(latent))
         width, each = queries.shape[-1], count // windows * queries.shape[1]
         kernel = "latent" if latent.factors is None else "latent8"
 
         def by_triton(c: Configuration, p: Processor) -> Tensor:
-            from slimwhisper.kernels.split_latent import split_latent
+            from slimwhisper.kernels.latent_triton import split_latent
 
-            values, factors = latent.values, latent.factors
             # float8 is turned into float16, whatever the model's dtype
-            asked = queries if factors is None else queries.half()
-            splits = _splits(c, p, windows * -(-each // c.block_q), values.shape[1])
-            more = (slots, lengths, factors, sources)
-            return split_latent(asked, values, scale, c, splits, *more).to(queries.dtype)
+            asked = queries if latent.factors is None else queries.half()
+            splits = _splits(c, p, windows * -(-each // c.block_q), latent.values.shape[1])
+            return split_latent(asked, latent, scale, c, splits, reads).to(queries.dtype)
 
         def by_torch() -> Tensor:
-            kept = latent if slots is None else latent[slots]
-            if sources is not None:
+            kept = latent if reads.slots is None else latent[reads.slots]
+            if reads.sources is not None:
                 places = torch.arange(latent.values.shape[1], device=queries.device)
-                kept = latent[sources, places]
+                kept = latent[reads.sources, places]
             together = queries.reshape(windows, each, width)
             plain = kept.plain(queries.dtype)
-            return latent_attention(together, plain, scale, bias).view(queries.shape)
+            return latent_attention(together, plain, scale, reads.bias).view(queries.shape)
 
         return self._shaped(kernel, width, each, by_triton, by_torch)
 
@@ -105,43 +97,41 @@ class Kernels:
         queries: Tensor,
         keys: Tensor,
         values: Tensor,
-        slots: Tensor | None = None,
-        lengths: Tensor | None = None,
-        bias: Tensor | None = None,
-        sources: Tensor | None = None,
+        reads: Reads = ALL,
     ) -> Tensor:
         """softmax(q_i K_i^T / sqrt(d_k)) V_i for every head i of each row.
 
         Arguments:
             queries: [N, h, d_k]; neighbours of one window beside each other.
-            keys, values: [S, h, T, d_k]; N a multiple of S, or of len(slots).
-            slots, lengths, bias, sources: as in `latent`.
+            keys, values: [S, h, T, d_k]; N a multiple of the windows that `reads` names.
+            reads: which positions.
         Returns:
             [N, h, d_k].
         """
-        (count, h, width), windows = queries.shape, _windows(len(keys), slots, sources)
+        (count, h, width), windows = queries.shape, reads.windows(len(keys))
         group = count // windows
 
         def by_triton(c: Configuration, p: Processor) -> Tensor:
-            from slimwhisper.kernels.split_heads import split_heads
+            from slimwhisper.kernels.heads_triton import split_heads
 
             splits = _splits(c, p, windows * h * -(-group // c.block_q), keys.shape[2])
-            return split_heads(queries, keys, values, c, splits, slots, lengths, sources)
+            return split_heads(queries, keys, values, c, splits, reads)
 
         def by_torch() -> Tensor:
+            slots, sources = reads.slots, reads.sources
             k, v = (keys, values) if slots is None else (keys[slots], values[slots])
             if sources is not None:
                 places = torch.arange(keys.shape[2], device=queries.device)
                 k, v = (t[sources, :, places].transpose(1, 2) for t in (keys, values))
             together = queries.unflatten(0, (windows, group)).transpose(1, 2)
-            mask = None if bias is None else bias.unsqueeze(1)
+            mask = None if reads.bias is None else reads.bias.unsqueeze(1)
             return head_attention(together, k, v, mask).transpose(1, 2).reshape(queries.shape)
 
         if group > MOST_ROWS:
             return self._run("heads", None, by_torch)
         return self._shaped("heads", width, group, by_triton, by_torch)
 
-    def likeliest(
+    def choose_token(
         self,
         logits: Tensor,
         state: tuple[Tensor, ...],
@@ -149,7 +139,7 @@ class Kernels:
         rules: bool,
         by_torch: Callable[[], tuple[Tensor, Tensor]],
     ) -> tuple[Tensor, Tensor]:
-        """Each row's likeliest token and its log-probability, as in `choose_token.choose_token`.
+        """Each row's most likely token and its log-probability, as in `choose_token.choose_token`.
 
         tokens: end of text, first timestamp, <|notimestamps|>. by_torch: does the same.
         """
@@ -160,7 +150,7 @@ class Kernels:
             return choose_token(logits, state, *tokens, rules)
 
         usable = self.processor is not None and logits.dtype == torch.float32
-        return self._run("likeliest", by_triton if usable else None, by_torch)
+        return self._run("choose_token", by_triton if usable else None, by_torch)
 
     def _shaped(
         self,
@@ -198,11 +188,6 @@ class Kernels:
                 return result
         self.used[operation, "torch"] += 1
         return by_torch()
-
-
-def _windows(slots: int, chosen: Tensor | None, sources: Tensor | None) -> int:
-    """How many windows a call has."""
-    return next((len(t) for t in (chosen, sources) if t is not None), slots)
 
 
 def _splits(c: Configuration, p: Processor, programs: int, positions: int) -> int:

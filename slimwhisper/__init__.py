@@ -5,10 +5,10 @@
 >>> model.transcribe("talk.mp3")["text"]  # doctest: +SKIP
 """
 
-from importlib import import_module
 from importlib.metadata import version
 from typing import TYPE_CHECKING
 
+from slimwhisper._lazy import lazy_names
 from slimwhisper.errors import (
     AudioError,
     CacheError,
@@ -49,27 +49,22 @@ __all__ = [
 if TYPE_CHECKING:
     from whisper import DecodingOptions, DecodingResult, log_mel_spectrogram, pad_or_trim
 
-    from slimwhisper.audio import load_audio
-    from slimwhisper.checkpoint import available_models
+    from slimwhisper.api import SlimWhisper, load_model
+    from slimwhisper.audio.load import load_audio
+    from slimwhisper.checkpoint.load import available_models
     from slimwhisper.decoding import decode
-    from slimwhisper.transcribe import SlimWhisper, load_model
 else:  # hidden from type checkers, which would take any name for one of the module's
-    _HOMES = {
-        "DecodingOptions": "whisper",
-        "DecodingResult": "whisper",
-        "SlimWhisper": "slimwhisper.transcribe",
-        "available_models": "slimwhisper.checkpoint",
-        "decode": "slimwhisper.decoding",
-        "load_audio": "slimwhisper.audio",
-        "load_model": "slimwhisper.transcribe",
-        "log_mel_spectrogram": "whisper",
-        "pad_or_trim": "whisper",
-    }
-
-    def __getattr__(name):
-        if name not in _HOMES:
-            raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-        return getattr(import_module(_HOMES[name]), name)
-
-    def __dir__():
-        return sorted({*globals(), *__all__})
+    __getattr__, __dir__ = lazy_names(
+        __name__,
+        {
+            "DecodingOptions": "whisper",
+            "DecodingResult": "whisper",
+            "SlimWhisper": "slimwhisper.api",
+            "available_models": "slimwhisper.checkpoint.load",
+            "decode": "slimwhisper.decoding",
+            "load_audio": "slimwhisper.audio.load",
+            "load_model": "slimwhisper.api",
+            "log_mel_spectrogram": "whisper",
+            "pad_or_trim": "whisper",
+        },
+    )

@@ -7,10 +7,9 @@ from collections.abc import Sequence
 from importlib.metadata import version
 from typing import NoReturn
 
-from slimwhisper.bench_flags import add_bench
+from slimwhisper.commands.parsers import add_bench, add_looks, add_serve
 from slimwhisper.errors import DependencyError, OptionError, SlimWhisperError
-from slimwhisper.flags import DTYPES, MODEL, add_model_flags, add_transcribe
-from slimwhisper.serve_flags import add_serve
+from slimwhisper.jobs.flags import add_transcribe
 from slimwhisper.text import shown
 
 
@@ -29,22 +28,9 @@ def build_parser() -> argparse.ArgumentParser:
 
     add_serve(commands)
 
-    p = commands.add_parser("inspect", help="which cache forms are exact for a model")
-    p.add_argument("model", help=MODEL)
-    add_model_flags(p)
-    p.add_argument("--audio", help="real speech to measure on [bursts of noise]")
-    p.add_argument("--json", action="store_true", help="for machines")
-
-    p = commands.add_parser("report", help="the memory that each cache takes, from the dimensions")
-    p.add_argument("model", nargs="*", help="names, files or folders [the paper's five]")
-    p.add_argument("--batch", type=int, default=64, help="windows decoded together [64]")
-    p.add_argument("--dtype", choices=DTYPES, default="float16", help="of the caches [float16]")
-    p.add_argument("--json", action="store_true", help="for machines")
-
+    add_looks(commands)
     add_bench(commands)
 
-    p = commands.add_parser("doctor", help="what is installed, what works, what to do")
-    p.add_argument("--json", action="store_true", help="for machines")
     return parser
 
 
@@ -58,7 +44,7 @@ def main(argv: Sequence[str] | None = None) -> int:
         # a command imports what it needs, so that --help and mistakes are quick
         match arguments.command:
             case "transcribe":
-                from slimwhisper.jobs import run_transcribe
+                from slimwhisper.jobs.job import run_transcribe
 
                 return run_transcribe(arguments)
             case "serve":
@@ -71,19 +57,19 @@ def main(argv: Sequence[str] | None = None) -> int:
 
                 return run_serve(arguments)
             case "inspect":
-                from slimwhisper.inspection import run_inspect
+                from slimwhisper.commands.inspection import run_inspect
 
                 return run_inspect(arguments)
             case "report":
-                from slimwhisper.report_table import run_report
+                from slimwhisper.commands.report import run_report
 
                 return run_report(arguments)
             case "bench":
-                from slimwhisper.benchmark import run_bench
+                from slimwhisper.commands.bench import run_bench
 
                 return run_bench(arguments)
             case "doctor":
-                from slimwhisper.doctor import run_doctor
+                from slimwhisper.commands.doctor import run_doctor
 
                 return run_doctor(arguments)
     except OptionError as error:

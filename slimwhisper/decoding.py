@@ -7,22 +7,17 @@ from typing import TYPE_CHECKING, Any
 import torch
 from torch import Tensor
 
-from slimwhisper.batch import make_engine
-from slimwhisper.engine import Engine
+from slimwhisper.engine.engine import Engine
+from slimwhisper.engine.requests import Attempt, Decoded, Languages, Window
+from slimwhisper.engine.rules import make_rules
 from slimwhisper.errors import OptionError, SlimWhisperError
-from slimwhisper.model import Model
+from slimwhisper.longform.batch import make_engine
+from slimwhisper.longform.prompts import Prompts
+from slimwhisper.longform.session import compression_ratio
+from slimwhisper.model.model import Model
 from slimwhisper.options import make_options
-from slimwhisper.session import compression_ratio
-from slimwhisper.types import (
-    WINDOW_FRAMES,
-    Attempt,
-    Decoded,
-    Dims,
-    Languages,
-    Options,
-    Window,
-)
-from slimwhisper.vocabulary import Prompts, get_tokenizer, get_vocabulary, make_rules
+from slimwhisper.types import WINDOW_FRAMES, Dims, Options
+from slimwhisper.vocabulary import get_tokenizer, get_vocabulary
 
 if TYPE_CHECKING:
     from whisper import DecodingOptions, DecodingResult

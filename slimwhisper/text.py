@@ -1,4 +1,4 @@
-"""Names and times in messages."""
+"""Names, times, sizes and errors in messages."""
 
 import unicodedata
 
@@ -27,3 +27,19 @@ def shorten(name: str) -> str:
     if len(name) <= WIDTH:
         return name
     return f"{name[: WIDTH // 2 - 1]}…{name[-WIDTH // 2 :]}"
+
+
+def one_line(error: BaseException, kind: bool = False) -> str:
+    """What an exception says, without the error number; `kind`: after its type's name."""
+    text = " ".join(str(getattr(error, "strerror", None) or error).split())
+    return f"{type(error).__name__}: {text[:300]}" if kind else text
+
+
+def human_size(count: float) -> str:
+    """Bytes in decimal units: 40.5 MB, 319 MB, 3.1 GB."""
+    amount, unit = float(count), "B"
+    for larger in ("kB", "MB", "GB", "TB"):
+        if amount < 999.5:
+            break
+        amount, unit = amount / 1000, larger
+    return f"{amount:,.0f} {unit}" if amount >= 99.95 or unit == "B" else f"{amount:.1f} {unit}"

@@ -10,7 +10,7 @@ from dataclasses import asdict, dataclass
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:  # the command line starts without torch
-    from torch import Tensor
+    pass
 
 SAMPLE_RATE = 16_000  # Hz, of every waveform inside the package
 CHUNK_SECONDS = 30  # a window
@@ -98,99 +98,6 @@ class Options:
         given = self.clip_timestamps
         parts = [t for t in given.split(",") if t.strip()] if isinstance(given, str) else given
         return [float(t) for t in parts]
-
-
-@dataclass(frozen=True, slots=True, eq=False)
-class Rules:
-    """What may be sampled in a window; one object for all windows of a file."""
-
-    suppress: Tensor  # [n] int64: tokens never sampled
-    suppress_first: Tensor  # [n] int64: nor these as the first token
-    timestamps: bool  # sample timestamps, in pairs and in order
-    max_initial_timestamp: int | None  # tokens of 20 ms; None: no limit
-    sample_len: int  # most tokens sampled
-
-
-@dataclass(frozen=True, slots=True)
-class Breadth:
-    """How many texts of a window are looked at side by side; one for all windows of an engine."""
-
-    beams: int | None = None  # where temperature is 0; None: greedy
-    patience: float = 1.0  # beams * patience finished texts end a search
-    samples: int = 1  # where temperature > 0
-    length_penalty: float | None = None  # Google NMT's alpha; None: mean log-probability
-
-
-@dataclass(frozen=True, slots=True)
-class Attempt:
-    """One try at a window's text."""
-
-    temperature: float = 0.0
-    seed: tuple[int, ...] = (0,)  # of samples: entropy for `numpy.random.SeedSequence`
-
-
-@dataclass(frozen=True, slots=True, eq=False)
-class Window:
-    """A request to the engine: decode 30 s of audio after a prompt."""
-
-    mel: Tensor | None  # [n_mels, 3000] float32; None: the audio already in the slot
-    prompt: tuple[int, ...]  # [<|startofprev|> previous text] <|startoftranscript|> ... [prefix]
-    sot_index: int  # where <|startoftranscript|> stands in `prompt`
-    rules: Rules | None  # None: answer with the languages' probabilities, decode nothing
-    attempt: Attempt = Attempt()
-
-
-@dataclass(frozen=True, slots=True)
-class Retry:
-    """A request: decode the last window again, its encoder output and prompt still in the slot."""
-
-    attempt: Attempt
-
-
-@dataclass(frozen=True, slots=True)
-class Align:
-    """A request: how the text of the last window attends to its audio."""
-
-    before: tuple[int, ...]  # <|startoftranscript|> ... <|notimestamps|>
-    text: tuple[int, ...]  # text tokens alone
-
-
-@dataclass(frozen=True, slots=True)
-class Decoded:
-    """The engine's answer to `Window` or `Retry`."""
-
-    tokens: tuple[int, ...] = ()  # sampled, without the prompt and without <|endoftext|>
-    avg_logprob: float = float("nan")
-    no_speech_prob: float = float("nan")
-    temperature: float = 0.0
-
-
-@dataclass(frozen=True, slots=True)
-class Languages:
-    """The engine's answer to a `Window` without rules."""
-
-    probs: dict[str, float]  # language code: probability
-
-    @property
-    def likeliest(self) -> str:
-        """The code of the most probable language."""
-        return max(self.probs, key=self.probs.__getitem__)
-
-
-@dataclass(frozen=True, slots=True, eq=False)
-class Alignment:
-    """The engine's answer to `Align`."""
-
-    text: tuple[int, ...]  # text tokens, as asked
-    before: int  # tokens before the text: <|startoftranscript|> ... <|notimestamps|>
-    # [alignment heads, before + len(text) + 1, p], at least float32: cross-attention scores before
-    # the softmax, of all tokens in order: `before`, the text, <|endoftext|>
-    scores: Tensor
-    probs: tuple[float, ...]  # [len(text)] probability of each text token
-
-
-Request = Window | Retry | Align
-Answer = Decoded | Languages | Alignment
 
 
 @dataclass(frozen=True, slots=True)

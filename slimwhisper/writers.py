@@ -1,31 +1,69 @@
-"""Transcript -> txt, srt, vtt, tsv, json: openai-whisper's own writers, on a file of ours."""
+"""The one table of output formats: Transcript -> txt, vtt, srt, tsv, json.
 
-from collections.abc import Mapping
+openai-whisper's own writers do the work, on a file of ours. A new format is a row of `FORMATS`:
+the command, the page, its downloads and the journal all read the table.
+"""
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
 from typing import Any, TextIO
 
 from slimwhisper.errors import OptionError
 from slimwhisper.types import Segment, Transcript
 
-FORMATS = ("txt", "vtt", "srt", "tsv", "json")
+Layout = Mapping[str, Any]
 # of subtitles: highlight_words, and how words are broken into lines
 LAYOUT = ("highlight_words", "max_line_width", "max_line_count", "max_words_per_line")
 
 
-def write_transcript(
-    transcript: Transcript, form: str, file: TextIO, layout: Mapping[str, Any] | None = None
-) -> None:
-    """Write one of `FORMATS` to an open text file; `layout` holds some of `LAYOUT`."""
-    from whisper import utils
+@dataclass(frozen=True, slots=True)
+class Format:
+    """One row: a format's name, which is its files' suffix, and what writes it."""
 
-    writers = {
-        "txt": utils.WriteTXT,
-        "vtt": utils.WriteVTT,
-        "srt": utils.WriteSRT,
-        "tsv": utils.WriteTSV,
-        "json": utils.WriteJSON,
-    }
-    writer = writers[form](output_dir="")
-    writer.write_result(transcript.as_dict(), file=file, options=dict(layout or {}))
+    name: str
+    media_type: str  # over HTTP
+    write: Callable[[Transcript, TextIO, Layout], None]  # some of `LAYOUT` in the last
+
+
+def _by_whisper(name: str) -> Callable[[Transcript, TextIO, Layout], None]:
+    def write(transcript: Transcript, file: TextIO, layout: Layout) -> None:
+        from whisper import utils
+
+        writer = getattr(utils, name)(output_dir="")
+        writer.write_result(transcript.as_dict(), file=file, options=dict(layout))
+
+    return write
+
+
+FORMATS: dict[str, Format] = {
+    row.name: row
+    for row in (
+        Format("txt", "text/plain", _by_whisper("WriteTXT")),
+        Format("vtt", "text/vtt", _by_whisper("WriteVTT")),
+        Format("srt", "application/x-subrip", _by_whisper("WriteSRT")),
+        Format("tsv", "text/tab-separated-values", _by_whisper("WriteTSV")),
+        Format("json", "application/json", _by_whisper("WriteJSON")),
+    )
+}
+
+
+def register(row: Format) -> None:
+    """Add a format of your own. Raises ValueError for a name that is taken."""
+    if row.name in FORMATS:
+        raise ValueError(f"there is an output format {row.name!r}; give yours another name")
+    FORMATS[row.name] = row
+
+
+def write_transcript(
+    transcript: Transcript, format: str, file: TextIO, layout: Layout | None = None
+) -> None:
+    """Write one of `FORMATS` to an open text file; `layout` holds some of `LAYOUT`.
+
+    Raises OptionError for a format that does not exist.
+    """
+    if format not in FORMATS:
+        raise OptionError(f"output format {format!r} is not one of {', '.join(FORMATS)}")
+    FORMATS[format].write(transcript, file, layout or {})
 
 
 def segment_line(segment: Segment) -> str:
@@ -36,7 +74,7 @@ def segment_line(segment: Segment) -> str:
     return f"[{start} --> {end}] {segment.text}"
 
 
-def check_layout(layout: Mapping[str, Any], word_timestamps: bool) -> list[str]:
+def check_layout(layout: Layout, word_timestamps: bool) -> list[str]:
     """Warnings about options without effect; OptionError for one that needs word timestamps."""
     if not word_timestamps:
         for name in LAYOUT:

@@ -3,18 +3,20 @@
 import os
 from pathlib import Path
 
-import numpy as np
 import pytest
+
+if "PYTEST_XDIST_WORKER" in os.environ:  # workers share the cores; set before torch looks
+    os.environ["OMP_NUM_THREADS"] = "1"
+
 import torch
+
+from tests.support.paths import SHARED
 
 if not torch.cuda.is_available():  # before anything imports triton
     os.environ["TRITON_INTERPRET"] = "1"
 
-from checkpoints import random_state, save_openai, tiny_dims
-
-from slimwhisper.bundled import bundled_file
-
-SHARED = Path(__file__).parents[2] / "shared"
+from slimwhisper.checkpoint.bundled import bundled_file
+from tests.support.checkpoints import random_state, save_openai, tiny_dims
 
 
 @pytest.fixture(scope="session")
@@ -54,11 +56,3 @@ def numba() -> None:
     threads = torch.get_num_threads()
     dtw(torch.zeros(2, 2))
     torch.set_num_threads(threads)
-
-
-def noise_bursts(seconds: float, seed: int) -> np.ndarray:
-    """Float32 [n] at 16 kHz: seeded noise that swells and stops, so that windows differ."""
-    rng = np.random.default_rng(seed)
-    n = int(seconds * 16_000)
-    envelope = np.repeat(rng.uniform(0, 0.3, n // 4_000 + 1), 4_000)[:n]
-    return (rng.standard_normal(n) * envelope).astype(np.float32)

@@ -8,14 +8,13 @@ import numpy as np
 import pytest
 import soundfile
 import torch
-from command import Run
-from conftest import noise_bursts
 
 import slimwhisper
-from slimwhisper.cache.plan import PRESETS
-from slimwhisper.fold import CROSS_FORMS, SELF_FORMS
-from slimwhisper.journal import NAME
+from slimwhisper.cache.forms import PRESETS, cross_names, self_names
+from slimwhisper.jobs.journal import NAME
 from slimwhisper.writers import FORMATS
+from tests.support.command import Run
+from tests.support.sounds import noise_bursts
 
 # greedy, and no fallback: random weights fail every threshold
 QUICK = ("--beam_size", "None", "--temperature_increment_on_fallback", "None")
@@ -221,8 +220,8 @@ def test_inspect(capsys: pytest.CaptureFixture[str], model: str, recording: Path
     table = json.loads(run.out)
     assert table["dtype"] == "float16"
     assert {(r["attention"], r["form"]) for r in table["layers"]} == {
-        *(("cross", f) for f in CROSS_FORMS if f != "kv"),
-        *(("self", f) for f in SELF_FORMS if f != "kv"),
+        *(("cross", f) for f in cross_names() if f != "kv"),
+        *(("self", f) for f in self_names() if f != "kv"),
     }
     for record in table["layers"]:
         exact = record["form"] in ("e", "x")

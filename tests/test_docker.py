@@ -3,7 +3,7 @@
 import re
 import sys
 import tomllib
-from pathlib import Path, PurePosixPath
+from pathlib import PurePosixPath
 from typing import Any
 
 import pytest
@@ -11,8 +11,8 @@ from packaging.requirements import Requirement
 from packaging.utils import canonicalize_name
 
 from slimwhisper.cli import build_parser
+from tests.support.paths import ROOT
 
-ROOT = Path(__file__).parents[1]
 pytestmark = pytest.mark.skipif(not (ROOT / "Dockerfile").exists(), reason="needs the source tree")
 sys.path.insert(0, str(ROOT / "docker"))
 import dockerfile  # noqa: E402

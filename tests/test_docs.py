@@ -9,16 +9,16 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from live import Live, start, stop
-from spoken import SAMPLES
 
 import slimwhisper
 from recipes.digits.catalogue import WORDS
-from slimwhisper.app.folder import page_folder
+from slimwhisper.api import SlimWhisper, load_model
+from slimwhisper.app.page.tempdir import page_folder
 from slimwhisper.cli import build_parser
-from slimwhisper.transcribe import SlimWhisper, load_model
+from tests.support.live import Live, start, stop
+from tests.support.paths import ROOT
+from tests.support.spoken import SAMPLES
 
-ROOT = Path(__file__).parents[1]
 PAGES = [ROOT / "README.md", *sorted((ROOT / "docs").glob("*.md")), ROOT / "CONTRIBUTING.md"]
 # what the examples call their recordings
 RECORDINGS = {
@@ -126,7 +126,7 @@ def test_curl(page: Path, folder: Path, live: Live) -> None:
 
 @pytest.mark.parametrize("page", [pytest.param(p, id=p.name) for p in PAGES])
 def test_what_is_named_exists(page: Path) -> None:
-    """Links to files, and paths such as `tests/test_caches.py::test_self_forms`."""
+    """Links to files, and paths such as `tests/cache/test_caches.py::test_self_forms`."""
     text = re.sub(r"^```.*?^```", "", page.read_text(), flags=re.S | re.M)
     for target in re.findall(r"\]\((?!https?:|mailto:|#)([^)#]+)", text):
         assert (page.parent / target).exists(), target

@@ -8,9 +8,9 @@ import numpy as np
 import pytest
 import torch
 import whisper as openai_whisper
-from conftest import noise_bursts
 
 import slimwhisper
+from tests.support.sounds import noise_bursts
 
 # what openai-whisper's README shows, and what its users write
 SCRIPT = """

@@ -4,11 +4,11 @@ from dataclasses import fields
 from typing import Any
 
 import pytest
-from checkpoints import tiny_dims
 
 from slimwhisper.errors import OptionError
 from slimwhisper.options import IGNORED, make_options
 from slimwhisper.types import Dims, Options
+from tests.support.checkpoints import tiny_dims
 
 ENGLISH, MULTILINGUAL = tiny_dims(multilingual=False), tiny_dims()
 TURBO = Dims(128, 1500, 1280, 20, 32, 51_866, 448, 1280, 20, 4)

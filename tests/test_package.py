@@ -11,7 +11,8 @@ from pathlib import Path
 
 import pytest
 
-ROOT = Path(__file__).parents[1]
+from tests.support.paths import ROOT
+
 PACKAGES = ("slimwhisper", "slimwhisper/cache", "slimwhisper/kernels", "slimwhisper/app")
 PROBE = """
 import importlib.util

@@ -6,11 +6,11 @@ import jiwer
 import numpy as np
 import pytest
 import whisper
-from parity import transcribe_each, whisper_transcribe
-from spoken import WORDS, joined
 
 import slimwhisper
 from recipes.digits.catalogue import SPEAKERS
+from tests.support.parity import transcribe_each, whisper_transcribe
+from tests.support.spoken import WORDS, joined
 
 SEQUENCES = 8  # of a speaker
 

@@ -7,14 +7,14 @@ import numpy as np
 import pytest
 import torch
 import whisper
-from checkpoints import random_state, save_openai, tiny_dims
-from conftest import noise_bursts
-from parity import differences, transcribe_each, whisper_transcribe
-from reference import set_spectrum
 
 import slimwhisper
-from slimwhisper.cache.plan import PRESETS
-from slimwhisper.transcribe import SlimWhisper
+from slimwhisper.api import SlimWhisper
+from slimwhisper.cache.forms import PRESETS
+from tests.support.checkpoints import random_state, save_openai, tiny_dims
+from tests.support.parity import differences, transcribe_each, whisper_transcribe
+from tests.support.reference import set_spectrum
+from tests.support.sounds import noise_bursts
 
 pytestmark = pytest.mark.usefixtures("numba")
 

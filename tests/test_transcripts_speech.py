@@ -9,11 +9,11 @@ import numpy as np
 import pytest
 import torch
 import whisper
-from parity import differences, transcribe_each, whisper_transcribe
-from spoken import EXPECTED, LONG, SAMPLES, WORDS, sequence, single_words
 
 import slimwhisper
-from slimwhisper.cache.plan import PRESETS
+from slimwhisper.cache.forms import PRESETS
+from tests.support.parity import differences, transcribe_each, whisper_transcribe
+from tests.support.spoken import EXPECTED, LONG, SAMPLES, WORDS, sequence, single_words
 
 SILENT = ("silence", "noise", "hum")
 

@@ -17,7 +17,7 @@ import whisper
 
 import slimwhisper
 from recipes.digits.evaluate import joined, test_words, transcribed
-from slimwhisper.cache.plan import PRESETS
+from slimwhisper.cache.forms import PRESETS
 
 
 def main() -> None:

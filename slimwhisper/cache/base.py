@@ -12,7 +12,9 @@ from typing import Protocol, TypeVar
 import torch
 from torch import Tensor
 
+from slimwhisper.kernels.dispatch import Kernels
 from slimwhisper.kernels.latent import Latent
+from slimwhisper.kernels.reads import Reads
 
 Kept = TypeVar("Kept", Tensor, Latent)  # [slots or rows, ...]
 
@@ -75,6 +77,11 @@ class Step:
     bias: Tensor | None  # [R, 1, extent]: -inf where a row has no token yet
     sources: Tensor | None = None  # [R, extent] int64: which row holds each token; None: its own
 
+    @property
+    def reads(self) -> Reads:
+        """What an attention call reads of the rows; `slots` are left to the caller."""
+        return Reads(None, self.lengths, self.bias, self.sources)
+
     @staticmethod
     def at(rows: Rows, positions: Tensor, extent: int, full: bool, dtype: torch.dtype) -> "Step":
         """Build the mask; `full` says that every row's position is extent - 1."""
@@ -84,6 +91,17 @@ class Step:
         bias = torch.zeros(unseen.shape, dtype=dtype, device=positions.device)
         bias = bias.masked_fill_(unseen, float("-inf")).unsqueeze(1)
         return Step(rows, positions, extent, positions + 1, bias)
+
+
+@dataclass(frozen=True, slots=True)
+class Room:
+    """What a store is allocated for, once and for all: nothing grows."""
+
+    count: int  # slots of a `CrossStore`, rows of a `SelfLayer`
+    length: int  # tokens of each: p encoder positions, or n_text_ctx
+    device: torch.device  # "meta" takes no memory and tells the bytes
+    dtype: torch.dtype
+    kernels: Kernels
 
 
 class Buffers:
@@ -118,7 +136,13 @@ class CrossStore(Buffers, ABC):
 
 
 class CrossLayer(Protocol):
-    """One layer's attention to the audio of the slots."""
+    """One layer's attention to the audio of the slots.
+
+    Made as `CrossLayer(weights, room, store)`: `store` is another layer's of the same form, which
+    this one shares, or None: it allocates its own.
+    """
+
+    store: CrossStore
 
     def attend(self, x: Tensor, rows: Rows) -> Tensor:
         """x [R, T, d] -> [R, T, d], output projection included; T = 1 in a step."""
@@ -128,7 +152,10 @@ class CrossLayer(Protocol):
 
 
 class SelfLayer(Buffers, ABC):
-    """One layer's attention to the text so far, and what is kept of it."""
+    """One layer's attention to the text so far, and what is kept of it.
+
+    Made as `SelfLayer(weights, room)`.
+    """
 
     @abstractmethod
     def reorder(self, rows: Tensor, sources: Tensor, extent: int) -> None:

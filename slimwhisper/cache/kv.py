@@ -1,13 +1,16 @@
 """Form `kv`, the baseline: keys and values of every token, 2 d values a layer."""
 
+from dataclasses import replace
+
 import torch
 from torch import Tensor
 
-from slimwhisper.cache.base import CrossStore, Rows, SelfLayer, Step
-from slimwhisper.fold import Folded
+from slimwhisper.cache.base import CrossStore, Room, Rows, SelfLayer, Step
+from slimwhisper.cache.fold import Folded
 from slimwhisper.kernels.dispatch import Kernels
 from slimwhisper.kernels.heads import head_attention
-from slimwhisper.layers import linear
+from slimwhisper.kernels.linear import linear
+from slimwhisper.kernels.reads import Reads
 
 
 class HeadAttention:
@@ -24,9 +27,11 @@ class HeadAttention:
         return x.unflatten(-1, (self.weights.heads, -1)).transpose(1, 2)
 
     def queries(self, x: Tensor) -> Tensor:
+        """[B, T, d] -> [B, h, T, d_k]."""
         return self.split(linear(x, self.weights.query, self.weights.query_bias))
 
     def keys_values(self, x: Tensor) -> tuple[Tensor, Tensor]:
+        """[B, T, d] -> K and V, each [B, h, T, d_k]."""
         return self.split(linear(x, self.key)), self.split(linear(x, self.value))
 
     def output(self, heads: Tensor) -> Tensor:
@@ -34,62 +39,54 @@ class HeadAttention:
         return linear(heads.transpose(1, 2).flatten(2), self.weights.out, self.weights.out_bias)
 
 
-def _allocate(
-    count: int, length: int, weights: Folded, device: torch.device, dtype: torch.dtype
-) -> tuple[Tensor, Tensor]:
-    shape = (count, weights.heads, length, weights.width // weights.heads)
+def _allocate(weights: Folded, room: Room) -> tuple[Tensor, Tensor]:
+    """Keys and values, each [count, h, length, d_k]."""
+    shape = (room.count, weights.heads, room.length, weights.width // weights.heads)
     return (
-        torch.zeros(shape, device=device, dtype=dtype),
-        torch.zeros(shape, device=device, dtype=dtype),
+        torch.zeros(shape, device=room.device, dtype=room.dtype),
+        torch.zeros(shape, device=room.device, dtype=room.dtype),
     )
 
 
-class KVCross(CrossStore):
-    """Cross-attention of one layer over kept K and V, each [slots, h, p, d_k]."""
+class KVStore(CrossStore):
+    """K and V of the audio for one layer, each [slots, h, p, d_k]."""
 
-    def __init__(
-        self,
-        weights: Folded,
-        slots: int,
-        frames: int,
-        device: torch.device,
-        dtype: torch.dtype,
-        kernels: Kernels,
-    ) -> None:
-        self.heads = HeadAttention(weights, kernels)
-        self.keys, self.values = _allocate(slots, frames, weights, device, dtype)
+    def __init__(self, heads: HeadAttention, room: Room) -> None:
+        self.heads = heads
+        self.keys, self.values = _allocate(heads.weights, room)
         super().__init__(self.keys, self.values)
 
     def put(self, slots: Tensor, features: Tensor) -> None:
         self.keys[slots], self.values[slots] = self.heads.keys_values(features)
 
+
+class KVCross:
+    """Cross-attention of one layer over kept K and V."""
+
+    def __init__(self, weights: Folded, room: Room, store: CrossStore | None = None) -> None:
+        assert store is None, "every layer has its own keys and values"
+        self.heads = HeadAttention(weights, room.kernels)
+        self.store = KVStore(self.heads, room)
+
     def attend(self, x: Tensor, rows: Rows) -> Tensor:
         queries = self.heads.queries(x)  # [R, h, T, d_k]
-        (keys, slots), (values, _) = map(rows.of_slots, self.tensors)
+        (keys, slots), (values, _) = map(rows.of_slots, self.store.tensors)
         asked = queries.transpose(1, 2)
-        mixed = self.heads.kernels.heads(asked.flatten(0, 1), keys, values, slots)
+        mixed = self.heads.kernels.heads(asked.flatten(0, 1), keys, values, Reads(slots))
         return self.heads.output(mixed.view(asked.shape).transpose(1, 2))
 
     def scores(self, x: Tensor, rows: Rows, heads: Tensor) -> Tensor:
         queries = self.heads.queries(x)[:, heads] * x.new_tensor(self.heads.width**-0.5)
-        keys = self.keys[rows.slots][:, heads]
+        keys = self.store.keys[rows.slots][:, heads]
         return queries @ keys.transpose(2, 3)
 
 
 class KVSelf(SelfLayer):
     """Self-attention of one layer over kept K and V, each [rows, h, n_text_ctx, d_k]."""
 
-    def __init__(
-        self,
-        weights: Folded,
-        rows: int,
-        length: int,
-        device: torch.device,
-        dtype: torch.dtype,
-        kernels: Kernels,
-    ) -> None:
-        self.heads = HeadAttention(weights, kernels)
-        self.keys, self.values = _allocate(rows, length, weights, device, dtype)
+    def __init__(self, weights: Folded, room: Room) -> None:
+        self.heads = HeadAttention(weights, room.kernels)
+        self.keys, self.values = _allocate(weights, room)
         super().__init__(self.keys, self.values)
 
     def reorder(self, rows: Tensor, sources: Tensor, extent: int) -> None:
@@ -115,9 +112,6 @@ class KVSelf(SelfLayer):
             self.heads.queries(x)[:, :, 0],
             keys[:, :, : step.extent],
             values[:, :, : step.extent],
-            chosen,
-            step.lengths,
-            step.bias,
-            step.sources,
+            replace(step.reads, slots=chosen),
         )
         return self.heads.output(mixed.unsqueeze(2))

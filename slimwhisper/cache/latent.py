@@ -1,18 +1,21 @@
 """Forms `x`, `e`, `k`, `v`, `hybrid`, `x8` and `e8`: one latent a token, and folded queries.
 
 d values a token are kept, for each layer (`x`, `k`, `v`) or once for all layers that share them
-(`e`, `hybrid`). See `slimwhisper.fold` for the maps A_i and B_i.
+(`e`, `hybrid`). See `slimwhisper.cache.fold` for the maps A_i and B_i.
 """
+
+from dataclasses import replace
 
 import torch
 from torch import Tensor
 
-from slimwhisper.cache.base import CrossStore, Rows, SelfLayer, Step
-from slimwhisper.fold import Folded
+from slimwhisper.cache.base import CrossStore, Room, Rows, SelfLayer, Step
+from slimwhisper.cache.fold import Folded
 from slimwhisper.kernels.dispatch import Kernels
 from slimwhisper.kernels.heads import head_attention
 from slimwhisper.kernels.latent import Latent
-from slimwhisper.layers import linear
+from slimwhisper.kernels.linear import linear
+from slimwhisper.kernels.reads import Reads
 
 
 class LatentAttention:
@@ -42,19 +45,10 @@ class LatentAttention:
         back = self.weights.value_map.transpose(1, 2)
         return torch.bmm(mix.transpose(0, 1), back).transpose(0, 1)
 
-    def by_latent(
-        self,
-        q: Tensor,
-        latent: Latent,
-        slots: Tensor | None = None,
-        lengths: Tensor | None = None,
-        bias: Tensor | None = None,
-        sources: Tensor | None = None,
-    ) -> Tensor:
-        """q [N, h, d_k] -> [N, h, d_k]; the rest as in `Kernels.latent`."""
+    def by_latent(self, q: Tensor, latent: Latent, reads: Reads) -> Tensor:
+        """q [N, h, d_k] -> [N, h, d_k]; `reads` as in `Kernels.latent`."""
         folded = self.fold_queries(q)
-        mix = self.kernels.latent(folded, latent, self.scale, slots, lengths, bias, sources)
-        return self.unfold_mix(mix)
+        return self.unfold_mix(self.kernels.latent(folded, latent, self.scale, reads))
 
     def by_heads(self, q: Tensor, latent: Tensor, causal: bool = False) -> Tensor:
         """The same through K and V made for the moment: q [B, Q, h, d_k] -> [B, Q, h, d_k]."""
@@ -85,18 +79,18 @@ def kept(weights: Folded, x: Tensor) -> Tensor:
     return x if weights.project is None else linear(x, weights.project)
 
 
+def _allocate(weights: Folded, room: Room) -> Latent:
+    """[count, length, d]."""
+    shape, eight = (room.count, room.length, weights.width), weights.columns is not None
+    return Latent.allocate(shape, room.device, room.dtype, eight)
+
+
 class LatentStore(CrossStore):
     """What is kept of the audio: [slots, p, d], for one layer or shared by many."""
 
-    def __init__(
-        self,
-        weights: Folded,
-        shape: tuple[int, int, int],
-        device: torch.device,
-        dtype: torch.dtype,
-    ) -> None:
+    def __init__(self, weights: Folded, room: Room) -> None:
         self.weights = weights
-        self.latent = Latent.allocate(shape, device, dtype, eight=weights.columns is not None)
+        self.latent = _allocate(weights, room)
         super().__init__(*self.latent.tensors())
 
     def put(self, slots: Tensor, features: Tensor) -> None:
@@ -106,9 +100,9 @@ class LatentStore(CrossStore):
 class LatentCross:
     """Cross-attention of one layer to a store's latent."""
 
-    def __init__(self, weights: Folded, store: LatentStore, kernels: Kernels) -> None:
-        self.attention = LatentAttention(weights, kernels)
-        self.store = store
+    def __init__(self, weights: Folded, room: Room, store: LatentStore | None = None) -> None:
+        self.attention = LatentAttention(weights, room.kernels)
+        self.store = store or LatentStore(weights, room)
 
     def attend(self, x: Tensor, rows: Rows) -> Tensor:
         attention, (_, t, d) = self.attention, x.shape
@@ -116,7 +110,9 @@ class LatentCross:
         group = rows.group or 1
         latent, slots = rows.of_slots(self.store.latent)
         if prefers_latent(group * t, attention.heads, d):
-            return attention.output(attention.by_latent(q.flatten(0, 1), latent, slots).view_as(q))
+            return attention.output(
+                attention.by_latent(q.flatten(0, 1), latent, Reads(slots)).view_as(q)
+            )
         plain = (latent if slots is None else latent[slots]).plain(x.dtype)
         together = q.reshape(len(plain), group * t, *q.shape[2:])
         return attention.output(attention.by_heads(together, plain).reshape(q.shape))
@@ -138,18 +134,9 @@ def prefers_latent(tokens: int, heads: int, d: int) -> bool:
 class LatentSelf(SelfLayer):
     """Self-attention of one layer over a kept latent, [rows, n_text_ctx, d]."""
 
-    def __init__(
-        self,
-        weights: Folded,
-        rows: int,
-        length: int,
-        device: torch.device,
-        dtype: torch.dtype,
-        kernels: Kernels,
-    ) -> None:
-        self.attention = LatentAttention(weights, kernels)
-        shape, eight = (rows, length, weights.width), weights.columns is not None
-        self.latent = Latent.allocate(shape, device, dtype, eight)
+    def __init__(self, weights: Folded, room: Room) -> None:
+        self.attention = LatentAttention(weights, room.kernels)
+        self.latent = _allocate(weights, room)
         super().__init__(*self.latent.tensors())
 
     def reorder(self, rows: Tensor, sources: Tensor, extent: int) -> None:
@@ -173,7 +160,6 @@ class LatentSelf(SelfLayer):
         latent, rows = step.rows.of_rows(self.latent)
         if step.sources is not None:
             latent, rows = self.latent, None
-        mixed = self.attention.by_latent(
-            q.flatten(0, 1), latent[:, : step.extent], rows, step.lengths, step.bias, step.sources
-        )
+        reads = replace(step.reads, slots=rows)
+        mixed = self.attention.by_latent(q.flatten(0, 1), latent[:, : step.extent], reads)
         return self.attention.output(mixed.view_as(q))

@@ -6,50 +6,10 @@ from dataclasses import dataclass, field, replace
 import torch
 from torch import Tensor
 
-from slimwhisper.cache.base import CrossLayer, CrossStore, SelfLayer, Step
-from slimwhisper.cache.kv import KVCross, KVSelf
-from slimwhisper.cache.latent import LatentCross, LatentSelf, LatentStore
-from slimwhisper.errors import OptionError
-from slimwhisper.fold import CROSS_FORMS, FLOAT8_FORMS, SELF_FORMS, Folded
+from slimwhisper.cache.base import CrossLayer, CrossStore, Room, SelfLayer, Step
+from slimwhisper.cache.fold import Folded
+from slimwhisper.cache.forms import FORMS
 from slimwhisper.kernels.dispatch import Kernels
-
-PRESETS = {  # name: (cross form, self form)
-    "baseline": ("kv", "kv"),
-    "option1": ("k", "k"),
-    "option2": ("e", "k"),
-    "slim": ("e", "x"),
-}
-
-
-def choose_forms(
-    cache: str = "slim",
-    cross_cache: str | None = None,
-    self_cache: str | None = None,
-    cache_dtype: str | None = None,
-) -> tuple[str, str]:
-    """(cross form, self form) of a preset, either one replaced where it is given by name.
-
-    cache_dtype: "fp8" for a float8 latent, of the forms `e` and `x` alone. Raises `OptionError` for
-    a name that does not exist, or forms that float8 does not go with.
-    """
-    for option, value, known in (
-        ("cache", cache, tuple(PRESETS)),
-        ("cross_cache", cross_cache, CROSS_FORMS),
-        ("self_cache", self_cache, SELF_FORMS),
-        ("cache_dtype", cache_dtype, ("fp8",)),
-    ):
-        if value is not None and value not in known:
-            raise OptionError(f"{option}: {value!r} is not one of {', '.join(known)}")
-    cross, own = PRESETS[cache]
-    cross, own = cross_cache or cross, self_cache or own
-    if cache_dtype == "fp8":
-        if (cross, own) != ("e", "x"):
-            raise OptionError(
-                f"cache_dtype: fp8 is for cross-attention form 'e' and self-attention form 'x' "
-                f"(cache slim), not {cross!r} and {own!r}"
-            )
-        return FLOAT8_FORMS[cross], FLOAT8_FORMS[own]
-    return cross, own
 
 
 @dataclass(frozen=True, slots=True)
@@ -57,7 +17,7 @@ class CachePlan:
     """The folded weights of every decoder layer's cross- and self-attention."""
 
     cross: Sequence[Folded]
-    own: Sequence[Folded]
+    self_: Sequence[Folded]
     kernels: Kernels = field(
         default_factory=lambda: Kernels(torch.device("cpu"), torch.float64, "torch")
     )
@@ -66,15 +26,20 @@ class CachePlan:
         """Bring all to a device and round once to a dtype."""
         return CachePlan(
             [f.to(device, dtype) for f in self.cross],
-            [f.to(device, dtype) for f in self.own],
+            [f.to(device, dtype) for f in self.self_],
             Kernels(device, dtype),
         )
 
     def packed(self) -> "CachePlan":
         """The same with its matrices in the layout that is fastest here; see `layers.pack`."""
         return CachePlan(
-            [f.packed() for f in self.cross], [f.packed() for f in self.own], self.kernels
+            [f.packed() for f in self.cross], [f.packed() for f in self.self_], self.kernels
         )
+
+    def room(self, count: int, length: int, device: torch.device | None) -> Room:
+        """For `count` slots or rows; on the weights' own device unless another one is given."""
+        weight = self.cross[0].query_bias
+        return Room(count, length, device or weight.device, weight.dtype, self.kernels)
 
 
 class CrossCache:
@@ -87,25 +52,18 @@ class CrossCache:
         takes no memory and tells the bytes.
         """
         self.slots = slots
-        weight = plan.cross[0].query_bias
-        device, dtype = device or weight.device, weight.dtype
-        shape = (slots, frames, plan.cross[0].width)
-        shared: dict[str, LatentStore] = {}
+        room = plan.room(slots, frames, device)
         self.stores: list[CrossStore] = []
         self.layers: list[CrossLayer] = []
+        shared: dict[str, CrossStore] = {}
         for weights in plan.cross:
-            if weights.form == "kv":
-                kept = KVCross(weights, slots, frames, device, dtype, plan.kernels)
-                self.stores.append(kept)
-                self.layers.append(kept)
-                continue
-            store = shared.get(weights.form)
-            if store is None:
-                store = LatentStore(weights, shape, device, dtype)
-                self.stores.append(store)
-                if weights.form in ("e", "e8", "hybrid"):  # one copy for all layers
-                    shared[weights.form] = store
-            self.layers.append(LatentCross(weights, store, plan.kernels))
+            form = FORMS[weights.form]
+            layer: CrossLayer = form.use("cross")(weights, room, shared.get(form.name))
+            self.layers.append(layer)
+            if form.name not in shared:
+                self.stores.append(layer.store)
+            if form.shared:
+                shared[form.name] = layer.store
 
     def put(self, slots: Tensor, features: Tensor) -> None:
         """Keep encoder outputs `features` [G, p, d] in `slots` [G] int64."""
@@ -141,16 +99,16 @@ class SelfCache:
         """length: n_text_ctx. device: as in `CrossCache`. shared: rows that go on as copies of
         others read what these hold, where kernels can, instead of copying it.
         """
-        weight = plan.own[0].query_bias
-        device, dtype = device or weight.device, weight.dtype
-        self.layers: list[SelfLayer] = []
-        for weights in plan.own:
-            own = KVSelf if weights.form == "kv" else LatentSelf
-            self.layers.append(own(weights, rows, length, device, dtype, plan.kernels))
-        can = plan.kernels.processor is not None and all(w.columns is None for w in plan.own)
+        room = plan.room(rows, length, device)
+        forms = [FORMS[weights.form] for weights in plan.self_]
+        self.layers: list[SelfLayer] = [
+            form.use("self_")(weights, room)
+            for form, weights in zip(forms, plan.self_, strict=True)
+        ]
+        can = plan.kernels.processor is not None and all(form.sources for form in forms)
         self.sources: Tensor | None = None  # [rows, length] int64: which row holds each token
         if shared and can:
-            every = torch.arange(rows, device=device)
+            every = torch.arange(rows, device=room.device)
             self.sources = every[:, None].expand(rows, length).contiguous()
 
     def begin(self, ids: Tensor) -> None:
@@ -201,8 +159,8 @@ class SelfCache:
 
     def nbytes(self) -> int:
         """Bytes that the buffers hold, all rows together."""
-        own = 0 if self.sources is None else self.sources.nbytes
-        return own + sum(layer.nbytes() for layer in self.layers)
+        sources = 0 if self.sources is None else self.sources.nbytes
+        return sources + sum(layer.nbytes() for layer in self.layers)
 
 
 @dataclass(frozen=True, slots=True)
@@ -210,7 +168,7 @@ class DecoderCache:
     """What one call of the decoder reads: the audio of the slots, the text of the rows."""
 
     cross: CrossCache
-    own: SelfCache
+    self_: SelfCache
 
     @staticmethod
     def allocate(

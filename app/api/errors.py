@@ -1,0 +1,63 @@
+"""Errors in OpenAI's shape."""
+
+from typing import Any
+
+from fastapi.responses import JSONResponse
+
+from slimwhisper.app.service.jobs import BusyError, ModelError, StoppingError
+from slimwhisper.errors import (
+    AudioError,
+    CacheError,
+    CheckpointError,
+    DependencyError,
+    OptionError,
+    SlimWhisperError,
+)
+
+RETRY_AFTER = 10  # seconds, where the queue is full
+
+
+class APIError(Exception):
+    """An answer in OpenAI's shape of errors."""
+
+    def __init__(
+        self,
+        status: int,
+        message: str,
+        code: str | None = None,
+        param: str | None = None,
+        headers: dict[str, str] | None = None,
+    ) -> None:
+        super().__init__(message)
+        self.status, self.code, self.param, self.headers = status, code, param, headers
+
+    def body(self) -> dict[str, Any]:
+        kind = "invalid_request_error" if self.status < 500 else "server_error"
+        kind = {401: "authentication_error", 429: "rate_limit_error"}.get(self.status, kind)
+        error = {"message": str(self), "type": kind, "param": self.param, "code": self.code}
+        return {"error": error}
+
+    def response(self) -> JSONResponse:
+        return JSONResponse(self.body(), self.status, self.headers)
+
+
+def as_api_error(error: SlimWhisperError) -> APIError:
+    """What a request is told of an error of ours."""
+    match error:
+        case BusyError():
+            headers = {"Retry-After": str(RETRY_AFTER)}
+            return APIError(429, str(error), "queue_full", headers=headers)
+        case StoppingError():
+            return APIError(503, str(error), "stopping", headers={"Retry-After": "60"})
+        case AudioError():
+            return APIError(400, str(error), "invalid_audio", "file")
+        case OptionError() | CacheError():
+            return APIError(400, str(error), "invalid_option")
+        case ModelError():
+            return APIError(503, str(error), "model_not_loaded", "model")
+        case CheckpointError():
+            return APIError(404, str(error), "model_not_found", "model")
+        case DependencyError():
+            return APIError(501, str(error), "not_installed")
+        case _:
+            return APIError(500, "the server failed; its log has more", "internal_error")

@@ -1,0 +1,1 @@
+"""One engine for all users' requests, and who is next."""

@@ -1,0 +1,179 @@
+"""Attention by heads over kept keys and values, on a GPU: Triton, split over positions.
+
+    softmax(q_i K_i^T / sqrt(d_k)) V_i          q [N, h, d_k], K, V [S, h, T, d_k]
+
+The baseline's decode step: a program takes one head of one window, the queries of all rows that
+share the window, and one part of its positions (flash-decoding); `combine` brings the parts
+together.
+"""
+
+import math
+
+import torch
+import triton
+import triton.language as tl
+from torch import Tensor
+
+from slimwhisper.kernels.combine import (
+    Parts,
+    combine,
+    part_of_positions,
+    weigh,
+    write_mix,
+    write_stats,
+)
+from slimwhisper.kernels.configurations import Configuration
+from slimwhisper.kernels.reads import ALL, Reads
+
+
+@triton.jit
+def split_heads_kernel(
+    queries,
+    keys,
+    values,
+    slots,
+    sources,  # [B, T] int64: the slot that holds each position
+    lengths,
+    out,  # [N, h, d_k], written if there is one split
+    sums,  # [N, h, SPLITS, d_k] float32, written otherwise
+    stats,  # [N, h, SPLITS, 2] float32: maximum, in powers of 2, and weight
+    scale_log2,  # log2(e) / sqrt(d_k)
+    heads,
+    group,  # rows of one window
+    positions,
+    query_row,  # strides, in elements
+    query_head,
+    out_row,
+    out_head,
+    kept_slot,  # of keys and values alike
+    kept_head,
+    kept_position,
+    source_window,
+    D: tl.constexpr,
+    BLOCK_Q: tl.constexpr,
+    BLOCK_T: tl.constexpr,
+    SPLITS: tl.constexpr,
+    STAGES: tl.constexpr,
+    HAS_SLOTS: tl.constexpr,
+    HAS_SOURCES: tl.constexpr,
+    HAS_LENGTHS: tl.constexpr,
+    PRECISION: tl.constexpr,
+):
+    """Grid: blocks of rows, heads of all windows, splits."""
+    head, split = tl.program_id(1) % heads, tl.program_id(2)
+    window = (tl.program_id(1) // heads).to(tl.int64)
+    slot, begin, end = part_of_positions(
+        lengths, slots, window, split, positions, SPLITS, BLOCK_T, HAS_LENGTHS, HAS_SLOTS
+    )
+
+    member = tl.program_id(0) * BLOCK_Q + tl.arange(0, BLOCK_Q)
+    real = member < group
+    row = window * group + member
+    column = tl.arange(0, D)
+    at = queries + row * query_row + head * query_head
+    q = tl.load(at[:, None] + column[None, :], mask=real[:, None], other=0.0)
+    best = tl.full([BLOCK_Q], float("-inf"), tl.float32)
+    weight = tl.zeros([BLOCK_Q], tl.float32)
+    mix = tl.zeros([BLOCK_Q, D], tl.float32)
+
+    for t in tl.range(begin, end, BLOCK_T, num_stages=STAGES):
+        place = t + tl.arange(0, BLOCK_T)
+        seen = place < end
+        position = head * kept_head + place.to(tl.int64) * kept_position
+        if HAS_SOURCES:
+            at_source = sources + window * source_window + place
+            holder = tl.load(at_source, mask=seen, other=0).to(tl.int64)
+            position = position + holder * kept_slot
+        else:
+            position = position + slot * kept_slot
+        tile = position[:, None] + column[None, :]
+        k = tl.load(keys + tile, mask=seen[:, None], other=0.0)
+        v = tl.load(values + tile, mask=seen[:, None], other=0.0)
+        scores = tl.dot(q, tl.trans(k), input_precision=PRECISION)
+        scores = tl.where(seen[None, :], scores * scale_log2, float("-inf"))
+        p, shrink, best, weight = weigh(scores, best, weight)
+        mix = tl.dot(p.to(v.dtype), v, mix * shrink[:, None], input_precision=PRECISION)
+
+    to = out + row * out_row + head * out_head
+    part = (row * heads + head) * SPLITS + split
+    sums_at = sums + part[:, None] * D + column[None, :]
+    write_mix(mix, weight, to[:, None] + column[None, :], sums_at, real, SPLITS)
+    write_stats(stats, part, best, weight, real, SPLITS)
+
+
+def split_heads(
+    queries: Tensor,
+    keys: Tensor,
+    values: Tensor,
+    configuration: Configuration,
+    splits: int,
+    reads: Reads = ALL,
+) -> Tensor:
+    """Attend head by head to a window's keys and values, on the device.
+
+    Arguments:
+        queries: [N, h, d_k], any strides with a contiguous last dimension, d_k a power of two; N a
+            multiple of B, the windows, and neighbours of one window beside each other.
+        keys, values: [S, h, T, d_k], same dtype, strided alike; S = B unless `reads` has slots.
+        reads: as in `split_latent`.
+    Returns:
+        [N, h, d_k]; zeros where there is no position.
+    """
+    assert keys.stride() == values.stride()
+    rows, heads, width = queries.shape
+    slots, lengths, sources = reads.slots, reads.lengths, reads.sources
+    windows = reads.windows(len(keys))
+    group = rows // windows
+    out = torch.empty((rows, heads, width), dtype=queries.dtype, device=queries.device)
+    parts = Parts.allocate(rows * heads, splits, width, queries.device)
+    c = configuration
+    split_heads_kernel[triton.cdiv(group, c.block_q), windows * heads, splits](
+        queries,
+        keys,
+        values,
+        queries if slots is None else slots,
+        queries if sources is None else sources,
+        queries if lengths is None else lengths,
+        out,
+        parts.sums,
+        parts.stats,
+        width**-0.5 * math.log2(math.e),
+        heads,
+        group,
+        keys.shape[2],
+        *queries.stride()[:2],
+        *out.stride()[:2],
+        *keys.stride()[:3],
+        0 if sources is None else sources.stride(0),
+        D=width,
+        BLOCK_Q=c.block_q,
+        BLOCK_T=c.block_t,
+        SPLITS=splits,
+        STAGES=c.stages,
+        HAS_SLOTS=slots is not None,
+        HAS_SOURCES=sources is not None,
+        HAS_LENGTHS=lengths is not None,
+        PRECISION=c.precision,
+        num_warps=c.warps,
+        num_stages=c.stages,
+    )
+    return combine(parts, out) if splits > 1 else out
+
+
+def split_heads_reference(
+    queries: Tensor,
+    keys: Tensor,
+    values: Tensor,
+    reads: Reads = ALL,
+) -> Tensor:
+    """The same from the definition, window by window; at least float32 inside."""
+    windows = reads.windows(len(keys))
+    wide = torch.promote_types(queries.dtype, torch.float32)
+    out = torch.zeros_like(queries)
+    for b, asked in enumerate(queries.unflatten(0, (windows, -1))):
+        slot = b if reads.slots is None else int(reads.slots[b])
+        length = keys.shape[2] if reads.lengths is None else int(reads.lengths[b])
+        k, v = keys[slot, :, :length].to(wide), values[slot, :, :length].to(wide)
+        scores = asked.to(wide).transpose(0, 1) @ k.transpose(1, 2) * queries.shape[-1] ** -0.5
+        out.unflatten(0, (windows, -1))[b] = (scores.softmax(dim=-1) @ v).transpose(0, 1)
+    return out

@@ -1,0 +1,243 @@
+"""Latent attention in one pass over the latent, on a GPU: Triton, split over positions.
+
+    softmax(Q~ Z^T * scale) Z          Q~ [N, h, d], Z [S, T, d]
+
+Z may be kept in float8 (e4m3) with a factor a position: then it is read as bytes through a tensor
+descriptor, which keeps the loads asynchronous, and turned into float16 in registers; the factors go
+onto the scores and the probabilities.
+
+A program takes some queries of one window and one part of its positions. It reads a tile of the
+latent once, for the scores and for the weighted sum, and keeps a running maximum and sum (online
+softmax, arXiv 1805.02867); `combine` brings the parts together (flash-decoding).
+"""
+
+import math
+
+import torch
+import triton
+import triton.language as tl
+from torch import Tensor
+from triton.tools.tensor_descriptor import TensorDescriptor
+
+from slimwhisper.kernels.combine import (
+    Parts,
+    combine,
+    part_of_positions,
+    weigh,
+    write_mix,
+    write_stats,
+)
+from slimwhisper.kernels.configurations import Configuration
+from slimwhisper.kernels.latent import Latent
+from slimwhisper.kernels.reads import ALL, Reads
+
+
+@triton.jit
+def half_of_e4m3(byte):
+    """Bytes of float8 e4m3 -> float16, 2^-8 times their value: bits moved, none rounded."""
+    bits = byte.to(tl.uint16)
+    return (((bits & 0x80) << 8) | ((bits & 0x7F) << 7)).to(tl.float16, bitcast=True)
+
+
+@triton.jit
+def split_latent_kernel(
+    queries,
+    latent,  # of float8: a descriptor of its bytes, [S, T, d], for loads of [1, BLOCK_T, PIECE]
+    factors,  # [S, T] float32, of float8
+    slots,
+    sources,  # [B, T] int64: the slot that holds each position
+    lengths,
+    out,  # [N, h, d], written if there is one split
+    sums,  # [B, group * h, SPLITS, d] float32, written otherwise
+    stats,  # [B, group * h, SPLITS, 2] float32: maximum, in powers of 2, and weight
+    scale_log2,  # scale * log2(e)
+    heads,
+    group,  # queries' rows of one window
+    positions,
+    query_row,  # strides, in elements
+    query_head,
+    out_row,
+    out_head,
+    latent_slot,
+    latent_position,
+    factor_slot,
+    source_window,
+    D: tl.constexpr,
+    PIECE: tl.constexpr,  # columns of a load, a power of two that divides D
+    SLICES: tl.constexpr,  # of a piece, one a warp; 1: plain products
+    BLOCK_Q: tl.constexpr,
+    BLOCK_T: tl.constexpr,
+    SPLITS: tl.constexpr,
+    STAGES: tl.constexpr,
+    HAS_SLOTS: tl.constexpr,
+    HAS_SOURCES: tl.constexpr,
+    HAS_LENGTHS: tl.constexpr,
+    EIGHT: tl.constexpr,  # the latent is float8
+    PRECISION: tl.constexpr,
+):
+    """Grid: blocks of queries (neighbours, so that they meet the latent in L2), windows, splits."""
+    window, split = tl.program_id(1).to(tl.int64), tl.program_id(2)
+    total = heads * group
+    slot, begin, end = part_of_positions(
+        lengths, slots, window, split, positions, SPLITS, BLOCK_T, HAS_LENGTHS, HAS_SLOTS
+    )
+
+    asked = tl.program_id(0) * BLOCK_Q + tl.arange(0, BLOCK_Q)
+    real = asked < total
+    row, head = window * group + asked // heads, asked % heads
+    at = queries + row * query_row + head * query_head
+    column = tl.arange(0, PIECE)
+    pieces: tl.constexpr = D // PIECE
+    q = ()
+    mix = ()
+    for i in tl.static_range(pieces):
+        part = tl.load(at[:, None] + (i * PIECE + column)[None, :], mask=real[:, None], other=0.0)
+        if SLICES > 1:
+            part = tl.reshape(part, [BLOCK_Q, SLICES, PIECE // SLICES]).permute(1, 0, 2)
+        q = q + (part,)
+        mix = mix + (tl.zeros([BLOCK_Q, PIECE], tl.float32),)
+    best = tl.full([BLOCK_Q], float("-inf"), tl.float32)
+    weight = tl.zeros([BLOCK_Q], tl.float32)
+
+    for t in tl.range(begin, end, BLOCK_T, num_stages=STAGES):
+        place = t + tl.arange(0, BLOCK_T)
+        seen = place < end
+        if not EIGHT:
+            position = place.to(tl.int64) * latent_position
+            if HAS_SOURCES:
+                at_source = sources + window * source_window + place
+                holder = tl.load(at_source, mask=seen, other=0).to(tl.int64)
+                position = position + holder * latent_slot
+            else:
+                position = position + slot * latent_slot
+            tile = latent + position[:, None] + column[None, :]
+        z = ()
+        for i in tl.static_range(pieces):
+            if EIGHT:
+                read = latent.load([slot.to(tl.int32), t, i * PIECE])
+                half = half_of_e4m3(tl.reshape(read, [BLOCK_T, PIECE]))
+                z = z + (half.to(queries.dtype.element_ty),)
+            else:
+                z = z + (tl.load(tile + i * PIECE, mask=seen[:, None], other=0.0),)
+        if SLICES > 1:  # each warp takes its slice of d, so that none reads the whole tile
+            sliced = tl.zeros([SLICES, BLOCK_Q, BLOCK_T], tl.float32)
+            for i in tl.static_range(pieces):
+                cut = tl.reshape(z[i], [BLOCK_T, SLICES, PIECE // SLICES]).permute(1, 2, 0)
+                sliced = tl.dot(q[i], cut, sliced, input_precision=PRECISION)
+            scores = tl.sum(sliced, 0)
+        else:
+            scores = tl.zeros([BLOCK_Q, BLOCK_T], tl.float32)
+            for i in tl.static_range(pieces):
+                scores = tl.dot(q[i], tl.trans(z[i]), scores, input_precision=PRECISION)
+        if EIGHT:
+            at_factor = factors + slot * factor_slot + place
+            factor = tl.load(at_factor, mask=seen, other=0.0) * 256.0
+            scores = scores * factor[None, :]
+        scores = tl.where(seen[None, :], scores * scale_log2, float("-inf"))
+        p, shrink, best, weight = weigh(scores, best, weight)
+        if EIGHT:
+            p = p * factor[None, :]
+        fresh = ()
+        for i in tl.static_range(pieces):
+            shrunk = mix[i] * shrink[:, None]
+            shrunk = tl.dot(p.to(z[i].dtype), z[i], shrunk, input_precision=PRECISION)
+            fresh = fresh + (shrunk,)
+        mix = fresh
+
+    to = out + row * out_row + head * out_head
+    part_of = (window * total + asked) * SPLITS + split
+    for i in tl.static_range(pieces):
+        columns = (i * PIECE + column)[None, :]
+        sums_at = sums + part_of[:, None] * D + columns
+        write_mix(mix[i], weight, to[:, None] + columns, sums_at, real, SPLITS)
+    write_stats(stats, part_of, best, weight, real, SPLITS)
+
+
+def split_latent(
+    queries: Tensor,
+    latent: Latent,
+    scale: float,
+    configuration: Configuration,
+    splits: int,
+    reads: Reads = ALL,
+) -> Tensor:
+    """Attend with every head's folded query to its window's latent, on the device.
+
+    Arguments:
+        queries: [N, h, d], any strides with a contiguous last dimension; N a multiple of B, the
+            windows, and neighbours of one window beside each other.
+        latent: values [S, T, d] of the same dtype, likewise strided, or float8_e4m3fn with factors
+            [S, T] float32 contiguous along T; S = B unless `reads` has slots.
+        scale: factor on the scores.
+        reads: which positions; its bias is not used, and no sources of a float8 latent.
+    Returns:
+        [N, h, d], laid out head by head; zeros where there is no position.
+    """
+    rows, heads, width = queries.shape
+    values, factors = latent.values, latent.factors
+    slots, lengths, sources = reads.slots, reads.lengths, reads.sources
+    windows = reads.windows(len(latent))
+    group = rows // windows
+    out = torch.empty((heads, rows, width), dtype=queries.dtype, device=queries.device)
+    out = out.transpose(0, 1)
+    parts = Parts.allocate(rows * heads, splits, width, queries.device)
+    c = configuration
+    blocks = triton.cdiv(group * heads, c.block_q)
+    split_latent_kernel[blocks, windows, splits](
+        queries,
+        values if factors is None else _bytes(values, c),
+        parts.stats if factors is None else factors,
+        queries if slots is None else slots,
+        queries if sources is None else sources,
+        queries if lengths is None else lengths,
+        out,
+        parts.sums,
+        parts.stats,
+        scale * math.log2(math.e),
+        heads,
+        group,
+        values.shape[1],
+        *queries.stride()[:2],
+        *out.stride()[:2],
+        *values.stride()[:2],
+        0 if factors is None else factors.stride(0),
+        0 if sources is None else sources.stride(0),
+        D=width,
+        PIECE=c.piece,
+        SLICES=c.slices,
+        BLOCK_Q=c.block_q,
+        BLOCK_T=c.block_t,
+        SPLITS=splits,
+        STAGES=c.stages,
+        HAS_SLOTS=slots is not None,
+        HAS_SOURCES=sources is not None,
+        HAS_LENGTHS=lengths is not None,
+        EIGHT=factors is not None,
+        PRECISION=c.precision,
+        num_warps=c.warps,
+        num_stages=c.stages,
+    )
+    return combine(parts, out) if splits > 1 else out
+
+
+def _bytes(values: Tensor, c: Configuration) -> TensorDescriptor:
+    return TensorDescriptor.from_tensor(values.view(torch.uint8), [1, c.block_t, c.piece])
+
+
+def split_latent_reference(
+    queries: Tensor,
+    latent: Latent,
+    scale: float,
+    reads: Reads = ALL,
+) -> Tensor:
+    """The same from the definition, window by window; at least float32 inside."""
+    windows = reads.windows(len(latent))
+    wide = torch.promote_types(queries.dtype, torch.float32)
+    out = torch.zeros_like(queries)
+    for b, asked in enumerate(queries.unflatten(0, (windows, -1))):
+        slot = b if reads.slots is None else int(reads.slots[b])
+        z = latent[slot : slot + 1].plain(wide)[0].to(wide)
+        z = z if reads.lengths is None else z[: int(reads.lengths[b])]
+        weights = (asked.to(wide) @ z.T * scale).softmax(dim=-1)
+        out.unflatten(0, (windows, -1))[b] = weights @ z
+    return out

@@ -1,0 +1,111 @@
+"""x W^T + b: packed for a CPU, in int8, or PyTorch's own."""
+
+import platform
+import warnings
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor
+
+X86 = ("x86_64", "AMD64")
+PACKED_DEPTH = 384  # products that oneDNN adds up in one go
+# Without AVX512-VNNI, sums of two products of 8 bits overflow: the input is rounded to 7 bits.
+NARROW = not torch.cpu._is_vnni_supported()
+
+
+def at_least_float32(dtype: torch.dtype) -> torch.dtype:
+    """The dtype of layer norms, positions and logits: float32, or float64 in a float64 model."""
+    return torch.promote_types(dtype, torch.float32)
+
+
+@dataclass(frozen=True, slots=True)
+class Packed:
+    """A weight [out, in] in oneDNN's blocked layout, cut along `in`; for `linear` alone."""
+
+    parts: tuple[Tensor, ...]  # opaque, each [out, at most PACKED_DEPTH]
+
+    @property
+    def width(self) -> int:
+        return self.parts[0].shape[1]
+
+
+@dataclass(frozen=True, slots=True)
+class Quantized:
+    """A weight [out, in] in int8, with a factor an output, and its bias; for `linear` alone."""
+
+    packed: Any  # opaque
+
+
+Weight = Tensor | Packed | Quantized
+
+
+def quantize(weight: Tensor, bias: Tensor | None = None) -> Quantized:
+    """A float32 weight [out, in] on a CPU as whole numbers of -127 to 127, rounded to nearest.
+
+    `linear` then rounds its input, too: to 8 bits, by one factor for the whole of it.
+    """
+    factors = weight.abs().amax(dim=1).clamp_(min=1e-30).double() / 127
+    zeros = torch.zeros(len(factors), dtype=torch.int64)
+    engine, torch.backends.quantized.engine = torch.backends.quantized.engine, "onednn"
+    try:
+        with warnings.catch_warnings():  # tensors of this kind will go; 2.13 is the newest we take
+            warnings.simplefilter("ignore")
+            rounded = torch.quantize_per_channel(weight, factors, zeros, 0, torch.qint8)
+            return Quantized(torch.ops.quantized.linear_prepack(rounded, bias))
+    finally:
+        torch.backends.quantized.engine = engine
+
+
+def pack(weight: Tensor) -> Weight:
+    """A weight [out, in] as `linear` takes it fastest: packed on a CPU in float32, else itself.
+
+    There oneDNN's products of packed weights are two to three times faster than `F.linear`'s
+    (docs/performance.md), but add up one product after the other, which rounds more: twice as much
+    where 1,280 are added. In parts they keep well within the rule of docs/numerics.md.
+    """
+    width = packed_width(weight)
+    if width is None:
+        return weight
+    reorder = torch.ops.mkldnn._reorder_linear_weight
+    return Packed(tuple(reorder(p.contiguous(), None) for p in weight.split(width, dim=1)))
+
+
+def packed_width(weight: Tensor) -> int | None:
+    """How many inputs of a weight [out, in] each packed part takes; None where it is not packed."""
+    usable = weight.device.type == "cpu" and weight.dtype == torch.float32
+    if not (usable and torch.backends.mkldnn.is_available() and platform.machine() in X86):
+        return None
+    count = -(-weight.shape[1] // PACKED_DEPTH)
+    return -(-weight.shape[1] // count)
+
+
+def linear(
+    x: Tensor,
+    weight: Weight,
+    bias: Tensor | None = None,
+    gelu: bool = False,
+    onto: Tensor | None = None,
+) -> Tensor:
+    """x W^T + b, added to `onto`, then GELU where asked: x [..., in] -> [..., out]."""
+    if not isinstance(weight, Packed):
+        if isinstance(weight, Quantized):
+            assert bias is None  # it is in the weight
+            y = torch.ops.quantized.linear_dynamic(x.contiguous(), weight.packed, NARROW)
+        else:
+            y = F.linear(x, weight, bias)
+        y = y if onto is None else y + onto
+        return F.gelu(y) if gelu else y
+    multiply = torch.ops.mkldnn._linear_pointwise
+    fused = gelu and onto is None and len(weight.parts) == 1
+    total = onto
+    for part, matrix in zip(x.split(weight.width, dim=-1), weight.parts, strict=True):
+        if total is None:
+            attribute, algorithm = ("gelu", "none") if fused else ("none", "")
+            total = multiply(part, matrix, bias, attribute, [], algorithm)
+        else:
+            once = bias if total is onto else None
+            total = multiply.binary(part, total, matrix, once, "add")
+    assert total is not None
+    return F.gelu(total) if gelu and not fused else total

@@ -1,0 +1,37 @@
+"""Names of a package that are imported when they are first asked for (PEP 562).
+
+So `import slimwhisper` and `slimwhisper --help` start at once, `slimwhisper doctor` runs where
+torch does not, and listing a folder imports no model.
+"""
+
+import sys
+from collections.abc import Callable, Mapping
+from importlib import import_module
+from typing import Any
+
+
+def lazy_names(
+    package: str, homes: Mapping[str, str], fallback: str | None = None
+) -> tuple[Callable[[str], Any], Callable[[], list[str]]]:
+    """The `__getattr__` and `__dir__` of a package.
+
+    Arguments:
+        package: its `__name__`.
+        homes: public name -> the module that defines it.
+        fallback: a module of openai-whisper whose other names the package has too, so that scripts
+            written for it find them.
+    """
+
+    def get(name: str) -> Any:
+        if name in homes:
+            return getattr(import_module(homes[name]), name)
+        if fallback is not None and not name.startswith("__"):
+            other = import_module(fallback)
+            if hasattr(other, name):
+                return getattr(other, name)
+        raise AttributeError(f"module {package!r} has no attribute {name!r}")
+
+    def names() -> list[str]:
+        return sorted({*vars(sys.modules[package]), *homes})
+
+    return get, names

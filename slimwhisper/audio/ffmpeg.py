@@ -1,0 +1,194 @@
+"""A container's bytes -> pieces of int16 [n], 16 kHz, mono, by FFmpeg's libraries through PyAV."""
+
+from collections.abc import Iterator
+from fractions import Fraction
+from itertools import chain
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any, BinaryIO, cast
+
+import av
+import numpy as np
+from av.audio.frame import AudioFrame
+from av.audio.stream import AudioStream
+from av.container import InputContainer
+from av.filter import Graph
+from av.packet import Packet
+from av.stream import Disposition
+from numpy.typing import NDArray
+
+from slimwhisper.audio.formats import AUDIO_SUFFIXES, CONTAINERS, DECODERS
+from slimwhisper.audio.headers import last_ogg_page_is_cut, promised_seconds
+from slimwhisper.errors import AudioError
+from slimwhisper.text import one_line
+from slimwhisper.types import SAMPLE_RATE
+
+ALLOWED = {
+    "protocol_whitelist": "none",
+    "format_whitelist": ",".join(sorted(CONTAINERS)),
+    "codec_whitelist": ",".join(sorted(DECODERS)),
+}
+# tags are often not UTF-8; PyAV 19 puts up with them by itself
+TAGS: dict[str, Any] = (
+    {} if int(av.__version__.split(".")[0]) >= 19 else {"metadata_errors": "replace"}
+)
+GAPLESS = {"flac", "ogg"}  # decoding much less than the duration is damage, not silence
+SLACK = 0.25  # seconds by which an intact file may miss its header: codec delay, padding
+FFMPEG_ERRORS = (av.error.FFmpegError, OSError, ValueError)  # Python's two come from file reads
+
+
+def decode(name: str, file: BinaryIO, allow_truncated: bool) -> Iterator[NDArray[np.int16]]:
+    """Pieces of int16 [n] of `file`, which stands at its start; `name` is for messages and suffix.
+
+    Raises AudioError, some only after the last piece: no audio, more than half of it damaged, or
+    truncated and not allowed to be.
+    """
+    # FFmpeg sees this name, not the path: its extension tells formats apart (an mp3 behind a large
+    # cover picture), while a path could be a pattern ("%d") or a URL. No protocol is allowed, so
+    # that a playlist cannot make FFmpeg open other files.
+    suffix = Path(name).suffix.lower()
+    if suffix not in AUDIO_SUFFIXES:
+        suffix = ".mp3" if file.read(3) == b"ID3" else ""
+        file.seek(0)
+    reader = SimpleNamespace(name=f"audio{suffix}", read=file.read, seek=file.seek, tell=file.tell)
+    try:
+        container = av.open(
+            reader,
+            mode="r",
+            options=ALLOWED,
+            **TAGS,
+        )
+    except FFMPEG_ERRORS as error:
+        raise AudioError(
+            f"{name}: not audio or video that FFmpeg can read; convert it, or copy it again"
+        ) from error
+    with container:
+        streams = container.streams.audio
+        if not streams:
+            raise AudioError(f"{name}: has no audio stream; give a file with sound")
+        known = [s for s in streams if s.codec_context is not None]
+        if not known:
+            raise AudioError(f"{name}: FFmpeg has no decoder for its audio; convert it first")
+        allowed = [s for s in known if s.codec_context.name in DECODERS]
+        if not allowed:
+            codec = known[0].codec_context.name
+            raise AudioError(f"{name}: audio of the kind {codec!r} is not read; convert it first")
+        stream = max(allowed, key=lambda s: (bool(s.disposition & Disposition.default), s.channels))
+        kind = container.format.name
+        promised = promised_seconds(kind, stream, file)
+        length = float((stream.duration or 0) * (stream.time_base or 0))
+        run = _Run()
+        samples = 0
+        try:
+            for piece in _mono(run.frames(container, stream)):
+                samples += len(piece)
+                yield piece
+        except FFMPEG_ERRORS as error:
+            raise AudioError(f"{name}: cannot be decoded ({one_line(error)})") from error
+
+    remedy = "copy the file again"
+    if run.broken * 2 > run.packets:
+        raise AudioError(
+            f"{name}: damaged: {run.broken} of {run.packets} packets do not decode; {remedy}"
+        )
+    if not samples:
+        raise AudioError(f"{name}: its audio stream holds no samples; {remedy} or record it again")
+    readable = samples / SAMPLE_RATE
+    if promised is None:
+        truncated = run.cut_off or (kind == "ogg" and last_ogg_page_is_cut(file))
+    else:
+        truncated = max(run.end, run.decoded) < promised - SLACK
+    if truncated and not allow_truncated:
+        of = "" if promised is None else f"of {promised:.1f} "
+        raise AudioError(
+            f"{name}: truncated: {readable:.1f} {of}s can be read; {remedy}, "
+            "or pass allow_truncated (--allow_truncated True) to transcribe what is there"
+        )
+    if kind in GAPLESS and not truncated and run.decoded < length / 2:
+        raise AudioError(f"{name}: damaged: {readable:.1f} of {length:.1f} s decode; {remedy}")
+
+
+class _Run:
+    """One pass over a stream, and what went wrong in it."""
+
+    packets = 0
+    broken = 0  # packets that do not decode
+    cut_off = False  # the container could not be read to its end
+    decoded = 0.0  # seconds
+    end = 0.0  # seconds on the file's clock, which also counts gaps
+
+    def frames(self, container: InputContainer, stream: AudioStream) -> Iterator[AudioFrame]:
+        """The frames of every packet that decodes."""
+        packets = container.demux(stream)
+        packet: Packet[AudioStream] | None
+        while True:
+            try:
+                packet = next(packets, None)
+            except av.error.FFmpegError:
+                self.cut_off, packet = True, None
+            try:  # after a demuxer's error the decoder still holds its last frames
+                frames = stream.decode(None) if packet is None else packet.decode()
+            except av.error.EOFError:  # flushed before
+                frames = []
+            except av.error.FFmpegError:
+                frames = []
+                self.broken += 1
+            self.packets += packet is not None
+            for frame in frames:
+                seconds = frame.samples / frame.sample_rate
+                start = self.end
+                if frame.pts is not None and frame.time_base is not None:
+                    start = float(frame.pts * frame.time_base)
+                self.end = max(self.end, start + seconds)
+                self.decoded += seconds
+                yield frame
+            if packet is None:
+                return
+
+
+def _mono(frames: Iterator[AudioFrame]) -> Iterator[NDArray[np.int16]]:
+    """Frames of any kind -> pieces of int16 [n], 16 kHz; a stream may change its kind midway."""
+    graph: Graph | None = None
+    kind = None
+    for frame in chain(frames, (None,)):
+        new_kind = frame and (frame.format.name, frame.layout.name, frame.sample_rate)
+        if new_kind != kind:
+            if graph is not None:
+                yield from _push(graph, None)
+            kind, graph = new_kind, (None if frame is None else _converter(frame))
+        if graph is not None:
+            yield from _push(graph, frame)
+
+
+def _push(graph: Graph, frame: AudioFrame | None) -> Iterator[NDArray[np.int16]]:
+    """What `graph` gives out for one frame, or at the end (None)."""
+    graph.push(frame)
+    while True:
+        try:
+            converted = cast(AudioFrame, graph.pull())
+        except (av.error.BlockingIOError, av.error.EOFError):  # wants more, or is at its end
+            return
+        yield cast(NDArray[np.int16], converted.to_ndarray()[0])
+
+
+def _converter(frame: AudioFrame) -> Graph:
+    """A filter graph from frames like this one to 16-bit 16 kHz mono: `av.AudioResampler`'s.
+
+    Added: 16-bit and 8-bit samples are resampled in 16-bit arithmetic, as the ffmpeg program does;
+    PyAV's default is float, and 2 to 4 steps off.
+    """
+    graph = Graph()
+    source = graph.add(
+        "abuffer",
+        sample_rate=str(frame.sample_rate),
+        sample_fmt=frame.format.name,
+        channel_layout=frame.layout.name,
+        time_base=str(frame.time_base or Fraction(1, frame.sample_rate)),
+    )
+    options = {"internal_sample_fmt": "s16p"} if frame.format.bytes <= 2 else {}
+    convert = graph.add("aresample", **options)
+    target = graph.add(
+        "aformat", sample_fmts="s16", channel_layouts="mono", sample_rates=str(SAMPLE_RATE)
+    )
+    graph.link_nodes(source, convert, target, graph.add("abuffersink")).configure()
+    return graph

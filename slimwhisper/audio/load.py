@@ -1,0 +1,180 @@
+"""Path, bytes, file object or array -> float32 waveform [n] or `Samples`, 16 kHz, mono.
+
+Files are decoded by FFmpeg's libraries through PyAV, to the samples that `whisper.load_audio` gets
+from the `ffmpeg` program, which is not needed. Unlike it, a file that ends early is an error.
+"""
+
+from collections.abc import Callable
+from functools import cache
+from operator import index
+from typing import Any, cast
+
+import numpy as np
+import soxr
+import torch
+from numpy.typing import NDArray
+
+from slimwhisper.audio.formats import AUDIO_SUFFIXES
+from slimwhisper.audio.samples import ArraySamples, Samples, StoredSamples
+from slimwhisper.audio.sources import Source, open_source, pieces_of
+from slimwhisper.errors import AudioError, OptionError
+from slimwhisper.text import one_line
+from slimwhisper.types import SAMPLE_RATE
+
+__all__ = [
+    "AUDIO_SUFFIXES",
+    "AudioSource",
+    "Source",
+    "as_waveform",
+    "load_audio",
+    "load_samples",
+    "resample",
+    "resampler",
+]
+
+MAX_CHANNELS = 8  # tells [channels, n] from a batch or a spectrogram
+AudioSource = Source | NDArray[Any] | torch.Tensor  # what as_waveform and load_samples take
+
+
+def load_audio(source: Source, *, allow_truncated: bool = False) -> NDArray[np.float32]:
+    """Decode the audio of a file: float32 [n] in [-1, 1), 16 kHz, channels mixed to mono.
+
+    `source` is a path (never a URL), a file's bytes, or a binary file object, which is read to its
+    end and left open. Of several audio streams the one that the ffmpeg program would choose is
+    taken: marked as default, then with most channels, then first. Packets that do not decode are
+    skipped, as the program does. `allow_truncated` accepts a file that ends early.
+
+    Raises AudioError: no such file, no audio in it, more than half of it damaged, or truncated.
+    """
+    name, file = open_source(source)
+    with file:
+        samples = np.concatenate(list(pieces_of(name, file, allow_truncated)))
+    return np.multiply(samples, np.float32(1 / 32768), dtype=np.float32)
+
+
+def load_samples(
+    source: AudioSource,
+    *,
+    sample_rate: int = SAMPLE_RATE,
+    allow_truncated: bool = False,
+) -> Samples:
+    """The samples that `as_waveform` gives, to be read in stretches; the caller closes them.
+
+    A long file's are kept on disk: memory does not grow with its length. Arguments and errors are
+    those of `as_waveform`, and AudioError where the disk has no room.
+    """
+    if isinstance(source, (np.ndarray, torch.Tensor)):
+        return ArraySamples(as_waveform(source, sample_rate=sample_rate))
+    _check_rate(sample_rate, for_file=True)
+    name, file = open_source(source)
+    with file:
+        return StoredSamples(name, pieces_of(name, file, allow_truncated))
+
+
+def as_waveform(
+    audio: AudioSource,
+    *,
+    sample_rate: int = SAMPLE_RATE,
+    allow_truncated: bool = False,
+) -> NDArray[np.float32]:
+    """float32 [n], 16 kHz, mono, from a file (see `load_audio`) or from samples.
+
+    Samples, at `sample_rate` Hz: float16, bfloat16, float32 or float64 in [-1, 1], or int16, int32
+    or uint8 PCM. Shapes: [n], [channels, n], or [n, channels] (as soundfile reads): the second
+    axis holds the channels if it is at most 8 long and shorter than the first, else the first axis
+    does. Channels are averaged. The input is never changed; the result may share its memory.
+
+    Raises AudioError for a shape, dtype or values that are not audio (empty, NaN, infinite), and
+    what `load_audio` raises; OptionError for a `sample_rate` below 1 or given beside a file.
+    """
+    rate = _check_rate(sample_rate, for_file=not isinstance(audio, (np.ndarray, torch.Tensor)))
+    if isinstance(audio, torch.Tensor):
+        audio = audio.detach().cpu()
+        audio = (audio.float() if audio.dtype == torch.bfloat16 else audio).numpy()
+    if not isinstance(audio, np.ndarray):
+        return load_audio(audio, allow_truncated=allow_truncated)
+
+    shape = list(audio.shape)
+    if audio.size == 0:
+        raise AudioError(f"audio array of shape {shape} is empty: give at least one sample")
+    if audio.ndim == 2:
+        channel_axis = int(shape[1] <= MAX_CHANNELS and shape[1] < shape[0])
+    if audio.ndim not in (1, 2) or (audio.ndim == 2 and shape[channel_axis] > MAX_CHANNELS):
+        raise AudioError(
+            f"audio array has shape {shape}: give [n], [channels, n] or [n, channels] "
+            f"with at most {MAX_CHANNELS} channels"
+        )
+    waveform = _scale(audio)
+    if audio.ndim == 2:
+        waveform = waveform.mean(axis=channel_axis, dtype=np.float32)
+    waveform = resample(np.ascontiguousarray(waveform), rate)
+    if waveform.size == 0:
+        raise AudioError(f"audio array of {audio.size} samples at {rate} Hz is too short")
+    return waveform
+
+
+def _check_rate(sample_rate: int, *, for_file: bool) -> int:
+    """`sample_rate` as an int, if it can be one and fits the source."""
+    try:
+        rate = index(sample_rate)
+    except TypeError:
+        rate = 0
+    if rate < 1:
+        raise OptionError(f"sample_rate is {sample_rate!r}: give a whole number of Hz above 0")
+    if for_file and rate != SAMPLE_RATE:
+        raise OptionError(f"sample_rate={rate} is for arrays: a file states its own rate")
+    return rate
+
+
+def resample(waveform: NDArray[np.float32], source_rate: int) -> NDArray[np.float32]:
+    """float32 [n] at `source_rate` Hz -> float32 [n * 16000 / source_rate] at 16 kHz."""
+    if source_rate == SAMPLE_RATE:
+        return waveform
+    function, _ = _torchaudio_resample()
+    if function is None:
+        return cast(
+            NDArray[np.float32],
+            soxr.resample(waveform, source_rate, SAMPLE_RATE, quality="HQ"),
+        )
+    # a copy: from_numpy warns about an array that may not be written
+    resampled = function(torch.tensor(waveform), source_rate, SAMPLE_RATE)
+    return cast(NDArray[np.float32], resampled.numpy())
+
+
+def resampler() -> tuple[str, str]:
+    """What `resample` uses, "torchaudio" or "soxr", and one line that says why."""
+    function, why = _torchaudio_resample()
+    return ("soxr" if function is None else "torchaudio"), why
+
+
+@cache
+def _torchaudio_resample() -> tuple[Callable[..., torch.Tensor] | None, str]:
+    """torchaudio's resample, or None where it does not import, and why; imported on first use."""
+    try:
+        import torchaudio
+        import torchaudio.functional
+
+        return torchaudio.functional.resample, f"torchaudio {torchaudio.__version__} imports"
+    except (ImportError, OSError, RuntimeError) as error:  # its CUDA build beside a CPU torch
+        return None, f"torchaudio does not import: {one_line(error, kind=True)}"
+
+
+def _scale(samples: NDArray[Any]) -> NDArray[np.float32]:
+    """PCM or float samples of any shape -> float32 in [-1, 1], same shape."""
+    kind, size = samples.dtype.kind, samples.dtype.itemsize
+    if (kind, size) in (("i", 2), ("i", 4)):
+        return samples.astype(np.float32) / np.float32(2.0 ** (8 * size - 1))
+    if (kind, size) == ("u", 1):
+        return (samples.astype(np.float32) - np.float32(128)) / np.float32(128)
+    if kind != "f" or size > 8:
+        raise AudioError(
+            f"audio array has dtype {samples.dtype}: give float in [-1, 1], int16, int32 or uint8"
+        )
+    peak = max(abs(float(samples.min())), abs(float(samples.max())))  # NaN stays NaN
+    if not np.isfinite(peak):
+        raise AudioError("audio array holds NaN or infinite values: give finite samples")
+    if peak > 100:  # 40 dB over full scale is no overshoot
+        raise AudioError(
+            f"audio array reaches {peak:g}: give float in [-1, 1] (16-bit values / 32768)"
+        )
+    return samples.astype(np.float32, copy=False)

@@ -1,0 +1,110 @@
+"""Samples -> windows of the log-mel spectrogram, as openai-whisper's own function makes them."""
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import Tensor
+
+from slimwhisper.audio.samples import ArraySamples, Samples
+from slimwhisper.types import CHUNK_SECONDS, HOP_SAMPLES, SAMPLE_RATE, WINDOW_FRAMES
+
+FFT_SAMPLES = 400  # what one frame hears
+HALF = FFT_SAMPLES // 2  # of them, on either side of the frame's time
+RANGE = 8.0  # below the loudest bin of the recording lies the floor
+BLOCK_SAMPLES = WINDOW_FRAMES * HOP_SAMPLES
+KEPT_BLOCKS = 4  # a recording under two minutes is computed once
+
+
+class Spectrogram:
+    """The log-mel spectrogram of a recording, computed as its windows are asked for.
+
+    Its values are those of `whisper.audio.log_mel_spectrogram` with 30 s of zeros appended. They
+    are computed in blocks of 3000 frames, of which the last few are kept. For one thread at a time.
+    """
+
+    def __init__(self, samples: Samples, n_mels: int) -> None:
+        """Goes over all of `samples` once: the floor depends on the loudest bin."""
+        from whisper.audio import mel_filters
+
+        self.samples = samples
+        self.n_mels = n_mels
+        self.frames = len(samples) // HOP_SAMPLES  # content frames; silence follows
+        self._filters: Tensor = mel_filters("cpu", n_mels)  # [n_mels, 201]
+        self._hann = torch.hann_window(FFT_SAMPLES)
+        self._blocks: dict[int, Tensor] = {}  # the one used last comes last
+        # up to two frames after the content still hear some of it, all others are silent
+        blocks = (len(samples) + HALF) // BLOCK_SAMPLES + 1
+        # floats: a small tensor kept from each block would leave malloc gaps too small for the next
+        self._floor = torch.tensor(max(self._block(i).max().item() for i in range(blocks))) - RANGE
+
+    def window(self, start: int, frames: int) -> Tensor:
+        """[n_mels, 3000] float32: `frames` mel frames (at most 3000) from `start`, then zeros."""
+        stop = min(start + frames, self.frames + WINDOW_FRAMES)  # whisper's spectrogram ends there
+        mel = torch.zeros(self.n_mels, WINDOW_FRAMES)
+        at = start
+        while at < stop:
+            index, skipped = divmod(at, WINDOW_FRAMES)
+            part = self._block(index)[:, skipped : skipped + stop - at]
+            end = at + part.shape[1]
+            mel[:, at - start : end - start] = (torch.maximum(part, self._floor) + 4.0) / 4.0
+            at = end
+        return mel
+
+    def first_window(self) -> Tensor:
+        """[n_mels, 3000] float32: the first 30 s, silence where the recording is shorter."""
+        return self.window(0, WINDOW_FRAMES)
+
+    def close(self) -> None:
+        """Close the samples; no window can be asked for afterwards."""
+        self._blocks.clear()
+        self.samples.close()
+
+    def _block(self, index: int) -> Tensor:
+        """[n_mels, 3000] float32: log10 of the frames from 3000 * index on, without the floor."""
+        block = self._blocks.pop(index, None)
+        if block is None:
+            block = self._compute(index)
+        self._blocks[index] = block
+        if len(self._blocks) > KEPT_BLOCKS:
+            del self._blocks[next(iter(self._blocks))]
+        return block
+
+    def _compute(self, index: int) -> Tensor:
+        # never fewer frames than 3000: whisper's values come out to the last bit, as they do not
+        # where the matrix product is narrow
+        heard = np.zeros(BLOCK_SAMPLES - HOP_SAMPLES + FFT_SAMPLES, np.float32)
+        start = index * BLOCK_SAMPLES - HALF
+        samples = self.samples.read(max(start, 0), start + len(heard))
+        if index == 0:  # whisper mirrors the beginning around the first sample
+            heard[HALF : HALF + len(samples)] = samples
+            heard[:HALF] = heard[FFT_SAMPLES:HALF:-1]
+        else:
+            heard[: len(samples)] = samples
+        stft = torch.stft(
+            torch.from_numpy(heard),
+            FFT_SAMPLES,
+            HOP_SAMPLES,
+            window=self._hann,
+            center=False,
+            return_complex=True,
+        )
+        mel: Tensor = self._filters @ (stft.abs() ** 2)
+        return mel.clamp(min=1e-10).log10()
+
+
+def first_window(waveform: NDArray[np.float32], n_mels: int) -> Tensor:
+    """float32 [n] at 16 kHz -> [n_mels, 3000]: its first 30 s, silence where it is shorter."""
+    return Spectrogram(ArraySamples(waveform), n_mels).first_window()
+
+
+def calibration_mel(n_mels: int) -> Tensor:
+    """A window of seeded noise in syllable-like bursts, [n_mels, 3000]: for the guard.
+
+    What the encoder makes of it lies nearer to what it makes of speech than noise at the
+    decoder's door would.
+    """
+    generator = torch.Generator().manual_seed(0)
+    samples = torch.randn(CHUNK_SECONDS * SAMPLE_RATE, generator=generator)
+    seconds = torch.arange(len(samples)) / SAMPLE_RATE
+    bursts = torch.sin(2 * torch.pi * 2 * seconds).clamp(min=0)  # four a second, with gaps
+    return first_window((0.1 * samples * bursts).numpy(), n_mels)

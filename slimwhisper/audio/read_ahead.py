@@ -1,0 +1,108 @@
+"""Recordings decoded ahead, in worker threads, no further ahead than asked."""
+
+import os
+import threading
+from collections.abc import Callable, Iterable
+from concurrent.futures import Future, ThreadPoolExecutor
+from queue import Empty, SimpleQueue
+from typing import Any, Generic, TypeVar
+
+from slimwhisper.audio.threads import use_one_thread
+from slimwhisper.errors import SlimWhisperError, as_ours
+
+Source = TypeVar("Source")
+Loaded = TypeVar("Loaded")
+
+WORKERS = min(8, max(1, (os.cpu_count() or 2) // 2))
+
+
+class _End:
+    """Follows the last source."""
+
+    def __init__(self, error: BaseException | None) -> None:
+        self.error = error  # that ended them
+
+
+class Loader(Generic[Source, Loaded]):
+    """Runs `load` on sources in other threads; hands out the results in the sources' order.
+
+    One thread takes the sources, so a slow list of them holds nobody up. At most `ahead` are taken
+    before the first of them is handed out: that bounds memory and open files.
+    """
+
+    def __init__(
+        self, sources: Iterable[Source], load: Callable[[Source], Loaded], ahead: int
+    ) -> None:
+        self.exhausted = False  # nothing is left to hand out; known once `next` has given None
+        self._load = load
+        self._room = threading.Semaphore(ahead)
+        self._pool = ThreadPoolExecutor(WORKERS, "slimwhisper-load", initializer=use_one_thread)
+        self._queue: SimpleQueue[tuple[Source, Future[Loaded]] | _End] = SimpleQueue()
+        self._head: tuple[Source, Future[Loaded]] | None = None
+        self._closed = False
+        # a daemon: it may wait for a list that nobody ends
+        threading.Thread(target=self._take, args=(sources,), daemon=True).start()
+
+    def _take(self, sources: Iterable[Source]) -> None:
+        error: BaseException | None = None
+        try:
+            iterator = iter(sources)
+            while not self._closed:
+                self._room.acquire()
+                if self._closed:
+                    return
+                source = next(iterator)
+                self._queue.put((source, self._pool.submit(self._load, source)))
+        except StopIteration:
+            pass
+        except BaseException as problem:
+            error = problem
+        self._queue.put(_End(error))
+
+    def next(self, block: bool) -> tuple[Source, Loaded | SlimWhisperError] | None:
+        """The next source and what became of it; None where it is not ready and `block` is not set,
+        or where nothing is left. Raises what the sources' iterator raised.
+        """
+        if self._head is None and not self.exhausted:
+            try:
+                found = self._queue.get(block)
+            except Empty:
+                return None
+            if isinstance(found, _End):
+                self.exhausted = True
+                if found.error is not None:
+                    raise found.error
+                return None
+            self._head = found
+        if self._head is None or not (block or self._head[1].done()):
+            return None
+        source, future = self._head
+        outcome = _outcome(future)
+        self._head = None
+        self._room.release()
+        return source, outcome
+
+    def close(self, discard: Callable[[Loaded], Any]) -> None:
+        """Stop; what is loaded, or still loading, and was not handed out is given to `discard`."""
+        self._closed = True
+        self._room.release()
+        self._pool.shutdown(wait=False, cancel_futures=True)
+        pending = [] if self._head is None else [self._head]
+        while not self._queue.empty():
+            found = self._queue.get()
+            if not isinstance(found, _End):
+                pending.append(found)
+
+        def drop(future: "Future[Loaded]") -> None:
+            if not future.cancelled() and future.exception() is None:
+                discard(future.result())
+
+        for _, future in pending:
+            future.add_done_callback(drop)
+
+
+def _outcome(future: "Future[Loaded]") -> Loaded | SlimWhisperError:
+    try:
+        return future.result()
+    except Exception as error:  # one recording's trouble must not end a job of thousands
+        return as_ours(error, "cannot be read: ")

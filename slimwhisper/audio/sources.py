@@ -1,0 +1,93 @@
+"""Path, bytes or file object -> pieces of int16 samples, 16 kHz, mono, one after the other."""
+
+import io
+import os
+from collections.abc import Iterator
+from contextlib import suppress
+from pathlib import Path
+from typing import BinaryIO, cast
+
+import numpy as np
+import soundfile
+from numpy.typing import NDArray
+
+from slimwhisper.audio.ffmpeg import decode
+from slimwhisper.audio.headers import is_plain_wav
+from slimwhisper.errors import AudioError
+from slimwhisper.text import one_line
+from slimwhisper.types import SAMPLE_RATE
+
+WAV_BLOCK = 1 << 19  # samples read at once
+
+Source = str | os.PathLike[str] | bytes | BinaryIO  # what has a file's bytes
+
+
+def open_source(source: Source) -> tuple[str, BinaryIO]:
+    """A name for messages, and a seekable file at its start that is ours to close; never empty."""
+    name = "audio data"
+    file: BinaryIO
+    try:
+        if isinstance(source, (str, os.PathLike)):
+            path = os.fspath(source)
+            name = path if path.isprintable() and path else repr(path)
+            if not path or "\0" in path:
+                raise FileNotFoundError
+            file = cast(BinaryIO, Path(path).open("rb"))
+            if not file.seekable():  # a named pipe
+                with file:
+                    file = io.BytesIO(file.read())
+        else:
+            data = source if isinstance(source, (bytes, bytearray, memoryview)) else source.read()
+            if isinstance(data, str):
+                raise AudioError(f"{name}: is text; open the file in binary mode ('rb')")
+            file = io.BytesIO(data)
+    except (OSError, ValueError) as error:  # ValueError: a closed file, undecodable text
+        reasons: dict[type[Exception], str] = {
+            FileNotFoundError: "no such file; check the path",
+            NotADirectoryError: "no such file; check the path",
+            IsADirectoryError: "is a folder; give a file in it",
+            PermissionError: "permission denied; give this user the right to read it",
+        }
+        reason = reasons.get(type(error), f"cannot be opened ({one_line(error)}); check it")
+        raise AudioError(f"{name}: {reason}") from error
+    if not file.read(1):
+        file.close()
+        raise AudioError(f"{name}: is empty (0 bytes); copy or record it again")
+    file.seek(0)
+    return name, file
+
+
+def pieces_of(name: str, file: BinaryIO, allow_truncated: bool) -> Iterator[NDArray[np.int16]]:
+    """Pieces of int16 [n] of `file`, which stands at its start: a sample at least, or an error."""
+    wav = _open_plain_wav(file)
+    if wav is None:
+        yield from decode(name, file, allow_truncated)
+        return
+    with wav:
+        left = wav.frames
+        while left:
+            piece = cast(NDArray[np.int16], wav.read(WAV_BLOCK, dtype="int16"))
+            if not piece.size:
+                seconds = left / SAMPLE_RATE
+                raise AudioError(
+                    f"{name}: its last {seconds:.1f} s cannot be read; copy the file again"
+                )
+            left -= piece.size
+            yield piece
+
+
+def _open_plain_wav(file: BinaryIO) -> soundfile.SoundFile | None:
+    """An intact 16-bit 16 kHz mono WAV, which libsndfile reads many times faster than PyAV.
+
+    None of others, with `file` at its start: libsndfile sees nothing in its other formats, one of
+    which has CVE-2026-37555. A file of which its log has any doubt ("should be") is left to FFmpeg.
+    """
+    if not is_plain_wav(file):
+        return None
+    with suppress(soundfile.SoundFileError, OSError):
+        wav = soundfile.SoundFile(file)
+        if "should be" not in wav.extra_info and wav.frames:
+            return wav
+        wav.close()
+    file.seek(0)
+    return None

@@ -1,0 +1,192 @@
+"""Offline folding of an attention block into the form that its cache needs, in float64.
+
+Every form but `kv` is latent attention (docs/caches.md): a latent Z = X P is kept per
+token, head i's query is mapped to q_i A_i and scored against Z, and the weighted sum of Z is mapped
+back by B_i.
+
+    form    P      A_i           B_i          source
+    x, e    1      W_K,i^T       W_V,i        slim attention (arXiv 2503.05840), option 2
+    k       W_K    unit block i  W_KV,i       option 1, W_KV = W_K^-1 W_V
+    v       W_V    W_VK,i^T      unit block i the alternative, W_VK = W_V^-1 W_K
+    hybrid  W_K,1  W_K,new,i^T   W_V,new,i    end of section 6, W_new = W_K,1^-1 W
+    x8, e8  1/S    S W_K,i^T     S W_V,i      as x and e, for a latent that is rounded to float8
+
+Softmax rows sum to 1, so b_V moves into the output bias, c* = b_V W_O + b_O; a key bias adds the
+same number to all of a query's scores, so it is dropped. What `x8` and `e8` keep comes out of a
+layer norm, n G + B: kept is (X - B) / S with column scales S of about |G|, so that columns are
+alike; B adds the same number to all scores, and B W_V goes into the output bias. Matrices here are
+in `torch.nn.Linear`'s layout [out, in], so x W is `linear(x, W)` and W_K^-1 W_V is solved on
+transposes.
+"""
+
+from collections.abc import Mapping
+from dataclasses import dataclass, fields, replace
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from slimwhisper.cache.forms import FORMS
+from slimwhisper.kernels.linear import Weight, pack
+
+
+@dataclass(frozen=True, slots=True)
+class Attention:
+    """One attention block as the checkpoint has it: [d, d] in [out, in] layout, [d] biases."""
+
+    query: Tensor
+    query_bias: Tensor
+    key: Tensor
+    value: Tensor
+    out: Tensor
+    out_bias: Tensor  # c*, float64: the value bias is folded in
+    heads: int
+
+    @staticmethod
+    def from_state(state: Mapping[str, Tensor], prefix: str, heads: int) -> "Attention":
+        """Read the block whose names start with `prefix`, such as "decoder.blocks.0.attn."."""
+
+        def get(name: str) -> Tensor:
+            return state[prefix + name]
+
+        out = get("out.weight")
+        return Attention(
+            query=get("query.weight"),
+            query_bias=get("query.bias"),
+            key=get("key.weight"),
+            value=get("value.weight"),
+            out=out,
+            out_bias=out.double() @ get("value.bias").double() + get("out.bias").double(),
+            heads=heads,
+        )
+
+
+@dataclass(frozen=True, slots=True)
+class Folded:
+    """One attention block, ready for its cache; fields None where the map is a selection or 1.
+
+    `kv` uses `project` for K and `values` for V and has no maps.
+    """
+
+    form: str
+    heads: int
+    query: Weight  # [d, d]
+    query_bias: Tensor  # [d]
+    out: Weight  # [d, d]
+    out_bias: Tensor  # [d]
+    project: Weight | None = None  # [d, d]: P, source -> what is kept
+    values: Weight | None = None  # [d, d]: source -> V, `kv` alone
+    key_map: Tensor | None = None  # [h, d_k, d]: A_i
+    value_map: Tensor | None = None  # [h, d_k, d]: B_i^T
+    columns: Tensor | None = None  # [d]: S, of x8 and e8
+    offset: Tensor | None = None  # [d]: B, of x8 and e8
+
+    @property
+    def width(self) -> int:
+        """d"""
+        return self.query_bias.shape[0]
+
+    def to(self, device: torch.device | str, dtype: torch.dtype) -> "Folded":
+        """Round once to the dtype of use."""
+
+        tensors = {f.name: getattr(self, f.name) for f in fields(self)}
+        moved: dict[str, Any] = {
+            name: value.to(device, dtype).contiguous()
+            for name, value in tensors.items()
+            if isinstance(value, Tensor)
+        }
+        return replace(self, **moved)
+
+    def packed(self) -> "Folded":
+        """The [d, d] matrices packed for `layers.linear`."""
+        names = ("query", "out", "project", "values")
+        matrices = {name: getattr(self, name) for name in names}
+        packed: dict[str, Any] = {
+            name: pack(m) for name, m in matrices.items() if isinstance(m, Tensor)
+        }
+        return replace(self, **packed)
+
+
+def solve(source: Tensor, target: Tensor) -> Tensor:
+    """[out, in] layout of W_source^-1 W_target: what turns source's projection into target's.
+
+    Solved in float64; a singular source gives inf or NaN, which the guard then refuses.
+    """
+    solution, _ = torch.linalg.solve_ex(source.double().T, target.double().T)
+    return solution.T
+
+
+@dataclass(frozen=True, slots=True)
+class Context:
+    """What some forms are folded with beside the block's own weights."""
+
+    first_key: Tensor | None = None  # [d, d]: layer 0's cross W_K
+    norm: tuple[Tensor, Tensor] | None = None  # [d] weight, bias of the norm that makes the latent
+
+
+def _blank(block: Attention) -> Folded:
+    return Folded("", block.heads, block.query, block.query_bias, block.out, block.out_bias)
+
+
+def _by_head(weight: Tensor, block: Attention) -> Tensor:
+    """[d, d] -> [h, d_k, d]."""
+    return weight.unflatten(0, (block.heads, -1))
+
+
+def fold_kv(block: Attention, context: Context) -> Folded:
+    """`kv`: nothing moves."""
+    return replace(_blank(block), project=block.key, values=block.value)
+
+
+def fold_latent(block: Attention, context: Context) -> Folded:
+    """`x` and `e`: W_K to the query side, W_V to the output side."""
+    key_map, value_map = _by_head(block.key, block), _by_head(block.value, block)
+    return replace(_blank(block), key_map=key_map, value_map=value_map)
+
+
+def fold_k(block: Attention, context: Context) -> Folded:
+    """`k`: values are rebuilt by W_KV = W_K^-1 W_V."""
+    w_kv = solve(block.key, block.value)
+    return replace(_blank(block), project=block.key, value_map=_by_head(w_kv, block))
+
+
+def fold_v(block: Attention, context: Context) -> Folded:
+    """`v`: keys are rebuilt by W_VK = W_V^-1 W_K."""
+    w_vk = solve(block.value, block.key)
+    return replace(_blank(block), project=block.value, key_map=_by_head(w_vk, block))
+
+
+def fold_hybrid(block: Attention, context: Context) -> Folded:
+    """`hybrid`: both are rebuilt from the first layer's keys."""
+    first = context.first_key
+    assert first is not None
+    return replace(
+        _blank(block),
+        project=first,
+        key_map=_by_head(solve(first, block.key), block),
+        value_map=_by_head(solve(first, block.value), block),
+    )
+
+
+def fold_float8(block: Attention, context: Context) -> Folded:
+    """`x8` and `e8`: column scales and the norm's bias go into the weights."""
+    assert context.norm is not None
+    weight, bias = context.norm[0].double(), context.norm[1].double()
+    # a column that is nearly constant would be kept as its rounding alone
+    columns = torch.maximum(weight.abs(), bias.abs() / 64).clamp(min=1e-6)
+    return replace(
+        _blank(block),
+        key_map=_by_head(block.key * columns, block),
+        value_map=_by_head(block.value * columns, block),
+        out_bias=block.out_bias + block.out.double() @ (block.value.double() @ bias),
+        columns=columns,
+        offset=bias,
+    )
+
+
+def fold(block: Attention, form: str, context: Context | None = None) -> Folded:
+    """One block, folded for a form of `FORMS`. Raises ValueError where there is none."""
+    if form not in FORMS:
+        raise ValueError(f"unknown cache form {form!r}")
+    folded: Folded = FORMS[form].use("fold")(block, context or Context())
+    return replace(folded, form=form)

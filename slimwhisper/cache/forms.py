@@ -1,0 +1,165 @@
+"""The one table of cache forms, and the presets that users choose among.
+
+A form is a way to keep a decoder's cache. To add one: a file in this folder with its store (see
+`slimwhisper.cache.base`) and how its weights are folded, and a row in `FORMS`. The flags, the
+guard, the reports and the tests read the table. Nothing here imports torch: a row names its code,
+which is imported when it is first used.
+"""
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from importlib import import_module
+from typing import Any, Literal
+
+from slimwhisper.errors import OptionError
+
+Code = str | Callable[..., Any]  # a function or class, or where it is: "module:name"
+
+
+@dataclass(frozen=True, slots=True)
+class Form:
+    """One row: what a form keeps of a token, and the code that does it."""
+
+    name: str
+    kept: str  # what is kept of a token, in words
+    fold: Code  # (Attention, Context) -> Folded
+    cross: Code | None = None  # a `CrossLayer`, if it can be the cross-attention's
+    self_: Code | None = None  # a `SelfLayer`, if it can be the self-attention's
+    shared: bool = False  # all layers' cross-attention read one store
+    inverse: Literal["key", "value", "first_key"] | None = None  # the weight it inverts: guarded
+    sources: bool = False  # kernels can read tokens that other rows hold
+    float8: str | None = None  # the form that keeps the same in float8
+    listed: bool = True  # users choose it by name; else by another option
+
+    def use(self, part: Literal["fold", "cross", "self_"]) -> Callable[..., Any]:
+        """The code of one of its parts."""
+        code = getattr(self, part)
+        assert code is not None, f"cache form {self.name!r} has no {part!r}"
+        if isinstance(code, str):
+            module, _, name = code.partition(":")
+            code = getattr(import_module(module), name)
+        return code
+
+
+_FOLD, _KV, _LATENT = (f"slimwhisper.cache.{name}" for name in ("fold", "kv", "latent"))
+_CROSS, _SELF = f"{_LATENT}:LatentCross", f"{_LATENT}:LatentSelf"
+
+FORMS: dict[str, Form] = {
+    form.name: form
+    for form in (
+        Form(
+            "kv",
+            "keys and values",
+            f"{_FOLD}:fold_kv",
+            f"{_KV}:KVCross",
+            f"{_KV}:KVSelf",
+            sources=True,
+        ),
+        Form("k", "keys", f"{_FOLD}:fold_k", _CROSS, _SELF, inverse="key", sources=True),
+        Form("v", "values", f"{_FOLD}:fold_v", _CROSS, _SELF, inverse="value", sources=True),
+        Form(
+            "e",
+            "the encoder's output",
+            f"{_FOLD}:fold_latent",
+            _CROSS,
+            shared=True,
+            sources=True,
+            float8="e8",
+        ),
+        Form(
+            "x",
+            "the layer-normed input",
+            f"{_FOLD}:fold_latent",
+            None,
+            _SELF,
+            sources=True,
+            float8="x8",
+        ),
+        Form(
+            "hybrid",
+            "the first layer's keys",
+            f"{_FOLD}:fold_hybrid",
+            _CROSS,
+            shared=True,
+            inverse="first_key",
+            sources=True,
+        ),
+        Form(
+            "e8",
+            "the encoder's output in float8",
+            f"{_FOLD}:fold_float8",
+            _CROSS,
+            shared=True,
+            listed=False,
+        ),
+        Form(
+            "x8",
+            "the layer-normed input in float8",
+            f"{_FOLD}:fold_float8",
+            None,
+            _SELF,
+            listed=False,
+        ),
+    )
+}
+EXACT = {"cross": "e", "self": "x"}  # what takes a refused form's place, no larger
+PRESETS = {  # name: (cross form, self form); the baseline comes first
+    "baseline": ("kv", "kv"),
+    "option1": ("k", "k"),
+    "option2": ("e", "k"),
+    "slim": ("e", "x"),
+}
+CACHE_DTYPES = ("fp8",)
+
+
+def register(form: Form) -> None:
+    """Add a form of your own; its name may then be given wherever a form is chosen.
+
+    Raises ValueError for a name that is taken.
+    """
+    if form.name in FORMS:
+        raise ValueError(f"there is a cache form {form.name!r} already; give yours another name")
+    FORMS[form.name] = form
+
+
+def cross_names() -> tuple[str, ...]:
+    """The forms that users may choose for the cross-attention."""
+    return tuple(f.name for f in FORMS.values() if f.cross is not None and f.listed)
+
+
+def self_names() -> tuple[str, ...]:
+    """The forms that users may choose for the self-attention."""
+    return tuple(f.name for f in FORMS.values() if f.self_ is not None and f.listed)
+
+
+def choose_forms(
+    cache: str = "slim",
+    cross_cache: str | None = None,
+    self_cache: str | None = None,
+    cache_dtype: str | None = None,
+) -> tuple[str, str]:
+    """(cross form, self form) of a preset, either one replaced where it is given by name.
+
+    cache_dtype: "fp8" for a float8 latent, of forms that have one. Raises `OptionError` for a name
+    that does not exist, or forms that float8 does not go with.
+    """
+    known: Mapping[str, tuple[str | None, tuple[str, ...]]] = {
+        "cache": (cache, tuple(PRESETS)),
+        "cross_cache": (cross_cache, cross_names()),
+        "self_cache": (self_cache, self_names()),
+        "cache_dtype": (cache_dtype, CACHE_DTYPES),
+    }
+    for option, (value, names) in known.items():
+        if value is not None and value not in names:
+            raise OptionError(f"{option}: {value!r} is not one of {', '.join(names)}")
+    cross, self_ = PRESETS[cache]
+    cross, self_ = cross_cache or cross, self_cache or self_
+    if cache_dtype == "fp8":
+        rounded = FORMS[cross].float8, FORMS[self_].float8
+        if rounded[0] is None or rounded[1] is None:
+            raise OptionError(
+                f"cache_dtype: fp8 is for cross-attention form 'e' and self-attention form 'x' "
+                f"(cache slim), not {cross!r} and {self_!r}"
+            )
+        return rounded[0], rounded[1]
+    return cross, self_

@@ -1,0 +1,16 @@
+"""Models that come with the package."""
+
+from pathlib import Path
+
+FOLDER = Path(__file__).parents[1] / "models"
+
+# name -> what its user must know
+BUNDLED = {
+    "digits": "'digits' reads the English words zero to nine and nothing else; for other speech "
+    "choose a Whisper model, such as --model turbo, small or tiny"
+}
+
+
+def bundled_file(name: str) -> Path:
+    """Its checkpoint, in OpenAI's format; the card is the .md file beside it."""
+    return FOLDER / f"{name}.pt"

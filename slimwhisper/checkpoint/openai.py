@@ -1,0 +1,120 @@
+"""OpenAI's checkpoints: names that are downloaded and verified, and .pt files."""
+
+import hashlib
+import logging
+import os
+import pickle
+import zipfile
+from collections.abc import Mapping
+from dataclasses import fields
+from http.client import HTTPException
+from os import PathLike
+from pathlib import Path
+from typing import Any
+from urllib.error import HTTPError
+
+import torch
+from torch import Tensor
+
+from slimwhisper.checkpoint.errors import problem
+from slimwhisper.types import Dims
+
+logger = logging.getLogger("slimwhisper")
+
+
+def default_download_root() -> Path:
+    """openai-whisper's folder: ${XDG_CACHE_HOME:-~/.cache}/whisper."""
+    cache = os.environ.get("XDG_CACHE_HOME")
+    return (Path(cache) if cache else Path.home() / ".cache") / "whisper"
+
+
+def expand_user(path: str | PathLike[str]) -> Path:
+    try:
+        return Path(path).expanduser()
+    except RuntimeError as error:  # "~" of nobody
+        raise problem(f"{os.fspath(path)}: {error} Give a path without ~") from error
+
+
+def fetch_openai(
+    name: str, url: str, download_root: str | PathLike[str] | None, local_files_only: bool
+) -> Path:
+    """The verified file of an official model, downloaded when it is not there."""
+    try:
+        root = default_download_root() if download_root is None else expand_user(download_root)
+    except RuntimeError as error:  # of Path.home()
+        raise problem(f"model {name!r}: {error} Set XDG_CACHE_HOME") from error
+    digest, file_name = url.split("/")[-2:]
+    file = root / file_name
+    remedy = f"give a model file, or place {file_name} at {file}"
+    try:
+        exists = file.exists()
+        if exists and not file.is_file():
+            raise problem(f"{file}: is no file; move it away, or choose another folder")
+        if exists and _sha256(file) == digest:
+            return file
+    except OSError as error:
+        raise problem(f"{file}: cannot be read: {error.strerror}; {remedy}") from error
+    if local_files_only:
+        lacks = f"does not have its checksum in {root}" if exists else f"is not in {root}"
+        raise problem(f"model {name!r} {lacks}, and nothing may be fetched; {remedy}")
+    if exists:
+        logger.warning("%s does not have its checksum; downloading it again", file)
+    try:
+        root.mkdir(parents=True, exist_ok=True)
+        # writes to a temporary file, verifies, renames: an interrupted run leaves nothing behind
+        torch.hub.download_url_to_file(url, str(file), hash_prefix=digest, progress=True)
+    except RuntimeError as error:  # torch.hub's word for a wrong checksum
+        raise problem(
+            f"model {name!r}: what arrived from {url} was cut short or changed: its checksum "
+            f"differs, and it was deleted; try again, or {remedy}"
+        ) from error
+    except (OSError, HTTPException, ValueError) as error:
+        if isinstance(error, HTTPError):
+            error.close()  # it holds the connection
+            reason: object = error  # with its number
+        else:
+            reason = getattr(error, "reason", None) or getattr(error, "strerror", None) or error
+        text = f"{reason}" or type(error).__name__
+        raise problem(f"cannot download {name!r} to {file}: {text}; {remedy}") from error
+    return file
+
+
+def _sha256(file: Path) -> str:
+    with file.open("rb") as data:
+        return hashlib.file_digest(data, "sha256").hexdigest()
+
+
+def read_openai(file: Path) -> tuple[Dims, Mapping[str, Tensor]]:
+    """{"dims", "model_state_dict"}, memory-mapped where the file's format allows it."""
+    foreign = (
+        f"{file}: not an OpenAI Whisper checkpoint (no 'dims' and 'model_state_dict'); "
+        "for Hugging Face models give the folder with config.json and safetensors"
+    )
+    try:
+        content: Any = torch.load(
+            file, map_location="cpu", weights_only=True, mmap=zipfile.is_zipfile(file)
+        )
+    except pickle.UnpicklingError as error:
+        if "global" in str(error).lower():  # the unpickler names each function it will not call
+            raise problem(
+                f"{file}: refused: it holds Python objects, not tensors alone, and could run code; "
+                "use a checkpoint from a source that you trust, saved as tensors"
+            ) from error
+        raise problem(f"{file}: damaged or no checkpoint; copy it again") from error
+    except PermissionError as error:
+        raise problem(f"{file}: permission denied; give this user the right") from error
+    except Exception as error:  # damaged files fail inside torch.load in a dozen ways
+        raise problem(
+            f"{file}: truncated, damaged or no checkpoint; copy or download it again"
+        ) from error
+    if not isinstance(content, dict) or not {"dims", "model_state_dict"} <= content.keys():
+        raise problem(foreign)
+    given, state = content["dims"], content["model_state_dict"]
+    names = [f.name for f in fields(Dims)]
+    if not isinstance(given, dict) or not isinstance(state, dict):
+        raise problem(foreign)
+    if set(given) != set(names) or not all(type(v) is int and v > 0 for v in given.values()):
+        raise problem(
+            f"{file}: its 'dims' are not the ten positive whole numbers {', '.join(names)}"
+        )
+    return Dims(**given), state

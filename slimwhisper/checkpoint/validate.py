@@ -1,0 +1,110 @@
+"""Is this a Whisper model, whole and finite?"""
+
+from collections.abc import Mapping
+
+import torch
+from torch import Tensor
+
+from slimwhisper.checkpoint.errors import problem
+from slimwhisper.types import Dims
+
+VOCABULARIES = (51_864, 51_865, 51_866)  # English, multilingual, large-v3's
+DTYPES = (torch.float16, torch.bfloat16, torch.float32, torch.float64)
+
+
+def expected_shapes(dims: Dims) -> dict[str, tuple[int, ...]]:
+    """Every tensor of a Whisper model and its shape, [out, in] for matrices."""
+    shapes: dict[str, tuple[int, ...]] = {}
+
+    def affine(name: str, *shape: int, bias: bool = True) -> None:
+        shapes[f"{name}.weight"] = shape
+        if bias:
+            shapes[f"{name}.bias"] = shape[:1]
+
+    def block(name: str, d: int, cross: bool) -> None:
+        for attention in ("attn", "cross_attn") if cross else ("attn",):
+            for part in ("query", "key", "value", "out"):
+                affine(f"{name}.{attention}.{part}", d, d, bias=part != "key")
+            affine(f"{name}.{attention}_ln", d)
+        affine(f"{name}.mlp.0", 4 * d, d)
+        affine(f"{name}.mlp.2", d, 4 * d)
+        affine(f"{name}.mlp_ln", d)
+
+    d = dims.n_audio_state
+    affine("encoder.conv1", d, dims.n_mels, 3)
+    affine("encoder.conv2", d, d, 3)
+    shapes["encoder.positional_embedding"] = (dims.n_audio_ctx, d)
+    for i in range(dims.n_audio_layer):
+        block(f"encoder.blocks.{i}", d, cross=False)
+    affine("encoder.ln_post", d)
+
+    d = dims.n_text_state
+    shapes["decoder.token_embedding.weight"] = (dims.n_vocab, d)
+    shapes["decoder.positional_embedding"] = (dims.n_text_ctx, d)
+    for i in range(dims.n_text_layer):
+        block(f"decoder.blocks.{i}", d, cross=True)
+    affine("decoder.ln", d)
+    return shapes
+
+
+def validate(name: str, dims: Dims, state: Mapping[str, Tensor]) -> None:
+    """Raise CheckpointError unless this is a Whisper model, whole and finite."""
+    wrong = {
+        f"a vocabulary of {dims.n_vocab} is not Whisper's {VOCABULARIES}": (
+            dims.n_vocab not in VOCABULARIES
+        ),
+        f"{dims.n_mels} mel bands are not Whisper's 80 or 128": dims.n_mels not in (80, 128),
+        f"{dims.n_audio_ctx} audio positions are not Whisper's 1500": dims.n_audio_ctx != 1500,
+        f"{dims.n_text_ctx} text positions are not 8 to 448": not 8 <= dims.n_text_ctx <= 448,
+        f"encoder and decoder differ in width: {dims.n_audio_state}, {dims.n_text_state}": (
+            dims.n_audio_state != dims.n_text_state
+        ),
+        f"{dims.n_audio_state} is not divisible by {dims.n_audio_head} heads": (
+            dims.n_audio_state % dims.n_audio_head != 0
+        ),
+        f"{dims.n_text_state} is not divisible by {dims.n_text_head} heads": (
+            dims.n_text_state % dims.n_text_head != 0
+        ),
+    }
+    for reason, holds in wrong.items():
+        if holds:
+            raise problem(f"{name}: {reason}; it cannot be run as Whisper")
+
+    layers = dims.n_audio_layer + dims.n_text_layer
+    if layers > len(state):  # before anything grows with a number that a file gave
+        raise problem(
+            f"{name}: {len(state)} tensors are too few for its {layers} layers; copy it again"
+        )
+    expected = expected_shapes(dims)
+    optional = {
+        n.removesuffix("weight") + "bias": shape[:1]
+        for n, shape in expected.items()
+        if n.endswith(".key.weight")
+    }  # cancels in the softmax; folding drops it
+    shapes = expected | optional
+    missing = [n for n in expected if n not in state]
+    extra = [n for n in state if n not in shapes]
+    for kind, names in (("misses", missing), ("has unknown", extra)):
+        if names:
+            more = f" and {len(names) - 1} more" if len(names) > 1 else ""
+            raise problem(
+                f"{name}: {kind} tensor {names[0]!s:.200}{more}; it is no Whisper model of its "
+                f"dimensions, {dims.n_audio_layer} + {dims.n_text_layer} layers"
+            )
+    for key, tensor in state.items():
+        shape = shapes[key]
+        if not isinstance(tensor, Tensor) or tuple(tensor.shape) != shape:
+            has = list(tensor.shape) if isinstance(tensor, Tensor) else type(tensor).__name__
+            raise problem(
+                f"{name}: tensor {key} has shape {has}, its dimensions ask for {list(shape)}; "
+                "it is no whole Whisper model"
+            )
+        if tensor.dtype not in DTYPES or tensor.layout != torch.strided or tensor.is_meta:
+            raise problem(
+                f"{name}: tensor {key} is {tensor.dtype}, {tensor.layout} on {tensor.device}; "
+                "plain float16, bfloat16, float32 and float64 work"
+            )
+        if not bool(torch.isfinite(tensor).all()):
+            raise problem(
+                f"{name}: tensor {key} holds NaN or infinity, no finite numbers; copy it again"
+            )

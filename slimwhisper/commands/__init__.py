@@ -1,0 +1,1 @@
+"""The other commands: one module each, and what they share."""

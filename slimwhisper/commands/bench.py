@@ -1,0 +1,261 @@
+"""The `bench` command: caches and batch sizes side by side on this machine, and openai-whisper.
+
+Nothing is measured here: each measurement is a process of its own (`measurement` beside this file),
+one at a time. They run in turns, so that a machine that slows down slows all of them.
+"""
+
+import argparse
+import json
+import os
+import platform
+import re
+import statistics
+import subprocess
+import sys
+from collections.abc import Sequence
+from contextlib import suppress
+from dataclasses import asdict, dataclass
+from importlib.metadata import version
+from pathlib import Path
+from typing import Any, TextIO
+
+from rich.console import Console
+from rich.table import Table
+from tqdm import tqdm
+
+from slimwhisper.commands.measurement import RECORDING_SECONDS, Case, Measured
+from slimwhisper.errors import OptionError, SlimWhisperError
+from slimwhisper.text import human_size
+
+WHISPER = "openai-whisper"
+FEWEST, MOST = 4, 128  # windows of a measurement, unless a batch takes more
+
+
+@dataclass(frozen=True, slots=True)
+class Row:
+    """Medians over the rounds; rates are a second's unless they say otherwise."""
+
+    cache: str  # a preset, or "openai-whisper"
+    forms: str | None  # such as "e+x"
+    batch: int
+    windows: int
+    tokens_sampled: int  # in each round
+    tokens_per_second: float
+    decode_tokens_per_second: float  # of the time outside the encoder
+    times_real_time: float
+    files_per_hour: float
+    first_token_seconds: float
+    memory_bytes: int  # the peak, less what was in use with the model loaded
+    peak_bytes: int
+    times_whisper: float | None  # files an hour, as a multiple of openai-whisper's
+    seconds: list[float]  # of each round
+    encoder_seconds: list[float]
+    fallbacks: list[str]
+
+
+def run_bench(arguments: argparse.Namespace) -> int:
+    """The `bench` command: measure, print a table, then one line of JSON."""
+    cases = make_cases(arguments)
+    found = measure_in_turns(cases, arguments.rounds)
+    rows = summarize(cases, found)
+    answer = {
+        "bench": "decode",
+        "machine": describe_machine(found[0][0]),
+        "model": cases[0].model,
+        "random": cases[0].random,
+        "device": found[0][0].device,
+        "dtype": found[0][0].dtype,
+        "tokens": arguments.tokens,
+        "beam_size": arguments.beam_size,
+        "rounds": arguments.rounds,
+        "recording_seconds": RECORDING_SECONDS,
+        "rows": [asdict(row) for row in rows],
+    }
+    if not arguments.json:
+        print_bench(answer, rows, sys.stdout)
+    print(json.dumps(answer), flush=True)
+    return 0
+
+
+def make_cases(arguments: argparse.Namespace) -> list[Case]:
+    """What is to be measured, openai-whisper first."""
+    if arguments.random and arguments.model is None:
+        raise OptionError("--random: name the shape, such as --model tiny")
+    pairs: list[tuple[str | None, int, int]] = [
+        (cache, batch, arguments.windows or max(FEWEST, batch, min(2 * batch, MOST)))
+        for cache in dict.fromkeys(arguments.cache)
+        for batch in dict.fromkeys(arguments.batch)
+    ]
+    if arguments.against_whisper:
+        pairs.insert(0, (None, 1, max(windows for _, _, windows in pairs)))
+    return [
+        Case(
+            cache=cache,
+            batch=batch,
+            windows=windows,
+            tokens=arguments.tokens,
+            model=arguments.model or "tiny",
+            random=arguments.random or arguments.model is None,
+            model_dir=arguments.model_dir,
+            device=arguments.device,
+            dtype=arguments.dtype,
+            threads=arguments.threads,
+            beam_size=arguments.beam_size,
+        )
+        for cache, batch, windows in pairs
+    ]
+
+
+def measure_in_turns(cases: Sequence[Case], rounds: int) -> list[list[Measured]]:
+    """All cases, as often as there are rounds; every other round backwards."""
+    found: list[list[Measured]] = [[] for _ in cases]
+    with tqdm(total=rounds * len(cases), disable=None) as bar:
+        for number in range(rounds):
+            order = range(len(cases))
+            for i in order if number % 2 == 0 else reversed(order):
+                bar.set_description(_title(cases[i]))
+                found[i].append(measure_apart(cases[i]))
+                bar.update()
+    return found
+
+
+def measure_apart(case: Case) -> Measured:
+    """One measurement in a process of its own. Raises what it raised."""
+    done = subprocess.run(
+        [sys.executable, "-m", "slimwhisper.commands.measurement"],
+        input=json.dumps(asdict(case)),
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    if done.returncode < 0:
+        raise SlimWhisperError(
+            f"{_title(case)}: ended by signal {-done.returncode}, perhaps for want of memory; "
+            "choose a smaller --batch"
+        )
+    if done.returncode > 0:
+        reason = (done.stderr.strip() or f"exit status {done.returncode}").splitlines()[-1]
+        raise SlimWhisperError(f"{_title(case)}: {reason}")
+    answer = json.loads(done.stdout.splitlines()[-1])
+    if "error" in answer:
+        raise (OptionError if answer["usage"] else SlimWhisperError)(answer["error"])
+    return Measured(**answer)
+
+
+def _title(case: Case) -> str:
+    return WHISPER if case.cache is None else f"{case.cache}, batch {case.batch}"
+
+
+def summarize(cases: Sequence[Case], found: Sequence[Sequence[Measured]]) -> list[Row]:
+    """A row for each case."""
+    hourly = [
+        3600 * case.windows / statistics.median(m.seconds for m in measured)
+        for case, measured in zip(cases, found, strict=True)
+    ]
+    whisper = hourly[0] if cases[0].cache is None else None
+
+    def row(case: Case, measured: Sequence[Measured], files: float) -> Row:
+        forms = measured[0].forms
+
+        def median(values: Sequence[float]) -> float:
+            return statistics.median(values)
+
+        return Row(
+            cache=case.cache or WHISPER,
+            forms=None if forms is None else "+".join(forms),
+            batch=case.batch,
+            windows=case.windows,
+            tokens_sampled=measured[0].sampled,
+            tokens_per_second=median([m.sampled / m.seconds for m in measured]),
+            decode_tokens_per_second=median(
+                [m.sampled / (m.seconds - m.encoder_seconds) for m in measured]
+            ),
+            times_real_time=files * RECORDING_SECONDS / 3600,
+            files_per_hour=files,
+            first_token_seconds=median([m.first_token_seconds for m in measured]),
+            memory_bytes=round(median([m.memory_bytes for m in measured])),
+            peak_bytes=round(median([m.peak_bytes for m in measured])),
+            times_whisper=None if whisper is None else files / whisper,
+            seconds=[m.seconds for m in measured],
+            encoder_seconds=[m.encoder_seconds for m in measured],
+            fallbacks=measured[0].fallbacks,
+        )
+
+    return [row(*parts) for parts in zip(cases, found, hourly, strict=True)]
+
+
+def describe_machine(measured: Measured) -> dict[str, Any]:
+    """The machine that this ran on, and the versions."""
+    return {
+        "cpu": _cpu_name(),
+        "cores": os.cpu_count(),
+        "threads": measured.threads,
+        "memory_bytes": _memory_bytes(),
+        "gpu": measured.gpu,
+        "system": f"{platform.system()} {platform.machine()}",
+        "python": platform.python_version(),
+        "slimwhisper": version("slimwhisper"),
+        "torch": version("torch"),
+        WHISPER: version(WHISPER),
+    }
+
+
+def _cpu_name() -> str:
+    with suppress(OSError):
+        found = re.search(r"model name\s*: (.+)", Path("/proc/cpuinfo").read_text())
+        if found:
+            return found[1].strip()
+    return platform.processor() or platform.machine()
+
+
+def _memory_bytes() -> int | None:
+    with suppress(ValueError, OSError):
+        return os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
+    return None
+
+
+def print_bench(answer: dict[str, Any], rows: Sequence[Row], file: TextIO) -> None:
+    """The table, and what its numbers are."""
+    console = Console(file=file, highlight=False, markup=False, emoji=False)
+    machine, random = answer["machine"], ", random weights" if answer["random"] else ""
+    search = f"{answer['beam_size']} beams" if answer["beam_size"] else "greedy"
+    place = machine["gpu"] or f"threads: {machine['threads']}"
+    memory = f", {machine['memory_bytes'] / 2**30:.0f} GiB" if machine["memory_bytes"] else ""
+    console.print(
+        f"{answer['model']}{random}, {answer['dtype']} on {answer['device']} ({place}), {search}, "
+        f"{answer['tokens']} tokens a window; medians of {answer['rounds']}",
+        style="bold",
+    )
+    console.print(
+        f"{machine['cpu']}, {machine['cores']} cores{memory}; torch {machine['torch']}, "
+        f"python {machine['python']}, slimwhisper {machine['slimwhisper']}"
+    )
+    table = Table(box=None, header_style="bold", padding=(0, 0, 0, 1), pad_edge=False)
+    table.add_column("cache", no_wrap=True)
+    against = rows[0].times_whisper is not None
+    headings = ["batch", "files", "tokens a second", "decode alone", "x real time"]
+    headings += ["files an hour", "first token", "memory", *(["x whisper"] if against else [])]
+    for heading in headings:  # a line for each word: all columns find room in 80 characters
+        table.add_column(heading.replace(" ", "\n"), justify="right")
+    for row in rows:
+        cells = [
+            row.cache,
+            f"{row.batch}",
+            f"{row.windows}",
+            f"{row.tokens_per_second:,.0f}",
+            f"{row.decode_tokens_per_second:,.0f}",
+            f"{row.times_real_time:.1f}",
+            f"{row.files_per_hour:,.0f}",
+            f"{row.first_token_seconds:.2f} s",
+            human_size(row.memory_bytes),
+        ]
+        table.add_row(*cells, *([f"{row.times_whisper:.2f}"] if against else []))
+    console.print(table)
+    console.print(
+        f"Files: recordings of {RECORDING_SECONDS} s, one window each, read from memory. Decode "
+        "alone: tokens a second of the time outside the encoder. First token: from the call, one "
+        "recording. Memory: the peak, less what was in use with the model loaded."
+    )
+    for row in rows:
+        for line in row.fallbacks:
+            console.print(f"{row.cache}, batch {row.batch}: {line}")

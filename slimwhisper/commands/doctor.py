@@ -1,0 +1,268 @@
+"""The `doctor` command: what is installed, what works, and what to do about what does not.
+
+Each part is tried for real: modules are imported, a sound is decoded, a kernel is compiled. A check
+that fails becomes a line of the answer, never an error; so each imports what it needs by itself.
+"""
+
+import argparse
+import io
+import json
+import os
+import platform
+import shutil
+import subprocess
+import sys
+import sysconfig
+import textwrap
+import warnings
+import wave
+from collections.abc import Callable, Sequence
+from dataclasses import asdict
+from functools import partial
+from pathlib import Path
+from typing import TextIO
+
+from slimwhisper.commands.packages import (
+    PACKAGES,
+    Check,
+    check_package,
+    check_slimwhisper,
+    wanted_versions,
+)
+from slimwhisper.text import human_size, one_line
+
+
+def run_doctor(arguments: argparse.Namespace) -> int:
+    """The `doctor` command (`json`); 1 if something stands in the way of transcribing."""
+    found = checks()
+    if arguments.json:
+        print(json.dumps({"healthy": healthy(found), "checks": [asdict(c) for c in found]}))
+    else:
+        print_doctor(found, sys.stdout)
+    return 0 if healthy(found) else 1
+
+
+def healthy(found: Sequence[Check]) -> bool:
+    """Whether nothing stands in the way; the lack of a GPU or of an extra does not."""
+    return all(check.ok is not False for check in found)
+
+
+def checks() -> list[Check]:
+    """Look at everything; takes some seconds. Never raises."""
+    parts: list[tuple[str, bool, Callable[[], Check]]] = [  # name, needed, check
+        ("python", False, _python),
+        ("slimwhisper", False, check_slimwhisper),
+        *((package[0], package[1], partial(check_package, *package)) for package in PACKAGES),
+        ("CPU", True, _cpu),
+        ("GPU", False, _gpu),
+        ("kernels", False, _kernels),
+        ("C compiler", False, _c_compiler),
+        ("decoding audio", True, _decoding),
+        ("resampling", True, _resampling),
+        ("models folder", True, _models),
+        ("hub cache", False, _hub),
+    ]
+    found = []
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        for name, needed, check in parts:
+            try:
+                found.append(check())
+            except Exception as error:
+                advice = "put right what this names first" if needed else ""
+                found.append(
+                    Check(
+                        name,
+                        f"fails: {one_line(error, kind=True)}",
+                        False if needed else None,
+                        advice,
+                    )
+                )
+    return found
+
+
+def print_doctor(found: Sequence[Check], file: TextIO) -> None:
+    """A paragraph for each check, and a last line that sums up."""
+    width = max(40, shutil.get_terminal_size().columns)
+    names = max(len(check.name) for check in found)
+
+    def write(head: str, text: str) -> None:
+        indent = " " * (names + 7)
+        lines = textwrap.wrap(text, width, initial_indent=head, subsequent_indent=indent)
+        print("\n".join(lines), file=file)
+
+    for check in found:
+        mark = {True: "ok", False: "BAD", None: "-"}[check.ok]
+        write(f"{mark:>3}  {check.name:<{names}}  ", check.value)
+        if check.advice:
+            write(" " * (names + 7) + "-> ", check.advice)
+    bad = [check.name for check in found if check.ok is False]
+    if bad:
+        print(f"In the way of transcribing: {', '.join(bad)}.", file=file)
+    else:
+        print("Nothing stands in the way of transcribing.", file=file)
+
+
+def _python() -> Check:
+    where = f"{platform.system()} {platform.machine()}"
+    return Check("python", f"{platform.python_version()} on {where}, {sys.executable}", True)
+
+
+def _cpu() -> Check:
+    import torch
+
+    return Check("CPU", f"{torch.get_num_threads()} threads, {os.cpu_count()} cores", True)
+
+
+def _gpu() -> Check:
+    import torch
+
+    if torch.cuda.is_available():
+        seen = [torch.cuda.get_device_properties(i) for i in range(torch.cuda.device_count())]
+        value = "; ".join(
+            f"cuda:{i} {p.name}, {p.total_memory / 2**30:.0f} GiB, "
+            f"compute capability {p.major}.{p.minor}"
+            for i, p in enumerate(seen)
+        )
+        return Check("GPU", f"{value}; CUDA {torch.version.cuda}", True)
+    if torch.version.cuda is None:
+        value = "none: this PyTorch is built for the CPU"
+        advice = "with an NVIDIA GPU, install PyTorch's CUDA build: https://pytorch.org/get-started"
+    else:
+        value = f"none that PyTorch's CUDA {torch.version.cuda} can use"
+        advice = "see whether nvidia-smi lists one; a container needs --gpus all"
+    if torch.backends.mps.is_available():
+        value += "; Apple's (MPS) is not supported"
+    return Check("GPU", value, None, f"the CPU is used, slower; {advice}")
+
+
+def _has_gpu() -> bool:
+    try:
+        import torch
+
+        return torch.cuda.is_available()
+    except Exception:
+        return False
+
+
+def _kernels() -> Check:
+    """Runs a kernel on the GPU, or compiles one in another process, which may crash alone."""
+    name = "kernels"
+    import torch
+
+    from slimwhisper.kernels.dispatch import Kernels
+    from slimwhisper.kernels.latent import Latent
+
+    if torch.cuda.is_available():
+        kernels = Kernels(torch.device("cuda"), torch.float16)
+        latent = torch.ones((1, 16, 384), device="cuda", dtype=torch.float16)
+        ones = kernels.latent(latent[0, :6, None], Latent(latent), 1.0)
+        if not bool((ones == 1).all()):
+            return Check(name, "the attention on the GPU gives a wrong result", False, _TORCH_ONLY)
+        by_triton = kernels.used["latent", "triton"] > 0
+        advice = "" if by_triton else f"slower than Triton: {_triton_advice(kernels.describe())}"
+        return Check(name, kernels.describe(), True if by_triton else None, advice)
+    value = Kernels(torch.device("cpu"), torch.float32).describe()
+    command = [sys.executable, "-m", "slimwhisper.kernels.compilation", "latent", "float16", "384"]
+    environment = {**os.environ, "TRITON_INTERPRET": "0", "TRITON_ALWAYS_COMPILE": "1"}
+    done = subprocess.run(command, capture_output=True, text=True, env=environment)
+    if done.returncode == 0:
+        made = json.loads(done.stdout)
+        value += f"; for GPUs Triton compiles them ({made['registers']} registers a thread)"
+        return Check(name, value, True)
+    last = (done.stderr.strip().splitlines() or [f"status {done.returncode}"])[-1]
+    advice = f"for use on a GPU: {_triton_advice(last)}"
+    return Check(name, f"{value}; Triton does not compile them: {last[:200]}", None, advice)
+
+
+_TORCH_ONLY = "set SLIMWHISPER_KERNELS=torch and report it"
+
+
+def _triton_advice(why: str) -> str:
+    if "No module named 'triton'" in why or "triton does not load" in why:
+        return f"pip install 'triton{wanted_versions('triton')}'"
+    if "Error: [Errno" in why:
+        return "set TRITON_CACHE_DIR to a folder that can be written"
+    return "see the C compiler below"
+
+
+def _c_compiler() -> Check:
+    """Triton compiles each kernel's launcher with $CC, gcc or clang against Python's headers."""
+    name, chosen = "C compiler", os.environ.get("CC")
+    path = next(filter(None, map(shutil.which, [chosen] if chosen else ["gcc", "clang"])), None)
+    headers = Path(sysconfig.get_paths()["include"]) / "Python.h"
+    if path is not None and headers.is_file():
+        return Check(name, f"{path}, Python.h found", True)
+    value, advice = "none found", "apt-get install gcc python3-dev"
+    if path is not None:
+        value = f"{path}, but no {headers}"
+    elif chosen:
+        value, advice = f"CC is {chosen!r}, which is not there", f"unset CC; {advice}"
+    elif shutil.which("cc"):
+        value, advice = "cc, which Triton does not look for", "export CC=cc"
+    use = "Triton needs it to start kernels on a GPU" + ("" if _has_gpu() else ", so not here")
+    return Check(name, value, None, f"{advice}; {use}")
+
+
+def _decoding() -> Check:
+    """A tenth of a second at 44.1 kHz in stereo, which only FFmpeg's libraries can take in."""
+    from slimwhisper.audio.load import load_audio
+
+    file = io.BytesIO()
+    with wave.open(file, "wb") as sound:
+        sound.setparams((2, 2, 44_100, 0, "NONE", ""))
+        sound.writeframes(b"\x00\x20" * 2 * 4_410)  # a quarter of full scale
+    name = "decoding audio"
+    try:
+        samples = load_audio(file.getvalue())
+        if abs(len(samples) - 1_600) > 16 or abs(float(samples[800]) - 0.25) > 0.01:
+            raise ValueError(f"{len(samples)} samples of {samples.mean():.2f}, not 1600 of 0.25")
+    except Exception as error:
+        advice = f"pip install 'av{wanted_versions('av')}' --force-reinstall"
+        return Check(name, f"PyAV fails: {one_line(error, kind=True)}", False, advice)
+    return Check(name, "PyAV decodes; the ffmpeg program is not needed", True)
+
+
+def _resampling() -> Check:
+    from slimwhisper.audio.load import resampler
+
+    name, why = resampler()
+    return Check("resampling", f"{name}: {why.split(':')[0]}", True)
+
+
+def _models() -> Check:
+    from slimwhisper.checkpoint.openai import default_download_root
+
+    folder = Path(default_download_root())
+    kept = {p.stem: p.stat().st_size for p in sorted(folder.glob("*.pt")) if p.is_file()}
+    advice = "pass --model_dir FOLDER, or set XDG_CACHE_HOME"
+    return _place("models folder", folder, kept, False, advice)
+
+
+def _hub() -> Check:
+    from huggingface_hub.constants import HF_HUB_CACHE
+
+    folder = Path(HF_HUB_CACHE)
+    kept = {}
+    for model in sorted(folder.glob("models--*whisper*")):
+        name = model.name.removeprefix("models--").replace("--", "/")
+        kept[name] = sum(p.stat().st_size for p in model.glob("blobs/*"))
+    return _place("hub cache", folder, kept, None, "set HF_HUB_CACHE to another folder")
+
+
+def _place(
+    name: str, folder: Path, kept: dict[str, int], failed: bool | None, elsewhere: str
+) -> Check:
+    """Whether a folder is there, can be written, what it holds (bytes), and the disk's room."""
+    exists = folder
+    while not exists.exists():
+        exists = exists.parent
+    inside = ", ".join(f"{model} {human_size(size)}" for model, size in kept.items()) or "no models"
+    value = f"{folder}: {inside if exists == folder else 'not made yet'}"
+    if not exists.is_dir():
+        return Check(name, f"{folder}: {exists} is not a folder", failed, elsewhere)
+    if not os.access(exists, os.W_OK | os.X_OK):
+        return Check(name, f"{value}; {exists} cannot be written", failed, elsewhere)
+    free = shutil.disk_usage(exists).free
+    advice = f"large-v3 takes 3.1 GB; to keep models on another disk, {elsewhere}"
+    return Check(name, f"{value}; {human_size(free)} free", True, advice if free < 4e9 else "")

@@ -1,0 +1,84 @@
+"""The `inspect` command: which cache forms the guard passes for a model, layer by layer."""
+
+import argparse
+import json
+import math
+import sys
+from collections.abc import Sequence
+from dataclasses import asdict
+from typing import Any, TextIO
+
+from slimwhisper.api import choose_device, choose_dtype
+from slimwhisper.audio.load import as_waveform
+from slimwhisper.audio.mel import first_window
+from slimwhisper.cache.forms import cross_names, self_names
+from slimwhisper.cache.guard import MARGIN, Inspection
+from slimwhisper.checkpoint.load import load_checkpoint
+from slimwhisper.model.calibration import inspect_form, record_activations
+
+
+def run_inspect(arguments: argparse.Namespace) -> int:
+    """Measure every form of every layer, print a table or JSON."""
+    dtype = choose_dtype(arguments.dtype, choose_device(None))
+    checkpoint = load_checkpoint(arguments.model, download_root=arguments.model_dir)
+    mel = None
+    if arguments.audio is not None:
+        mel = first_window(as_waveform(arguments.audio), checkpoint.dims.n_mels)
+    activations = record_activations(checkpoint, mel)
+    records: list[Inspection] = []
+    for attention, forms in (("cross", cross_names()), ("self", self_names())):
+        for form in forms:
+            if form != "kv":
+                records += inspect_form(checkpoint, attention, form, dtype, activations)[1]
+    name = str(dtype).removeprefix("torch.")
+    if arguments.json:
+        print(json.dumps(as_json(checkpoint.name, name, records)))
+    else:
+        source = arguments.audio or "bursts of noise (--audio FILE measures on real speech)"
+        print_inspections(checkpoint.name, name, source, records, sys.stdout)
+    return 0
+
+
+def as_json(model: str, dtype: str, records: Sequence[Inspection]) -> dict[str, Any]:
+    """Every number of the table; infinities, which JSON lacks, become null."""
+    layers = [
+        {
+            key: None if isinstance(value, float) and not math.isfinite(value) else value
+            for key, value in asdict(record).items()
+        }
+        for record in records
+    ]
+    return {"model": model, "dtype": dtype, "margin": MARGIN, "layers": layers}
+
+
+def print_inspections(
+    model: str, dtype: str, source: str, records: Sequence[Inspection], file: TextIO
+) -> None:
+    from rich.console import Console
+    from rich.table import Table
+
+    console = Console(file=file, highlight=False, soft_wrap=True)
+    console.print(f"{model}, {dtype}, measured on {source}")
+    table = Table(box=None, header_style="bold", pad_edge=False)
+    table.add_column("attention")
+    table.add_column("form")
+    for heading in ("layer", "condition", "max folded", "error", "baseline"):
+        table.add_column(heading, justify="right")
+    table.add_column("decision")
+    for r in records:
+        table.add_row(
+            r.attention,
+            r.form,
+            str(r.layer),
+            f"{r.condition:.1e}",
+            f"{r.largest:.1e}" + ("" if r.fits else " too big"),
+            f"{r.error:.1e}",
+            f"{r.baseline_error:.1e}",
+            f"{r.used} instead" if r.fell_back else "exact",
+        )
+    console.print(table)
+    console.print(
+        "condition: of the matrix that the form inverts, else of W_K; max folded: largest folded "
+        "weight;\nerror: of keys and values against float64, relative; baseline: the same of form "
+        f"kv.\nA form is exact where its error is at most {MARGIN:g} times the baseline's."
+    )

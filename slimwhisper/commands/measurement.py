@@ -1,0 +1,288 @@
+"""One measurement for the `bench` command, in a process of its own: JSON in, a line of JSON out.
+
+A process for each, because memory that an earlier one has given back would hide in its peak.
+"""
+
+import ctypes
+import gc
+import json
+import re
+import statistics
+import sys
+import time
+from collections.abc import Callable, Iterator
+from contextlib import suppress
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+import whisper
+from numpy.typing import NDArray
+from torch import Tensor
+
+from slimwhisper.api import INT8, SlimWhisper, choose_device, choose_dtype
+from slimwhisper.cache.forms import choose_forms
+from slimwhisper.checkpoint.load import Checkpoint, load_checkpoint
+from slimwhisper.checkpoint.random_weights import random_checkpoint
+from slimwhisper.commands.costs import OFFICIAL_DIMS
+from slimwhisper.errors import OptionError, SlimWhisperError
+from slimwhisper.types import SAMPLE_RATE, Dims
+from slimwhisper.vocabulary import get_vocabulary
+
+RECORDING_SECONDS = 29  # one window
+DIFFERENT = 8  # recordings; the same ones come again
+FIRST_TOKENS = 3  # times that the wait for one is measured, after one more to warm up
+
+Audio = NDArray[np.float32]
+
+
+@dataclass(frozen=True, slots=True)
+class Case:
+    """What is measured."""
+
+    cache: str | None  # a preset; None: openai-whisper, one recording after the other
+    batch: int  # windows decoded together
+    windows: int  # recordings in all, one window each
+    tokens: int  # sampled in each window
+    model: str
+    random: bool  # `model` is an official name, and only its shape is used
+    model_dir: str | None = None
+    device: str | None = None
+    dtype: str | None = None
+    threads: int = 0  # of the CPU; 0: as many as torch chooses
+    beam_size: int | None = None  # None: greedy
+
+
+@dataclass(frozen=True, slots=True)
+class Measured:
+    """What came out."""
+
+    seconds: float  # all windows
+    encoder_seconds: float  # of these, in the encoder
+    first_token_seconds: float  # from the call to the first token of one recording, median
+    sampled: int  # tokens, counted in the transcripts
+    memory_bytes: int  # the peak, less what was in use with the model loaded
+    peak_bytes: int  # of the process; on a GPU, of its tensors
+    device: str
+    dtype: str
+    gpu: str | None
+    threads: int
+    forms: tuple[str, str] | None  # cross, self
+    fallbacks: list[str]  # forms that the guard refused, so that others were measured
+
+
+class EncoderClock:
+    """Times the calls of an encoder, without making a GPU wait."""
+
+    def __init__(self, device: torch.device) -> None:
+        self._cuda = device.type == "cuda"
+        self.clear()
+
+    def clear(self) -> None:
+        """Begin anew."""
+        self.windows = 0
+        self._spans: list[tuple[Any, Any]] = []
+
+    def wrap(self, encode: Callable[[Tensor], Tensor]) -> Callable[[Tensor], Tensor]:
+        """The same function of mels [G, n_mels, 3000], timed."""
+
+        def timed(mel: Tensor) -> Tensor:
+            start = self._now()
+            features = encode(mel)
+            self._spans.append((start, self._now()))
+            self.windows += len(mel)
+            return features
+
+        return timed
+
+    def seconds(self) -> float:
+        """All calls together."""
+        if self._cuda:
+            torch.cuda.synchronize()
+            return sum(start.elapsed_time(end) for start, end in self._spans) / 1000
+        return sum(end - start for start, end in self._spans)
+
+    def _now(self) -> Any:
+        if not self._cuda:
+            return time.perf_counter()
+        event = torch.cuda.Event(enable_timing=True)
+        event.record()
+        return event
+
+
+class Memory:
+    """The peak of what this process, or its GPU, has in use."""
+
+    def __init__(self, device: torch.device) -> None:
+        """What is in use now is not counted by `grown`."""
+        self._device, self._cuda = device, device.type == "cuda"
+        gc.collect()
+        with suppress(OSError, AttributeError):  # what loading has freed must not hide a rise
+            ctypes.CDLL(None).malloc_trim(0)
+        if self._cuda:
+            torch.cuda.reset_peak_memory_stats(device)
+        else:
+            with suppress(OSError):  # the peak begins anew; else it stays that of the loading
+                Path("/proc/self/clear_refs").write_text("5")
+        self._before = self.peak()
+
+    def peak(self) -> int:
+        """Bytes; 0 where the system does not tell."""
+        if self._cuda:
+            return torch.cuda.max_memory_allocated(self._device)
+        with suppress(OSError):  # ru_maxrss would begin with the parent's peak
+            found = re.search(r"VmHWM:\s+(\d+) kB", Path("/proc/self/status").read_text())
+            return int(found[1]) * 1024 if found else 0
+        return 0
+
+    def grown(self) -> int:
+        """Bytes by which the peak has risen."""
+        return self.peak() - self._before
+
+
+def recordings(count: int) -> list[Audio]:
+    """Seeded noise that swells and stops; the first `DIFFERENT` ones differ."""
+
+    def noise(seed: int) -> Audio:
+        rng = np.random.default_rng(seed)
+        n = RECORDING_SECONDS * SAMPLE_RATE
+        envelope = np.repeat(rng.uniform(0, 0.3, RECORDING_SECONDS * 4), SAMPLE_RATE // 4)
+        return (rng.standard_normal(n) * envelope).astype(np.float32)
+
+    made = [noise(seed) for seed in range(min(count, DIFFERENT))]
+    return [made[i % DIFFERENT] for i in range(count)]
+
+
+def fixed_length(dims: Dims, case: Case, tokens: int) -> dict[str, Any]:
+    """The options with which every window samples so many tokens, for us and for whisper."""
+    vocabulary = get_vocabulary(dims)
+    banned = [-1, vocabulary.eot]
+    if not case.random:  # random models never sample timestamps, which would move the window
+        banned += range(vocabulary.timestamp_begin, dims.n_vocab)
+    return {
+        "language": "en",
+        "sample_len": tokens,
+        "suppress_tokens": ",".join(map(str, banned)),
+        "without_timestamps": True,
+        "temperature": 0.0,
+        "beam_size": case.beam_size,
+        "condition_on_previous_text": False,
+        "no_speech_threshold": None,
+        "logprob_threshold": None,
+        "compression_ratio_threshold": None,
+    }
+
+
+def _checkpoint(case: Case) -> Checkpoint:
+    if not case.random:
+        return load_checkpoint(case.model, download_root=case.model_dir)
+    if case.model not in OFFICIAL_DIMS:
+        raise OptionError(f"no official shape {case.model!r}; known: {', '.join(OFFICIAL_DIMS)}")
+    return random_checkpoint(OFFICIAL_DIMS[case.model])
+
+
+Run = Callable[[list[Audio], dict[str, Any]], Iterator[int]]  # yields each text's tokens
+
+
+def _ours(case: Case, model: SlimWhisper, clock: EncoderClock) -> Run:
+    vars(model)["encoder"] = clock.wrap(model.encoder)
+
+    def run(audio: list[Audio], options: dict[str, Any]) -> Iterator[int]:
+        # an iterator, so that there are `batch` slots whatever the number of recordings
+        for _, result in model.transcribe_many(iter(audio), batch_size=case.batch, **options):
+            if isinstance(result, SlimWhisperError):
+                raise result
+            yield sum(len(segment.tokens) for segment in result.segments)
+
+    return run
+
+
+def _theirs(
+    checkpoint: Checkpoint, device: torch.device, dtype: torch.dtype, clock: EncoderClock
+) -> Run:
+    half = dtype == torch.float16
+    if dtype != torch.float32 and (not half or device.type == "cpu"):
+        raise OptionError(
+            "openai-whisper decodes in float32, and on a GPU in float16; choose one as --dtype"
+        )
+    model = whisper.model.Whisper(whisper.model.ModelDimensions(**asdict(checkpoint.dims)))
+    names = model.state_dict().keys()  # without biases of the keys, which change nothing
+    model.load_state_dict({name: checkpoint.state[name] for name in names})
+    model.eval().to(device)
+    model.encoder.forward = clock.wrap(model.encoder.forward)
+
+    def run(audio: list[Audio], options: dict[str, Any]) -> Iterator[int]:
+        for recording in audio:
+            result = model.transcribe(recording, fp16=half, **options)
+            yield sum(len(segment["tokens"]) for segment in result["segments"])
+
+    return run
+
+
+def measure(case: Case) -> Measured:
+    """Load the model, wait for first tokens, then decode all windows.
+
+    Raises `SlimWhisperError`, also where another number of tokens was sampled than asked for.
+    """
+    if case.threads:
+        torch.set_num_threads(case.threads)
+    device = choose_device(case.device)
+    dtype = choose_dtype(case.dtype, device)
+    clock = EncoderClock(device)
+    checkpoint = _checkpoint(case)
+    dims, name = checkpoint.dims, checkpoint.name
+    model = None
+    if case.cache is None:
+        run = _theirs(checkpoint, device, dtype, clock)
+    else:
+        forms = choose_forms(case.cache)
+        model = SlimWhisper(checkpoint, device, dtype, forms, int8=case.dtype == INT8)
+        run = _ours(case, model, clock)
+    del checkpoint
+    audio = recordings(case.windows)
+    once, all_of_it = (fixed_length(dims, case, n) for n in (1, case.tokens))
+    memory = Memory(device)
+
+    waits = [_seconds(run, audio[:1], once)[0] for _ in range(1 + FIRST_TOKENS)][1:]
+    clock.clear()
+    seconds, counts = _seconds(run, audio, all_of_it)
+    if counts != [case.tokens] * case.windows or clock.windows != case.windows:
+        raise SlimWhisperError(
+            f"{name}: {clock.windows} windows sampled {sum(counts)} tokens, not {case.windows} "
+            f"with {case.tokens} each; use --random"
+        )
+    return Measured(
+        seconds=seconds,
+        encoder_seconds=clock.seconds(),
+        first_token_seconds=statistics.median(waits),
+        sampled=sum(counts),
+        memory_bytes=memory.grown(),
+        peak_bytes=memory.peak(),
+        device=str(device),
+        dtype=str(dtype).removeprefix("torch.") if model is None else model.compute_type,
+        gpu=torch.cuda.get_device_name(device) if device.type == "cuda" else None,
+        threads=torch.get_num_threads(),
+        forms=None if model is None else model.forms,
+        fallbacks=[] if model is None else model.fallbacks,
+    )
+
+
+def _seconds(run: Run, audio: list[Audio], options: dict[str, Any]) -> tuple[float, list[int]]:
+    began = time.perf_counter()
+    counts = list(run(audio, options))
+    return time.perf_counter() - began, counts
+
+
+def main() -> None:
+    """A `Case` as JSON on standard input -> a `Measured`, or {"error", "usage"}, as JSON."""
+    try:
+        answer = asdict(measure(Case(**json.load(sys.stdin))))
+    except SlimWhisperError as error:
+        answer = {"error": str(error), "usage": isinstance(error, OptionError)}
+    print(json.dumps(answer))
+
+
+if __name__ == "__main__":
+    main()

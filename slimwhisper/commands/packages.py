@@ -1,0 +1,98 @@
+"""Which of the packages that slimwhisper needs are installed, in the versions it is made for.
+
+Imports nothing of slimwhisper's own, so that it works when any of them is missing.
+"""
+
+import importlib
+import re
+from dataclasses import dataclass
+from importlib import metadata
+from pathlib import Path
+from typing import Any
+
+from slimwhisper.text import one_line
+
+# distribution, needed, module to import, what to know when it fails
+PACKAGES = (
+    ("torch", True, "torch", "the models run on it"),
+    ("triton", False, "triton", "for kernels on a GPU; elsewhere not used"),
+    ("openai-whisper", True, "whisper", "for its tokenizer and list of models"),
+    ("av", True, "av", "decodes audio"),
+    ("soundfile", True, "soundfile", "reads WAV"),
+    ("torchaudio", False, "torchaudio", "not needed: soxr resamples in its place"),
+    ("soxr", True, "soxr", "resamples"),
+    ("safetensors", True, "safetensors.torch", "reads Hugging Face checkpoints"),
+    ("huggingface_hub", True, "huggingface_hub", "downloads from Hugging Face"),
+    ("silero-vad", True, "", "finds speech"),  # its import sets torch's threads, so not tried
+    ("gradio", False, "", "an extra, for the web page alone"),  # slow to import, so not tried
+)
+
+
+@dataclass(frozen=True, slots=True)
+class Check:
+    """One line of the doctor's answer."""
+
+    name: str
+    value: str
+    ok: bool | None  # False: stands in the way of transcribing; None: does not, but take note
+    advice: str = ""  # what to do, where there is something
+
+
+def check_slimwhisper() -> Check:
+    """This package's own version, and the folder that it runs from."""
+    folder = Path(__file__).parents[1]
+    try:
+        return Check("slimwhisper", f"{metadata.version('slimwhisper')} in {folder}", True)
+    except metadata.PackageNotFoundError:
+        advice = "install it: pip install ."
+        return Check("slimwhisper", f"not installed, runs from {folder}", None, advice)
+
+
+def check_package(name: str, needed: bool, module: str, use: str) -> Check:
+    """Its version, whether slimwhisper is made for that one, whether it imports."""
+    wanted = wanted_versions(name)
+    install = f"pip install '{'slimwhisper[app]' if name == 'gradio' else name + wanted}'"
+    failed = False if needed else None
+    try:
+        version = metadata.version(name)
+    except metadata.PackageNotFoundError:
+        return Check(name, "not installed", failed, f"{use}; {install}")
+    try:
+        value = version + (_libraries(importlib.import_module(module)) if module else "")
+    except Exception as error:
+        advice = f"{use}; {install} --force-reinstall" if needed else use
+        return Check(
+            name, f"{version}, does not import: {one_line(error, kind=True)}", failed, advice
+        )
+    if not _is_among(version, wanted):
+        return Check(name, value, None, f"slimwhisper is made for {wanted}; {install}")
+    return Check(name, value, True)
+
+
+def wanted_versions(name: str) -> str:
+    """The specifier in slimwhisper's own requirements, such as ">=2.11,<2.14"; "" if unknown."""
+    try:
+        required = metadata.requires("slimwhisper") or []
+    except metadata.PackageNotFoundError:
+        return ""
+    found = (re.fullmatch(r"([\w.-]+)\s*([^;]*?)\s*(;.*)?", text) for text in required)
+    return next((m[2] for m in found if m and m[1] == name), "")
+
+
+def _is_among(version: str, specifier: str) -> bool:
+    try:
+        from packaging.specifiers import SpecifierSet  # comes with huggingface_hub
+    except ImportError:
+        return True
+    return SpecifierSet(specifier).contains(version, prereleases=True)
+
+
+def _libraries(module: Any) -> str:
+    """The versions of the libraries that a package brings along."""
+    if module.__name__ == "av":
+        known = [f"{n} {'.'.join(map(str, v))}" for n, v in module.library_versions.items()]
+        names = ("libavcodec", "libavformat")
+        return f" (FFmpeg {', '.join(text for text in known if text.startswith(names))})"
+    if module.__name__ == "soundfile":
+        return f" (libsndfile {module.__libsndfile_version__})"
+    return ""

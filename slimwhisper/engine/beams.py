@@ -1,0 +1,128 @@
+"""Beam search with patience (arXiv 2204.05424), for all windows of a lane at once.
+
+The rules are `whisper.decoding.BeamSearchDecoder`'s: every beam offers its `width` + 1 best
+continuations; in order of score, those that end are finished texts, and the first `width` others
+are the new beams. A window ends with `beams * patience` finished texts.
+"""
+
+from collections.abc import Sequence
+
+import torch
+from torch import Tensor
+
+from slimwhisper.cache.plan import CrossCache
+from slimwhisper.engine.lanes import Lane, Layout, Ticket
+from slimwhisper.engine.rules import NEVER, TimestampState, apply_timestamp_rules
+from slimwhisper.kernels.graphs import Graphs
+from slimwhisper.model.model import Model
+from slimwhisper.vocabulary import Vocabulary
+
+
+class BeamLane(Lane):
+    """A lane whose rows are the beams of their slot."""
+
+    def __init__(
+        self,
+        model: Model,
+        vocabulary: Vocabulary,
+        cross: CrossCache,
+        capacity: int,
+        width: int,
+        patience: float,
+        graphs: Graphs | None = None,
+    ) -> None:
+        super().__init__(model, vocabulary, cross, capacity, width, graphs=graphs)
+        device = model.device
+        self.enough = round(width * patience)  # finished texts that end a search
+        # a place for what is finished too late is the last one, never read
+        shape = (capacity, self.enough + 1)
+        self.finished = torch.zeros((*shape, self.limit), dtype=torch.int64, device=device)
+        self.finished_lengths = torch.zeros(shape, dtype=torch.int64, device=device)
+        self.finished_scores = torch.zeros(shape, dtype=torch.float32, device=device)
+        self.finished_count = torch.zeros(capacity, dtype=torch.int64, device=device)
+
+    def place_tensors(self) -> Sequence[Tensor]:
+        return (
+            *(self.finished, self.finished_lengths),
+            *(self.finished_scores, self.finished_count),
+        )
+
+    def start(self, tickets: Sequence[Ticket], logits: Tensor) -> None:
+        for ticket in tickets:
+            self.finished_count[ticket.slot - self.offset] = 0
+        super().start(tickets, logits)
+
+    def _pick(self, layout: Layout, logits: Tensor, state: TimestampState, fresh: bool) -> None:
+        """The continuations of all beams compete within their slot."""
+        width, block = self.width, layout.block
+        if layout.timestamps:
+            apply_timestamp_rules(logits, state, self.vocabulary)
+        logprobs, tokens = logits.log_softmax(dim=-1).topk(width + 1, dim=-1)  # [R, width + 1]
+        scores = self.logprobs[block][:, None] + logprobs
+        scores = scores.unflatten(0, (-1, width))  # [S, width, width + 1]
+        if fresh:  # all beams are alike
+            scores[:, 1:] = NEVER
+        # no more than `width` texts can end before `width` others are found
+        order = scores.flatten(1).sort(dim=-1, descending=True, stable=True)
+        scores, ranked = order.values[:, : 2 * width], order.indices[:, : 2 * width]
+        tokens = tokens.unflatten(0, (-1, width)).flatten(1).gather(1, ranked)
+        slots = torch.arange(len(ranked), device=ranked.device)
+        sources = ranked // (width + 1) + slots[:, None] * width  # rows within the block
+        ends = tokens == self.vocabulary.eot
+        others = (~ends).cumsum(dim=1)
+        over = self.finished_count[self._places(layout)] >= self.enough
+
+        self._finish(layout, ends & (others < width) & ~over[:, None], sources, scores)
+
+        column = torch.arange(ranked.shape[1], device=ranked.device)
+        kept = ~ends & (others <= width)
+        chosen = column.masked_fill(~kept, ranked.shape[1]).sort(dim=-1).values[:, :width]
+        live = ~over.repeat_interleave(width)
+        own = layout.rows.ids - block.start
+        rows = torch.where(live, sources.gather(1, chosen).flatten(), own)
+        self._continue(layout, rows)
+        kept_scores = scores.gather(1, chosen).flatten()
+        self.logprobs[block] = torch.where(live, kept_scores, self.logprobs[block])
+        self._advance(layout, tokens.gather(1, chosen).flatten(), state)
+        state.count.sub_(torch.where(live, 0, 1))  # a search that is over stays as it is
+
+    def _places(self, layout: Layout) -> slice:
+        return slice(layout.block.start // self.width, layout.block.stop // self.width)
+
+    def _finish(self, layout: Layout, new: Tensor, sources: Tensor, scores: Tensor) -> None:
+        """Keep texts that have ended, best first, while there is room; all [S, n]."""
+        places, block = self._places(layout), layout.block
+        count = self.finished_count[places]
+        target = new.cumsum(dim=1) - 1 + count[:, None]
+        target = target.masked_fill(~new | (target >= self.enough), self.enough)
+        where = torch.arange(places.start, places.stop, device=new.device)[:, None]
+        self.finished[where, target] = self.sampled[block][sources]
+        self.finished_lengths[where, target] = self.stamps.count[block][sources]
+        self.finished_scores[where, target] = scores
+        self.finished_count[places] = (count + new.sum(dim=1)).clamp_(max=self.enough)
+
+    def _continue(self, layout: Layout, sources: Tensor) -> None:
+        """Each row goes on as a copy of another of the block's; sources [R] int64."""
+        block, begin = layout.block, layout.block.start
+        ask = self.graphs is None and sources.device.type == "cpu"
+        self.cache.self_.reorder(layout.rows.ids, begin + sources, layout.extent, ask)
+        for t in (self.sampled, *self.stamps.tensors()):
+            t[block] = t[block][sources]
+
+    def _ended(self, places: slice) -> Tensor:
+        return self.finished_count[places] >= self.enough
+
+    def _texts(self, place: int) -> list[tuple[list[int], float]]:
+        """Finished texts; where they are too few, the best unfinished beams too."""
+        count = int(self.finished_count[place])
+        tokens = self.finished[place, :count].tolist()
+        lengths = self.finished_lengths[place, :count].tolist()
+        scores = self.finished_scores[place, :count].tolist()
+        texts = [(t[:n], s) for t, n, s in zip(tokens, lengths, scores, strict=True)]
+        if count < self.width:
+            row = place * self.width
+            best = self.logprobs[row : row + self.width].argsort().flip(0)
+            for beam in (row + best[: self.width - count]).tolist():
+                length = int(self.stamps.count[beam])
+                texts.append((self.sampled[beam, :length].tolist(), float(self.logprobs[beam])))
+        return texts

@@ -1,0 +1,326 @@
+"""Windows in, answers out: slots of audio, each refilled the moment its window is done.
+
+The engine knows nothing about files, text or tokenization. A slot belongs to one window from its
+encoding to its last answer: the texts of a second attempt, the language, the alignment of the words
+all read the encoder output that is already there.
+
+    slots   0 ........ a | a ............. b | b ........ S
+            first lane   | held: waiting for | second lane
+            greedy or    | a reply, or for   | samples, where several
+            beams        | room in a lane    | are drawn at once
+"""
+
+from collections import deque
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from slimwhisper.cache.base import Rows
+from slimwhisper.cache.plan import DecoderCache
+from slimwhisper.engine.beams import BeamLane
+from slimwhisper.engine.lanes import Lane, Ticket
+from slimwhisper.engine.requests import (
+    Align,
+    Alignment,
+    Answer,
+    Breadth,
+    Languages,
+    Request,
+    Retry,
+    Window,
+)
+from slimwhisper.kernels.graphs import CUDAGraphs, Graphs, Recorder
+from slimwhisper.kernels.linear import at_least_float32
+from slimwhisper.model.decoder import Watch
+from slimwhisper.model.model import Model
+from slimwhisper.vocabulary import Vocabulary
+
+ENCODE_BATCH = 4  # windows encoded, or aligned, together on a GPU; bounds the activations
+CPU_ENCODE_BATCH = 1  # there one window's activations fit the caches, more do not
+CHECK_EVERY = 8  # tokens between looks at which texts have ended, where looking waits for a GPU
+
+
+class Engine:
+    """Decodes windows side by side. `submit` some, then `step` until `idle`, with a `reply` to
+    every answer.
+
+    Each row's arithmetic is its own: a result does not depend on its neighbours but for rounding.
+    """
+
+    def __init__(
+        self,
+        model: Model,
+        vocabulary: Vocabulary,
+        slots: int,
+        breadth: Breadth | None = None,
+        check_every: int | None = None,
+        recorder: Recorder | None = None,
+    ) -> None:
+        """breadth: greedy, one text a window, unless given. check_every: tokens; None: 1 on a CPU,
+        `CHECK_EVERY` on a GPU. recorder: of the steps; None: CUDA graphs on a GPU, none on a CPU.
+        """
+        if recorder is None and model.device.type == "cuda":
+            recorder = CUDAGraphs()
+        self.recorder = recorder
+        self.model, self.vocabulary, self.slots = model, vocabulary, slots
+        self.breadth = breadth or Breadth()
+        self.check_every = check_every or (1 if model.device.type == "cpu" else CHECK_EVERY)
+        self.together = CPU_ENCODE_BATCH if model.device.type == "cpu" else ENCODE_BATCH
+        self.cross = model.allocate_cross(slots)
+        self.first: Lane
+        if self.breadth.beams is None:
+            self.first = Lane(model, vocabulary, self.cross, slots, 1, graphs=self._graphs())
+        else:
+            self.first = BeamLane(
+                model,
+                vocabulary,
+                self.cross,
+                slots,
+                self.breadth.beams,
+                self.breadth.patience,
+                self._graphs(),
+            )
+        self._second: Lane | None = None
+        self._waiting: deque[tuple[Any, Window]] = deque()
+        self._held: dict[int, Ticket] = {}  # by slot
+        self._again: list[Ticket] = []  # held, to be decoded again
+        self._align: list[tuple[Ticket, Align]] = []
+        self._steps = 0
+
+    # -- requests ------------------------------------------------------------------------------
+
+    @property
+    def idle(self) -> bool:
+        return not (self._waiting or self._held or any(lane.tickets for lane in self._lanes()))
+
+    @property
+    def room(self) -> int:
+        """How many more windows would find a free slot at once."""
+        return self.free - len(self._waiting)
+
+    @property
+    def free(self) -> int:
+        """Slots that nobody has."""
+        return self.slots - len(self._held) - sum(len(lane.tickets) for lane in self._lanes())
+
+    def nbytes(self) -> int:
+        """Bytes that its caches hold."""
+        return self.cross.nbytes() + sum(lane.cache.self_.nbytes() for lane in self._lanes())
+
+    def submit(self, tag: Any, window: Window) -> None:
+        """Queue a window; `tag` comes back with its answers."""
+        assert window.mel is not None
+        self._waiting.append((tag, window))
+
+    def reply(self, ticket: Ticket, request: Request | None) -> None:
+        """What to do next for a window that was answered; None gives its slot back."""
+        assert self._held.get(ticket.slot) is ticket
+        match request:
+            case Retry(attempt):
+                old = ticket.window
+                ticket.window = Window(None, old.prompt, old.sot_index, old.rules, attempt)
+                self._again.append(ticket)
+            case Window(mel=None):
+                ticket.window = request
+                self._again.append(ticket)
+            case Align():
+                self._align.append((ticket, request))
+            case _:
+                del self._held[ticket.slot]
+                if request is not None:  # the same file goes first
+                    self._waiting.appendleft((ticket.tag, request))
+
+    def stop(self, given_up: Callable[[Any], bool]) -> None:
+        """End the windows with such tags soon: those that decode are answered at the next look,
+        all others leave unanswered.
+        """
+        self._waiting = deque((tag, w) for tag, w in self._waiting if not given_up(tag))
+        asked = [*self._again, *(ticket for ticket, _ in self._align)]
+        for ticket in asked:
+            if given_up(ticket.tag):
+                del self._held[ticket.slot]
+        self._again = [t for t in self._again if not given_up(t.tag)]
+        self._align = [(t, a) for t, a in self._align if not given_up(t.tag)]
+        for lane in self._lanes():
+            lane.stop([given_up(t.tag) for t in lane.tickets])
+
+    # -- work ----------------------------------------------------------------------------------
+
+    @torch.inference_mode()
+    def step(self) -> list[tuple[Ticket, Answer]]:
+        """Serve the requests, decode one token of every active text; return what is answered.
+
+        Every ticket that is returned wants a `reply`.
+        """
+        answers: list[tuple[Ticket, Answer]] = []
+        for start in range(0, len(self._align), self.together):
+            answers += self._aligned(self._align[start : start + self.together])
+        self._align.clear()
+        answers += self._admit()
+        for lane in self._lanes():
+            if lane.tickets:
+                lane.step()
+        self._steps += 1
+        for lane in self._lanes():
+            if lane.tickets and (self._steps % self.check_every == 0 or lane.full()):
+                answers += self._harvest(lane)
+        return answers
+
+    def _graphs(self) -> Graphs | None:
+        return None if self.recorder is None else Graphs(self.recorder)
+
+    def _lanes(self) -> list[Lane]:
+        return [self.first] if self._second is None else [self.first, self._second]
+
+    def _lane_of(self, window: Window) -> Lane:
+        breadth, hot = self.breadth, window.attempt.temperature > 0
+        if not hot or (breadth.beams is None and breadth.samples == 1):
+            return self.first
+        if self._second is None:  # as many rows as the slots, in all; others wait in their slots
+            capacity = -(-self.slots // breadth.samples)
+            self._second = Lane(
+                self.model,
+                self.vocabulary,
+                self.cross,
+                capacity,
+                breadth.samples,
+                from_end=True,
+                graphs=self._graphs(),
+            )
+        return self._second
+
+    def _admit(self) -> list[tuple[Ticket, Answer]]:
+        """Start held windows again and new ones, as far as there is room."""
+        answers = self._restart()
+        while self._waiting and self.free:
+            fresh: list[Ticket] = []
+            while self._waiting and self.free and len(fresh) < self.together:
+                tag, window = self._waiting.popleft()
+                slot = next(s for s in self._middle() if s not in self._held)
+                fresh.append(Ticket(tag, slot, window))
+                self._held[slot] = fresh[-1]
+            self._encode(fresh)
+            self._again += fresh
+            answers += self._restart()
+        return answers
+
+    def _restart(self) -> list[tuple[Ticket, Answer]]:
+        """Start held windows in groups, each in one lane; what finds no room there stays held."""
+        answers: list[tuple[Ticket, Answer]] = []
+        while True:
+            group: list[Ticket] = []
+            rest: list[Ticket] = []
+            kind: Lane | None = None
+            for ticket in self._again:
+                asks = ticket.window.rules is None  # for the language: no lane
+                lane = None if asks else self._lane_of(ticket.window)
+                full = lane is not None and lane.room <= len(group)
+                if full or len(group) == self.together or (group and lane is not kind):
+                    rest.append(ticket)
+                else:
+                    kind = lane
+                    group.append(ticket)
+            self._again = rest
+            if not group:
+                return answers
+            answers += self._begin(group, kind)
+
+    def _middle(self) -> range:
+        """The slots between the lanes, held or free."""
+        end = self.slots - (len(self._second.tickets) if self._second else 0)
+        return range(len(self.first.tickets), end)
+
+    def _encode(self, tickets: Sequence[Ticket]) -> None:
+        mels = [t.window.mel for t in tickets]
+        features = self.model.encoder(torch.stack([m for m in mels if m is not None]))
+        slots = torch.tensor([t.slot for t in tickets], device=self.model.device)
+        self.cross.put(slots, features)
+
+    def _place(self, ticket: Ticket, slot: int) -> None:
+        """Bring a held ticket's audio to a slot of the middle; who is there takes its place."""
+        other, source = self._held.pop(slot, None), ticket.slot
+        if other is ticket:
+            return
+        if other is None:
+            self.cross.move(source, slot)
+            del self._held[source]
+        else:
+            self.cross.swap(source, slot)
+            other.slot, self._held[source] = source, other
+        ticket.slot = slot
+
+    def _begin(self, group: list[Ticket], lane: Lane | None) -> list[tuple[Ticket, Answer]]:
+        """Read the prompts of held tickets; sample one token each in `lane`, or answer which
+        language it is where that is None.
+        """
+        if lane is not None:
+            for ticket in group:
+                self._place(ticket, lane.next_slot())
+                lane.grow(ticket)
+            group = sorted(group, key=lambda t: t.slot)
+        owner = lane or self.first
+        windows = [t.window for t in group]
+        slots = torch.tensor([t.slot for t in group], device=self.model.device)
+        rows = Rows.of((slots - owner.offset) * owner.width, slots)
+        longest = max(len(w.prompt) for w in windows)
+        padded = [[*w.prompt, *[0] * (longest - len(w.prompt))] for w in windows]
+        prompts = torch.tensor(padded, device=slots.device)
+        hidden = self.model.decoder.prefill(prompts, rows, owner.cache)
+        every = torch.arange(len(group), device=slots.device)
+        asked = torch.tensor([[w.sot_index, len(w.prompt) - 1] for w in windows]).to(slots.device)
+        at_start, following = self.model.decoder.logits(hidden[every[:, None], asked]).unbind(1)
+        if lane is None:
+            return [(t, self._languages(at_start[i])) for i, t in enumerate(group)]
+        no_speech = at_start.softmax(dim=-1)[:, self.vocabulary.no_speech].tolist()
+        for ticket, prob in zip(group, no_speech, strict=True):
+            ticket.no_speech_prob = prob
+        lane.start(group, following)
+        return self._harvest(lane)
+
+    def _languages(self, logits: Tensor) -> Languages:
+        """logits [V] after <|startoftranscript|> -> probability of every language code."""
+        languages = self.vocabulary.languages
+        probs = logits[list(languages)].softmax(dim=-1).tolist()
+        return Languages(dict(zip(languages.values(), probs, strict=True)))
+
+    def _harvest(self, lane: Lane) -> list[tuple[Ticket, Answer]]:
+        """Take out the windows whose texts have ended; they are held until the reply."""
+        answers: list[tuple[Ticket, Answer]] = []
+        ended = lane.ended()
+        # the outermost ticket takes a leaver's place, so indices on the inner side stay
+        for index in sorted(ended, reverse=not lane.from_end):
+            shift = len(answers) if lane.from_end else 0
+            ticket = lane.tickets[index - shift]
+            answers.append((ticket, lane.result(index - shift, self.breadth.length_penalty)))
+            slot = ticket.slot
+            leaving = lane.shrink(index - shift)
+            if leaving != slot:
+                self.cross.swap(leaving, slot)
+            self._held[leaving] = ticket
+        return answers
+
+    def _aligned(self, asked: list[tuple[Ticket, Align]]) -> list[tuple[Ticket, Answer]]:
+        """Read texts once more, from the start, with the alignment heads' scores recorded."""
+        decoder, eot = self.model.decoder, self.vocabulary.eot
+        texts = [[*a.before, *a.text, eot] for _, a in asked]
+        longest = max(map(len, texts))
+        device = self.model.device
+        padded = torch.tensor([[*t, *[eot] * (longest - len(t))] for t in texts], device=device)
+        slots = torch.tensor([t.slot for t, _ in asked], device=device)
+        rows = Rows.of(slots * self.first.width, slots)
+        watch = Watch(self.model.alignment_heads)
+        cache = DecoderCache(self.cross, self.first.cache.self_)
+        hidden = decoder.prefill(padded, rows, cache, watch)
+        scores = torch.cat(watch.scores, dim=1)  # [R, heads, T, p]
+        scores = scores.to(at_least_float32(self.model.dtype))
+        answers: list[tuple[Ticket, Answer]] = []
+        for i, (ticket, align) in enumerate(asked):
+            begin = len(align.before) - 1
+            logits = decoder.logits(hidden[i, begin : begin + len(align.text)])[:, :eot]
+            text = torch.tensor(align.text, device=device)[:, None]
+            probs = logits.softmax(dim=-1).gather(1, text).squeeze(1).tolist()
+            own = scores[i, :, : len(texts[i])].clone()
+            answers.append((ticket, Alignment(align.text, len(align.before), own, tuple(probs))))
+        return answers

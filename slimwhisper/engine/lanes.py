@@ -1,0 +1,339 @@
+"""Rows that decode side by side: the texts in progress of neighbouring slots.
+
+A lane owns its rows' self-cache and sampling state. Each active slot has `width` neighbouring rows:
+one (greedy decoding) or several independent samples; in `slimwhisper.engine.beams` they are beams.
+The active rows are one block, so that caches are read in place.
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from slimwhisper.cache.base import Rows, Step
+from slimwhisper.cache.plan import CrossCache, DecoderCache
+from slimwhisper.engine.requests import Decoded, Window
+from slimwhisper.engine.rules import (
+    BannedTokens,
+    TimestampState,
+    apply_timestamp_rules,
+    log_probability,
+    most_likely,
+    sample,
+    suppress,
+)
+from slimwhisper.kernels.graphs import Graphs, bucket_of
+from slimwhisper.model.model import Model
+from slimwhisper.vocabulary import Vocabulary
+
+EXTENT_STEP = 128  # tokens: a graph reads up to a multiple of so many
+
+
+@dataclass(slots=True, eq=False)
+class Ticket:
+    """One window's stay in the engine, from its slot to its last answer."""
+
+    tag: Any
+    slot: int
+    window: Window
+    no_speech_prob: float = float("nan")
+
+
+@dataclass(slots=True)
+class Layout:
+    """What changes only when slots come or go, but for the extent."""
+
+    rows: Rows
+    block: slice  # of all rows
+    extent: int  # tokens to read of each row
+    drawing: Tensor | None  # [n] int64 within the block: temperature > 0
+    timestamps: bool  # somebody samples them
+
+
+class Lane:
+    """`capacity` places of `width` rows; place i belongs to slot i + offset.
+
+    The active places lie at the front, or, `from_end`, at the end; `tickets` is in their order.
+    """
+
+    def __init__(
+        self,
+        model: Model,
+        vocabulary: Vocabulary,
+        cross: CrossCache,
+        capacity: int,
+        width: int,
+        from_end: bool = False,
+        graphs: Graphs | None = None,
+    ) -> None:
+        self.model, self.vocabulary, self.graphs = model, vocabulary, graphs
+        self.capacity, self.width, self.from_end = capacity, width, from_end
+        self.offset = cross.slots - capacity if from_end else 0
+        self.cache = DecoderCache(cross, model.allocate_self(capacity * width, shared=width > 1))
+        self.tickets: list[Ticket] = []
+        device, rows = model.device, capacity * width
+        self.limit = model.dims.n_text_ctx // 2 + 1  # most tokens sampled, and one
+        self.last = torch.zeros(rows, dtype=torch.int64, device=device)
+        self.positions = torch.zeros(rows, dtype=torch.int64, device=device)
+        self.sampled = torch.zeros((rows, self.limit), dtype=torch.int64, device=device)
+        self.logprobs = torch.zeros(rows, dtype=torch.float32, device=device)
+        self.temperatures = torch.zeros(rows, dtype=torch.float32, device=device)
+        self.keys = torch.zeros((rows, self.limit), dtype=torch.int64, device=device)
+        self.banned = BannedTokens.allocate(rows, device)
+        self.stamps = TimestampState.allocate(rows, device)
+        # of each place, on the host: tokens so far with the prompt, tokens sampled, and the most
+        self.lengths, self.counts, self.limits = np.zeros((3, capacity), dtype=np.int64)
+        self._layout: Layout | None = None
+
+    def row_tensors(self) -> Sequence[Tensor]:
+        """All that is kept of each row."""
+        return (
+            *(self.last, self.positions, self.sampled, self.logprobs),
+            *(self.temperatures, self.keys, *self.banned.tensors(), *self.stamps.tensors()),
+        )
+
+    def place_tensors(self) -> Sequence[Tensor]:
+        """All that is kept of each place on the device."""
+        return ()
+
+    @property
+    def first(self) -> int:
+        """The first active place."""
+        return self.capacity - len(self.tickets) if self.from_end else 0
+
+    @property
+    def room(self) -> int:
+        return self.capacity - len(self.tickets)
+
+    def next_slot(self) -> int:
+        """The slot that the lane grows by."""
+        place = self.first - 1 if self.from_end else len(self.tickets)
+        return place + self.offset
+
+    def grow(self, ticket: Ticket) -> None:
+        """Take in a ticket whose slot is `next_slot()`."""
+        assert ticket.slot == self.next_slot() and self.room
+        self.tickets.insert(0 if self.from_end else len(self.tickets), ticket)
+        self._layout = None
+
+    def stop(self, given_up: Sequence[bool]) -> None:
+        """Let some of the tickets, in their order, have no more tokens."""
+        self.limits[self.first : self.first + len(given_up)][list(given_up)] = 0
+
+    def shrink(self, index: int) -> int:
+        """Take out the ticket at `index`; the one that lies outermost takes over its place.
+
+        Returns the slot that leaves the lane; the caller exchanges the slots' audio.
+        """
+        outer = 0 if self.from_end else len(self.tickets) - 1
+        first, width = self.first, self.width
+        leaving = first + outer
+        if index != outer:
+            target = first + index
+            self.cache.self_.move(leaving * width, target * width, width)
+            for t in self.row_tensors():
+                t[target * width :][:width] = t[leaving * width :][:width]
+            for t in self.place_tensors():
+                t[target] = t[leaving]
+            for numbers in (self.lengths, self.counts, self.limits):
+                numbers[target] = numbers[leaving]
+            self.tickets[index], moved = self.tickets[outer], self.tickets[index]
+            self.tickets[outer] = moved
+            self.tickets[index].slot = target + self.offset
+            moved.slot = leaving + self.offset
+        del self.tickets[outer]
+        self._layout = None
+        return leaving + self.offset
+
+    # -- decoding ------------------------------------------------------------------------------
+
+    def start(self, tickets: Sequence[Ticket], logits: Tensor) -> None:
+        """Sample the first token of tickets that have just been taken in; logits [n, V], in the
+        order of their places. Their first rows' self-cache holds the prompt.
+        """
+        width, places = self.width, [t.slot - self.offset for t in tickets]
+        begin = min(places)
+        assert places == list(range(begin, begin + len(tickets)))
+        for place, ticket in zip(places, tickets, strict=True):
+            rows, window = slice(place * width, (place + 1) * width), ticket.window
+            rules, attempt = window.rules, window.attempt
+            assert rules is not None
+            limit = rules.max_initial_timestamp
+            latest = self.vocabulary.size if limit is None else limit
+            self.stamps.start(rows, rules.timestamps, latest)
+            if self.banned.start(rows, rules.suppress) and self.graphs is not None:
+                self.graphs.forget()
+            suppress(logits[place - begin], rules.suppress_first)
+            self.positions[rows] = len(window.prompt) - 1
+            self.logprobs[rows] = 0
+            self.temperatures[rows] = attempt.temperature
+            if attempt.temperature > 0:
+                numbers = np.random.Generator(np.random.PCG64(attempt.seed))
+                drawn = numbers.integers(-(2**63), 2**63, (width, self.limit))
+                self.keys[rows] = torch.from_numpy(drawn).to(self.keys.device)
+            self.lengths[place], self.counts[place] = len(window.prompt), 0
+            # a text ends where its window's context does, as in `whisper.decode`
+            context = self.model.dims.n_text_ctx + 1 - len(window.prompt)
+            self.limits[place] = min(rules.sample_len, context)
+        if width > 1:
+            firsts = torch.tensor(places, device=logits.device)[:, None] * width
+            others = firsts + torch.arange(1, width, device=logits.device)
+            # all of the context: what the last texts left must not be met, were it NaN
+            context = self.model.dims.n_text_ctx
+            self.cache.self_.reorder(others.flatten(), firsts.expand_as(others).flatten(), context)
+            logits = logits.repeat_interleave(width, dim=0)
+        layout = self._lay_out(begin, tickets)
+        layout.extent = int(np.max(self.lengths[begin : begin + len(tickets)]))
+        self._choose(layout, logits, fresh=True)
+        self._count(begin, len(tickets))
+
+    def step(self) -> None:
+        """One more token for every active row."""
+        first, count = self.first, len(self.tickets)
+        if self._layout is None:
+            self._layout = self._lay_out(first, self.tickets)
+        layout, lengths = self._layout, self.lengths[first : first + count]
+        layout.extent = int(np.max(lengths))
+        if self.graphs is None:
+            self._run(layout, full=int(np.min(lengths)) == layout.extent)
+        else:
+            self._replay(self.graphs, layout)
+        self._count(first, count)
+
+    def _run(self, layout: Layout, full: bool) -> None:
+        """A step of a layout's rows, all of it on the device."""
+        positions = self.positions[layout.block]
+        step = Step.at(layout.rows, positions, layout.extent, full, self.model.dtype)
+        logits = self.model.decoder.step(self.last[layout.block], step, self.cache)
+        self._choose(layout, logits, fresh=False)
+
+    def _replay(self, graphs: Graphs, layout: Layout) -> None:
+        """The same as a graph for so many places or some more, at whose rows nobody looks."""
+        places = bucket_of(len(self.tickets), self.capacity)
+        most = self.model.dims.n_text_ctx
+        extent = min(-(-layout.extent // EXTENT_STEP) * EXTENT_STEP, most)
+        draws = layout.drawing is not None
+
+        def body() -> None:
+            rows, block = self._block(self.capacity - places if self.from_end else 0, places)
+            drawing = rows.ids - block.start if draws else None
+            self._run(Layout(rows, block, extent, drawing, layout.timestamps), full=False)
+
+        graphs.run((places, extent, draws, layout.timestamps), body)
+
+    def _count(self, first: int, count: int) -> None:
+        self.lengths[first : first + count] += 1
+        self.counts[first : first + count] += 1
+
+    def _block(self, first: int, places: int) -> tuple[Rows, slice]:
+        """The rows of neighbouring places."""
+        rows = Rows.block(
+            places,
+            self.width,
+            first_slot=first + self.offset,
+            first_row=first * self.width,
+            device=self.model.device,
+        )
+        return rows, slice(first * self.width, (first + places) * self.width)
+
+    def _lay_out(self, first: int, tickets: Sequence[Ticket]) -> Layout:
+        width, windows = self.width, [t.window for t in tickets]
+        drawing = [
+            place * width + i
+            for place, window in enumerate(windows)
+            if window.attempt.temperature > 0
+            for i in range(width)
+        ]
+        return Layout(
+            *self._block(first, len(tickets)),
+            0,
+            torch.tensor(drawing, device=self.model.device) if drawing else None,
+            any(w.rules is not None and w.rules.timestamps for w in windows),
+        )
+
+    def _choose(self, layout: Layout, logits: Tensor, fresh: bool) -> None:
+        """Filter the logits [R, V] of the layout's rows, choose their next tokens, take note."""
+        self.banned.apply(logits, layout.block)
+        self._pick(layout, logits, self.stamps.view(layout.block), fresh)
+
+    def _pick(self, layout: Layout, logits: Tensor, state: TimestampState, fresh: bool) -> None:
+        """The most likely token of each row, or a drawn one."""
+        block, vocabulary, eot = layout.block, self.vocabulary, self.vocabulary.eot
+        if layout.drawing is None:
+            kernels = self.model.plan.kernels
+            tokens, logprobs = most_likely(logits, state, vocabulary, layout.timestamps, kernels)
+        else:
+            if layout.timestamps:
+                apply_timestamp_rules(logits, state, vocabulary)
+            rows, tokens = layout.drawing, logits.argmax(dim=-1)
+            keys = self.keys[block].gather(1, state.count[:, None]).squeeze(1)
+            heat = self.temperatures[block]
+            drawn = sample(logits[rows], heat[rows], keys[rows])
+            tokens[rows] = torch.where(heat[rows] > 0, drawn, tokens[rows])
+            logprobs = log_probability(logits, tokens)
+        if not fresh:  # a text that has ended stays as it is, while its neighbours go on
+            ended = self.last[block] == eot
+            tokens = tokens.masked_fill(ended, eot)
+            logprobs = logprobs.masked_fill(ended, 0)
+        self.logprobs[block] += logprobs
+        self._advance(layout, tokens, state)
+
+    def _advance(self, layout: Layout, tokens: Tensor, state: TimestampState) -> None:
+        block = layout.block
+        self.sampled[layout.rows.ids, state.count] = tokens
+        self.last[block] = tokens
+        self.positions[block] += 1
+        state.advance(tokens, self.vocabulary.timestamp_begin)
+        if self.graphs is not None:  # rows that nobody looks at stay within their buffers
+            self.positions[block].clamp_(max=self.model.dims.n_text_ctx - 1)
+            state.count.clamp_(max=self.limit - 1)
+
+    # -- results -------------------------------------------------------------------------------
+
+    def ended(self) -> list[int]:
+        """The indices of tickets whose texts have ended. Asks the device."""
+        count = len(self.tickets)
+        here = slice(self.first, self.first + count)
+        full = self.counts[here] >= self.limits[here]
+        return [int(i) for i in np.flatnonzero(full | self._ended(here).cpu().numpy())]
+
+    def full(self) -> bool:
+        """Whether a ticket has as many tokens as it may. Known without asking the device."""
+        here = slice(self.first, self.first + len(self.tickets))
+        return bool((self.counts[here] >= self.limits[here]).any())
+
+    def _ended(self, places: slice) -> Tensor:
+        rows = slice(places.start * self.width, places.stop * self.width)
+        return (self.last[rows] == self.vocabulary.eot).unflatten(0, (-1, self.width)).all(dim=1)
+
+    def result(self, index: int, length_penalty: float | None) -> Decoded:
+        """The best text of a ticket that has ended."""
+        place, ticket = self.first + index, self.tickets[index]
+        texts = []
+        for tokens, logprob in self._texts(place):
+            eot = self.vocabulary.eot
+            end = tokens.index(eot) if eot in tokens else len(tokens)
+            texts.append((tokens[:end], logprob))
+        best, logprob = max(texts, key=lambda t: _score(len(t[0]), t[1], length_penalty))
+        return Decoded(
+            tokens=tuple(best),
+            avg_logprob=logprob / (len(best) + 1),
+            no_speech_prob=ticket.no_speech_prob,
+            temperature=ticket.window.attempt.temperature,
+        )
+
+    def _texts(self, place: int) -> list[tuple[list[int], float]]:
+        """The candidates of a place: sampled tokens, and the sum of their log-probabilities."""
+        rows = slice(place * self.width, (place + 1) * self.width)
+        sampled = self.sampled[rows, : int(self.counts[place])].tolist()
+        return list(zip(sampled, self.logprobs[rows].tolist(), strict=True))
+
+
+def _score(length: int, logprob: float, length_penalty: float | None) -> float:
+    """What texts are ranked by: the mean log-probability, or Google NMT's (arXiv 1609.08144)."""
+    if length_penalty is None:
+        return logprob / max(length, 1)
+    return float(logprob / ((5 + length) / 6) ** length_penalty)

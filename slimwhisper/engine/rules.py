@@ -1,0 +1,249 @@
+"""Which token comes next: logit filters and the choice, for all rows at once.
+
+Functions over tensors: logits [R, V] are changed in place, nothing is read back to the host.
+The timestamp rules are `whisper.decoding.ApplyTimestampRules`' own, without its loop over rows.
+"""
+
+from dataclasses import dataclass
+from functools import lru_cache
+from typing import TYPE_CHECKING
+
+import torch
+from torch import Tensor
+
+from slimwhisper.engine.requests import Rules
+from slimwhisper.errors import OptionError
+from slimwhisper.kernels.dispatch import Kernels
+from slimwhisper.types import CHUNK_SECONDS, Dims, Options
+from slimwhisper.vocabulary import Vocabulary, get_tokenizer
+
+if TYPE_CHECKING:
+    from whisper.tokenizer import Tokenizer
+
+NEVER = float("-inf")
+
+
+@dataclass(frozen=True, slots=True)
+class TimestampState:
+    """What the timestamp rules remember of each row's sampled tokens."""
+
+    enabled: Tensor  # [R] bool: False where timestamps are not sampled
+    initial_limit: Tensor  # [R] int64: largest first timestamp, in tokens from <|0.00|>
+    last: Tensor  # [R] bool: the last token is a timestamp
+    before_last: Tensor  # [R] bool: the one before is; True where there is none
+    latest: Tensor  # [R] int64: the latest timestamp, in tokens from <|0.00|>; -1: none yet
+    count: Tensor  # [R] int64: tokens sampled
+
+    @staticmethod
+    def allocate(rows: int, device: torch.device) -> "TimestampState":
+        def zeros(dtype: torch.dtype) -> Tensor:
+            return torch.zeros(rows, dtype=dtype, device=device)
+
+        flag, number = torch.bool, torch.int64
+        return TimestampState(
+            zeros(flag), zeros(number), zeros(flag), zeros(flag), zeros(number), zeros(number)
+        )
+
+    def tensors(self) -> tuple[Tensor, ...]:
+        return (
+            self.enabled,
+            self.initial_limit,
+            self.last,
+            self.before_last,
+            self.latest,
+            self.count,
+        )
+
+    def view(self, rows: slice) -> "TimestampState":
+        """Some rows of the same memory."""
+        return TimestampState(*(t[rows] for t in self.tensors()))
+
+    def start(self, rows: slice, enabled: bool, initial_limit: int) -> None:
+        """Begin new texts in some rows."""
+        values = (enabled, initial_limit, False, True, -1, 0)
+        for tensor, value in zip(self.tensors(), values, strict=True):
+            tensor[rows] = value
+
+    def advance(self, tokens: Tensor, timestamp_begin: int) -> None:
+        """Take note of one more token a row, [R] int64."""
+        stamp = tokens >= timestamp_begin
+        self.before_last.copy_(torch.where(self.count == 0, True, self.last))
+        self.last.copy_(stamp)
+        self.latest.copy_(torch.where(stamp, tokens - timestamp_begin, self.latest))
+        self.count.add_(1)
+
+
+def suppress(logits: Tensor, tokens: Tensor) -> None:
+    """Forbid tokens [n] int64 in logits [..., V]."""
+    logits.index_fill_(-1, tokens.to(logits.device), NEVER)
+
+
+@dataclass(slots=True)
+class BannedTokens:
+    """The tokens that each row may never sample, side by side: rows differ in how many."""
+
+    tokens: Tensor  # [R, n] int64; 0 where a row has fewer
+    penalties: Tensor  # [R, n] float32: -inf, or 0 there
+
+    @staticmethod
+    def allocate(rows: int, device: torch.device) -> "BannedTokens":
+        shape = (rows, 0)
+        return BannedTokens(
+            torch.zeros(shape, dtype=torch.int64, device=device),
+            torch.zeros(shape, dtype=torch.float32, device=device),
+        )
+
+    def tensors(self) -> tuple[Tensor, ...]:
+        return self.tokens, self.penalties
+
+    def start(self, rows: slice, tokens: Tensor) -> bool:
+        """Ban `tokens` [n] int64 in some rows, and no others; whether the buffers have moved."""
+        more = len(tokens) - self.tokens.shape[1]
+        if more > 0:
+            self.tokens, self.penalties = (
+                torch.nn.functional.pad(t, (0, more)) for t in self.tensors()
+            )
+        self.tokens[rows] = 0
+        self.penalties[rows] = 0
+        self.tokens[rows, : len(tokens)] = tokens.to(self.tokens.device)
+        self.penalties[rows, : len(tokens)] = NEVER
+        return more > 0
+
+    def apply(self, logits: Tensor, rows: slice) -> None:
+        """Forbid them in logits [R, V], float32 or float64, of these rows."""
+        penalties = self.penalties[rows].to(logits.dtype)
+        logits.scatter_add_(1, self.tokens[rows], penalties)
+
+
+def apply_timestamp_rules(logits: Tensor, state: TimestampState, vocabulary: Vocabulary) -> None:
+    """Timestamps come in pairs, never decrease, stand first, and win when likelier than any text.
+
+    logits [R, V] of the next token. The wide part, text, is read once and written once.
+    """
+    begin, eot, on = vocabulary.timestamp_begin, vocabulary.eot, state.enabled
+    text, special, stamps = logits[:, :eot], logits[:, eot:begin], logits[:, begin:]
+    special[:, vocabulary.no_timestamps - eot].masked_fill_(on, NEVER)
+
+    first = on & (state.count == 0)
+    opened = on & state.last & ~state.before_last & ~first  # one stamp: its pair or the end follows
+    paired = on & state.last & state.before_last & ~first  # two stamps: text or the end follows
+
+    # a segment has a length: past the latest stamp, unless this one closes the pair it opened
+    index = torch.arange(stamps.shape[1], device=logits.device)
+    floor = torch.where(state.last & ~state.before_last, state.latest, state.latest + 1)
+    late = first[:, None] & (index > state.initial_limit[:, None])
+    stamps.masked_fill_(paired[:, None] | (on[:, None] & (index < floor[:, None])) | late, NEVER)
+
+    no_text, no_special = opened | first, first
+    best_other = torch.maximum(
+        text.amax(dim=-1).masked_fill(no_text, NEVER),
+        special.amax(dim=-1).masked_fill(no_special, NEVER),
+    )
+    stamp_wins = on & (stamps.logsumexp(dim=-1) > best_other)
+    text.masked_fill_((no_text | stamp_wins)[:, None], NEVER)
+    special.masked_fill_((no_special | stamp_wins)[:, None], NEVER)
+
+
+def most_likely(
+    logits: Tensor,
+    state: TimestampState,
+    vocabulary: Vocabulary,
+    timestamps: bool,
+    kernels: Kernels,
+) -> tuple[Tensor, Tensor]:
+    """The best token of each row under the timestamp rules, and its log-probability: [R], [R].
+
+    timestamps: somebody samples them. logits [R, V] may be changed in place.
+    """
+
+    def by_torch() -> tuple[Tensor, Tensor]:
+        if timestamps:
+            apply_timestamp_rules(logits, state, vocabulary)
+        tokens = logits.argmax(dim=-1)
+        return tokens, log_probability(logits, tokens)
+
+    v = vocabulary
+    numbers = (v.eot, v.timestamp_begin, v.no_timestamps)
+    return kernels.choose_token(logits, state.tensors(), numbers, timestamps, by_torch)
+
+
+def log_probability(logits: Tensor, tokens: Tensor) -> Tensor:
+    """Of tokens [R] int64 in logits [R, V] -> [R]."""
+    return logits.log_softmax(dim=-1).gather(1, tokens[:, None]).squeeze(1)
+
+
+def sample(logits: Tensor, temperatures: Tensor, keys: Tensor) -> Tensor:
+    """Draw a token a row: logits [R, V], temperatures [R] > 0, keys [R] int64 -> [R] int64.
+
+    Every token gets a random waiting time, exponential with its probability as the rate, and the
+    first one wins. That decides as `weights` do but for ties within rounding; finding a number's
+    place in the cumulative sum of 50,000 probabilities would turn rounding into other tokens.
+    """
+    weights = (logits / temperatures[:, None]).softmax(dim=-1)
+    waits = -_uniform(keys, logits.shape[1]).log()
+    return (weights / waits).argmax(dim=-1)
+
+
+def _uniform(keys: Tensor, count: int) -> Tensor:
+    """keys [R] int64 -> float64 [R, count] in (0, 1): SplitMix64 of the key and the column, so that
+    a row's numbers are its own on every device.
+    """
+    z = keys[:, None] + torch.arange(1, count + 1, device=keys.device) * -0x61C8864680B583EB
+    for shift, factor in ((30, -0x40A7B892E31B1A47), (27, -0x6B2FB644ECCEEE15), (31, 1)):
+        z = (z ^ (z >> shift & (1 << 64 - shift) - 1)) * factor  # >> keeps the sign; & drops it
+    return ((z >> 11 & (1 << 53) - 1).double() + 0.5) * 2.0**-53
+
+
+def suppressed_tokens(tokenizer: "Tokenizer", wanted: str | tuple[int, ...] | None) -> list[int]:
+    """Tokens never sampled: those asked for, and the specials that a prompt alone may hold.
+
+    -1 among `wanted` stands for symbols that are not spoken. None or "" suppresses nothing.
+    """
+    if wanted is None or wanted in ("", ()):
+        return []
+    try:
+        ids = [int(t) for t in wanted.split(",")] if isinstance(wanted, str) else list(wanted)
+    except ValueError:
+        raise OptionError(
+            f"suppress_tokens {wanted!r}: give token ids with commas between, or -1"
+        ) from None
+    vocabulary = tokenizer.encoding.n_vocab
+    if any(not -1 <= t < vocabulary for t in ids):
+        raise OptionError(f"suppress_tokens {wanted!r}: token ids are -1 to {vocabulary - 1}")
+    if -1 in ids:
+        ids = [t for t in ids if t >= 0] + list(tokenizer.non_speech_tokens)
+    t = tokenizer
+    return [*ids, t.transcribe, t.translate, t.sot, t.sot_prev, t.sot_lm, t.no_speech]
+
+
+def make_rules(dims: Dims, options: Options) -> Rules:
+    """The sampling rules that the options ask for; equal ones are one object."""
+    return _rules(
+        dims,
+        options.suppress_tokens,
+        options.suppress_blank,
+        not options.without_timestamps,
+        options.max_initial_timestamp,
+        options.sample_len or dims.n_text_ctx // 2,
+    )
+
+
+@lru_cache(maxsize=64)  # rows that share their rules are filtered together
+def _rules(
+    dims: Dims,
+    suppressed: str | tuple[int, ...] | None,
+    blank: bool,
+    timestamps: bool,
+    latest_first: float | None,
+    sample_len: int,
+) -> Rules:
+    tokenizer = get_tokenizer(dims)
+    first = [*tokenizer.encode(" "), tokenizer.eot] if blank else []
+    limit = round(latest_first * dims.n_audio_ctx / CHUNK_SECONDS) if latest_first else None
+    return Rules(
+        suppress=torch.tensor(suppressed_tokens(tokenizer, suppressed), dtype=torch.int64),
+        suppress_first=torch.tensor(first, dtype=torch.int64),
+        timestamps=timestamps,
+        max_initial_timestamp=limit,
+        sample_len=sample_len,
+    )

@@ -1,0 +1,1 @@
+"""The `transcribe` command: what a folder job is made of."""

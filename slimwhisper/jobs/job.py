@@ -1,0 +1,261 @@
+"""The `transcribe` command: recordings in, text on the screen and files in the output folder."""
+
+import argparse
+import logging
+import sys
+import threading
+from collections.abc import Iterator
+from contextlib import ExitStack, closing
+from itertools import chain
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from slimwhisper.errors import OptionError, OutputError, SlimWhisperError
+from slimwhisper.flags import load_chosen
+from slimwhisper.jobs.console import Console, Lines, LogHandler, Talk
+from slimwhisper.jobs.flags import DEFAULTS, dtype_of, layout_of, options_of
+from slimwhisper.jobs.inputs import InputFile, Inputs
+from slimwhisper.jobs.interrupts import Interrupts, StopNow
+from slimwhisper.jobs.journal import NAME, Journal, Stamp, Status
+from slimwhisper.jobs.outputs import Sweeper, outputs_exist, prepare_output_dir, write_outputs
+from slimwhisper.jobs.progress import Current, Tally, model_facts, summary_facts, summary_lines
+from slimwhisper.jobs.survey import Survey
+from slimwhisper.types import Segment, Transcript
+from slimwhisper.writers import FORMATS, check_layout
+
+if TYPE_CHECKING:  # a job with nothing left to do ends without torch
+    from slimwhisper.api import SlimWhisper
+
+
+def run_transcribe(arguments: argparse.Namespace) -> int:
+    """Transcribe all recordings; the exit status: see `cli.main`.
+
+    A bad recording costs one line and no other's work.
+    """
+    job = Job(arguments)
+    try:
+        return job.run()
+    except SlimWhisperError as error:
+        if arguments.log_json:
+            job.console.error(str(error))
+        raise
+
+
+class Job:
+    """One run of the command, from its arguments to its summary.
+
+    The recordings are found by whichever thread `transcribe_many` takes them in, and finished in
+    the main thread; what both touch is behind `_lock`, or changed by one of them alone.
+    """
+
+    def __init__(self, arguments: argparse.Namespace) -> None:
+        self.arguments = arguments
+        self.options = options_of(arguments)
+        self.layout = layout_of(arguments)
+        warnings = check_layout(self.layout, arguments.word_timestamps)
+        if arguments.skip_existing and arguments.overwrite:
+            raise OptionError("--skip_existing and --overwrite exclude each other; choose one")
+        if arguments.threads < 0:
+            raise OptionError(f"threads {arguments.threads} is not a positive number, or 0 for all")
+        wanted = arguments.output_format
+        self.formats = tuple(FORMATS) if wanted == "all" else (wanted,)
+        self.output_dir = Path(arguments.output_dir)
+        self.inputs = self._read_inputs()
+        self.console: Console = (
+            Lines(verbose=arguments.verbose)
+            if arguments.log_json
+            else Talk(verbose=arguments.verbose, live=arguments.verbose and self.inputs.is_one_file)
+        )
+        self.tally = Tally()
+        self.journal: Journal | None = None
+        self.model: SlimWhisper | None = None
+        self.survey: Survey | None = None
+        self.interrupts = Interrupts(self._in_progress, quiet=arguments.log_json)
+        self._sweeper = Sweeper()
+        self._running = False  # files are in progress that could be finished
+        self._halted = False  # --fail_fast, and something failed
+        self._lock = threading.RLock()
+        for warning in warnings:
+            self.console.warning(warning)
+
+    def run(self) -> int:
+        """Do it all, and say how it went."""
+        status = 0
+        with ExitStack() as stack:
+            stack.enter_context(self.interrupts)
+            stack.enter_context(closing(self.console))
+            logger, handler = logging.getLogger("slimwhisper"), LogHandler(self.console)
+            logger.addHandler(handler)
+            stack.callback(logger.removeHandler, handler)
+            try:
+                self._transcribe(stack)
+            except StopNow as stop:
+                status = stop.status
+        status = status or self.interrupts.status
+        if not status and (self.tally.failed or self.tally.failed_earlier):
+            status = 1
+        self._summarise(status)
+        return status
+
+    def _transcribe(self, stack: ExitStack) -> None:
+        found = self._found()
+        first = next(found, None)
+        if first is None:
+            return
+        prepare_output_dir(self.output_dir)
+        wanted = self.arguments.journal
+        if wanted or (wanted is None and self.inputs.is_job):
+            path = self.output_dir / NAME
+            forget = self.arguments.overwrite
+            self.journal = Journal(path, self._journaled_options(), forget=forget)
+            stack.enter_context(closing(self.journal))
+        pending = self._pending(chain([first], found))
+        start = next(pending, None)  # the model is loaded only if there is work for it
+        if start is None:
+            return
+        model = self.model = self._load()
+        self.console.start(model_facts(model) | {"options": self._changed_options()})
+        if self.console.has_bar and not self.inputs.is_list:
+            self.survey = Survey(self._read_inputs().files, self._is_new)
+            self.survey.start()
+            stack.enter_context(closing(self.survey))
+        self.tally.start()
+        results: Any = model.transcribe_many(
+            chain([start], pending),
+            batch_size=self.arguments.batch_size,
+            allow_truncated=self.arguments.allow_truncated,
+            on_segments=self._on_segments,
+            on_duration=self._on_duration,
+            **self.options,
+        )
+        self._running = True
+        with closing(results):
+            for path, result in results:
+                self._finish(self.tally.current[path], result)
+                if self._halted:
+                    break
+
+    def _read_inputs(self) -> Inputs:
+        stdin = sys.stdin.buffer if "-" in self.arguments.audio else None
+        return Inputs(self.arguments.audio, self.output_dir, stdin)
+
+    def _load(self) -> "SlimWhisper":
+        a = self.arguments
+        if a.threads:
+            import torch
+
+            torch.set_num_threads(a.threads)
+        return load_chosen(a, dtype=dtype_of(a))
+
+    def _found(self) -> Iterator[InputFile]:
+        """The recordings of the walk; what it cannot find or list is reported."""
+        for found in self.inputs.files():
+            if isinstance(found, InputFile):
+                yield found
+                continue
+            with self._lock:
+                self.tally.failed += 1
+                self.console.error(str(found))
+            if self.arguments.fail_fast:
+                self._halted = True
+                return
+
+    def _pending(self, recordings: Iterator[InputFile]) -> Iterator[Path]:
+        """The recordings that are to be transcribed, noted as in progress."""
+        for recording in recordings:
+            if self.interrupts.requested or self._halted:
+                return
+            stamp = Stamp.of(recording.path)
+            with self._lock:
+                if recording.path in self.tally.current:
+                    continue  # a list that names it twice
+                match self._settled(recording, stamp):
+                    case "done":
+                        self.tally.skipped += 1
+                        continue
+                    case "failed":
+                        self.tally.failed_earlier += 1
+                        continue
+                self.tally.current[recording.path] = Current(recording, stamp)
+            yield recording.path
+
+    def _settled(
+        self, recording: InputFile, stamp: Stamp, *, before: bool = False
+    ) -> Status | None:
+        """Whether a recording is done, or failed and would again; `before`: before this run."""
+        status = self.journal.status(stamp, before=before) if self.journal else None
+        if status == "failed":
+            return None if self.arguments.retry_failed else status
+        if status == "done" or self.arguments.skip_existing:
+            return "done" if outputs_exist(recording, self.formats) else None
+        return None
+
+    def _is_new(self, recording: InputFile) -> bool:
+        return self._settled(recording, Stamp.of(recording.path), before=True) is None
+
+    def _on_duration(self, path: Path, seconds: float) -> None:
+        self.tally.current[path].seconds = seconds
+        self.tally.loaded += seconds
+        self._progress()
+
+    def _on_segments(self, path: Path, segments: list[Segment], done: float) -> None:
+        self.tally.current[path].done = done
+        self.console.segments(path, segments)
+        self._progress()
+
+    def _progress(self) -> None:
+        if self.survey is not None:
+            self.tally.surveyed = self.survey.seconds
+            self.tally.complete = self.survey.complete
+        self.console.progress(self.tally)
+
+    def _finish(self, current: Current, result: Transcript | SlimWhisperError) -> None:
+        """Write a file's outputs, then its line in the journal; or report it."""
+        if current.seconds is None and current.done:
+            current.seconds = current.done
+        seconds = current.seconds or 0.0
+        status: Status = "failed"
+        if not isinstance(result, SlimWhisperError):
+            try:
+                if self.journal is not None:
+                    self._sweeper.sweep(current.recording.output.parent)
+                outputs = write_outputs(result, current.recording, self.formats, self.layout)
+                status = "done"
+            except OutputError as error:
+                result, status = error, "unwritten"
+        if isinstance(result, SlimWhisperError):
+            # reported before it is in the journal: killed between the two, it is told twice
+            # rather than never
+            with self._lock:
+                self.tally.failed += 1
+                self.console.failed(current, status, result)
+            self._halted = self._halted or self.arguments.fail_fast
+            if self.journal is not None:
+                self.journal.add(current.stamp, status, current.seconds, str(result))
+        else:
+            if self.journal is not None:
+                self.journal.add(current.stamp, status, current.seconds)
+            self.tally.done += 1
+            self.tally.audio += seconds
+            self.console.done(current, result, outputs)
+        self.tally.passed += seconds
+        with self._lock:
+            del self.tally.current[current.recording.path]
+        self._progress()
+
+    def _in_progress(self) -> int:
+        return len(self.tally.current) if self._running else 0
+
+    def _changed_options(self) -> dict[str, Any]:
+        return {name: value for name, value in self.options.items() if value != DEFAULTS[name]}
+
+    def _journaled_options(self) -> dict[str, Any]:
+        """What the outputs depend on, beside the recording."""
+        truncated = {"allow_truncated": True} if self.arguments.allow_truncated else {}
+        kind = {"model": self.arguments.model, "formats": self.formats}
+        return kind | self._changed_options() | self.layout | truncated
+
+    def _summarise(self, status: int) -> None:
+        facts = summary_facts(self.tally, status, self.journal.path if self.journal else None)
+        model = None if self.model is None else model_facts(self.model)
+        self.console.summary(facts, summary_lines(facts, model))

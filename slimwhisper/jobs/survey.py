@@ -1,0 +1,68 @@
+"""How much audio a job has before it, from the files' headers, while the job already runs."""
+
+import threading
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import av
+
+from slimwhisper.errors import SlimWhisperError
+from slimwhisper.jobs.inputs import InputFile
+
+
+def header_seconds(path: Path) -> float:
+    """What a container says of its audio's length; 0 where it says nothing or cannot be read."""
+    try:
+        # an open file, and no protocol: a name can neither be a pattern nor a URL
+        with (
+            path.open("rb") as file,
+            av.open(file, mode="r", options={"protocol_whitelist": "none"}) as container,
+        ):
+            if container.duration is not None:
+                return max(0.0, container.duration / 1_000_000)  # FFmpeg counts microseconds
+            for stream in container.streams.audio:
+                if stream.duration is not None and stream.time_base is not None:
+                    return max(0.0, float(stream.duration * stream.time_base))
+    except (OSError, ValueError, av.error.FFmpegError):
+        pass
+    return 0.0
+
+
+class Survey:
+    """Adds up the lengths of the recordings of a walk, in a thread of its own.
+
+    It serves the progress bar alone: whatever goes wrong in it ends it, and nothing else.
+    """
+
+    def __init__(
+        self,
+        walk: Callable[[], Iterator[InputFile | SlimWhisperError]],
+        wanted: Callable[[InputFile], bool],
+    ) -> None:
+        self.seconds = 0.0
+        self.complete = False
+        self._walk = walk
+        self._wanted = wanted
+        self._closing = threading.Event()
+        self._thread = threading.Thread(target=self._run, name="survey", daemon=True)
+
+    def start(self) -> None:
+        """Begin in the background."""
+        self._thread.start()
+
+    def close(self) -> None:
+        """Stop, if it still runs; not longer than a second is lost on a header that hangs."""
+        self._closing.set()
+        if self._thread.is_alive():
+            self._thread.join(1)
+
+    def _run(self) -> None:
+        try:
+            for found in self._walk():
+                if self._closing.is_set():
+                    return
+                if isinstance(found, InputFile) and self._wanted(found):
+                    self.seconds += header_seconds(found.path)
+            self.complete = True
+        except Exception:
+            return  # the bar goes on without a total

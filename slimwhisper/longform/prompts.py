@@ -1,0 +1,69 @@
+"""The text that conditions each window."""
+
+from typing import TYPE_CHECKING
+
+from slimwhisper.errors import OptionError
+from slimwhisper.types import Dims, Options
+
+if TYPE_CHECKING:
+    from whisper.tokenizer import Tokenizer
+
+
+class Prompts:
+    """The text that conditions each window: an initial prompt, hotwords, what was said before."""
+
+    def __init__(self, tokenizer: "Tokenizer", dims: Dims, options: Options) -> None:
+        self._tokenizer, self._options = tokenizer, options
+        self._room = dims.n_text_ctx // 2 - 1  # tokens of previous text
+
+        def encode(text: str | None) -> list[int]:
+            return tokenizer.encode(" " + text.strip()) if text else []
+
+        self._tokens = encode(options.initial_prompt)  # then all segments' tokens
+        self._initial = len(self._tokens)
+        self._since = 0  # where the text begins that conditions the next window
+        self._hotwords = [] if options.prefix else encode(options.hotwords)[: self._room]
+        self._prefix = encode(options.prefix)
+        most = dims.n_text_ctx // 2 - (options.sample_len or dims.n_text_ctx // 2)
+        self._prefix = self._prefix[-most:]  # all of it where that is 0, as in `whisper.decode`
+        longest = self._room + len(self._prefix) + 8
+        if longest >= dims.n_text_ctx:
+            raise OptionError(
+                f"prefix: {len(self._prefix)} tokens leave no room for the text; "
+                f"give at most {dims.n_text_ctx - self._room - 9}"
+            )
+
+    def add(self, tokens: list[int], keep: bool) -> None:
+        """Take note of a window's tokens; `keep`: they condition the next window."""
+        self._tokens += tokens
+        if not keep:
+            self._since = len(self._tokens)
+
+    def text(self) -> str:
+        """All segments' text."""
+        return self._tokenizer.decode(self._tokens[self._initial :])
+
+    def of_window(self, tokenizer: "Tokenizer") -> tuple[tuple[int, ...], int]:
+        """The next window's prompt, and where <|startoftranscript|> stands in it.
+
+        `tokenizer`: of the window's language.
+        """
+        before = self._previous()
+        if before:
+            before = [tokenizer.sot_prev, *before]
+        sot = tokenizer.sot_sequence
+        if self._options.without_timestamps:
+            sot = tokenizer.sot_sequence_including_notimestamps
+        return (*before, *sot, *self._prefix), len(before)
+
+    def _previous(self) -> list[int]:
+        room = self._room - len(self._hotwords)
+        if not self._options.carry_initial_prompt:
+            return self._hotwords + _last(self._tokens[self._since :], room)
+        initial = _last(self._tokens[: self._initial], room)
+        recent = self._tokens[max(self._initial, self._since) :]
+        return self._hotwords + initial + _last(recent, room - len(initial))
+
+
+def _last(tokens: list[int], count: int) -> list[int]:
+    return tokens[len(tokens) - min(count, len(tokens)) :]

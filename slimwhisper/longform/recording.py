@@ -1,0 +1,146 @@
+"""One recording as its sessions hear it: whole, without its silences, or in pieces side by side."""
+
+from collections import deque
+from collections.abc import Iterable, Sequence
+from dataclasses import replace
+
+from slimwhisper.audio.mel import Spectrogram
+from slimwhisper.audio.samples import Excerpts, Samples
+from slimwhisper.audio.vad import merge_regions, speech_regions
+from slimwhisper.longform.session import Session, clips_of
+from slimwhisper.types import (
+    FRAMES_PER_SECOND,
+    HOP_SAMPLES,
+    SAMPLE_RATE,
+    WINDOW_FRAMES,
+    Dims,
+    Options,
+    Segment,
+    Transcript,
+    Word,
+)
+
+PAUSE = 2 * SAMPLE_RATE  # samples: a shorter one stays inside a piece
+
+Region = tuple[int, int]  # samples [start, stop)
+
+
+class Recording:
+    """The sessions of one recording, and their segments in the recording's own time.
+
+    Usually one session. With `parallel`, one for each piece of speech of up to 30 s, none of them
+    conditioned on another's text.
+    """
+
+    def __init__(self, samples: Samples, dims: Dims, options: Options) -> None:
+        """Goes over all samples once; to find the speech, twice."""
+        self._samples, self._dims, self._options = samples, dims, options
+        self.options = options  # as asked for
+        self.seconds = len(samples) / SAMPLE_RATE
+        self._excerpts: Excerpts | None = None  # what is heard instead of all samples
+        self._waiting: deque[Region] = deque()  # pieces, in mel frames, of sessions to come
+        self._reported: list[Segment] = []
+        self._complete, self._partly = 0, 0  # sessions reported; segments of the next one
+        clips: list[Region] | None = None
+        if options.parallel or options.vad_filter:
+            frames = clips_of(options, len(samples) // HOP_SAMPLES)
+            wanted = [(a * HOP_SAMPLES, b * HOP_SAMPLES) for a, b in frames]
+            # pieces are cut at short pauses, and joined again up to 30 s
+            finer = {"min_silence_ms": 300, "pad_ms": 200} if options.parallel else {}
+            regions = _overlaps(speech_regions(samples, **finer), wanted)
+            if options.parallel:
+                merged = merge_regions(regions, PAUSE, WINDOW_FRAMES * HOP_SAMPLES)
+                pieces = [(a // HOP_SAMPLES, -(-b // HOP_SAMPLES)) for a, b in merged]
+                clips, self._waiting = pieces[:1], deque(pieces[1:])
+                self._options = replace(options, condition_on_previous_text=False)
+            elif sum(b - a for a, b in regions) >= HOP_SAMPLES:
+                self._excerpts = Excerpts(samples, regions)
+                self._options = replace(options, clip_timestamps="0")
+            else:
+                clips = []  # no speech; the language is asked for all the same
+        heard = samples if self._excerpts is None else self._excerpts
+        self._mel = Spectrogram(heard, dims.n_mels)
+        self.sessions = [Session(self._mel, dims, self._options, clips)]
+        self._handed_out = 0
+
+    def next_session(self) -> Session | None:
+        """Another session that can begin; None where there is none, or not before the first one
+        knows the language. Made when it is asked for: each holds a window's spectrogram.
+        """
+        language = self.sessions[0].language
+        if self._handed_out and self._waiting and language is not None:
+            piece = [self._waiting.popleft()]
+            self.sessions.append(Session(self._mel, self._dims, self._options, piece, language))
+        if self._handed_out == len(self.sessions):
+            return None
+        self._handed_out += 1
+        return self.sessions[-1]
+
+    @property
+    def done(self) -> bool:
+        return not self._waiting and all(s.next_request() is None for s in self.sessions)
+
+    @property
+    def seconds_done(self) -> float:
+        """Seconds of the recording that are behind."""
+        if self.done:
+            return self.seconds
+        if self._options.parallel:
+            share = sum(s.next_request() is None for s in self.sessions)
+            return self.seconds * share / (len(self.sessions) + len(self._waiting))
+        return self._original(self.sessions[0].position / FRAMES_PER_SECOND)
+
+    def report(self) -> list[Segment]:
+        """The segments that are new, in the order of time."""
+        fresh: list[Segment] = []
+        while self._complete < len(self.sessions):
+            session = self.sessions[self._complete]
+            fresh += session.segments[self._partly :]
+            self._partly = len(session.segments)
+            if session.next_request() is not None:
+                break
+            self._complete, self._partly = self._complete + 1, 0
+        number = len(self._reported)
+        fresh = [replace(self._in_place(s), id=i) for i, s in enumerate(fresh, start=number)]
+        self._reported += fresh
+        return fresh
+
+    def transcript(self) -> Transcript:
+        """The result; whole once `done`."""
+        self.report()
+        texts = [s.transcript() for s in self.sessions]
+        return Transcript("".join(t.text for t in texts), self._reported, texts[0].language)
+
+    def close(self) -> None:
+        """Give up memory and files."""
+        self._mel.close()
+        self._samples.close()
+
+    def _original(self, seconds: float, end: bool = False) -> float:
+        """Seconds of what is heard -> of the recording; the `end` of something, or its start."""
+        if self._excerpts is None:
+            return seconds
+        position = self._excerpts.original(round(seconds * SAMPLE_RATE), end=end)
+        return round(position / SAMPLE_RATE, 3)
+
+    def _in_place(self, segment: Segment) -> Segment:
+        if self._excerpts is None:
+            return segment
+        words = segment.words and [self._word_in_place(w) for w in segment.words]
+        return replace(
+            segment,
+            seek=round(self._original(segment.seek / FRAMES_PER_SECOND) * FRAMES_PER_SECOND),
+            start=self._original(segment.start),
+            end=self._original(segment.end, end=True),
+            words=words,
+        )
+
+    def _word_in_place(self, word: Word) -> Word:
+        start, end = self._original(word.start), self._original(word.end, end=True)
+        return replace(word, start=start, end=max(start, end))
+
+
+def _overlaps(regions: Iterable[Region], wanted: Sequence[Region]) -> list[Region]:
+    """What the two have in common; `regions` in order."""
+    cut = ((max(a, c), min(b, d)) for c, d in wanted for a, b in regions)
+    return [(start, stop) for start, stop in cut if start < stop]

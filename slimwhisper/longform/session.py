@@ -1,0 +1,295 @@
+"""One file's way through the windows: seek, temperature, prompt, words, segments. Knows no model.
+
+`next_request` is what the engine should do next, `accept` takes its answer and moves on; the rules
+are `whisper.transcribe`'s.
+"""
+
+import zlib
+from collections.abc import Sequence
+from dataclasses import replace
+from itertools import pairwise
+
+from torch import Tensor
+
+from slimwhisper.audio.mel import Spectrogram
+from slimwhisper.engine.requests import (
+    Align,
+    Alignment,
+    Answer,
+    Attempt,
+    Decoded,
+    Languages,
+    Request,
+    Retry,
+    Window,
+)
+from slimwhisper.engine.rules import make_rules
+from slimwhisper.errors import SlimWhisperError
+from slimwhisper.longform.hallucination import Place
+from slimwhisper.longform.prompts import Prompts
+from slimwhisper.longform.words import settle, text_tokens
+from slimwhisper.types import FRAMES_PER_SECOND, WINDOW_FRAMES, Dims, Options, Segment, Transcript
+from slimwhisper.vocabulary import get_tokenizer, language_code
+
+Clip = tuple[int, int]  # mel frames [start, stop)
+
+
+def compression_ratio(text: str) -> float:
+    """How much zlib shrinks a text: above 2.4 it repeats itself. An empty text gives 0."""
+    data = text.encode()
+    return len(data) / len(zlib.compress(data))
+
+
+def clips_of(options: Options, content_frames: int) -> list[Clip]:
+    """`clip_timestamps` in mel frames; the last clip ends with the recording if not before."""
+    points = [round(t * FRAMES_PER_SECOND) for t in options.clip_seconds] or [0]
+    if len(points) % 2:
+        points.append(content_frames)
+    stops = (min(stop, content_frames) for stop in points[1::2])
+    return list(zip(points[::2], stops, strict=True))
+
+
+class Session:
+    """State machine of one recording, or of some clips of it."""
+
+    def __init__(
+        self,
+        mel: Spectrogram,
+        dims: Dims,
+        options: Options,
+        clips: Sequence[Clip] | None = None,
+        language: str | None = None,
+    ) -> None:
+        """clips: in place of the options' own. language: a code, known from elsewhere."""
+        self.mel, self.dims, self.options = mel, dims, options
+        self.frames_per_token = WINDOW_FRAMES // dims.n_audio_ctx
+        self.seek = 0  # mel frames
+        self.segments: list[Segment] = []
+        self._clips = list(clips_of(options, mel.frames) if clips is None else clips)
+        self._clip = -1
+        self._next_clip()
+        self._temperatures = options.temperatures
+        self._attempt = 0
+        self._last_speech = 0.0  # seconds
+        self._raw: tuple[Decoded, list[Segment], int, bool] | None = None  # wait for their words
+        self.rules = make_rules(dims, options)
+        self.language = language or (None if dims.is_multilingual else "en")
+        if options.language is not None:
+            self.language = language_code(options.language, dims)
+        self._request: Request | None
+        if self.language is None:
+            # as in `whisper`, of the recording's first 30 s; of the first clip's if others follow
+            self._listened = self._clips[0][0] if clips else 0
+            self._request = self._ask_language(mel.window(self._listened, WINDOW_FRAMES))
+        else:
+            self._set_language(self.language)
+            self.prompts = Prompts(self.tokenizer, dims, options)
+            self._request = self._open()
+
+    def next_request(self) -> Request | None:
+        """What the engine should do; None at the end of the recording."""
+        return self._request
+
+    @property
+    def position(self) -> int:
+        """Mel frames of the recording that are behind."""
+        return min(self.seek, self.mel.frames)
+
+    # -- windows -------------------------------------------------------------------------------
+
+    def _next_clip(self) -> None:
+        self._clip += 1
+        if self._clip < len(self._clips):
+            self.seek = self._clips[self._clip][0]
+
+    def _place(self) -> Place | None:
+        """The window at `seek`, or the next clip's first; None at the end."""
+        while self._clip < len(self._clips):
+            start, stop = self._clips[self._clip]
+            self.seek = max(self.seek, start)
+            if self.seek < stop:
+                size = min(WINDOW_FRAMES, stop - self.seek)
+                return Place(self.seek, size, self.mel.frames)
+            self._next_clip()
+        return None
+
+    def _open(self, in_slot: bool = False) -> Request | None:
+        """Ask for the window at `seek`, whose audio may be in the engine's slot."""
+        place = self._place()
+        if place is None:
+            return None
+        self.place, self._attempt = place, 0
+        if self.options.multilingual and not in_slot:
+            return self._ask_language(self.mel.window(place.start, place.frames))
+        prompt, sot_index = self.prompts.of_window(self.tokenizer)
+        mel = None if in_slot else self.mel.window(place.start, place.frames)
+        return Window(mel, prompt, sot_index, self.rules, self._try())
+
+    def _ask_language(self, mel: Tensor) -> Window:
+        return Window(mel, (get_tokenizer(self.dims).sot,), 0, rules=None)
+
+    def _try(self) -> Attempt:
+        seed = (self.options.seed, self.place.start, self._attempt)
+        return Attempt(self._temperatures[self._attempt], seed)
+
+    def _set_language(self, language: str) -> None:
+        self.tokenizer = get_tokenizer(self.dims, language, self.options.task)
+
+    # -- answers -------------------------------------------------------------------------------
+
+    def accept(self, answer: Answer) -> list[Segment]:
+        """Take the answer to the last request, and return the new segments, if any.
+
+        Raises `SlimWhisperError` when the model's numbers were not finite.
+        """
+        match answer:
+            case Languages():
+                self._accept_language(answer.likeliest)
+                return []
+            case Alignment():
+                assert self._raw is not None
+                return self._finish(*self._raw, answer)
+            case Decoded():
+                return self._accept_text(answer)
+
+    def _accept_language(self, language: str) -> None:
+        self._set_language(language)
+        if self.language is None:
+            self.language = language
+            self.prompts = Prompts(self.tokenizer, self.dims, self.options)
+            place = self._place()
+            heard = (self._listened, WINDOW_FRAMES)  # still in the slot
+            same = place is not None and (place.start, place.frames) == heard
+            self._request = self._open(in_slot=same)
+        else:
+            self._request = self._open(in_slot=True)
+
+    def _accept_text(self, result: Decoded) -> list[Segment]:
+        if result.avg_logprob != result.avg_logprob:
+            raise SlimWhisperError("the model gave NaN; use another dtype, such as float32")
+        ratio = compression_ratio(self.tokenizer.decode(list(result.tokens)).strip())
+        if self._failed(result, ratio) and self._attempt + 1 < len(self._temperatures):
+            self._attempt += 1
+            self._request = Retry(self._try())
+            return []
+        if self._is_silence(result):
+            self.seek += self.place.frames
+            self._request = self._open()
+            return []
+        raw, seek, nothing_follows = self._cut(result, ratio)
+        if self.options.word_timestamps:
+            text = text_tokens(raw, self.tokenizer)
+            if text:
+                before = self.tokenizer.sot_sequence_including_notimestamps
+                self._raw = (result, raw, seek, nothing_follows)
+                self._request = Align(tuple(before), text)
+                return []
+        return self._finish(result, raw, seek, nothing_follows, None)
+
+    def _failed(self, result: Decoded, ratio: float) -> bool:
+        """Whether another temperature may do better; silence needs none."""
+        repeats, unsure = self.options.compression_ratio_threshold, self.options.logprob_threshold
+        improbable = unsure is not None and result.avg_logprob < unsure
+        silence = self.options.no_speech_threshold
+        if silence is not None and result.no_speech_prob > silence and improbable:
+            return False
+        return improbable or (repeats is not None and ratio > repeats)
+
+    def _is_silence(self, result: Decoded) -> bool:
+        """No speech is likely, and the text was not sampled with confidence all the same."""
+        silence, sure = self.options.no_speech_threshold, self.options.logprob_threshold
+        if silence is None or result.no_speech_prob <= silence:
+            return False
+        return sure is None or result.avg_logprob <= sure
+
+    def _cut(self, result: Decoded, ratio: float) -> tuple[list[Segment], int, bool]:
+        """A window's text -> its segments, the mel frame to go on from, whether nothing follows.
+
+        Between two neighbouring timestamps one segment ends and the next begins. What follows the
+        last such pair is unfinished: the next window starts there, unless a single timestamp at
+        the end says that nothing follows.
+        """
+        tokens, begin = result.tokens, self.tokenizer.timestamp_begin
+        offset, seconds = self.place.offset, self.frames_per_token / FRAMES_PER_SECOND
+        following = self.place.start + self.place.frames
+
+        def segment(start: float, end: float, piece: Sequence[int]) -> Segment:
+            return Segment(
+                id=0,
+                seek=self.place.start,
+                start=offset + start,
+                end=offset + end,
+                text=self.tokenizer.decode([t for t in piece if t < self.tokenizer.eot]),
+                tokens=list(piece),
+                temperature=result.temperature,
+                avg_logprob=result.avg_logprob,
+                compression_ratio=ratio,
+                no_speech_prob=result.no_speech_prob,
+            )
+
+        stamped = [t >= begin for t in tokens]
+        nothing_follows = stamped[-2:] == [False, True]
+        ends = [i for i in range(1, len(tokens)) if stamped[i - 1] and stamped[i]]
+        if not ends:
+            stamps = [t for t in tokens if t >= begin]
+            duration = self.place.frames / FRAMES_PER_SECOND
+            if stamps and stamps[-1] != begin:
+                duration = (stamps[-1] - begin) * seconds
+            return [segment(0.0, duration, tokens)], following, nothing_follows
+        seek = self.place.start + (tokens[ends[-1] - 1] - begin) * self.frames_per_token
+        if nothing_follows:
+            ends.append(len(tokens))
+            seek = following
+        pieces = [tokens[start:end] for start, end in pairwise([0, *ends])]
+        return (
+            [segment((p[0] - begin) * seconds, (p[-1] - begin) * seconds, p) for p in pieces],
+            seek,
+            nothing_follows,
+        )
+
+    def _finish(
+        self,
+        result: Decoded,
+        raw: list[Segment],
+        seek: int,
+        nothing_follows: bool,
+        alignment: Alignment | None,
+    ) -> list[Segment]:
+        """Add a window's segments and move on."""
+        fresh, dropped = raw, False
+        if self.options.word_timestamps:
+            settled = settle(
+                raw,
+                alignment,
+                self.tokenizer,
+                self.options,
+                self.place,
+                seek=seek,
+                nothing_follows=nothing_follows,
+                last_speech=self._last_speech,
+            )
+            fresh, seek, dropped = settled.segments, settled.seek, settled.dropped
+            self._last_speech = settled.last_speech
+        # with <|0.00|><|0.00|> for all its text, a window would be decoded for ever
+        self.seek = seek if seek > self.place.start else self.place.start + self.place.frames
+        if not dropped:
+            number = len(self.segments)
+            fresh = [replace(_cleared(s), id=i) for i, s in enumerate(fresh, start=number)]
+            self.segments += fresh
+            keep = self.options.condition_on_previous_text and result.temperature <= 0.5
+            self.prompts.add([t for s in fresh for t in s.tokens], keep)
+        self._raw = None
+        self._request = self._open()
+        return fresh
+
+    def transcript(self) -> Transcript:
+        """The result so far; whole once `next_request` has given None."""
+        assert self.language is not None
+        return Transcript(self.prompts.text(), self.segments, self.language)
+
+
+def _cleared(segment: Segment) -> Segment:
+    """A segment without text or length keeps its place, but not its tokens, as in `whisper`."""
+    if segment.start != segment.end and segment.text.strip():
+        return segment
+    return replace(segment, text="", tokens=[], words=[])

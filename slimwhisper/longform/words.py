@@ -1,0 +1,224 @@
+"""When each word is spoken, from how the text attends to the audio; knows no model.
+
+The results are `whisper`'s to the last digit, whose median filter, time warping and merging of
+punctuation this uses. `settle` is what a window goes through; the rest are its steps.
+"""
+
+import threading
+from collections import deque
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, replace
+from itertools import pairwise
+from typing import TYPE_CHECKING
+
+import numpy as np
+import torch
+
+from slimwhisper.engine.requests import Alignment
+from slimwhisper.longform.hallucination import Place, before_hallucination, leading_silence
+from slimwhisper.types import FRAMES_PER_SECOND, Options, Segment, Word
+
+if TYPE_CHECKING:  # numba, which it imports, is slow to start
+    from whisper.timing import WordTiming
+    from whisper.tokenizer import Tokenizer
+
+_FRAMES_PER_POSITION = 2  # mel frames in one encoder position
+_MEDIAN_WIDTH = 7  # encoder positions
+_SENTENCE_ENDS = ".。!！?？"
+
+# One of numba's threading layers ends the process when two threads use it at a time.
+_WARPING = threading.Lock()
+
+
+@dataclass(frozen=True, slots=True)
+class Settled:
+    """A window's segments with their words, and where to go on."""
+
+    segments: list[Segment]
+    seek: int  # mel frames
+    last_speech: float  # seconds: where the last word so far ends
+    dropped: bool = False  # nothing of the window counts; it is decoded anew from `seek`
+
+
+def settle(
+    segments: Sequence[Segment],
+    alignment: Alignment | None,
+    tokenizer: "Tokenizer",
+    options: Options,
+    place: Place,
+    *,
+    seek: int,
+    nothing_follows: bool,
+    last_speech: float,
+) -> Settled:
+    """Give a window's segments their words, skip hallucinations, say where the next one starts.
+
+    `segments` are as cut at the timestamps, those without text not yet cleared. `alignment` is
+    None where they hold no text tokens. `seek`: mel frame where the timestamps say to go on.
+    `nothing_follows`: a single timestamp ended the window. `last_speech`: seconds, before it.
+    """
+    kept = attach_words(
+        segments,
+        alignment,
+        tokenizer,
+        place.frames,
+        last_speech,
+        options.prepend_punctuations,
+        options.append_punctuations,
+    )
+    threshold = options.hallucination_silence_threshold
+    if not nothing_follows:
+        seek = _after_last_word(kept, place, threshold, seek)
+    if threshold is not None:
+        start = leading_silence(kept, place, threshold)
+        if start is not None:
+            return Settled([], start, last_speech, dropped=True)
+        kept, start = before_hallucination(kept, place, threshold, last_speech)
+        seek = seek if start is None else start
+    end = last_word_end(kept)
+    return Settled(kept, seek, last_speech if end is None else end)
+
+
+def _after_last_word(
+    segments: Sequence[Segment], place: Place, threshold: float | None, seek: int
+) -> int:
+    """The mel frame where the last word ends, or the window does if that is within `threshold`."""
+    end = last_word_end(segments)
+    if end is None or end <= place.offset:
+        return seek
+    if threshold is not None and place.end - end <= threshold:
+        return place.start + place.frames
+    return round(end * FRAMES_PER_SECOND)
+
+
+def last_word_end(segments: Sequence[Segment]) -> float | None:
+    """Seconds where the last word ends, or the last segment if there are no words."""
+    for segment in reversed(segments):
+        if segment.words:
+            return segment.words[-1].end
+    return segments[-1].end if segments else None
+
+
+def text_tokens(segments: Iterable[Segment], tokenizer: "Tokenizer") -> tuple[int, ...]:
+    """The segments' tokens without timestamps: the text that their `Alignment` is of."""
+    return tuple(t for segment in segments for t in segment.tokens if t < tokenizer.eot)
+
+
+def time_words(alignment: Alignment, tokenizer: "Tokenizer", frames: int) -> "list[WordTiming]":
+    """Each word's tokens, probability, start and end in seconds from the window's start.
+
+    `frames`: mel frames of the recording in the window.
+    """
+    from whisper.timing import WordTiming, dtw, median_filter
+
+    words, pieces = tokenizer.split_to_word_tokens([*alignment.text, tokenizer.eot])
+    if not alignment.text or len(words) <= 1:  # the last is <|endoftext|>
+        return []
+    weights = alignment.scores[:, :, : frames // _FRAMES_PER_POSITION].softmax(dim=-1)
+    deviation, mean = torch.std_mean(weights, dim=-2, keepdim=True, unbiased=False)
+    weights = median_filter((weights - mean) / deviation, _MEDIAN_WIDTH)
+    # [1 + len(text), p]: each text token is predicted, and so timed, by the token before it
+    match = weights.mean(dim=0)[alignment.before - 1 : -1]
+    with _WARPING:
+        threads = torch.get_num_threads()
+        rows, positions = dtw(-match)
+        if torch.get_num_threads() != threads:  # numba's own start sets OpenMP's number to all
+            torch.set_num_threads(threads)
+    arrives = np.diff(rows, prepend=-1) > 0  # the first position of each row
+    times = positions[arrives] * _FRAMES_PER_POSITION / FRAMES_PER_SECOND
+    timings, first = [], 0
+    for word, tokens in zip(words[:-1], pieces[:-1], strict=True):
+        stop = first + len(tokens)
+        probability = np.mean(alignment.probs[first:stop])
+        timings.append(WordTiming(word, tokens, times[first], times[stop], probability))
+        first = stop
+    return timings
+
+
+def attach_words(
+    segments: Sequence[Segment],
+    alignment: Alignment | None,
+    tokenizer: "Tokenizer",
+    frames: int,
+    last_speech: float,
+    prepend: str,
+    append: str,
+) -> list[Segment]:
+    """One window's segments with their words, and with start and end corrected by these.
+
+    `frames`: mel frames of the recording in the window. `last_speech`: seconds where the last word
+    before it ends. `prepend`, `append`: punctuation that belongs to the word after or before it.
+    """
+    if not segments:
+        return []
+    offset = segments[0].seek / FRAMES_PER_SECOND
+    timings = time_words(alignment, tokenizer, frames) if alignment else []
+    durations = [t.end - t.start for t in timings if t.end != t.start]
+    usual = min(0.7, float(np.median(durations))) if durations else 0.0
+    if timings:
+        from whisper.timing import merge_punctuations
+
+        if durations:
+            _shorten_at_sentence_ends(timings, longest=2 * usual)
+        merge_punctuations(timings, prepend, append)
+    rest = deque(timings)
+    result = []
+    for segment in segments:
+        words = _take_words(rest, len(text_tokens([segment], tokenizer)), offset)
+        segment = _fit(segment, words, usual, last_speech)
+        if words:
+            last_speech = segment.end
+        result.append(segment)
+    return result
+
+
+def _shorten_at_sentence_ends(timings: "Sequence[WordTiming]", longest: float) -> None:
+    """Pauses count as part of a full stop or of the word after it: cut those down to `longest`."""
+    for before, timing in pairwise(timings):
+        if timing.end - timing.start > longest:
+            if timing.word in _SENTENCE_ENDS:
+                timing.end = timing.start + longest
+            elif before.word in _SENTENCE_ENDS:
+                timing.start = timing.end - longest
+
+
+def _take_words(rest: "deque[WordTiming]", tokens: int, offset: float) -> list[Word]:
+    """Take from `rest` the words of the next so many tokens; `offset` seconds to add."""
+    words, taken = [], 0
+    while rest and taken < tokens:
+        timing = rest.popleft()
+        taken += len(timing.tokens)
+        if timing.word:  # else merged with a neighbour
+            start, end = round(offset + timing.start, 2), round(offset + timing.end, 2)
+            words.append(Word(timing.word, float(start), float(end), float(timing.probability)))
+    return words
+
+
+def _fit(segment: Segment, words: list[Word], usual: float, last_speech: float) -> Segment:
+    """The segment with these words, where the two disagree on its start and end: settled.
+
+    Words take `usual` seconds. Much longer ones at the segment's edges have swallowed a pause.
+    """
+    if not words:
+        return replace(segment, words=[])
+    words = list(words)
+    longest = 2 * usual
+    if words[0].end - last_speech > 4 * usual and (
+        words[0].end - words[0].start > longest
+        or (len(words) > 1 and words[1].end - words[0].start > 2 * longest)
+    ):
+        if len(words) > 1 and words[1].end - words[1].start > longest:
+            boundary = max(words[1].end / 2, words[1].end - longest)
+            words[0] = replace(words[0], end=boundary)
+            words[1] = replace(words[1], start=boundary)
+        words[0] = replace(words[0], start=max(0.0, words[0].end - longest))
+    start, end = segment.start, segment.end
+    if start < words[0].end and start - 0.5 > words[0].start:
+        words[0] = replace(words[0], start=max(0.0, min(words[0].end - usual, start)))
+    else:
+        start = words[0].start
+    if end > words[-1].start and end + 0.5 < words[-1].end:
+        words[-1] = replace(words[-1], end=max(words[-1].start + usual, end))
+    else:
+        end = words[-1].end
+    return replace(segment, start=start, end=end, words=words)

@@ -1,0 +1,138 @@
+"""What the guard measures on, and the plan of caches that it passes."""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+from slimwhisper.audio.mel import calibration_mel
+from slimwhisper.cache.base import Rows, Step
+from slimwhisper.cache.fold import Attention, Context, Folded, fold
+from slimwhisper.cache.forms import EXACT, FORMS
+from slimwhisper.cache.guard import Inspection, inspect_layer
+from slimwhisper.cache.plan import CachePlan, DecoderCache
+from slimwhisper.checkpoint.load import Checkpoint
+from slimwhisper.model.decoder import Decoder
+from slimwhisper.model.encoder import Encoder
+from slimwhisper.types import Dims
+
+CALIBRATION_TOKENS = 48
+
+
+@dataclass(frozen=True, slots=True)
+class Activations:
+    """What one window's decoding feeds the attention blocks' keys and values; float32."""
+
+    features: Tensor  # [p, d]: the encoder's output
+    self_: Sequence[Tensor]  # a layer: [T, d], the layer-normed input of its self-attention
+
+    def of(self, attention: str, layer: int) -> Tensor:
+        """[n, d]: the source of a layer's "cross" or "self" attention."""
+        return self.features if attention == "cross" else self.self_[layer]
+
+
+def exact_plan(
+    state: Mapping[str, Tensor], dims: Dims, cross: str = "e", self_: str = "x"
+) -> CachePlan:
+    """Fold every layer for two forms that need no guard; weights not yet rounded."""
+
+    def folded(layer: int, name: str, form: str) -> Folded:
+        block = f"decoder.blocks.{layer}."
+        norm = "encoder.ln_post." if name == "cross_attn" else f"{block}attn_ln."
+        attention = Attention.from_state(state, f"{block}{name}.", dims.n_text_head)
+        context = Context(norm=(state[f"{norm}weight"], state[f"{norm}bias"]))
+        return fold(attention, form, context)
+
+    layers = range(dims.n_text_layer)
+    return CachePlan(
+        [folded(i, "cross_attn", cross) for i in layers], [folded(i, "attn", self_) for i in layers]
+    )
+
+
+@torch.inference_mode()
+def record_activations(checkpoint: Checkpoint, mel: Tensor | None = None) -> Activations:
+    """Decode some tokens of one window greedily in float32 and keep every block's input.
+
+    `mel` [n_mels, 3000] is real speech where there is some to hand: it is harder on `k` than noise.
+    """
+    dims, cpu = checkpoint.dims, torch.device("cpu")
+    encoder = Encoder(checkpoint.state, dims, cpu, torch.float32)
+    decoder = Decoder(checkpoint.state, dims, cpu, torch.float32)
+    plan = exact_plan(checkpoint.state, dims).to(cpu, torch.float32)
+    cache = DecoderCache.allocate(plan, 1, dims.n_audio_ctx, dims.n_text_ctx)
+    features = encoder((calibration_mel(dims.n_mels) if mel is None else mel).unsqueeze(0))
+    rows = Rows.block(1)
+    cache.cross.put(rows.slots, features)
+
+    tokens = [dims.end_of_text + 1]  # <|startoftranscript|>
+    logits = decoder.logits(decoder.prefill(torch.tensor([tokens]), rows, cache)[:, -1])
+    for position in range(1, min(CALIBRATION_TOKENS, dims.n_text_ctx)):
+        tokens.append(int(logits[0, : dims.end_of_text].argmax()))
+        step = Step.at(rows, torch.tensor([position]), position + 1, True, torch.float32)
+        logits = decoder.step(torch.tensor(tokens[-1:]), step, cache)
+
+    # each layer's X-cache holds what its self-attention was fed
+    fed = [layer.tensors[0][0, : len(tokens)] for layer in cache.self_.layers]
+    return Activations(features[0], fed)
+
+
+def inspect_form(
+    checkpoint: Checkpoint,
+    attention: str,
+    form: str,
+    dtype: torch.dtype,
+    activations: Activations,
+) -> tuple[list[Folded], list[Inspection]]:
+    """Fold and measure every layer's "cross" or "self" attention for one form."""
+    dims = checkpoint.dims
+    pairs = [
+        inspect_layer(
+            checkpoint.state,
+            layer,
+            attention,
+            form,
+            dims.n_text_head,
+            activations.of(attention, layer),
+            dtype,
+        )
+        for layer in range(dims.n_text_layer)
+    ]
+    return [folded for folded, _ in pairs], [record for _, record in pairs]
+
+
+def guarded_plan(
+    checkpoint: Checkpoint, cross: str, self_: str, dtype: torch.dtype, mel: Tensor | None = None
+) -> tuple[CachePlan, list[Inspection]]:
+    """Fold for the forms asked for; what the guard refuses falls back, layer by layer."""
+    exact = exact_plan(
+        checkpoint.state,
+        checkpoint.dims,
+        cross if FORMS[cross].inverse is None else EXACT["cross"],
+        self_ if FORMS[self_].inverse is None else EXACT["self"],
+    )
+    weights = {"cross": exact.cross, "self": exact.self_}
+    records: list[Inspection] = []
+    activations = None
+    for attention, form in (("cross", cross), ("self", self_)):
+        if FORMS[form].inverse is not None:
+            activations = activations or record_activations(checkpoint, mel)
+            weights[attention], seen = inspect_form(checkpoint, attention, form, dtype, activations)
+            records += seen
+    return CachePlan(weights["cross"], weights["self"]), records
+
+
+def describe_fallbacks(records: Sequence[Inspection]) -> list[str]:
+    """One line for each form that fell back somewhere."""
+    lines = []
+    for attention in ("cross", "self"):
+        seen = [r for r in records if r.attention == attention]
+        fallen = [r for r in seen if r.fell_back]
+        if fallen:
+            worst = max(fallen, key=lambda r: r.error)
+            lines.append(
+                f"{attention}-attention cache {worst.form!r} is not exact in {len(fallen)} of "
+                f"{len(seen)} layers (error up to {worst.error:.1e}, baseline "
+                f"{worst.baseline_error:.1e}); they use {worst.used!r}, no larger"
+            )
+    return lines

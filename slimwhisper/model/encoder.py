@@ -1,0 +1,91 @@
+"""Mel spectrogram -> encoder output E, the one thing that the slim cache keeps of the audio."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor
+
+from slimwhisper.kernels.heads import head_attention, rounded_head_attention
+from slimwhisper.kernels.linear import at_least_float32
+from slimwhisper.model.layers import MLP, LayerNorm, Linear, Source
+from slimwhisper.types import Dims
+
+
+@dataclass(frozen=True, slots=True)
+class _Block:
+    norm: LayerNorm
+    query: Linear
+    key: Linear
+    value: Linear
+    out: Linear
+    heads: int
+    mlp: MLP
+    rounded: bool  # attention in bfloat16
+
+    @staticmethod
+    def read(source: Source, heads: int) -> "_Block":
+        attn = source / "attn"
+        return _Block(
+            LayerNorm.read(source / "attn_ln"),
+            Linear.read(attn / "query"),
+            Linear.read(attn / "key", bias=False),  # a key bias cancels in the softmax
+            Linear.read(attn / "value"),
+            Linear.read(attn / "out"),
+            heads,
+            MLP.read(source),
+            source.int8 and torch.cpu._is_avx512_bf16_supported(),
+        )
+
+    def __call__(self, x: Tensor) -> Tensor:
+        normed = self.norm(x)
+
+        def split(t: Tensor) -> Tensor:
+            return t.unflatten(-1, (self.heads, -1)).transpose(1, 2)
+
+        q, k, v = split(self.query(normed)), split(self.key(normed)), split(self.value(normed))
+        mixed = rounded_head_attention(q, k, v) if self.rounded else head_attention(q, k, v)
+        x = x + self.out(mixed.transpose(1, 2).flatten(2))
+        return x + self.mlp(x)
+
+
+class Encoder:
+    """Two convolutions, n_audio_layer transformer blocks, a layer norm; stateless."""
+
+    def __init__(
+        self,
+        state: Mapping[str, Tensor],
+        dims: Dims,
+        device: torch.device,
+        dtype: torch.dtype,
+        int8: bool = False,
+    ) -> None:
+        """int8: the weights of linear maps, on a CPU in float32; see `layers.quantize`. Where the
+        CPU multiplies bfloat16 twice as fast as float32, attention is then computed in that.
+        """
+        source = Source(state, "encoder.", device, dtype, int8)
+        self.dims, self.device, self.dtype = dims, device, dtype
+        self.conv1, self.conv2 = (
+            (source.tensor(f"{name}.weight"), source.tensor(f"{name}.bias"))
+            for name in ("conv1", "conv2")
+        )
+        self.positions = source.tensor("positional_embedding", at_least_float32(dtype))
+        blocks = source / "blocks"
+        self.blocks = [
+            _Block.read(blocks / str(i), dims.n_audio_head) for i in range(dims.n_audio_layer)
+        ]
+        self.norm = LayerNorm.read(source / "ln_post")
+
+    @torch.inference_mode()
+    def __call__(self, mel: Tensor) -> Tensor:
+        """mel [B, n_mels, 2 p] of any floating dtype -> E [B, p, d] in the model's dtype."""
+        expected = (self.dims.n_mels, 2 * self.dims.n_audio_ctx)
+        assert mel.shape[1:] == expected, f"mel of shape {tuple(mel.shape)}, not [B, *{expected}]"
+        x = mel.to(self.device, self.dtype)
+        x = F.gelu(F.conv1d(x, *self.conv1, padding=1))
+        x = F.gelu(F.conv1d(x, *self.conv2, stride=2, padding=1))
+        x = (x.transpose(1, 2) + self.positions).to(self.dtype)
+        for block in self.blocks:
+            x = block(x)
+        return self.norm(x)

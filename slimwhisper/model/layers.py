@@ -1,0 +1,100 @@
+"""What encoder and decoder share: linear maps, layer norms, MLPs, rounded once to a dtype."""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor
+
+from slimwhisper.kernels.linear import (
+    Weight,
+    at_least_float32,
+    linear,
+    pack,
+    packed_width,
+    quantize,
+)
+
+
+@dataclass(frozen=True, slots=True)
+class Source:
+    """A checkpoint's tensors under one prefix, brought to a device and dtype as they are read."""
+
+    state: Mapping[str, Tensor]
+    prefix: str
+    device: torch.device
+    dtype: torch.dtype
+    int8: bool = False  # the linear maps' weights
+
+    def __truediv__(self, name: str) -> "Source":
+        return replace(self, prefix=f"{self.prefix}{name}.")
+
+    def tensor(self, name: str, dtype: torch.dtype | None = None) -> Tensor:
+        return self.state[self.prefix + name].to(self.device, dtype or self.dtype)
+
+
+@dataclass(frozen=True, slots=True)
+class Linear:
+    """x W^T + b, W [out, in], packed where that pays."""
+
+    weight: Weight
+    bias: Tensor | None
+
+    @staticmethod
+    def read(source: Source, bias: bool = True) -> "Linear":
+        weight, offset = source.tensor("weight"), source.tensor("bias") if bias else None
+        if source.int8:
+            return Linear(quantize(weight, offset), None)
+        return Linear(pack(weight), offset)
+
+    def __call__(self, x: Tensor, gelu: bool = False) -> Tensor:
+        return linear(x, self.weight, self.bias, gelu)
+
+
+@dataclass(frozen=True, slots=True)
+class LayerNorm:
+    """Over the last dimension, in at least float32, returned in x's dtype."""
+
+    weight: Tensor
+    bias: Tensor
+
+    @staticmethod
+    def read(source: Source) -> "LayerNorm":
+        wide = at_least_float32(source.dtype)
+        return LayerNorm(source.tensor("weight", wide), source.tensor("bias", wide))
+
+    def __call__(self, x: Tensor) -> Tensor:
+        wide = x.to(self.weight.dtype)
+        return F.layer_norm(wide, wide.shape[-1:], self.weight, self.bias).to(x.dtype)
+
+
+@dataclass(frozen=True, slots=True)
+class MLP:
+    """Pre-norm feed-forward block, d -> 4 d -> d; packed weights go some hidden values at a time,
+    which then stay in a CPU's caches.
+    """
+
+    norm: LayerNorm
+    parts: Sequence[tuple[Linear, Weight]]  # (up, down) for some of the hidden values
+    down_bias: Tensor | None
+
+    @staticmethod
+    def read(source: Source) -> "MLP":
+        up, down = source / "mlp" / "0", source / "mlp" / "2"
+        if source.int8:
+            whole = (Linear.read(up), Linear.read(down).weight)
+            return MLP(LayerNorm.read(source / "mlp_ln"), [whole], None)
+        wide, bias, narrow = up.tensor("weight"), up.tensor("bias"), down.tensor("weight")
+        width = packed_width(narrow) or narrow.shape[1]
+        pieces = zip(wide.split(width), bias.split(width), narrow.split(width, dim=1), strict=True)
+        parts = [(Linear(pack(u), b), pack(d)) for u, b, d in pieces]
+        return MLP(LayerNorm.read(source / "mlp_ln"), parts, down.tensor("bias"))
+
+    def __call__(self, x: Tensor) -> Tensor:
+        normed, y = self.norm(x), None
+        for up, down in self.parts:
+            bias = self.down_bias if y is None else None
+            y = linear(up(normed, gelu=True), down, bias, onto=y)
+        assert y is not None
+        return y

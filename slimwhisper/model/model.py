@@ -1,0 +1,76 @@
+"""A checkpoint made ready: encoder, decoder, and a plan of caches that the guard has passed."""
+
+import logging
+
+import torch
+from torch import Tensor
+
+from slimwhisper.cache.plan import CrossCache, DecoderCache, SelfCache
+from slimwhisper.checkpoint.alignment_heads import default_heads
+from slimwhisper.checkpoint.load import Checkpoint
+from slimwhisper.errors import CacheError
+from slimwhisper.model.calibration import describe_fallbacks, guarded_plan
+from slimwhisper.model.decoder import Decoder
+from slimwhisper.model.encoder import Encoder
+
+logger = logging.getLogger("slimwhisper.cache")
+
+
+class Model:
+    """Everything that does not change while windows are decoded."""
+
+    def __init__(
+        self,
+        checkpoint: Checkpoint,
+        device: torch.device,
+        dtype: torch.dtype,
+        forms: tuple[str, str] = ("e", "x"),
+        strict_cache: bool = False,
+        guard_mel: Tensor | None = None,
+        int8: bool = False,
+    ) -> None:
+        """forms: (cross, self) as `choose_forms` gives them. guard_mel: [n_mels, 3000] or None.
+        int8: weights of the encoder, the MLPs and the logits; on a CPU, with float32.
+
+        Raises `CacheError` when a form is not exact and `strict_cache` is set.
+        """
+        self.name, self.dims = checkpoint.name, checkpoint.dims
+        self.device, self.dtype, self.forms, self.int8 = device, dtype, forms, int8
+        self.alignment_heads = checkpoint.alignment_heads or default_heads(self.dims)
+        plan, self.inspections = guarded_plan(checkpoint, *forms, dtype, guard_mel)
+        self.fallbacks = describe_fallbacks(self.inspections)
+        if self.fallbacks and strict_cache:
+            first = self.fallbacks[0].partition(";")[0]
+            raise CacheError(
+                f"{self.name}: {first}; choose cache slim, always exact, or allow the fall-back"
+            )
+        for line in self.fallbacks:
+            logger.warning("%s: %s", self.name, line)
+        self.plan = plan.to(device, dtype).packed()
+        self.encoder = Encoder(checkpoint.state, self.dims, device, dtype, int8)
+        self.decoder = Decoder(checkpoint.state, self.dims, device, dtype, int8)
+
+    @property
+    def compute_type(self) -> str:
+        """What it computes in, such as "float16"; "int8" stands for float32 with int8 products."""
+        return "int8" if self.int8 else str(self.dtype).removeprefix("torch.")
+
+    def allocate_cross(self, slots: int) -> CrossCache:
+        """Room for the audio of `slots` windows."""
+        return CrossCache(self.plan, slots, self.dims.n_audio_ctx)
+
+    def allocate_self(self, rows: int, shared: bool = False) -> SelfCache:
+        """Room for `rows` texts; `shared` as in `SelfCache`."""
+        return SelfCache(self.plan, rows, self.dims.n_text_ctx, shared=shared)
+
+    def bytes_per_window(self) -> int:
+        """What one more slot of one row takes."""
+        frames, length = self.dims.n_audio_ctx, self.dims.n_text_ctx
+        cache = DecoderCache.allocate(self.plan, 1, frames, length, device=torch.device("meta"))
+        return cache.cross.nbytes() + cache.self_.nbytes()
+
+    def baseline_bytes_per_window(self) -> int:
+        """The same of keys and values for every layer and token: 2 (p + n) d L values."""
+        dims = self.dims
+        tokens = dims.n_audio_ctx + dims.n_text_ctx
+        return 2 * tokens * dims.n_text_state * dims.n_text_layer * self.dtype.itemsize

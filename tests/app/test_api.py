@@ -1,0 +1,204 @@
+"""OpenAI's API, by its own client and by requests that no client would make."""
+
+import time
+from collections.abc import Iterator
+from typing import Any
+
+import httpx
+import jiwer
+import openai
+import pytest
+
+import slimwhisper
+from slimwhisper.api import SlimWhisper
+from slimwhisper.app.service.jobs import Limits
+from tests.support.live import Live, start, stop
+from tests.support.spoken import EXPECTED, SAMPLES
+
+PHONE = SAMPLES / "phone-number.wav"
+
+
+@pytest.fixture(scope="module")
+def model() -> SlimWhisper:
+    return slimwhisper.load_model("digits")
+
+
+@pytest.fixture(scope="module")
+def live(model: SlimWhisper) -> Iterator[Live]:
+    running = start(model)
+    yield running
+    stop(running)
+
+
+def test_every_format(live: Live) -> None:
+    truth = EXPECTED[PHONE.name]
+    create = live.client().audio.transcriptions.create
+    plain = create(file=PHONE, model="whisper-1")
+    assert jiwer.wer(truth["text"], plain.text) == 0
+    assert plain.usage.seconds >= truth["segments"][-1]["end"] - 1
+    text = create(file=PHONE, model="digits", response_format="text")
+    assert text.strip() == plain.text
+    srt = create(file=PHONE, model="digits", response_format="srt")
+    assert srt.startswith("1\n00:00:00,") and " --> " in srt
+    vtt = create(file=PHONE, model="digits", response_format="vtt")
+    assert vtt.startswith("WEBVTT\n\n00:00.")
+    verbose = create(file=PHONE, model="digits", response_format="verbose_json")
+    assert verbose.text == plain.text and verbose.language == "english"
+    assert [s.text for s in verbose.segments] and verbose.words is None
+    assert verbose.segments[0].start == pytest.approx(truth["segments"][0]["start"], abs=0.2)
+    words = create(
+        file=PHONE,
+        model="digits",
+        response_format="verbose_json",
+        timestamp_granularities=["word"],
+        temperature=0.0,
+        language="en",
+        prompt="one two",
+    )
+    assert [w.word for w in words.words] == words.text.split() and words.segments is None
+
+
+def test_streaming(live: Live) -> None:
+    name = "three-minutes.ogg"
+    with live.client().audio.transcriptions.create(
+        file=SAMPLES / name, model="whisper-1", stream=True
+    ) as stream:
+        events = list(stream)
+    *deltas, done = events
+    assert len(deltas) > 20 and {e.type for e in deltas} == {"transcript.text.delta"}
+    assert done.type == "transcript.text.done"
+    assert "".join(e.delta for e in deltas).strip() == done.text
+    assert jiwer.wer(EXPECTED[name]["text"], done.text) <= 0.01
+
+
+def test_a_stream_that_fails_says_so(live: Live) -> None:
+    create = live.client().audio.transcriptions.create
+    with pytest.raises(openai.APIError, match=r"broken\.m4a: not audio or video"):
+        list(create(file=SAMPLES / "broken.m4a", model="whisper-1", stream=True))
+
+
+def test_models(live: Live) -> None:
+    client = live.client()
+    assert [m.id for m in client.models.list()] == ["digits"]
+    assert client.models.retrieve("digits").id == "digits"
+    with pytest.raises(openai.NotFoundError, match="'gpt-7' is not available here; there are: dig"):
+        client.models.retrieve("gpt-7")
+
+
+@pytest.mark.parametrize(
+    ("arguments", "status", "message"),
+    [
+        ({"model": "large-v9"}, 404, "model 'large-v9' is not available here"),
+        ({"response_format": "diarized_json"}, 400, "response_format 'diarized_json' is not one"),
+        ({"temperature": 7}, 400, "temperature '7' is not between 0 and 1"),
+        ({"language": "klingon"}, 400, "klingon"),
+        ({"timestamp_granularities": ["word"]}, 400, "needs response_format=verbose_json"),
+        ({"stream": True, "response_format": "srt"}, 400, "stream needs response_format json"),
+        ({"file": ("cut.m4a", b"no audio at all")}, 400, "cut.m4a: not audio or video"),
+        ({"file": ("../../etc/none.wav", b" ")}, 400, "none.wav: not audio or video"),
+    ],
+)
+def test_errors_in_openais_shape(
+    live: Live, arguments: dict[str, Any], status: int, message: str
+) -> None:
+    given = {"file": PHONE, "model": "whisper-1", **arguments}
+    with pytest.raises(openai.APIStatusError) as raised:
+        live.client().audio.transcriptions.create(**given)
+    error = raised.value
+    assert error.status_code == status and message in str(error)
+    assert set(error.body) == {"message", "type", "param", "code"}
+    assert "/proc/" not in str(error) and "etc" not in str(error)
+
+
+@pytest.mark.filterwarnings("ignore:deprecated:DeprecationWarning")  # OpenAI's client, of this call
+def test_translation_needs_a_model_that_can(live: Live) -> None:
+    with pytest.raises(openai.BadRequestError, match="English-only and cannot translate"):
+        live.client().audio.translations.create(file=PHONE, model="whisper-1")
+
+
+def test_malformed_requests(live: Live) -> None:
+    wave = PHONE.read_bytes()
+    many = {f"f{i}": "x" for i in range(99)}
+    odd = {"content-type": "multipart/form-data"}
+    for options, status in (
+        ({"json": {"file": "a.wav"}}, 415),
+        ({"data": {"model": "whisper-1"}, "files": {"other": wave}}, 400),
+        ({"files": [("file", wave), ("file", wave)]}, 400),
+        ({"files": {"file": wave, "model": b"digits"}}, 400),
+        ({"content": b"--x\r\nnonsense", "headers": odd}, 400),
+        ({"data": many, "files": {"file": wave}}, 400),
+    ):
+        found = live.post(**options)
+        assert found.status_code == status, found.text
+        assert set(found.json()["error"]) == {"message", "type", "param", "code"}
+    assert httpx.get(f"{live.url}/v1/nothing").json()["error"]["message"].endswith("Not Found")
+    assert httpx.get(f"{live.url}/v1/audio/transcriptions").status_code == 405
+
+
+def test_health_and_metrics(live: Live) -> None:
+    assert httpx.get(f"{live.url}/health").json() == {"status": "ready"}
+    assert live.post(files={"file": PHONE.read_bytes()}).status_code == 200
+    text = httpx.get(f"{live.url}/metrics").text
+    lines = [line for line in text.splitlines() if not line.startswith("#")]
+    values = {name: float(value) for name, _, value in (line.rpartition(" ") for line in lines)}
+    assert values['slimwhisper_requests_total{outcome="finished"}'] >= 1
+    assert values["slimwhisper_audio_seconds_total"] > 3
+    assert values["slimwhisper_cache_bytes"] > 1e6 and values["slimwhisper_slots"] == 4
+    assert values["slimwhisper_batch_fill"] > 0.5
+
+
+def test_keys_and_sizes(model: SlimWhisper) -> None:
+    live = start(model, api_key="secret", login=("ann", "pass"), most_bytes=100_000)
+    url = f"{live.url}/v1/models"
+    assert httpx.get(url).status_code == 401
+    assert httpx.get(url, headers={"Authorization": "Bearer wrong"}).status_code == 401
+    assert httpx.get(url, headers={"Authorization": "Bearer secret"}).status_code == 200
+    assert httpx.get(url, auth=("ann", "pass")).status_code == 200
+    assert httpx.get(f"{live.url}/metrics").status_code == 401
+    assert httpx.get(f"{live.url}/health").status_code == 200
+    key = {"Authorization": "Bearer secret"}
+    big = b"x" * 200_000
+    found = live.post(files={"file": big}, headers=key)
+    assert found.status_code == 413 and "larger than the 0.1 MB" in found.json()["error"]["message"]
+
+    def chunks() -> Iterator[bytes]:  # no Content-Length
+        yield b'--x\r\nContent-Disposition: form-data; name="file"; filename="a.wav"\r\n\r\n'
+        yield big
+        yield b"\r\n--x--\r\n"
+
+    headers = {**key, "content-type": "multipart/form-data; boundary=x"}
+    assert live.post(content=chunks(), headers=headers).status_code == 413
+    stop(live)
+
+
+def test_a_full_queue_answers_429(model: SlimWhisper) -> None:
+    live = start(model, limits=Limits(queue=0))
+    with pytest.raises(openai.RateLimitError) as raised:
+        live.client().audio.transcriptions.create(file=PHONE, model="whisper-1")
+    assert int(raised.value.response.headers["Retry-After"]) > 0
+    stop(live)
+
+
+def test_a_client_that_leaves_frees_its_slot(live: Live) -> None:
+    before = live.service.counts.cancelled
+    with pytest.raises(httpx.ReadTimeout):
+        live.post(
+            files={"file": (SAMPLES / "three-minutes.ogg").read_bytes()},
+            timeout=httpx.Timeout(60, read=0.3),
+        )
+    deadline = time.monotonic() + 30  # busy machines look into the upload after the client left
+    while live.service.counts.cancelled == before and time.monotonic() < deadline:
+        time.sleep(0.05)
+    while live.service.in_flight and time.monotonic() < deadline:
+        time.sleep(0.05)
+    assert live.service.in_flight == 0 and live.service.counts.cancelled == before + 1
+
+
+def test_the_end_hands_back_503(model: SlimWhisper) -> None:
+    live = start(model)
+    live.service.stop(0)
+    found = live.post(files={"file": PHONE.read_bytes()})
+    assert found.status_code == 503 and found.headers["Retry-After"]
+    assert found.json()["error"]["type"] == "server_error"
+    assert httpx.get(f"{live.url}/health").json() == {"status": "stopping"}
+    stop(live)

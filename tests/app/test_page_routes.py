@@ -1,0 +1,382 @@
+"""The page without a browser: its addresses, its API, who may use it, what it keeps."""
+
+import asyncio
+import base64
+import io
+import json
+import os
+import re
+import signal
+import subprocess
+import sys
+import tempfile
+import time
+import warnings
+import zipfile
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import httpx
+import numpy as np
+import pytest
+
+import slimwhisper
+from slimwhisper.api import SlimWhisper
+from slimwhisper.app.page.cache_costs import Costs, costs_of, panel
+from slimwhisper.app.page.outline import COLUMNS, outline
+from slimwhisper.app.page.results import Results
+from slimwhisper.app.page.run import Run, Runs
+from slimwhisper.app.page.tempdir import PREFIX, page_folder, sweep
+from slimwhisper.app.service.jobs import ModelChoice
+from slimwhisper.app.service.service import Service
+from slimwhisper.app.service.turns import AHEAD
+from slimwhisper.audio.samples import ArraySamples
+from tests.support.live import Live, held_readers, start, stop
+from tests.support.paths import ROOT
+from tests.support.spoken import EXPECTED, SAMPLES
+
+PHONE = SAMPLES / "phone-number.wav"
+TEXT = EXPECTED[PHONE.name]["text"]
+
+
+@pytest.fixture(scope="module")
+def model() -> SlimWhisper:
+    return slimwhisper.load_model("digits")
+
+
+@pytest.fixture(scope="module")
+def folder() -> Iterator[Path]:
+    with page_folder() as found:
+        yield found
+
+
+Begin = Callable[..., Live]
+
+
+@pytest.fixture
+def begin(model: SlimWhisper, folder: Path) -> Iterator[Begin]:
+    running: list[Live] = []
+
+    def begins(**settings: Any) -> Live:
+        running.append(start(model, page=folder, cache="slim", **settings))
+        return running[-1]
+
+    yield begins
+    for live in running:
+        stop(live)
+
+
+def upload(client: httpx.Client, path: Path) -> dict[str, Any]:
+    """A file as Gradio's clients send it: uploaded, then named."""
+    answer = client.post("/gradio_api/upload", files={"files": (path.name, path.read_bytes())})
+    answer.raise_for_status()
+    meta = {"_type": "gradio.FileData"}
+    return {"path": answer.json()[0], "orig_name": path.name, "meta": meta}
+
+
+def call_begins(client: httpx.Client, *files: dict[str, Any], **options: Any) -> str:
+    """The page's one call; the name under which its events are told."""
+    given = {
+        **dict(files=list(files), recording=None, language="", task="transcribe", words=False),
+        **dict(prompt="", model="digits", cache="", beams=1, temperature="", vad=False),
+    }
+    data = list((given | options).values())
+    answer = client.post("/gradio_api/call/transcribe", json={"data": data})
+    return str(answer.json()["event_id"])
+
+
+def call(client: httpx.Client, *files: dict[str, Any], **options: Any) -> tuple[str, Any]:
+    """The last event of a call, and what it says."""
+    event = call_begins(client, *files, **options)
+    answer = client.get(f"/gradio_api/call/transcribe/{event}", timeout=60)
+    *_, last = re.findall(r"event: (\w+)\ndata: (.*)\n", answer.text)
+    return last[0], json.loads(last[1])
+
+
+def test_one_call_by_http(begin: Begin) -> None:
+    live = begin()
+    with httpx.Client(base_url=live.url, timeout=60) as client:
+        kind, (text, view) = call(client, upload(client, PHONE))
+        assert kind == "complete" and text == TEXT
+        assert not view["running"] and view["zip"] is None
+        file = view["files"][0]
+        assert file["state"] == "done" and file["name"] == PHONE.name
+        assert [s[2] for s in file["segments"]] == [
+            s["text"] for s in EXPECTED[PHONE.name]["segments"]
+        ]
+        peaks = np.frombuffer(base64.b64decode(file["peaks"]), np.int8)
+        assert len(peaks) == 2 * COLUMNS and peaks.min() < -20 and peaks.max() > 20
+        for form, path in file["downloads"].items():
+            found = client.get(f"/{path}")
+            assert found.status_code == 200 and form in found.headers["content-disposition"]
+        sound = client.get(f"/{file['audio']}", headers={"Range": "bytes=0-3"})
+        assert sound.status_code == 206 and sound.content == b"RIFF"
+        assert sound.headers["content-type"].startswith("audio/")
+        assert sound.headers["x-content-type-options"] == "nosniff"
+        for wrong in ("audio/x", "result/x.srt", "results/x.zip", f"result/{'x' * 32}.exe"):
+            assert client.get(f"/page/{wrong}").status_code == 404
+        kind, said = call(client, upload(client, PHONE), model="gpt-7")
+        assert kind == "error" and "gpt-7" in str(said)
+        kind, said = call(client, upload(client, PHONE), temperature="hot")
+        assert kind == "error" and "temperature 'hot' is not a number" in str(said)
+        kind, said = call(client)
+        assert kind == "error" and "Add a file" in str(said)
+
+
+def test_gradios_own_client(begin: Begin) -> None:
+    gradio_client = pytest.importorskip("gradio_client")
+    live = begin()
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        client = gradio_client.Client(live.url, verbose=False)
+        files = [gradio_client.handle_file(str(SAMPLES / n)) for n in (PHONE.name, "broken.m4a")]
+        text, view = client.predict(files, api_name="/transcribe")
+        client.close()
+    assert text.startswith(f"{PHONE.name}\n{TEXT}")
+    assert [f["state"] for f in view["files"]] == ["done", "failed"]
+    assert view["files"][1]["message"].startswith("Not audio or video that FFmpeg can read")
+
+
+def test_only_uploads_are_read(begin: Begin, folder: Path, tmp_path: Path) -> None:
+    """Neither files of the server nor addresses, whoever asks for them."""
+    live = begin()
+    secret = tmp_path / "secret.wav"
+    secret.write_bytes(PHONE.read_bytes())
+    before = {p for p in folder.rglob("*") if p.is_file()}
+    with httpx.Client(base_url=live.url, timeout=60) as client:
+        inside = f"{folder}/files/../../{tmp_path.name}"
+        for path in (str(secret), "/etc/passwd", inside, "http://127.0.0.1:1/a.wav"):
+            meta = {"_type": "gradio.FileData"}
+            for file in ({"path": path, "meta": meta}, {"path": path}):
+                kind, said = call(client, file)
+                assert kind == "error" and str(tmp_path) not in str(said), said
+        for path in (
+            *("/gradio_api/file=http://127.0.0.1:1/", "/gradio_api/file=/etc/passwd"),
+            *("/gradio_api/proxy=http://127.0.0.1:1/", "/monitoring", "/gradio_api/runs"),
+            *(f"/gradio_api/file={folder}/results", "/gradio_api/deep_link?session_hash=a"),
+        ):
+            assert client.get(path).status_code in (403, 404), path
+    assert {p for p in folder.rglob("*") if p.is_file()} == before
+    assert live.service.counts.finished == 0
+
+
+def test_files_that_are_too_large(begin: Begin) -> None:
+    live = begin(most_bytes=100_000)
+    with httpx.Client(base_url=live.url) as client:
+        found = client.post("/gradio_api/upload", files={"files": ("a.wav", b"x" * 200_000)})
+        assert found.status_code == 413
+
+
+@pytest.mark.parametrize(
+    ("settings", "right", "wrong"),
+    [
+        ({"login": ("ann", "pass")}, ("ann", "pass"), ("bob", "pass")),
+        ({"api_key": "secret"}, ("anybody", "secret"), ("anybody", "Secret")),
+        ({"login": ("ann", "pass"), "api_key": "k"}, ("ann", "pass"), ("ann", "k")),
+    ],
+)
+def test_login(begin: Begin, settings: Any, right: Any, wrong: Any) -> None:
+    live = begin(**settings)
+
+    def log_in(client: httpx.Client, pair: tuple[str, str]) -> int:
+        data = dict(zip(("username", "password"), pair, strict=True))
+        return client.post("/login", data=data).status_code
+
+    with httpx.Client(base_url=live.url, timeout=60) as client:
+        assert '"auth_required":true' in client.get("/").text.replace(" ", "")
+        assert ("key as the password" in client.get("/").text) == ("login" not in settings)
+        assert client.get("/config").status_code == 401
+        refused = client.post("/gradio_api/upload", files={"files": ("a.wav", b"")})
+        assert refused.status_code == 401
+        assert log_in(client, wrong) == 400 and client.get("/config").status_code == 401
+        assert log_in(client, right) == 200 and client.get("/config").status_code == 200
+        assert call(client, upload(client, PHONE))[0] == "complete"
+        assert client.get("/health").status_code == 200
+        assert client.get("/v1/models").status_code == 401
+
+
+def test_the_api_keeps_its_paths_and_errors(begin: Begin) -> None:
+    live = begin(api_key="secret", root_path="/speech")
+    key = {"Authorization": "Bearer secret"}
+    assert httpx.get(f"{live.url}/v1/models").status_code == 401, "also behind a proxy"
+    assert httpx.get(f"{live.url}/metrics").status_code == 401
+    assert httpx.get(f"{live.url}/v1/models", headers=key).json()["data"][0]["id"] == "digits"
+    for path, status in (("/v1/nothing", 404), ("/v1/audio/transcriptions", 405)):
+        found = httpx.get(live.url + path, headers=key)
+        assert found.status_code == status
+        assert set(found.json()["error"]) == {"message", "type", "param", "code"}
+    page = httpx.get(f"{live.url}/").text
+    assert f'"root":"{live.url}/speech"' in page.replace(" ", "")
+
+
+def test_the_page_tells_no_paths(begin: Begin, folder: Path) -> None:
+    live = begin()
+    with httpx.Client(base_url=live.url, timeout=60) as client:
+        told = [client.get(path).text for path in ("/", "/config", "/gradio_api/info")]
+        _, answer = call(client, upload(client, PHONE), upload(client, SAMPLES / "broken.m4a"))
+    for text in (*told, json.dumps(answer)):
+        assert str(folder) not in text and str(ROOT) not in text
+
+
+def test_a_shutdown_ends_the_page_with_a_word(begin: Begin) -> None:
+    live = begin()
+    with httpx.Client(base_url=live.url, timeout=60) as client:
+        file = upload(client, PHONE)
+        live.service.stop(0)
+        kind, (_, view) = call(client, file)
+    assert kind == "complete"
+    assert "the server is shutting down" in view["files"][0]["message"].lower()
+
+
+def test_a_shutdown_waits_for_what_runs_and_for_no_open_page(begin: Begin) -> None:
+    live = begin()
+    with httpx.Client(base_url=live.url, timeout=120) as client:
+        file = upload(client, SAMPLES / "three-minutes.ogg")
+        event = call_begins(client, file)
+        with (
+            client.stream("GET", "/gradio_api/heartbeat/page") as alive,
+            client.stream("GET", f"/gradio_api/call/transcribe/{event}") as told,
+        ):
+            lines = told.iter_lines()
+            next(lines)
+            next(alive.iter_lines())
+            live.server.handle_exit(signal.SIGTERM, None)
+            text = "\n".join(lines)
+    _, _, last = text.rpartition("event: complete\ndata: ")
+    assert json.loads(last.partition("\n")[0])[1]["files"][0]["state"] == "done"
+    live.thread.join(30)
+    assert not live.thread.is_alive()
+
+
+def test_places_in_the_queue(
+    model: SlimWhisper, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Those that wait know how many are before them; leaving early cancels all."""
+    go = held_readers(monkeypatch)
+    service = Service(lambda _: model, batch_size=2)
+    results = Results(tmp_path / "kept", 10**9)
+    count = AHEAD + 2
+
+    async def press(early: bool) -> list[Any]:
+        run = Run(service, results, [(PHONE, "a.wav")] * count, ModelChoice("digits"), {}, "me")
+        runs = Runs()
+        runs.add("session", run)
+        places = []
+        async for view in run.updates():
+            places.append([f["place"] for f in view["files"]])
+            if sorted(places[-1])[-3:] == [0, 1, 2]:
+                if early:
+                    break
+                go.set()
+        if early:
+            runs.stop("session")
+            return places
+        assert [f["state"] for f in view["files"]] == ["done"] * count
+        assert view["zip"] and f"a.wav\n{TEXT}" in run.text
+        return places
+
+    asyncio.run(press(early=True))
+    deadline = time.monotonic() + 60
+    go.set()
+    while service.in_flight and time.monotonic() < deadline:
+        time.sleep(0.05)
+    assert service.in_flight == 0 and service.counts.cancelled == count
+    go.clear()
+    assert [0, 1, 2] in [sorted(set(p)) for p in asyncio.run(press(early=False))]
+    service.close()
+
+
+def test_what_is_kept_and_for_how_long(tmp_path: Path) -> None:
+    results = Results(tmp_path / "kept", most_bytes=30, keep=3600, most=3)
+    source = tmp_path / "a.wav"
+    source.write_bytes(b"0123456789")
+    first, second = results.add(source, "a.wav"), results.add(source, "b.wav")
+    group = results.group([first, second])
+    source.unlink()
+    assert first.path.read_bytes() == b"0123456789", "whatever becomes of the upload"
+    assert results.find(first.token) is first and len(first.token) >= 32
+    assert results.find_group(group) == [], "no transcripts yet"
+    source.write_bytes(b"0123456789")
+    results.add(source, "c.wav")
+    results.add(source, "d.wav")
+    assert results.find(first.token) is None and not first.path.exists()
+    assert results.find(second.token) is second
+    source.write_bytes(b"x" * 100)
+    large = results.add(source, "e.wav")
+    assert results.find(large.token) is large and results.find(second.token) is None
+    assert [p.name for p in (tmp_path / "kept").iterdir()] == [large.token]
+    large.made -= 4000
+    results.forget()
+    assert list((tmp_path / "kept").iterdir()) == [] and results.find_group(group) == []
+
+
+def test_same_names_in_one_zip(begin: Begin) -> None:
+    live = begin()
+    with httpx.Client(base_url=live.url, timeout=60) as client:
+        file = upload(client, PHONE)
+        _, (_, view) = call(client, file, file)
+        found = client.get(f"/{view['zip']}")
+    with zipfile.ZipFile(io.BytesIO(found.content)) as archive:
+        names = archive.namelist()
+    assert len(names) == len(set(names)) == 10
+    assert "phone-number.txt" in names and "phone-number (2).txt" in names
+
+
+def test_folders_go_with_their_process(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
+    code = (
+        "import time\nfrom slimwhisper.app.page.tempdir import page_folder\n"
+        "with page_folder() as f:\n (f / 'a').write_text('x')\n print(f, flush=True)\n"
+        " time.sleep(99)"
+    )
+    process = subprocess.Popen(
+        [sys.executable, "-c", code],
+        stdout=subprocess.PIPE,
+        env={**os.environ, "TMPDIR": str(tmp_path)},
+    )
+    assert process.stdout is not None
+    left = Path(process.stdout.readline().decode().strip())
+    sweep()
+    assert left.name.startswith(PREFIX) and left.parent == tmp_path and left.exists()
+    process.kill()
+    process.wait()
+    process.stdout.close()
+    before = dict(os.environ)
+    with page_folder() as folder:
+        assert not left.exists() and folder.stat().st_mode & 0o777 == 0o700
+        assert os.environ["GRADIO_TEMP_DIR"].startswith(str(folder))
+    assert not folder.exists() and dict(os.environ) == before
+
+
+def test_an_outline() -> None:
+    ramp = np.linspace(-1, 1, 100_000, dtype=np.float32)
+    found = np.frombuffer(base64.b64decode(outline(ArraySamples(ramp))), np.int8).reshape(-1, 2)
+    assert found.shape == (COLUMNS, 2)
+    assert found[0, 0] == -127 and found[-1, 1] == 127
+    assert np.all(found[:500, 1] <= 0) and np.all(found[500:, 0] >= 0)
+    for few in (np.zeros(0, np.float32), np.ones(3, np.float32)):
+        assert len(base64.b64decode(outline(ArraySamples(few)))) == 2 * COLUMNS
+
+
+def test_the_chart(model: SlimWhisper) -> None:
+    costs = Costs("<b>", "slim", 40_500_000, 319_000_000, 81_000_000, 10**10)
+    assert costs.baseline_allocated == 638_000_000
+    html = panel(costs)
+    for part in ("&lt;b&gt;", "40.5 MB", "319 MB", "81.0 MB", "638 MB", "10.0 GB", "246", "31"):
+        assert part in html, part
+    assert "7.9 times smaller" in html and "<b><b>" not in html
+    assert "baseline" not in panel(Costs("m", "baseline", 8, 8, 8, 80)).split("</p>")[1].replace(
+        ">baseline<", "", 3
+    ), "no second bar beside itself"
+    service = Service(lambda _: model)
+    assert "No model is loaded" in panel(costs_of(service, "digits"))
+    service.close()
+
+
+def test_help_does_not_import_gradio() -> None:
+    code = (
+        "import sys\nfrom slimwhisper.cli import build_parser\nbuild_parser().format_help()\n"
+        "import slimwhisper.app.server\nassert 'gradio' not in sys.modules"
+    )
+    subprocess.run([sys.executable, "-c", code], check=True, timeout=120)

@@ -1,0 +1,108 @@
+"""The `serve` command: it begins, answers, and ends as it should."""
+
+import os
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+import httpx
+import pytest
+
+from slimwhisper.app.command import is_loopback
+from slimwhisper.app.service.jobs import ModelChoice
+from slimwhisper.cli import build_parser, main
+from slimwhisper.flags import load_chosen
+from tests.support.live import free_port
+from tests.support.spoken import SAMPLES
+
+
+@contextmanager
+def serving(*flags: str) -> Iterator[tuple[str, "subprocess.Popen[str]"]]:
+    port = free_port()
+    command = [sys.executable, "-m", "slimwhisper", "serve", "--model", "digits"]
+    process = subprocess.Popen(
+        [*command, "--port", str(port), *flags], stderr=subprocess.PIPE, text=True
+    )
+    url = f"http://127.0.0.1:{port}"
+    try:
+        deadline = time.monotonic() + 120
+        while time.monotonic() < deadline and process.poll() is None:
+            try:
+                if httpx.get(f"{url}/health").status_code == 200:
+                    break
+            except httpx.TransportError:
+                pass
+            time.sleep(0.1)
+        yield url, process
+    finally:
+        if process.poll() is None:
+            process.kill()
+        process.wait()
+        assert process.stderr is not None
+        process.stderr.close()
+
+
+def test_it_serves_until_a_signal(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """What runs when the signal comes is finished first; then nothing is left behind."""
+    monkeypatch.setenv("TMPDIR", str(tmp_path))
+    with serving("--api-key", "key") as (url, process):
+        key = {"Authorization": "Bearer key"}
+        target = f"{url}/v1/audio/transcriptions"
+        files = {"file": (SAMPLES / "phone-number.wav").read_bytes()}
+        found = httpx.post(target, files=files, headers=key, timeout=60)
+        assert found.json()["text"].startswith("five five five")
+        assert httpx.get(f"{url}/v1/models", headers=key).json()["data"][0]["id"] == "digits"
+        assert "key as the password" in httpx.get(url).text, "the page asks who is there"
+        assert len(list(tmp_path.glob("slimwhisper-serve-*"))) == 1
+        long = {"file": (SAMPLES / "three-minutes.ogg").read_bytes()}
+        data = {"stream": "true"}
+        with httpx.stream("POST", target, files=long, data=data, headers=key, timeout=60) as stream:
+            lines = stream.iter_lines()
+            next(lines)
+            process.send_signal(signal.SIGTERM)
+            rest = [line for line in lines if line]
+        assert rest[-1] == "data: [DONE]" and "transcript.text.done" in rest[-2]
+        assert process.wait(60) == 0
+        assert list(tmp_path.iterdir()) == []
+
+
+def test_a_warning_where_strangers_reach_it() -> None:
+    with serving("--host", "0.0.0.0", "--no-page") as (url, process):
+        assert httpx.get(url).status_code == 404, "there is no page"
+        process.send_signal(signal.SIGTERM)
+        process.wait(60)
+        assert process.stderr is not None
+        assert "0.0.0.0: whoever reaches this address can use the server" in process.stderr.read()
+
+
+def test_a_model_that_does_not_load_ends_it(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["serve", "--model", "/no/such.pt", "--port", str(free_port())]) == 1
+    assert "slimwhisper: /no/such.pt: " in capsys.readouterr().err
+
+
+def test_flags(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("SLIMWHISPER_API_KEY", "secret")
+    a = build_parser().parse_args(["serve", "--auth", "ann:a:b", "--unload-after", "60"])
+    assert (a.api_key, a.auth, a.unload_after, a.host) == (
+        "secret",
+        ("ann", "a:b"),
+        60,
+        "127.0.0.1",
+    )
+    for wrong in (["--auth", "ann"], ["--queue", "0"], ["--timeout", "-1"], ["--max-upload", "x"]):
+        with pytest.raises(SystemExit):
+            build_parser().parse_args(["serve", *wrong])
+    assert is_loopback("::1") and is_loopback("localhost") and not is_loopback("10.0.0.1")
+    assert os.environ["SLIMWHISPER_API_KEY"] == "secret"
+
+
+def test_a_cache_chosen_on_the_page() -> None:
+    flags = ["--model", "digits", "--cross-cache", "kv", "--device", "cpu"]
+    a = build_parser().parse_args(["serve", *flags])
+    assert load_chosen(a, ModelChoice("digits")).forms == ("kv", "x")
+    assert load_chosen(a, ModelChoice("digits", "slim")).forms == ("e", "x")
+    assert load_chosen(a, ModelChoice("digits", "baseline")).forms == ("kv", "kv")

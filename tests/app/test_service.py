@@ -1,0 +1,272 @@
+"""The service: one engine for the requests of all users."""
+
+import queue
+import threading
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import jiwer
+import pytest
+import torch
+
+import slimwhisper
+from slimwhisper.api import SlimWhisper
+from slimwhisper.app.service import turns
+from slimwhisper.app.service.jobs import (
+    BusyError,
+    Event,
+    Failed,
+    Finished,
+    Job,
+    Limits,
+    ModelChoice,
+    ModelError,
+    Progress,
+    Started,
+    StoppingError,
+)
+from slimwhisper.app.service.service import Service
+from slimwhisper.app.service.turns import AHEAD
+from slimwhisper.errors import CheckpointError, OptionError, SlimWhisperError
+from slimwhisper.longform.batch import Batch
+from tests.support.live import held_readers
+from tests.support.spoken import EXPECTED, SAMPLES
+
+PHONE = "phone-number.wav"
+
+
+@pytest.fixture(scope="module")
+def model() -> SlimWhisper:
+    return slimwhisper.load_model("digits")
+
+
+Make = Callable[..., Service]
+
+
+@pytest.fixture
+def make(model: SlimWhisper) -> Iterator[Make]:
+    made: list[Service] = []
+
+    def load(choice: ModelChoice) -> SlimWhisper:
+        if choice.name not in ("digits", "other"):
+            raise CheckpointError(f"{choice.name}: no such model")
+        return model
+
+    def service(**options: Any) -> Service:
+        made.append(Service(load, **{"batch_size": 4, **options}))
+        return made[-1]
+
+    yield service
+    for each in made:
+        each.close()
+
+
+class Heard:
+    """A job and all that it was told."""
+
+    def __init__(
+        self,
+        service: Service,
+        name: str = PHONE,
+        user: str = "a",
+        model: str = "digits",
+        path: Path | None = None,
+        **options: Any,
+    ) -> None:
+        self.events: queue.SimpleQueue[Event] = queue.SimpleQueue()
+        choice = ModelChoice(model)
+        self.job = Job(path or SAMPLES / name, name, choice, options, user, self.events.put)
+        self.service = service
+        service.submit(self.job)
+
+    def until_the_end(self, seconds: float = 120) -> list[Event]:
+        found = [self.events.get(timeout=seconds)]
+        while not isinstance(found[-1], Finished | Failed):
+            found.append(self.events.get(timeout=seconds))
+        return found
+
+    @property
+    def text(self) -> str:
+        last = self.until_the_end()[-1]
+        assert isinstance(last, Finished), last
+        return last.transcript.text.strip()
+
+    @property
+    def error(self) -> SlimWhisperError:
+        last = self.until_the_end()[-1]
+        assert isinstance(last, Failed), last
+        return last.error
+
+
+def held(service: Service, model: SlimWhisper, monkeypatch: pytest.MonkeyPatch) -> threading.Event:
+    """The engine works only once this is set."""
+    go, step = threading.Event(), Batch.step
+
+    def waits(self: Batch[Job]) -> Any:
+        go.wait(60)
+        return step(self)
+
+    monkeypatch.setattr(Batch, "step", waits)
+    return go
+
+
+def test_all_samples_at_once(make: Make) -> None:
+    service = make()
+    heard = {name: Heard(service, name) for name in EXPECTED}
+    ends = {name: h.until_the_end() for name, h in heard.items()}
+    texts = []
+    for name, events in ends.items():
+        started, *progress, last = events
+        assert isinstance(started, Started) and isinstance(last, Finished)
+        assert started.seconds == last.seconds > 3
+        assert all(isinstance(p, Progress) for p in progress)
+        assert [s for p in progress for s in p.segments] == list(last.transcript.segments), name
+        done = [p.done for p in progress]
+        assert done == sorted(done) and done[-1] == pytest.approx(last.seconds, abs=0.1)
+        texts.append(last.transcript.text.strip())
+    assert jiwer.wer([truth["text"] for truth in EXPECTED.values()], texts) <= 0.01
+    counts = service.counts
+    assert counts.finished == len(EXPECTED) and counts.failed == 0 and service.in_flight == 0
+    assert counts.filled / counts.steps > 1, "several at once"
+    assert counts.audio_seconds > 200 and counts.busy_seconds > 0
+
+
+def test_one_bad_request_harms_nobody(make: Make) -> None:
+    service = make()
+    good = Heard(service)
+    broken, wrong = Heard(service, "broken.m4a"), Heard(service, language="klingon")
+    unknown = Heard(service, model="gigantic")
+    assert "broken.m4a: not audio" in str(broken.error)
+    assert isinstance(wrong.error, OptionError)
+    error = unknown.error
+    assert isinstance(error, ModelError) and "gigantic does not load just now" in str(error)
+    assert good.text == Heard(service).text
+    assert service.counts.failed == 3
+
+
+def test_requests_differ_in_their_options(make: Make) -> None:
+    service = make()
+    plain, beams = Heard(service), Heard(service, beam_size=2, temperature=0.0)
+    words = Heard(service, word_timestamps=True)
+    assert plain.text == beams.text
+    last = words.until_the_end()[-1]
+    assert isinstance(last, Finished) and last.transcript.segments[0].words
+
+
+def test_a_full_queue_refuses(
+    make: Make, model: SlimWhisper, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    service = make(limits=Limits(queue=3))
+    go = held(service, model, monkeypatch)
+    heard = [Heard(service) for _ in range(3)]
+    with pytest.raises(BusyError, match="3 requests are waiting; try again"):
+        Heard(service)
+    go.set()
+    assert len({h.text for h in heard}) == 1
+    assert Heard(service).text and service.counts.refused == 1
+
+
+def test_cancelled_jobs_leave_at_once(
+    make: Make, model: SlimWhisper, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    service = make(batch_size=1)
+    long, running = Heard(service, "three-minutes.ogg"), Heard(service)
+    assert isinstance(long.events.get(timeout=60), Started)
+    service.cancel(long.job)
+    assert running.text
+    deadline = time.monotonic() + 30
+    while service.in_flight and time.monotonic() < deadline:
+        time.sleep(0.01)
+    assert service.in_flight == 0 and service.counts.cancelled == 1
+    assert not any(isinstance(e, Finished | Failed) for e in _all(long))
+    service.cancel(running.job)  # too late: nothing happens
+    assert service.counts.cancelled == 1
+
+
+def _all(heard: Heard) -> list[Event]:
+    found = []
+    while not heard.events.empty():
+        found.append(heard.events.get())
+    return found
+
+
+def test_users_take_turns(make: Make, model: SlimWhisper, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A hundred files of one user do not keep another waiting."""
+    service = make(batch_size=1)
+    order: list[str] = []
+    many = [Heard(service, user="many") for _ in range(12)]
+    for h in many:
+        h.job.listener = lambda e: order.append("many") if isinstance(e, Finished) else None
+    one = Heard(service, user="one")
+    assert one.text
+    assert order.count("many") < 12 - 2
+    assert service.position(many[-1].job) >= 0
+
+
+def test_models_are_switched_and_unloaded(make: Make, monkeypatch: pytest.MonkeyPatch) -> None:
+    service = make(unload_after=0.2)
+    assert service.loaded is None
+    first, second, third = Heard(service), Heard(service, model="other"), Heard(service)
+    assert first.text == second.text == third.text
+    deadline = time.monotonic() + 30
+    while service.loaded is not None and time.monotonic() < deadline:
+        time.sleep(0.01)
+    assert service.loaded is None and service.model is None
+    assert Heard(service).text
+
+
+def test_a_failing_engine_fails_who_is_in_it(make: Make, monkeypatch: pytest.MonkeyPatch) -> None:
+    service = make()
+    step = Batch.step
+
+    def fails(self: Batch[Job]) -> Any:
+        monkeypatch.setattr(Batch, "step", step)
+        raise torch.OutOfMemoryError("CUDA out of memory")
+
+    monkeypatch.setattr(Batch, "step", fails)
+    error = Heard(service).error
+    assert "unexpected OutOfMemoryError: CUDA out of memory" in str(error)
+    assert Heard(service).text
+
+
+def test_shutting_down_finishes_what_runs(make: Make) -> None:
+    service = make()
+    running = Heard(service)
+    service.close(patience=60)
+    assert running.text
+    with pytest.raises(StoppingError):
+        Heard(service)
+
+
+def test_shutting_down_without_patience(make: Make) -> None:
+    service = make(batch_size=1)
+    running, waiting = Heard(service, "three-minutes.ogg"), Heard(service)
+    assert isinstance(running.events.get(timeout=60), Started)
+    service.close(patience=0)
+    for heard in (running, waiting):
+        assert isinstance(heard.error, StoppingError)
+
+
+@pytest.mark.parametrize(
+    ("most_bytes", "ahead"), [(1 << 20, 6), (1, AHEAD)], ids=["small", "large"]
+)
+def test_small_recordings_are_read_ahead(
+    make: Make, monkeypatch: pytest.MonkeyPatch, most_bytes: int, ahead: int
+) -> None:
+    """As many as there are slots, so that a step can fill them; large ones a few at a time."""
+    go = held_readers(monkeypatch)
+    monkeypatch.setattr(turns, "AHEAD_BYTES", most_bytes)
+    service = make(batch_size=6)
+    first = Heard(service, "door-code.mp3")  # the slots are known once the model is loaded
+    go.set()
+    first.until_the_end()
+    go.clear()
+    heard = [Heard(service, "door-code.mp3") for _ in range(9)]
+    deadline = time.monotonic() + 30
+    while service.states()["reading"] < ahead and time.monotonic() < deadline:
+        time.sleep(0.01)
+    assert service.states() == {"waiting": 9 - ahead, "reading": ahead, "running": 0}
+    go.set()
+    assert {h.text for h in heard} == {"four zero seven seven"}

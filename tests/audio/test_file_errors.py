@@ -1,0 +1,246 @@
+"""Bad, damaged and truncated files are one-line errors; whole ones that look cut are not."""
+
+import io
+from pathlib import Path
+
+import av
+import numpy as np
+import pytest
+import soundfile
+
+from slimwhisper.audio.ffmpeg import ALLOWED
+from slimwhisper.audio.load import load_audio
+from slimwhisper.errors import AudioError
+from tests.support.recordings import SECONDS, STEP, convert, ffmpeg, needs_ffmpeg, write
+
+
+def assert_error(pattern, source, **options):
+    with pytest.raises(AudioError, match=pattern) as caught:
+        load_audio(source, **options)
+    assert "\n" not in str(caught.value)
+    assert caught.value.__cause__ is None or isinstance(caught.value.__cause__, Exception)
+    return str(caught.value)
+
+
+# Bad files
+
+
+def test_paths_that_cannot_be_read(tmp_path, monkeypatch):
+    assert_error(r"gone\.wav: no such file; check the path", tmp_path / "gone.wav")
+    assert_error("is a folder; give a file in it", tmp_path)
+    assert_error("no such file", "")
+    assert_error("no such file", "nul\0.wav")
+    assert_error(r"'new\\nline.wav': no such file", "new\nline.wav")
+    (tmp_path / "empty.mp3").touch()
+    assert_error(r"empty\.mp3: is empty \(0 bytes\)", tmp_path / "empty.mp3")
+    assert_error(r"audio data: is empty", b"")
+
+    def deny(*_args, **_options):
+        raise PermissionError(13, "Permission denied")
+
+    monkeypatch.setattr(Path, "open", deny)  # the tests may run as root
+    assert_error(r"a\.wav: permission denied; give", "a.wav")
+
+
+@pytest.mark.parametrize(
+    "name",
+    ["http://127.0.0.1:9/a.wav", "pipe:0", "concat:a.wav|a.wav", "file:a.wav", "data:,x", "-"],
+)
+def test_urls_are_file_names(tmp_path, monkeypatch, name):
+    monkeypatch.chdir(tmp_path)
+    write(tmp_path / "a.wav")
+    assert_error("no such file", name)
+
+
+@pytest.mark.parametrize("rate", [16000, 8000])
+@pytest.mark.parametrize("name", ["list.m3u8", "list.mp3", "list.wav"])
+@pytest.mark.parametrize(
+    "text",
+    [
+        "#EXTM3U\n#EXT-X-TARGETDURATION:9\n#EXTINF:2,\n{}\n#EXT-X-ENDLIST\n",
+        "ffconcat version 1.0\nfile {}\n",
+    ],
+)
+def test_playlists_open_nothing(tmp_path, monkeypatch, text, name, rate):
+    monkeypatch.chdir(tmp_path)
+    target = write(tmp_path / "a.wav", rate)
+    for entry in ("a.wav", f"file://{target}"):
+        (tmp_path / name).write_text(text.format(entry))
+        assert_error("not audio or video that FFmpeg can read", name)
+
+
+@pytest.mark.parametrize("name", ["a.mp3", "a.wav", "a.txt"])
+def test_text_is_not_audio(tmp_path, name):
+    (tmp_path / name).write_text("Not a sound in here.\n" * 300)
+    assert_error(rf"{name}: not audio or video that FFmpeg can read", tmp_path / name)
+
+
+def test_file_objects_that_are_not_binary(tmp_path):
+    assert "binary mode" in assert_error("audio data: is text", io.StringIO("abc"))
+    file = io.BytesIO(b"abc")
+    file.close()
+    assert_error("audio data: cannot be opened", file)
+
+
+@needs_ffmpeg
+def test_no_audio_stream(tmp_path):
+    picture = ["-f", "lavfi", "-i", "testsrc=size=32x32:rate=5:duration=1"]
+    ffmpeg(*picture, "-c:v", "mpeg4", tmp_path / "silent.mp4")
+    ffmpeg(*picture, "-frames:v", "1", tmp_path / "picture.png")
+    assert_error("silent.mp4: has no audio stream; give a file with sound", tmp_path / "silent.mp4")
+    assert_error("picture.png: not audio or video that FFmpeg can read", tmp_path / "picture.png")
+
+
+@needs_ffmpeg
+def test_unknown_codec(tmp_path):
+    path = convert(write(tmp_path / "a.wav"), tmp_path / "a.mkv", "-c:a", "aac")
+    path.write_bytes(path.read_bytes().replace(b"A_AAC", b"A_XYZ"))
+    assert_error(r"a\.mkv: FFmpeg has no decoder for its audio", path)
+
+
+@needs_ffmpeg
+def test_rare_codecs_and_containers_stay_closed(tmp_path):
+    """FFmpeg could read both: `slimwhisper.audio.formats` says why it may not."""
+    wav = write(tmp_path / "a.wav")
+    coded = ("-ar", "48000", "-ac", "2", "-c:a", "s302m", "-strict", "-2")
+    rare = convert(wav, tmp_path / "a.ts", *coded)
+    assert_error(r"a\.ts: audio of the kind 's302m' is not read; convert it first", rare)
+    rare = convert(wav, tmp_path / "a.nut", "-c:a", "pcm_s16le")
+    assert_error(r"a\.nut: not audio or video that FFmpeg can read", rare)
+
+
+@needs_ffmpeg
+def test_a_films_pictures_are_not_decoded(tmp_path):
+    """Sound comes out, and no decoder of pictures is opened to look at them."""
+    film = tmp_path / "film.avi"
+    ffmpeg(
+        *("-f", "lavfi", "-i", "testsrc=size=32x32:rate=5:duration=2"),
+        *("-f", "lavfi", "-i", "sine=duration=2", "-c:v", "magicyuv", "-c:a", "mp3", film),
+    )
+    for allowed, opened in ((ALLOWED, False), ({}, True)):
+        with av.open(str(film), options={**allowed, "protocol_whitelist": "file"}) as container:
+            (video,) = container.streams.video
+            assert bool(video.codec_context.pix_fmt) == opened
+    assert len(load_audio(film)) == pytest.approx(32000, abs=2000)
+
+
+@pytest.mark.parametrize("rate", [16000, 8000])
+def test_no_samples(tmp_path, rate):
+    soundfile.write(tmp_path / "a.wav", np.zeros(0), rate)
+    assert_error(r"a\.wav: its audio stream holds no samples", tmp_path / "a.wav")
+
+
+# Damaged files
+
+
+def test_plain_wav_that_stops_in_the_middle(tmp_path, monkeypatch):
+    path = write(tmp_path / "a.wav")
+    whole = soundfile.SoundFile.read
+    pieces = iter([16000, 0])
+    monkeypatch.setattr(
+        soundfile.SoundFile, "read", lambda wav, _, **kw: whole(wav, next(pieces), **kw)
+    )
+    assert_error(r"a\.wav: its last 1\.0 s cannot be read; copy the file again", path)
+
+
+@needs_ffmpeg
+@pytest.mark.parametrize("suffix", ["mp3", "m4a", "ogg"])
+def test_corrupt_packets_in_the_middle_are_skipped(tmp_path, suffix):
+    path = convert(write(tmp_path / "a.wav", 44100, seconds=6), tmp_path / f"a.{suffix}")
+    data = bytearray(path.read_bytes())
+    middle = slice(len(data) // 2, len(data) // 2 + len(data) // 20)
+    data[middle] = np.random.default_rng(1).bytes(len(data[middle]))
+    path.write_bytes(data)
+    assert 3 * 16000 < load_audio(path).size <= 6.2 * 16000
+
+
+@needs_ffmpeg
+@pytest.mark.parametrize("suffix", ["flac", "ogg", "m4a"])
+def test_mostly_corrupt_is_an_error(tmp_path, suffix):
+    path = convert(write(tmp_path / "a.wav", 44100, seconds=6), tmp_path / f"a.{suffix}")
+    data = bytearray(path.read_bytes())
+    middle = slice(len(data) // 5, len(data) * 9 // 10)
+    data[middle] = np.random.default_rng(1).bytes(len(data[middle]))
+    path.write_bytes(data)
+    assert_error(rf"a\.{suffix}: (damaged|not audio)", path, allow_truncated=True)
+
+
+# Truncated files
+
+TRUNCATED = r"truncated: \d\.\d (of 6\.0 )?s can be read; copy the file again, or pass allow_trunc"
+
+
+def assert_truncated(path, part=0.55):
+    whole = load_audio(path)
+    data = path.read_bytes()
+    path.write_bytes(data[: int(len(data) * part)])
+    message = assert_error(TRUNCATED, path)
+    readable = load_audio(path, allow_truncated=True)
+    assert 0.2 * whole.size < readable.size < 0.8 * whole.size
+    assert f"{readable.size / 16000:.1f}" in message and path.name in message
+    steady = readable.size - 2000  # a codec may end differently
+    np.testing.assert_allclose(readable[:steady], whole[:steady], atol=STEP)
+
+
+@pytest.mark.parametrize("suffix", ["wav", "flac", "aiff"])
+@pytest.mark.parametrize("rate, channels", [(16000, 1), (44100, 2)])
+def test_truncated_lossless(tmp_path, suffix, rate, channels):
+    assert_truncated(write(tmp_path / f"a.{suffix}", rate, channels, seconds=6))
+
+
+@needs_ffmpeg
+@pytest.mark.parametrize("suffix", ["mp3", "m4a", "ogg", "opus", "mkv"])
+def test_truncated_lossy(tmp_path, suffix):
+    wav = write(tmp_path / "a.wav", 44100, seconds=6)
+    assert_truncated(convert(wav, tmp_path / f"a.{suffix}", "-movflags", "+faststart"))
+
+
+@needs_ffmpeg
+def test_m4a_without_its_index_cannot_be_read(tmp_path):
+    path = convert(write(tmp_path / "a.wav"), tmp_path / "a.m4a")
+    path.write_bytes(path.read_bytes()[:-2000])
+    assert_error(r"a\.m4a: not audio or video that FFmpeg can read", path, allow_truncated=True)
+
+
+@pytest.mark.parametrize("size", [0, 0xFFFFFFFF, 0x7FFFFFFF, 0x80000000, 0x7FFFF000])
+@pytest.mark.parametrize("rate, channels", [(16000, 1), (44100, 2)])
+def test_wav_from_a_pipe_is_not_truncated(tmp_path, size, rate, channels):
+    data = bytearray(write(tmp_path / "a.wav", rate, channels).read_bytes())
+    at = data.index(b"data") + 4
+    data[at : at + 4] = data[4:8] = size.to_bytes(4, "little")
+    assert load_audio(bytes(data)).size == SECONDS * 16000
+
+
+@needs_ffmpeg
+@pytest.mark.parametrize(
+    "target",
+    [
+        ("a.mp3", "-q:a", "5", "-write_xing", "0"),
+        ("a.m4a", "-movflags", "+frag_keyframe+empty_moov", "-frag_duration", "300000"),
+        ("a.mkv", "-c:a", "libopus"),
+        ("a.webm", "-c:a", "libopus"),
+        ("a.ts", "-c:a", "aac"),
+        ("a.wma", "-c:a", "wmav2"),
+        ("a.wav", "-c:a", "adpcm_ms"),
+        ("a.caf", "-c:a", "pcm_s16be"),
+    ],
+)
+def test_intact_files_are_not_truncated(tmp_path, target):
+    source = write(tmp_path / "source.flac", 48000)
+    path = convert(source, tmp_path / target[0], *target[1:])
+    assert abs(load_audio(path).size / 16000 - SECONDS) < 0.15
+
+
+@needs_ffmpeg
+@pytest.mark.parametrize("kind", ["flac", "matroska", "wav"])
+def test_streamed_files_are_not_truncated(tmp_path, kind):
+    data = ffmpeg("-i", write(tmp_path / "a.wav", 48000), "-f", kind, "pipe:1")
+    assert abs(load_audio(data).size / 16000 - SECONDS) < 0.05
+
+
+@needs_ffmpeg
+@pytest.mark.parametrize("suffix", ["mp4", "mkv"])
+def test_audio_shorter_than_the_picture_is_not_truncated(tmp_path, suffix):
+    picture = ["-f", "lavfi", "-i", "testsrc=size=32x32:rate=5:duration=6", "-c:v", "mpeg4"]
+    path = convert(write(tmp_path / "a.wav", 48000), tmp_path / f"a.{suffix}", *picture)
+    assert abs(load_audio(path).size / 16000 - SECONDS) < 0.1

@@ -1,0 +1,241 @@
+"""Files give the samples of `whisper.load_audio`, from every kind of source and on every path."""
+
+import io
+import os
+import re
+import subprocess
+from functools import cache
+from pathlib import Path
+
+import av
+import numpy as np
+import pytest
+import soundfile
+from whisper.audio import load_audio as whisper_load_audio
+
+from slimwhisper.audio import sources
+from slimwhisper.audio.ffmpeg import decode
+from slimwhisper.audio.formats import AUDIO_SUFFIXES
+from slimwhisper.audio.load import as_waveform, load_audio
+from tests.support.paths import SHARED
+from tests.support.recordings import SECONDS, STEP, convert, ffmpeg, needs_ffmpeg, sound, write
+
+RECORDINGS = SHARED / "audio"
+
+needs_shared = pytest.mark.skipif(
+    not RECORDINGS.is_dir(), reason="no shared/audio beside the checkout"
+)
+
+
+@cache
+def tolerance():
+    """One 16-bit step; 4 where the program resamples 16-bit sources in float, as FFmpeg 7 does."""
+    banner = subprocess.run(["ffmpeg", "-version"], capture_output=True, text=True).stdout
+    major = re.match(r"ffmpeg version n?(\d+)\.", banner)
+    return (1 if major and int(major[1]) < 7 else 4) * STEP
+
+
+# From 9.0 on FFmpeg leaves out the padding of an AAC file's last frame; the program may be older.
+CUTS_PADDING = av.library_versions["libavformat"][0] >= 63
+
+
+def assert_same(path, **options):
+    expected = whisper_load_audio(str(path))
+    actual = load_audio(path, **options)
+    if CUTS_PADDING and path.suffix in (".m4a", ".mp4"):
+        assert 0 <= len(expected) - len(actual) <= 16000 * 1024 / 8000
+        actual = actual[:-64]  # the resampler's filter reaches past the end
+        expected = expected[: len(actual)]
+    assert actual.dtype == np.float32 and actual.shape == expected.shape
+    assert np.abs(expected).max() > 0.1
+    assert np.abs(actual - expected).max() <= tolerance()
+
+
+# Against the ffmpeg program
+
+
+@needs_ffmpeg
+@pytest.mark.parametrize("suffix", [".wav", ".flac"])
+@pytest.mark.parametrize("channels", [1, 2])
+@pytest.mark.parametrize("rate", [8000, 16000, 22050, 44100, 48000])
+def test_lossless_as_ffmpeg(tmp_path, rate, channels, suffix):
+    assert_same(write(tmp_path / f"a{suffix}", rate, channels))
+
+
+@needs_ffmpeg
+@pytest.mark.parametrize("subtype", ["PCM_U8", "PCM_24", "FLOAT", "ULAW"])
+def test_sample_formats_as_ffmpeg(tmp_path, subtype):
+    assert_same(write(tmp_path / "a.wav", 22050, 2, subtype=subtype))
+
+
+@needs_ffmpeg
+@pytest.mark.parametrize("rate, channels", [(8000, 1), (22050, 2), (44100, 2), (48000, 1)])
+@pytest.mark.parametrize("suffix", ["mp3", "ogg", "opus", "m4a", "aac", "mkv", "mp4"])
+def test_lossy_as_ffmpeg(tmp_path, suffix, rate, channels):
+    wav = write(tmp_path / "a.wav", rate, channels)
+    picture = ["-f", "lavfi", "-i", "testsrc=size=32x32:rate=5:duration=3", "-c:v", "mpeg4"]
+    codec = {"ogg": ["-c:a", "libvorbis"], "mkv": ["-c:a", "aac"], "mp4": picture}
+    assert_same(convert(wav, tmp_path / f"a.{suffix}", *codec.get(suffix, [])))
+
+
+@needs_ffmpeg
+def test_edit_list_trims_as_ffmpeg(tmp_path):
+    whole = convert(write(tmp_path / "a.wav", 44100), tmp_path / "a.m4a")
+    cut = tmp_path / "cut.m4a"
+    ffmpeg("-ss", "0.7", "-i", whole, "-c", "copy", cut)
+    assert_same(cut)
+    assert load_audio(cut).size < load_audio(whole).size - 8000
+
+
+@needs_ffmpeg
+def test_stream_of_choice_as_ffmpeg(tmp_path):
+    quiet = tmp_path / "quiet.wav"
+    soundfile.write(quiet, 0.01 * sound(16000), 16000)
+    both = tmp_path / "both.mkv"
+    maps = ["-map", "0", "-map", "1", "-c", "copy", "-disposition:a:1", "default"]
+    ffmpeg("-i", quiet, "-i", write(tmp_path / "a.wav"), *maps, "-disposition:a:0", "0", both)
+    assert_same(both)
+
+
+@needs_ffmpeg
+def test_parameters_change_midstream(tmp_path):
+    parts = []
+    for rate, channels in ((44100, 2), (22050, 1)):
+        wav = write(tmp_path / f"{rate}.wav", rate, channels)
+        ffmpeg("-i", wav, "-write_xing", "0", "-id3v2_version", "0", tmp_path / f"{rate}.mp3")
+        parts.append((tmp_path / f"{rate}.mp3").read_bytes())
+    joined = tmp_path / "joined.mp3"
+    joined.write_bytes(b"".join(parts))
+    expected = whisper_load_audio(str(joined))
+    actual = load_audio(joined)
+    assert actual.size > 1.9 * SECONDS * 16000
+    assert abs(actual.size - expected.size) <= 100  # the program drops the first filter's tail
+    assert np.abs(actual[:30000] - expected[:30000]).max() <= tolerance()
+
+
+@needs_ffmpeg
+@needs_shared
+def test_real_speech_is_identical():
+    actual = load_audio(RECORDINGS / "jfk.flac")
+    expected = whisper_load_audio(str(RECORDINGS / "jfk.flac"))
+    assert actual.shape == expected.shape == (176000,)
+    assert np.abs(actual - expected).max() <= tolerance() - STEP  # FFmpeg 5 and 6: identical
+
+
+@needs_ffmpeg
+@needs_shared
+@pytest.mark.parametrize("name", ["0_george_0", "3_jackson_1", "9_nicolas_2"])
+def test_digits(name):
+    path = RECORDINGS / "fsdd" / f"{name}.wav"
+    if not path.exists():
+        pytest.skip(f"no {name}.wav in shared/audio/fsdd")
+    assert_same(path)
+
+
+# Sources
+
+
+@pytest.mark.parametrize("rate", [16000, 22050])
+def test_path_bytes_and_file_object_agree(tmp_path, rate):
+    path = write(tmp_path / "a.wav", rate)
+    expected = load_audio(path)
+    assert expected.size == int(SECONDS * 16000)
+    np.testing.assert_array_equal(load_audio(str(path)), expected)
+    np.testing.assert_array_equal(load_audio(path.read_bytes()), expected)
+    np.testing.assert_array_equal(as_waveform(io.BytesIO(path.read_bytes())), expected)
+    with path.open("rb") as file:
+        np.testing.assert_array_equal(load_audio(file), expected)
+        assert not file.closed
+
+
+def test_named_pipe(tmp_path):
+    data = write(tmp_path / "a.wav", 8000, seconds=0.5).read_bytes()
+    reader, writer = os.pipe()
+    os.write(writer, data)
+    os.close(writer)
+    if not Path(f"/dev/fd/{reader}").exists():
+        pytest.skip("no /dev/fd")
+    assert load_audio(f"/dev/fd/{reader}").size == 8000
+    os.close(reader)
+
+
+@pytest.mark.parametrize(
+    "name",
+    ["a b", "quo'te\"", "new\nline", "日本é", "-i", "%d", "%03d*", "file:a", "http:", "a?[b]"],
+)
+@pytest.mark.parametrize("rate", [16000, 8000])
+def test_odd_names(tmp_path, monkeypatch, name, rate):
+    monkeypatch.chdir(tmp_path)
+    write(tmp_path / f"{name}.wav", rate, seconds=0.5)
+    assert load_audio(f"{name}.wav").size == 8000
+
+
+@needs_ffmpeg
+@pytest.mark.parametrize("as_bytes", [False, True])
+def test_mp3_behind_a_large_cover_picture(tmp_path, as_bytes):
+    path = tmp_path / "a.mp3"
+    ffmpeg("-i", write(tmp_path / "a.wav", 44100), "-id3v2_version", "0", path)
+    expected = load_audio(path)
+    size = 3_000_000
+    tag = b"ID3\x04\0\0" + bytes((size >> shift) & 127 for shift in (21, 14, 7, 0)) + bytes(size)
+    path.write_bytes(tag + path.read_bytes())
+    actual = load_audio(path.read_bytes() if as_bytes else path)
+    np.testing.assert_array_equal(actual, expected)
+
+
+@needs_ffmpeg
+def test_tags_that_are_not_utf8(tmp_path):
+    path = tmp_path / "a.mkv"
+    ffmpeg("-i", write(tmp_path / "a.wav"), "-c:a", "flac", "-metadata", "title=QQQQ", path)
+    path.write_bytes(path.read_bytes().replace(b"QQQQ", b"\xff\xfe\xe9\xe8"))
+    assert load_audio(path).size == SECONDS * 16000
+
+
+# The fast path
+
+
+def test_fast_path_runs_and_equals_pyav(tmp_path, monkeypatch):
+    path = write(tmp_path / "a.wav")
+    with path.open("rb") as file:
+        through_pyav = np.concatenate(list(decode("a.wav", file, False))) * np.float32(STEP)
+    monkeypatch.setattr(sources, "decode", None)  # calling it would raise
+    fast = load_audio(path)
+    assert fast.dtype == np.float32 and fast.size == SECONDS * 16000
+    np.testing.assert_array_equal(fast, through_pyav)
+
+
+def test_fast_path_reads_in_blocks(tmp_path, monkeypatch):
+    path = write(tmp_path / "a.wav")
+    expected = load_audio(path)
+    monkeypatch.setattr(sources, "WAV_BLOCK", 999)
+    with path.open("rb") as file:
+        sizes = [len(piece) for piece in sources.pieces_of("a.wav", file, False)]
+    assert sizes == [999] * 32 + [32]
+    np.testing.assert_array_equal(load_audio(path), expected)
+
+
+@pytest.mark.parametrize(
+    "rate, channels, suffix, subtype",
+    [
+        (8000, 1, "wav", "PCM_16"),
+        (16000, 2, "wav", "PCM_16"),
+        (16000, 1, "wav", "PCM_24"),
+        (16000, 1, "wav", "IMA_ADPCM"),
+        (16000, 1, "flac", "PCM_16"),
+    ],
+)
+def test_fast_path_leaves_others_to_pyav(tmp_path, monkeypatch, rate, channels, suffix, subtype):
+    path = write(tmp_path / f"a.{suffix}", rate, channels, subtype=subtype)
+    monkeypatch.setattr(sources.soundfile, "SoundFile", None)  # libsndfile is not even asked
+    with path.open("rb") as file:
+        assert sources._open_plain_wav(file) is None
+        assert file.tell() == 0
+
+
+def test_suffixes():
+    named = (
+        "wav flac mp3 m4a mp4 ogg oga opus webm mkv mov aac aiff aif wma amr avi mka ac3 caf 3gp"
+    )
+    assert {f".{suffix}" for suffix in (named + " mpga mpeg").split()} <= AUDIO_SUFFIXES
+    assert all(re.fullmatch(r"\.[a-z0-9]+", suffix) for suffix in AUDIO_SUFFIXES)
+    assert not AUDIO_SUFFIXES & {".ts", ".txt", ".json", ".srt", ".png"}

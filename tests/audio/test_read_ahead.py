@@ -1,0 +1,198 @@
+"""Recordings taken ahead: in order, no further than asked, and nothing left behind."""
+
+import threading
+import time
+from collections.abc import Callable, Iterator
+
+import pytest
+import torch
+
+from slimwhisper.audio import read_ahead as loader
+from slimwhisper.audio import threads
+from slimwhisper.audio.read_ahead import Loader
+from slimwhisper.errors import AudioError, SlimWhisperError
+
+PATIENCE = 20.0  # seconds until something that must happen is given up
+
+
+@pytest.fixture(autouse=True)
+def two_workers(monkeypatch: pytest.MonkeyPatch) -> None:
+    """As on machines with more cores than one."""
+    monkeypatch.setattr(loader, "WORKERS", 2)
+
+
+def until(condition: Callable[[], bool]) -> None:
+    end = time.monotonic() + PATIENCE
+    while not condition():
+        assert time.monotonic() < end, "it never happened"
+        time.sleep(0.001)
+
+
+def drained(loading: Loader[int, int]) -> list[tuple[int, int | SlimWhisperError]]:
+    """All that is left, then a second look at the end."""
+    found = []
+    while (item := loading.next(block=True)) is not None:
+        found.append(item)
+    assert loading.exhausted
+    assert loading.next(block=True) is None
+    return found
+
+
+def test_results_come_in_the_order_of_the_sources() -> None:
+    first = threading.Event()
+
+    def load(number: int) -> int:
+        if number == 0:
+            assert first.wait(PATIENCE)
+        else:
+            first.set()  # the second one is ready before the first
+        return number * 10
+
+    assert drained(Loader(range(20), load, ahead=3)) == [(i, i * 10) for i in range(20)]
+
+
+def test_no_sources_at_all() -> None:
+    assert drained(Loader([], int, ahead=3)) == []
+
+
+@pytest.mark.parametrize("ahead", [1, 2, 5])
+def test_no_more_than_so_many_are_taken_ahead(ahead: int) -> None:
+    taken: list[int] = []
+
+    def sources() -> Iterator[int]:
+        for i in range(40):
+            taken.append(i)
+            yield i
+
+    loading: Loader[int, int] = Loader(sources(), lambda i: i, ahead)
+    for handed_out in range(10):
+        until(lambda: len(taken) == handed_out + ahead)  # noqa: B023
+        time.sleep(0.01)  # for one more, were there room
+        assert len(taken) == handed_out + ahead
+        assert loading.next(block=True) == (handed_out, handed_out)
+    loading.close(lambda _: None)
+
+
+def test_without_blocking_nothing_is_waited_for() -> None:
+    go = threading.Event()
+
+    def load(number: int) -> int:
+        assert go.wait(PATIENCE)
+        return number
+
+    loading = Loader([7], load, ahead=2)
+    assert loading.next(block=False) is None
+    assert not loading.exhausted
+    go.set()
+    assert drained(loading) == [(7, 7)]
+
+
+def test_a_slow_list_of_sources_holds_nobody_up() -> None:
+    go = threading.Event()
+
+    def sources() -> Iterator[int]:
+        yield 1
+        assert go.wait(PATIENCE)
+        yield 2
+
+    loading = Loader(sources(), lambda i: i, ahead=4)
+    assert loading.next(block=True) == (1, 1)
+    assert loading.next(block=False) is None
+    assert not loading.exhausted
+    go.set()
+    assert drained(loading) == [(2, 2)]
+
+
+def test_errors_stay_with_their_source() -> None:
+    trouble = AudioError("cut.wav: ends early; copy it again")
+    surprise = RuntimeError("a bug")
+
+    def load(number: int) -> int:
+        if number in (1, 3):
+            raise trouble if number == 1 else surprise
+        return number
+
+    found = dict(drained(Loader(range(5), load, ahead=2)))
+    assert [found[i] for i in (0, 2, 4)] == [0, 2, 4]
+    assert found[1] is trouble
+    wrapped = found[3]
+    assert type(wrapped) is SlimWhisperError
+    assert "unexpected RuntimeError: a bug" in str(wrapped)
+    assert wrapped.__cause__ is surprise
+
+
+def test_an_error_of_the_list_itself_is_raised_after_what_came_before() -> None:
+    def sources() -> Iterator[int]:
+        yield 1
+        yield 2
+        raise OSError("the folder is gone")
+
+    loading = Loader(sources(), lambda i: i, ahead=4)
+    assert [loading.next(block=True) for _ in range(2)] == [(1, 1), (2, 2)]
+    with pytest.raises(OSError, match="the folder is gone"):
+        loading.next(block=True)
+    assert loading.exhausted
+
+
+def test_closing_discards_what_was_not_handed_out() -> None:
+    go, begun = threading.Event(), threading.Event()
+    loaded: list[int] = []
+
+    def load(number: int) -> int:
+        if number == 2:
+            begun.set()
+            assert go.wait(PATIENCE)
+        loaded.append(number)
+        return number
+
+    taken: list[int] = []
+
+    def sources() -> Iterator[int]:
+        for i in range(100):
+            taken.append(i)
+            yield i
+
+    discarded: list[int] = []
+    loading = Loader(sources(), load, ahead=4)
+    assert loading.next(block=True) == (0, 0)
+    assert begun.wait(PATIENCE)
+    loading.close(discarded.append)
+    go.set()
+    until(lambda: 2 in loaded and sorted(discarded) == sorted(i for i in loaded if i != 0))
+    assert len(taken) <= 6
+
+
+def test_closing_does_not_wait_for_an_endless_list() -> None:
+    never = threading.Event()
+
+    def sources() -> Iterator[int]:
+        yield 1
+        never.wait()
+
+    loading = Loader(sources(), lambda i: i, ahead=4)
+    loading.close(lambda _: None)
+    assert not never.is_set(), "close came back while the list was still endless"
+    never.set()
+
+
+def test_workers_use_one_thread_and_leave_others_theirs() -> None:
+    before = torch.get_num_threads()
+    counts: list[int] = []
+    both = threading.Barrier(2)
+
+    def load(number: int) -> int:
+        both.wait(PATIENCE)  # one in each worker
+        counts.append(torch.get_num_threads())
+        return number
+
+    try:
+        with threads._LOCK:  # not while a worker of an earlier test begins
+            torch.set_num_threads(2)
+        drained(Loader(range(4), load, ahead=2))
+        later = threading.Thread(target=lambda: counts.append(torch.get_num_threads()))
+        later.start()
+        later.join()
+        assert torch.get_num_threads() == 2
+    finally:
+        torch.set_num_threads(before)
+    assert counts == [1, 1, 1, 1, 2]

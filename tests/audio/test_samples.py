@@ -1,0 +1,258 @@
+"""Samples read in stretches are those of `load_audio`, wherever they are kept."""
+
+import gc
+import io
+import os
+import tempfile
+import threading
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+
+from slimwhisper.audio import samples as samples_module
+from slimwhisper.audio.load import as_waveform, load_audio, load_samples
+from slimwhisper.audio.samples import ArraySamples, Excerpts, StoredSamples
+from slimwhisper.errors import AudioError, OptionError
+from tests.support.recordings import convert, needs_ffmpeg, write
+
+N = 50_000
+RANGES = [(0, N), (0, 1), (17, 4_000), (N - 1, N), (N - 10, N + 10), (-5, 5), (-9, -1), (9, 9)]
+RANGES += [(30, 20), (N, N + 5), (N + 5, N + 9), (-5, N + 5)]
+
+
+def pieces(count=7):
+    """Seeded int16 [50000] in pieces of odd lengths; the extreme values are among them."""
+    values = np.random.default_rng(0).integers(-32768, 32768, N).astype(np.int16)
+    values[:2] = -32768, 32767
+    return np.split(values, [11, 12, 500, 20_000, 20_000, 40_001][: count - 1])
+
+
+def whole():
+    return np.concatenate(pieces()).astype(np.float32) / 32768
+
+
+@pytest.fixture
+def spooling(monkeypatch):
+    """Keep all but the shortest samples in a file, and write it in small amounts."""
+    monkeypatch.setattr(samples_module, "SPOOL_SECONDS", 1)
+    monkeypatch.setattr(samples_module, "WRITE_SAMPLES", 600)
+
+
+@pytest.fixture
+def folder(tmp_path, monkeypatch):
+    """The folder of temporary files, empty."""
+    path = tmp_path / "temporary"
+    path.mkdir()
+    monkeypatch.setattr(tempfile, "tempdir", str(path))
+    return path
+
+
+def files_open_in(folder):
+    targets = []
+    for entry in Path("/proc/self/fd").iterdir():
+        try:
+            targets.append(str(entry.readlink()))
+        except OSError:  # the descriptor of the listing itself
+            continue
+    return [target for target in targets if target.startswith(str(folder))]
+
+
+def assert_reads(samples, expected):
+    assert len(samples) == len(expected)
+    for start, stop in RANGES:
+        actual = samples.read(start, stop)
+        assert actual.dtype == np.float32
+        np.testing.assert_array_equal(actual, expected[max(start, 0) : max(stop, 0)])
+
+
+def test_array_is_shared():
+    array = whole()
+    samples = ArraySamples(array)
+    assert_reads(samples, array)
+    assert np.shares_memory(samples.read(5, 9), array)
+    samples.close()
+    samples.close()
+
+
+def test_stored_in_memory(folder):
+    samples = StoredSamples("a", pieces())
+    assert_reads(samples, whole())
+    assert samples._file is None and not files_open_in(folder)
+    samples.close()
+    samples.close()
+
+
+def test_stored_in_a_file(spooling, folder):
+    samples = StoredSamples("a", pieces())
+    assert_reads(samples, whole())
+    assert samples._array.size == 0
+    assert len(files_open_in(folder)) == 1
+    assert not list(folder.iterdir())  # the file has no name
+    assert os.fstat(samples._file.fileno()).st_size == 2 * N
+    samples.close()
+    samples.close()
+    assert not files_open_in(folder)
+    with pytest.raises(ValueError):
+        samples.read(0, 1)
+
+
+def test_the_limit_is_exact(spooling):
+    values = np.arange(16_001, dtype=np.int16)
+    assert StoredSamples("a", [values[:9], values[9:-1]])._file is None
+    assert StoredSamples("a", [values[:9], values[9:]])._file is not None
+
+
+@pytest.mark.parametrize("cycle", [False, True])
+def test_file_is_closed_when_collected(spooling, folder, cycle):
+    samples = StoredSamples("a", pieces())
+    if cycle:
+        samples.itself = samples
+    assert files_open_in(folder)
+    del samples
+    gc.collect()
+    assert not files_open_in(folder)
+
+
+def test_error_in_the_pieces_passes_through(spooling, folder):
+    def failing():
+        yield from pieces()
+        raise AudioError("a: truncated")
+
+    with pytest.raises(AudioError, match=r"^a: truncated$"):
+        StoredSamples("a", failing())
+    assert not files_open_in(folder)
+
+
+def test_no_pieces():
+    samples = StoredSamples("a", [])
+    assert len(samples) == 0 and samples.read(0, 5).shape == (0,)
+
+
+@pytest.mark.parametrize("count", [1, 7])  # at the first write, and at a later one
+@pytest.mark.skipif(not Path("/dev/full").exists(), reason="no /dev/full")
+def test_full_disk(spooling, folder, monkeypatch, count):
+    monkeypatch.setattr(tempfile, "TemporaryFile", lambda: Path("/dev/full").open("r+b"))
+    with pytest.raises(AudioError) as caught:
+        StoredSamples("talk.mp3", pieces(count))
+    assert str(caught.value) == (
+        f"talk.mp3: no room for its samples in {folder} (No space left on device): they take "
+        "115 MB for each hour of audio; free space there, or set TMPDIR to a folder that has it"
+    )
+    assert not files_open_in("/dev/full")
+
+
+def test_no_temporary_folder(spooling, monkeypatch, tmp_path):
+    monkeypatch.setattr(tempfile, "tempdir", str(tmp_path / "gone"))
+    with pytest.raises(AudioError, match=r"talk\.mp3: no room .*gone \(No such file .*TMPDIR"):
+        StoredSamples("talk.mp3", pieces())
+
+
+def test_threads_read_at_once(spooling):
+    samples, expected = StoredSamples("a", pieces()), whole()
+    wrong = []
+
+    def read(seed):
+        rng = np.random.default_rng(seed)
+        for start in rng.integers(0, N, 300):
+            if not np.array_equal(samples.read(start, start + 700), expected[start : start + 700]):
+                wrong.append(start)
+
+    threads = [threading.Thread(target=read, args=(seed,)) for seed in range(4)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert not wrong
+    samples.close()
+
+
+# load_samples
+
+
+@needs_ffmpeg
+@pytest.mark.parametrize("spool", [False, True])
+@pytest.mark.parametrize("name, rate", [("a.wav", 16000), ("a.wav", 44100), ("a.mp3", 48000)])
+def test_files_equal_load_audio(tmp_path, request, name, rate, spool):
+    if spool:
+        request.getfixturevalue("spooling")
+    path = write(tmp_path / "source.wav", rate)
+    path = path.rename(tmp_path / name) if name == "a.wav" else convert(path, tmp_path / name)
+    expected = load_audio(path)
+    for source in (path, path.read_bytes(), io.BytesIO(path.read_bytes())):
+        samples = load_samples(source)
+        assert isinstance(samples, StoredSamples) and (samples._file is not None) == spool
+        assert len(samples) == len(expected)
+        np.testing.assert_array_equal(samples.read(0, len(samples)), expected)
+        samples.close()
+
+
+def test_arrays_equal_as_waveform():
+    array = whole()
+    assert np.shares_memory(load_samples(array).read(0, N), array)
+    for source in (array.astype(np.float64), np.stack([array, array]), torch.tensor(array)):
+        for rate in (16_000, 44_100):
+            expected = as_waveform(source, sample_rate=rate)
+            samples = load_samples(source, sample_rate=rate)
+            np.testing.assert_array_equal(samples.read(0, len(samples)), expected)
+
+
+def test_errors_are_those_of_as_waveform(tmp_path):
+    path = write(tmp_path / "a.flac", seconds=6)
+    for rate, message in ((8000, "sample_rate=8000 is for arrays"), ("x", "whole number of Hz")):
+        with pytest.raises(OptionError, match=message):
+            load_samples(path, sample_rate=rate)
+    with pytest.raises(AudioError, match="no such file"):
+        load_samples(tmp_path / "gone.wav")
+    with pytest.raises(AudioError, match="empty"):
+        load_samples(np.zeros(0))
+    path.write_bytes(path.read_bytes()[:-60_000])
+    with pytest.raises(AudioError, match=r"a\.flac: truncated: .* of 6\.0 s"):
+        load_samples(path)
+    assert 16_000 < len(load_samples(path, allow_truncated=True)) < 80_000
+
+
+# Excerpts
+
+REGIONS = [(100, 200), (200, 250), (1_000, 1_001), (40_000, 49_999)]
+
+
+def test_excerpts_are_the_concatenation():
+    array = whole()
+    excerpts = Excerpts(ArraySamples(array), REGIONS)
+    expected = np.concatenate([array[start:stop] for start, stop in REGIONS])
+    assert len(excerpts) == len(expected) == 10_150
+    for start in (-3, 0, 1, 99, 100, 101, 149, 150, 151, 152, 10_149, 10_150, 10_151):
+        for stop in (-1, 0, 1, 99, 100, 101, 150, 151, 152, 10_149, 10_150, 10_151):
+            actual = excerpts.read(start, stop)
+            assert actual.dtype == np.float32
+            np.testing.assert_array_equal(actual, expected[max(start, 0) : max(stop, 0)])
+
+
+def test_excerpts_map_back():
+    excerpts = Excerpts(ArraySamples(whole()), REGIONS)
+    originals = [index for region in REGIONS for index in range(*region)]
+    assert [excerpts.original(position) for position in range(len(excerpts))] == originals
+    # an end is one past the last sample before it
+    ends = [excerpts.original(position, end=True) for position in range(1, len(excerpts) + 1)]
+    assert ends == [index + 1 for index in originals]
+    assert (excerpts.original(150), excerpts.original(150, end=True)) == (1_000, 250)
+    assert excerpts.original(0, end=True) == 100
+    assert excerpts.original(10_150) == excerpts.original(10_150, end=True) == 49_999
+    assert excerpts.original(10_160) == excerpts.original(10_160, end=True) == 50_009
+
+
+def test_regions_are_clipped():
+    excerpts = Excerpts(ArraySamples(whole()), [(-5, 3), (7, 7), (N - 2, N + 9), (N, N + 1)])
+    assert len(excerpts) == 5
+    assert [excerpts.original(position) for position in range(5)] == [0, 1, 2, N - 2, N - 1]
+    nothing = Excerpts(ArraySamples(whole()), [])
+    assert len(nothing) == 0 and nothing.read(0, 9).shape == (0,)
+
+
+def test_excerpts_close_the_samples(spooling, folder):
+    excerpts = Excerpts(StoredSamples("a", pieces()), REGIONS)
+    assert len(excerpts.read(0, N)) == 10_150 and files_open_in(folder)
+    excerpts.close()
+    assert not files_open_in(folder)

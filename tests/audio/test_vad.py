@@ -1,0 +1,196 @@
+"""Speech regions: the package's own as the reference, in blocks of any size, threads untouched."""
+
+import subprocess
+import sys
+import threading
+from concurrent.futures import ThreadPoolExecutor
+
+import numpy as np
+import pytest
+import torch
+
+import slimwhisper
+from slimwhisper.audio.vad import merge_regions, speech_regions
+from slimwhisper.errors import DependencyError
+from tests.support.spoken import LONG, SAMPLES
+
+pytestmark = pytest.mark.filterwarnings("ignore:`torch.jit.load` is deprecated:DeprecationWarning")
+
+CLOSE = {"min_silence_ms": 100, "pad_ms": 30}  # several regions in a recording of 11 s
+
+
+class Recording:
+    """An array that keeps account of what is read."""
+
+    def __init__(self, array: np.ndarray) -> None:
+        self.array = array
+        self.array.flags.writeable = False
+        self.reads: list[tuple[int, int]] = []
+
+    def __len__(self) -> int:
+        return len(self.array)
+
+    def read(self, start: int, stop: int) -> np.ndarray:
+        self.reads.append((start, stop))
+        return self.array[start:stop]
+
+
+@pytest.fixture(scope="module")
+def speech() -> np.ndarray:
+    return slimwhisper.load_audio(SAMPLES / LONG)[: 11 * 16_000]
+
+
+def package_regions(array: np.ndarray, **arguments: float) -> list[tuple[int, int]]:
+    """silero-vad's own answer, frame by frame; its effect on the threads is undone."""
+    threads = torch.get_num_threads()
+    import silero_vad
+
+    torch.set_num_threads(threads)
+    found = silero_vad.get_speech_timestamps(
+        torch.from_numpy(array.copy()), silero_vad.load_silero_vad(), **arguments
+    )
+    return [(region["start"], region["end"]) for region in found]
+
+
+def test_speech_is_found_where_the_package_finds_it(speech: np.ndarray) -> None:
+    silence = np.zeros(5 * 16_000, np.float32)
+    array = np.concatenate([silence, speech, silence, speech[:40_000], silence])
+    expected = package_regions(
+        array, min_speech_duration_ms=0, min_silence_duration_ms=2000, speech_pad_ms=400
+    )
+    assert len(expected) == 2
+    assert speech_regions(Recording(array)) == expected
+    expected = package_regions(array, min_speech_duration_ms=0)
+    assert len(expected) > 4
+    assert speech_regions(Recording(array), **CLOSE) == expected
+    expected = package_regions(array, threshold=0.9, min_speech_duration_ms=1500)
+    assert speech_regions(Recording(array), threshold=0.9, min_speech_ms=1500, **CLOSE) == expected
+
+
+@pytest.mark.parametrize("frames", [1, 3, 64, 343, 344, 345])  # 11 s are 343.75 frames
+def test_blocks_of_any_size_give_the_same_regions(speech: np.ndarray, frames: int) -> None:
+    expected = speech_regions(Recording(speech), **CLOSE)
+    assert speech_regions(Recording(speech), **CLOSE, block_frames=frames) == expected
+
+
+def test_no_more_than_a_block_is_read_at_a_time(speech: np.ndarray) -> None:
+    recording = Recording(np.tile(speech, 7))
+    speech_regions(recording)
+    assert [start for start, _ in recording.reads] == [0, 480_256, 960_512]
+    assert [stop for _, stop in recording.reads] == [480_256, 960_512, len(recording)]
+
+
+def test_silence_and_noise_hold_no_speech() -> None:
+    noise = np.random.default_rng(0).standard_normal(10 * 16_000).astype(np.float32)
+    assert speech_regions(Recording(np.zeros(10 * 16_000, np.float32))) == []
+    assert speech_regions(Recording(0.01 * noise)) == []
+    assert speech_regions(Recording(noise)) == []
+
+
+@pytest.mark.parametrize("length", [0, 1, 63, 511, 512, 513])
+def test_recordings_of_a_frame_or_less(speech: np.ndarray, length: int) -> None:
+    assert speech_regions(Recording(np.zeros(length, np.float32))) == []
+    loud = speech[8_000 : 8_000 + length]
+    whole = [(0, length)] if length else []
+    assert speech_regions(Recording(loud), threshold=-1) == whole
+
+
+def test_the_end_of_the_recording_ends_the_last_region(speech: np.ndarray) -> None:
+    cut = speech[:16_100]  # amid a word
+    ((start, stop),) = speech_regions(Recording(cut))
+    assert start < 16_000
+    assert stop == 16_100
+
+
+def test_recordings_at_the_same_time_do_not_mix(speech: np.ndarray) -> None:
+    parts = [speech, speech[::-1].copy(), speech[50_000:], speech[:90_000]]
+    expected = [speech_regions(Recording(part), **CLOSE) for part in parts]
+    assert len({tuple(regions) for regions in expected}) == 4
+    with ThreadPoolExecutor(4) as pool:
+        jobs = [
+            pool.submit(speech_regions, Recording(part), **CLOSE, block_frames=10)
+            for part in parts * 2
+        ]
+    assert [job.result() for job in jobs] == expected * 2
+
+
+def test_an_error_while_reading_is_the_caller_s() -> None:
+    class Broken(Recording):
+        def read(self, start: int, stop: int) -> np.ndarray:
+            raise OSError("gone")
+
+    with pytest.raises(OSError, match="gone"):
+        speech_regions(Broken(np.zeros(100, np.float32)))
+
+
+# In a fresh process: silero-vad sets the threads when it is imported, once.
+THREADS = """
+import threading, torch, numpy as np
+import slimwhisper.audio.vad as vad
+
+torch.set_num_threads(3)
+counts = []
+note = lambda: counts.append(torch.get_num_threads())
+
+class Silence:
+    def __len__(self): return 20_000
+    def read(self, start, stop):
+        note()
+        later = threading.Thread(target=note); later.start(); later.join()
+        return np.zeros(stop - start, np.float32)
+
+probabilities = vad._Network.probabilities
+def watched(self, block):
+    inside.append(torch.get_num_threads())
+    return probabilities(self, block)
+vad._Network.probabilities = watched
+
+for mine in (3, 2):  # the second time the package is there already
+    torch.set_num_threads(mine)
+    counts.clear(); inside = []
+    vad.speech_regions(Silence())
+    note()
+    later = threading.Thread(target=note); later.start(); later.join()
+    assert counts == [mine] * 4, counts
+    assert inside == [1], inside
+import silero_vad.model
+torch.set_num_threads(3)
+import importlib; importlib.reload(silero_vad.model)
+note()
+assert counts[-1] == 1, "the package leaves threads alone: so may we"
+"""
+
+
+def test_threads_keep_their_number() -> None:
+    done = subprocess.run(
+        [sys.executable, "-c", THREADS], capture_output=True, text=True, timeout=120, check=False
+    )
+    assert done.returncode == 0, done.stderr
+
+
+def test_a_missing_package_is_told_with_its_remedy(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(sys.modules, "silero_vad", None)
+    threads = torch.get_num_threads()
+    with pytest.raises(DependencyError, match="pip install silero-vad") as caught:
+        speech_regions(Recording(np.zeros(100, np.float32)))
+    assert "\n" not in str(caught.value)
+    counts: list[int] = []
+    later = threading.Thread(target=lambda: counts.append(torch.get_num_threads()))
+    later.start()
+    later.join()
+    assert [*counts, torch.get_num_threads()] == [threads] * 2
+
+
+def test_neighbours_are_joined_up_to_a_limit() -> None:
+    regions = [(0, 10), (12, 20), (25, 30), (31, 33)]
+    assert merge_regions(regions, gap=3, limit=100) == [(0, 20), (25, 33)]
+    assert merge_regions(regions, gap=2, limit=100) == [(0, 10), (12, 20), (25, 33)]
+    assert merge_regions(regions, gap=100, limit=30) == [(0, 30), (31, 33)]
+    assert merge_regions(regions, gap=100, limit=29) == [(0, 20), (25, 33)]
+    assert merge_regions(regions, gap=0, limit=100) == regions
+    assert merge_regions([], gap=3, limit=10) == []
+
+
+def test_a_region_above_the_limit_stays_as_it_is() -> None:
+    assert merge_regions([(0, 50), (51, 52), (53, 90)], 10, 30) == [(0, 50), (51, 52), (53, 90)]
+    assert merge_regions(iter([(0, 5), (6, 90), (91, 95)]), 10, 30) == [(0, 5), (6, 90), (91, 95)]

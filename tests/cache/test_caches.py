@@ -1,0 +1,275 @@
+"""Every cache form, in float64, against its formula written out in `tests/support/formulas.py`."""
+
+import pytest
+import torch
+from torch import Tensor
+
+from slimwhisper.cache.base import Room, Rows, Step
+from slimwhisper.cache.fold import Attention, Context, fold
+from slimwhisper.cache.forms import PRESETS, choose_forms, cross_names, self_names
+from slimwhisper.cache.latent import LatentAttention, LatentCross, prefers_latent
+from slimwhisper.cache.plan import CachePlan, DecoderCache
+from slimwhisper.errors import OptionError
+from slimwhisper.kernels.dispatch import Kernels
+from tests.support import formulas as plain
+from tests.support.checkpoints import random_state, tiny_dims
+from tests.support.reference import set_spectrum
+
+WIDTH, HEADS, FRAMES, LENGTH = 96, 3, 50, 20  # heads no power of two
+DIMS = tiny_dims(width=WIDTH, heads=HEADS, text_layers=2, multilingual=False, n_text_ctx=LENGTH)
+STATE = {
+    name: t.double()
+    for name, t in set_spectrum(random_state(DIMS, seed=0), DIMS, condition=100.0).items()
+    if name.startswith("decoder.blocks")
+}
+CPU = torch.device("cpu")
+
+
+def block(name: str, layer: int) -> Attention:
+    return Attention.from_state(STATE, f"decoder.blocks.{layer}.{name}.", HEADS)
+
+
+def weights(name: str, layer: int) -> plain.PlainAttention:
+    """The same block for row vectors, x W, nothing folded."""
+
+    def get(suffix: str) -> Tensor:
+        return STATE[f"decoder.blocks.{layer}.{name}.{suffix}"]
+
+    return plain.PlainAttention(
+        w_q=get("query.weight").T,
+        b_q=get("query.bias"),
+        w_k=get("key.weight").T,
+        w_v=get("value.weight").T,
+        b_v=get("value.bias"),
+        w_o=get("out.weight").T,
+        b_o=get("out.bias"),
+        heads=HEADS,
+    )
+
+
+def plan(cross: str, own: str) -> CachePlan:
+    first = block("cross_attn", 0).key
+    layers = range(DIMS.n_text_layer)
+    return CachePlan(
+        [
+            fold(block("cross_attn", i), cross, Context(first)).to(CPU, torch.float64)
+            for i in layers
+        ],
+        [fold(block("attn", i), own).to(CPU, torch.float64) for i in layers],
+    )
+
+
+def noise(*shape: int, seed: int = 0) -> Tensor:
+    generator = torch.Generator().manual_seed(seed)
+    return torch.randn(shape, generator=generator, dtype=torch.float64)
+
+
+def plain_cross(form: str, layer: int, x: Tensor, source: Tensor) -> Tensor:
+    p = weights("cross_attn", layer)
+    if form == "hybrid":
+        return plain.attend_hybrid(p, weights("cross_attn", 0).w_k, x, source)
+    attend = {"kv": plain.attend_kv, "k": plain.attend_k, "v": plain.attend_v, "e": plain.attend_x}
+    return attend[form](p, x, source)
+
+
+def plain_self(form: str, layer: int, x: Tensor) -> Tensor:
+    attend = {"kv": plain.attend_kv, "k": plain.attend_k, "v": plain.attend_v, "x": plain.attend_x}
+    hidden = torch.ones(len(x), len(x), dtype=torch.bool).triu(1)
+    return attend[form](weights("attn", layer), x, x, hidden)
+
+
+def test_the_formulas_agree_with_each_other() -> None:
+    x, source = noise(4, WIDTH), noise(FRAMES, WIDTH, seed=1)
+    expected = plain_cross("kv", 1, x, source)
+    for form in cross_names():
+        torch.testing.assert_close(plain_cross(form, 1, x, source), expected)
+
+
+@pytest.mark.parametrize("tokens", [1, 60], ids=["step", "prompt"])
+@pytest.mark.parametrize("group", [1, 2])
+@pytest.mark.parametrize("form", cross_names())
+def test_cross_forms(form: str, group: int, tokens: int) -> None:
+    cache = DecoderCache.allocate(
+        plan(form, "x"), slots=3, frames=FRAMES, length=LENGTH, group=group
+    )
+    features = noise(3, FRAMES, WIDTH, seed=2)
+    cache.cross.put(torch.arange(3), features)
+    x = noise(3 * group, tokens, WIDTH, seed=3)
+    rows = Rows.block(3, group)
+    scattered = torch.tensor([2, 0, 1]).repeat(group)
+    for layer in range(DIMS.n_text_layer):
+        in_place = cache.cross.layers[layer].attend(x, rows)
+        gathered = cache.cross.layers[layer].attend(x, Rows.of(rows.ids, scattered))
+        for row in range(3 * group):
+            for found, slot in ((in_place, row // group), (gathered, int(scattered[row]))):
+                expected = plain_cross(form, layer, x[row], features[slot])
+                torch.testing.assert_close(found[row], expected)
+
+
+@pytest.mark.parametrize("form", self_names())
+def test_self_forms(form: str) -> None:
+    """Prompts of different lengths, padded; then steps; every row sees its own text alone."""
+    cache = DecoderCache.allocate(plan("e", form), slots=3, frames=FRAMES, length=LENGTH)
+    texts = [noise(n + 4, WIDTH, seed=n) for n in (3, 7, 5)]
+    for layer in range(DIMS.n_text_layer):
+        own = cache.self_.layers[layer]
+        padded = torch.full((3, 7, WIDTH), 9.0, dtype=torch.float64)
+        for row, text in enumerate(texts):
+            padded[row, : len(text) - 4] = text[:-4]
+        found = [[*t] for t in own.prefill(padded, Rows.of(torch.arange(3)))]
+        found = [f[: len(t) - 4] for f, t in zip(found, texts, strict=True)]
+        for n in range(4):
+            positions = torch.tensor([len(t) - 4 + n for t in texts])
+            rows = Rows.block(3) if n % 2 else Rows.of(torch.arange(3))
+            step = Step.at(rows, positions, int(positions.max()) + 1, False, torch.float64)
+            x = torch.stack([t[p] for t, p in zip(texts, positions.tolist(), strict=True)])
+            for row, y in enumerate(own.step(x.unsqueeze(1), step)):
+                found[row].append(y[0])
+        for row, text in enumerate(texts):
+            torch.testing.assert_close(torch.stack(found[row]), plain_self(form, layer, text))
+
+
+@pytest.mark.parametrize("form", self_names())
+def test_a_fresh_text_never_meets_the_last_ones_numbers(form: str) -> None:
+    cache = DecoderCache.allocate(plan("e", form), slots=2, frames=FRAMES, length=LENGTH)
+    own = cache.self_.layers[0]
+    for buffer in own.tensors:
+        buffer.fill_(float("nan"))
+    x = noise(2, 3, WIDTH)
+    own.prefill(x, Rows.of(torch.arange(2)))
+    step = Step.at(Rows.block(2), torch.tensor([3, 9]), 10, False, torch.float64)
+    assert torch.isfinite(own.step(noise(2, 1, WIDTH, seed=1), step)).all()
+
+
+@pytest.mark.parametrize(("cross", "own"), [*PRESETS.values(), ("v", "v"), ("hybrid", "x")])
+def test_moving_and_reordering(cross: str, own: str) -> None:
+    """A moved slot takes its audio and all its rows along; reordered rows swap their texts."""
+    cache = DecoderCache.allocate(plan(cross, own), slots=3, frames=FRAMES, length=LENGTH, group=2)
+    cache.cross.put(torch.arange(3), noise(3, FRAMES, WIDTH, seed=2))
+    rows = Rows.block(3, 2)
+    x, y = noise(6, 1, WIDTH, seed=3), noise(6, 1, WIDTH, seed=4)
+    positions = torch.full((6,), 2)
+
+    def read() -> tuple[Tensor, Tensor]:
+        step = Step.at(rows, positions, 3, True, torch.float64)
+        return cache.cross.layers[1].attend(x, rows), cache.self_.layers[1].step(y, step)
+
+    cache.self_.layers[1].prefill(noise(6, 2, WIDTH, seed=5), Rows.of(rows.ids, rows.slots))
+    x[:2], y[:2] = x[4:], y[4:]
+    before_cross, before_own = read()
+    cache.cross.move(2, 0)
+    cache.self_.move(4, 0, count=2)
+    after_cross, after_own = read()
+    torch.testing.assert_close(after_cross[:2], before_cross[4:])
+    torch.testing.assert_close(after_own[:2], before_own[4:])
+    torch.testing.assert_close(after_own[2:], before_own[2:])
+
+    y[2:4] = y[2]
+    before_own = read()[1]
+    cache.self_.reorder(torch.tensor([2, 3]), torch.tensor([3, 2]), extent=3)
+    torch.testing.assert_close(read()[1][2:4], before_own[2:4].flip(0))
+
+
+@pytest.mark.parametrize(("cross", "own"), [*PRESETS.values(), ("v", "v"), ("hybrid", "x")])
+def test_swapping_slots_and_rows(cross: str, own: str) -> None:
+    cache = DecoderCache.allocate(plan(cross, own), slots=3, frames=FRAMES, length=LENGTH)
+    cache.cross.put(torch.arange(3), noise(3, FRAMES, WIDTH, seed=2))
+    cache.self_.layers[1].prefill(noise(3, 2, WIDTH, seed=5), Rows.of(torch.arange(3)))
+    x = noise(1, 1, WIDTH, seed=3).expand(3, 1, WIDTH)
+    step = Step.at(Rows.block(3), torch.full((3,), 2), 3, True, torch.float64)
+
+    def read() -> tuple[Tensor, Tensor]:
+        return cache.cross.layers[1].attend(x, step.rows), cache.self_.layers[1].step(x, step)
+
+    before = read()
+    cache.cross.swap(0, 2)
+    cache.self_.swap(0, 2)
+    for found, expected in zip(read(), before, strict=True):
+        torch.testing.assert_close(found, expected[[2, 1, 0]])
+
+
+@pytest.mark.parametrize(("cross", "own"), [*PRESETS.values(), ("v", "v"), ("hybrid", "x")])
+def test_blocks_that_begin_elsewhere(cross: str, own: str) -> None:
+    """Neighbouring slots and rows are read in place wherever they lie, as if gathered."""
+    cache = DecoderCache.allocate(plan(cross, own), slots=4, frames=FRAMES, length=LENGTH, group=2)
+    cache.cross.put(torch.arange(4), noise(4, FRAMES, WIDTH, seed=2))
+    every = torch.arange(8)
+    cache.self_.layers[1].prefill(noise(8, 2, WIDTH, seed=5), Rows.of(every))
+    x, positions = noise(4, 1, WIDTH, seed=3), torch.full((4,), 2)
+    block = Rows.block(2, 2, first_slot=2, first_row=3)
+    found = []
+    for rows in (block, Rows.of(torch.arange(3, 7), torch.tensor([2, 2, 3, 3]))):
+        step = Step.at(rows, positions, 3, True, torch.float64)
+        found.append((cache.cross.layers[1].attend(x, rows), cache.self_.layers[1].step(x, step)))
+    for in_place, gathered in zip(*found, strict=True):
+        torch.testing.assert_close(in_place, gathered)
+
+
+@pytest.mark.parametrize("form", cross_names())
+def test_scores_of_some_heads(form: str) -> None:
+    """Equal to the scores of the unfolded formula: q_i K_i^T / sqrt(d_k)."""
+    cache = DecoderCache.allocate(plan(form, "x"), slots=2, frames=FRAMES, length=LENGTH)
+    features = noise(2, FRAMES, WIDTH, seed=2)
+    cache.cross.put(torch.arange(2), features)
+    x, heads = noise(2, 5, WIDTH, seed=3), torch.tensor([HEADS - 1, 0])
+    for layer in range(DIMS.n_text_layer):
+        p = weights("cross_attn", layer)
+        found = cache.cross.layers[layer].scores(x, Rows.block(2), heads)
+        width = WIDTH // HEADS
+        q = (x @ p.w_q + p.b_q).unflatten(-1, (HEADS, width))
+        k = (features @ p.w_k).unflatten(-1, (HEADS, width))
+        expected = torch.einsum("rthw,rphw->rhtp", q, k)[:, heads] * width**-0.5
+        torch.testing.assert_close(found, expected)
+
+
+def test_prefill_takes_the_cheaper_order(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Few queries a slot go by the latent, many through K and V made for the moment."""
+    ran: list[str] = []
+    for name in ("by_latent", "by_heads"):
+        original = getattr(LatentAttention, name)
+
+        def spy(self: LatentAttention, *args: Tensor, name: str = name, original=original):
+            ran.append(name)
+            return original(self, *args)
+
+        monkeypatch.setattr(LatentAttention, name, spy)
+    folded = fold(block("cross_attn", 0), "e").to(CPU, torch.float64)
+    cross = LatentCross(folded, Room(1, FRAMES, CPU, torch.float64, Kernels(CPU, torch.float64)))
+    for tokens in (1, 32, 60):
+        cross.attend(noise(1, tokens, WIDTH), Rows.block(1))
+    assert ran == ["by_latent", "by_latent", "by_heads"]
+    assert [prefers_latent(t, HEADS, WIDTH) for t in (1, 32, 60)] == [True, True, False]
+
+
+@pytest.mark.parametrize(("cross", "own"), [*PRESETS.values(), ("hybrid", "v"), ("v", "x")])
+def test_a_cache_knows_its_bytes(cross: str, own: str) -> None:
+    slots, group = 3, 2
+    cache = DecoderCache.allocate(plan(cross, own), slots, FRAMES, LENGTH, group)
+    cross_values = {"kv": 2 * 2, "k": 2, "v": 2, "e": 1, "hybrid": 1}[cross]  # two layers
+    own_values = 2 * (2 if own == "kv" else 1)
+    assert cache.cross.nbytes() == 8 * slots * FRAMES * WIDTH * cross_values
+    assert cache.self_.nbytes() == 8 * slots * group * LENGTH * WIDTH * own_values
+    nothing = DecoderCache.allocate(
+        plan(cross, own), slots, FRAMES, LENGTH, group, torch.device("meta")
+    )
+    assert nothing.cross.nbytes() == cache.cross.nbytes()
+    assert nothing.self_.nbytes() == cache.self_.nbytes()
+
+
+def test_a_key_bias_changes_nothing() -> None:
+    """It adds one number to all of a query's scores, so dropping it is exact."""
+    x, source = noise(4, WIDTH), noise(FRAMES, WIDTH, seed=1)
+    p, bias = weights("cross_attn", 0), noise(WIDTH, seed=7)
+    keys, values = source @ p.w_k + bias, source @ p.w_v
+    biased = p.run(x, None, lambda q, c: (q @ keys[:, c].T, lambda s: s @ values[:, c]))
+    torch.testing.assert_close(biased, plain.attend_kv(p, x, source))
+
+
+def test_forms_are_chosen_by_name() -> None:
+    assert choose_forms() == ("e", "x")
+    assert choose_forms("option2") == ("e", "k")
+    assert choose_forms("baseline", cross_cache="hybrid") == ("hybrid", "kv")
+    assert choose_forms("slim", self_cache="v") == ("e", "v")
+    for wrong in ({"cache": "fast"}, {"cross_cache": "x"}, {"self_cache": "e"}):
+        with pytest.raises(OptionError, match="is not one of"):
+            choose_forms(**wrong)

@@ -1,0 +1,137 @@
+"""Caches in float8: exact folding, bounded rounding, half the bytes."""
+
+import pytest
+import torch
+from torch import Tensor
+
+from slimwhisper.cache.base import Rows, Step
+from slimwhisper.cache.fold import Context, fold
+from slimwhisper.cache.forms import choose_forms
+from slimwhisper.cache.plan import CachePlan, DecoderCache
+from slimwhisper.errors import OptionError
+from slimwhisper.kernels import latent as latents
+from slimwhisper.kernels.latent import Latent
+from slimwhisper.model.calibration import exact_plan
+from tests.cache.test_caches import (
+    CPU,
+    FRAMES,
+    HEADS,
+    LENGTH,
+    WIDTH,
+    block,
+    noise,
+    plain_cross,
+    plain_self,
+)
+from tests.support.checkpoints import random_state, tiny_dims
+
+NORM = (noise(WIDTH, seed=20).abs() + 0.05, noise(WIDTH, seed=21) * 3)
+
+
+def plan(norm: tuple[Tensor, Tensor] = NORM) -> CachePlan:
+    return CachePlan(
+        [
+            fold(block("cross_attn", i), "e8", Context(norm=norm)).to(CPU, torch.float64)
+            for i in range(2)
+        ],
+        [fold(block("attn", i), "x8", Context(norm=norm)).to(CPU, torch.float64) for i in range(2)],
+    )
+
+
+def normed(*shape: int, seed: int, norm: tuple[Tensor, Tensor] = NORM) -> Tensor:
+    """What a layer norm with this weight and bias gives."""
+    return torch.nn.functional.layer_norm(noise(*shape, seed=seed), shape[-1:], *norm)
+
+
+def cross(features: Tensor, x: Tensor, norm: tuple[Tensor, Tensor] = NORM) -> Tensor:
+    cache = DecoderCache.allocate(plan(norm), len(features), FRAMES, LENGTH)
+    cache.cross.put(torch.arange(len(features)), features)
+    return cache.cross.layers[1].attend(x, Rows.block(len(features)))
+
+
+def own(text: Tensor, prompt: int) -> Tensor:
+    """A text [T, d]: its beginning as a prompt, the rest step by step."""
+    layer = DecoderCache.allocate(plan(), 1, FRAMES, LENGTH).self_.layers[1]
+    found = [layer.prefill(text[None, :prompt], Rows.of(torch.tensor([0])))[0]]
+    for n in range(prompt, len(text)):
+        step = Step.at(Rows.block(1), torch.tensor([n]), n + 1, True, torch.float64)
+        found.append(layer.step(text[None, n : n + 1], step)[0])
+    return torch.cat(found)
+
+
+@pytest.mark.parametrize("tokens", [1, 60], ids=["step", "prompt"])
+def test_without_rounding_the_folding_is_exact(
+    tokens: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(latents, "EIGHT", torch.float64)
+    monkeypatch.setattr(Latent, "write", lambda self, index, x: self.values.__setitem__(index, x))
+    monkeypatch.setattr(Latent, "plain", lambda self, dtype: self.values)
+    features, x = normed(2, FRAMES, WIDTH, seed=2), noise(2, tokens, WIDTH, seed=3)
+    expected = [plain_cross("e", 1, x[i], features[i]) for i in range(2)]
+    torch.testing.assert_close(cross(features, x), torch.stack(expected))
+    text = normed(9, WIDTH, seed=4)
+    torch.testing.assert_close(own(text, 5), plain_self("x", 1, text))
+
+
+def error(found: Tensor, expected: Tensor) -> float:
+    return float((found - expected).square().mean().sqrt() / expected.square().mean().sqrt())
+
+
+def test_rounding_is_bounded_whatever_the_norm_is() -> None:
+    x = noise(2, 1, WIDTH, seed=3)
+    plainest = torch.ones(WIDTH, dtype=torch.float64), torch.zeros(WIDTH, dtype=torch.float64)
+    weight, bias = NORM[0].clone(), NORM[1] * 100  # columns with a large mean, as Whisper has some
+    weight[5], weight[6] = 0, 30
+    for norm in (plainest, NORM, (weight, bias)):
+        features = normed(2, FRAMES, WIDTH, seed=2, norm=norm)
+        found = cross(features, x, norm)
+        expected = torch.stack([plain_cross("e", 1, x[i], features[i]) for i in range(2)])
+        assert 1e-5 < error(found, expected) < 0.05
+    text = normed(9, WIDTH, seed=4)
+    assert 1e-5 < error(own(text, 5), plain_self("x", 1, text)) < 0.05
+
+
+def test_what_is_kept() -> None:
+    x = noise(3, 40, WIDTH, seed=5) * 10 ** torch.linspace(-6, 4, 40, dtype=torch.float64)[:, None]
+    kept = Latent.allocate((4, 50, WIDTH), CPU, torch.float64, eight=True)
+    kept.write((torch.tensor([[2], [0], [1]]), torch.arange(40)), x)
+    back = kept[torch.tensor([2, 0, 1])][:, :40].plain(torch.float64)
+    largest = x.abs().amax(dim=-1, keepdim=True)
+    assert ((back - x).abs() <= x.abs() / 16 + largest / 448 * 2**-10).all()
+    assert (kept.plain(torch.float64)[3] == 0).all()
+    kept.write(torch.tensor([3]), torch.zeros(1, 50, WIDTH))  # silence divides by nothing
+    assert (kept.plain(torch.float64)[3] == 0).all()
+
+
+def test_a_fresh_text_never_meets_the_last_ones_numbers() -> None:
+    layer = DecoderCache.allocate(plan(), 1, FRAMES, LENGTH).self_.layers[0]
+    text = normed(4, WIDTH, seed=4)
+    found = []
+    for _ in range(2):
+        layer.prefill(text[None, :3], Rows.of(torch.tensor([0])))
+        step = Step.at(Rows.block(1), torch.tensor([3]), 9, False, torch.float64)
+        found.append(layer.step(text[None, 3:], step))
+        layer.tensors[0].view(torch.uint8).fill_(0x7F)
+        layer.tensors[1].fill_(float("nan"))
+    assert torch.equal(*found)
+
+
+def test_bytes() -> None:
+    dims = tiny_dims(width=WIDTH, heads=HEADS)
+    state = random_state(dims, seed=1)
+    half = [
+        DecoderCache.allocate(exact_plan(state, dims, *forms).to(CPU, torch.float16), 2, 1500, 448)
+        for forms in (("e", "x"), ("e8", "x8"))
+    ]
+    for part in ("cross", "own"):
+        wide, narrow = (getattr(cache, part).nbytes() for cache in half)
+        assert narrow == wide / 2 + wide / (2 * WIDTH) * 4  # a float32 a position
+
+
+def test_float8_goes_with_slim_alone() -> None:
+    assert choose_forms(cache_dtype="fp8") == ("e8", "x8")
+    for arguments in ({"cache": "option2"}, {"cross_cache": "kv"}, {"self_cache": "k"}):
+        with pytest.raises(OptionError, match="cache_dtype: fp8 is for cross-attention form 'e'"):
+            choose_forms(**arguments, cache_dtype="fp8")
+    with pytest.raises(OptionError, match="cache_dtype: 'int8' is not one of fp8"):
+        choose_forms(cache_dtype="int8")

@@ -1,0 +1,186 @@
+"""The guard: what it measures, when it acts, and what it says."""
+
+import logging
+
+import pytest
+import torch
+
+from slimwhisper.cache.fold import Attention, fold
+from slimwhisper.cache.guard import condition_number, inspect_layer, measure
+from slimwhisper.checkpoint.load import Checkpoint
+from slimwhisper.errors import CacheError
+from slimwhisper.model.calibration import guarded_plan, record_activations
+from slimwhisper.model.model import Model
+from tests.support.checkpoints import random_state, tiny_dims
+from tests.support.reference import set_spectrum
+
+CPU = torch.device("cpu")
+DTYPES = (torch.float32, torch.float16, torch.bfloat16)
+DIMS = tiny_dims(width=128, heads=2, multilingual=False)
+STATE = random_state(DIMS, seed=0)
+INVERSE = (("cross", "k"), ("cross", "v"), ("cross", "hybrid"), ("self", "k"), ("self", "v"))
+
+
+def checkpoint(condition: float) -> Checkpoint:
+    return Checkpoint("random", DIMS, set_spectrum(STATE, DIMS, condition))
+
+
+@pytest.mark.parametrize("dtype", DTYPES, ids=str)
+@pytest.mark.parametrize("condition", [1.5, 3.0, 1e2, 1e4, 1e6, 1.4e7, 5e9])
+def test_acts_on_ill_conditioned_weights_alone(condition: float, dtype: torch.dtype) -> None:
+    weights = checkpoint(condition)
+    activations = record_activations(weights)
+    for attention, form in INVERSE:
+        for layer in range(DIMS.n_text_layer):
+            folded, record = inspect_layer(
+                weights.state,
+                layer,
+                attention,
+                form,
+                DIMS.n_text_head,
+                activations.of(attention, layer),
+                dtype,
+            )
+            # float32 weights cannot hold a condition number far above 1e7 to the digit
+            assert record.condition == pytest.approx(condition, rel=0.02) or condition > 1e7
+            assert record.condition > 0.9 * condition
+            trivial = form == "hybrid" and layer == 0  # W_K,new = 1: nothing dropped but V
+            if not trivial:
+                assert record.fell_back == (condition >= 1e2)
+            assert (
+                folded.form
+                == record.used
+                == ({"cross": "e", "self": "x"}[attention] if record.fell_back else form)
+            )
+            assert record.baseline_error > 0
+
+
+@pytest.mark.parametrize("dtype", DTYPES, ids=str)
+@pytest.mark.parametrize("condition", [3.0, 1e4, 5e9])
+def test_forms_without_an_inverse_never_fall_back(condition: float, dtype: torch.dtype) -> None:
+    weights = checkpoint(condition)
+    activations = record_activations(weights)
+    for attention, form in (("cross", "kv"), ("cross", "e"), ("self", "kv"), ("self", "x")):
+        _, record = inspect_layer(
+            weights.state, 1, attention, form, 2, activations.of(attention, 1), dtype
+        )
+        assert not record.fell_back
+        assert record.error <= 2 * record.baseline_error
+
+
+def test_the_condition_alone_does_not_decide() -> None:
+    """One weak direction among 1280 does little harm where 128 ever weaker ones do."""
+    dims = tiny_dims(width=1280, heads=20, text_layers=1, multilingual=False)
+    state = random_state(dims, seed=0)
+    for name in ("attn.key", "attn.value", "cross_attn.key", "cross_attn.value"):
+        key = f"decoder.blocks.0.{name}.weight"
+        u, s, vh = torch.linalg.svd(state[key].double())
+        flat = torch.full_like(s, float(s.mean()))
+        flat[-1] /= 40
+        state[key] = (u * flat @ vh).float()
+    weights = Checkpoint("one weak direction", dims, state)
+    activations = record_activations(weights)
+    for attention, form in INVERSE:
+        _, record = inspect_layer(
+            state, 0, attention, form, 20, activations.of(attention, 0), torch.bfloat16
+        )
+        assert record.condition == pytest.approx(40, rel=0.02)
+        assert not record.fell_back
+    _, record = inspect_layer(
+        (spread := checkpoint(40)).state,
+        0,
+        "self",
+        "k",
+        2,
+        record_activations(spread).of("self", 0),
+        torch.bfloat16,
+    )
+    assert record.fell_back
+
+
+def test_weights_that_overflow_half_precision_are_refused() -> None:
+    weights = checkpoint(5e9)
+    _, record = inspect_layer(
+        weights.state, 0, "cross", "k", 2, record_activations(weights).of("cross", 0), torch.float16
+    )
+    assert record.largest > 65_504
+    assert not record.fits
+    assert record.fell_back
+
+
+def test_a_singular_matrix_is_refused_not_fatal() -> None:
+    state = dict(STATE)
+    key = "decoder.blocks.0.attn.key.weight"
+    state[key] = state[key].clone()
+    state[key][:, 0] = 0
+    weights = Checkpoint("singular", DIMS, state)
+    activations = record_activations(weights)
+    _, record = inspect_layer(state, 0, "self", "k", 2, activations.of("self", 0), torch.float32)
+    assert record.fell_back
+    assert record.used == "x"
+    assert condition_number(torch.zeros(3, 3)) == float("inf")
+
+
+def test_nothing_falls_back_silently(caplog: pytest.LogCaptureFixture) -> None:
+    with caplog.at_level(logging.WARNING, logger="slimwhisper"):
+        model = Model(checkpoint(1e6), CPU, torch.float32, ("k", "k"))
+    assert len(model.fallbacks) == len(caplog.records) == 2
+    for line, attention, used in zip(model.fallbacks, ("cross", "self"), "ex", strict=True):
+        assert f"{attention}-attention cache 'k' is not exact in 2 of 2 layers" in line
+        assert f"they use {used!r}" in line
+    assert [f.form for f in model.plan.cross] == ["e", "e"]
+    assert [f.form for f in model.plan.self_] == ["x", "x"]
+
+
+def test_a_single_bad_layer_falls_back_alone() -> None:
+    state = set_spectrum(STATE, DIMS, 3.0)
+    bad = set_spectrum(STATE, DIMS, 1e8)
+    for name in ("key", "value"):
+        key = f"decoder.blocks.1.attn.{name}.weight"
+        state[key] = bad[key]
+    model = Model(Checkpoint("mixed", DIMS, state), CPU, torch.float32, ("k", "k"))
+    assert [f.form for f in model.plan.cross] == ["k", "k"]
+    assert [f.form for f in model.plan.self_] == ["k", "x"]
+    assert "1 of 2 layers" in model.fallbacks[0]
+
+
+def test_strict_raises_instead() -> None:
+    with pytest.raises(CacheError, match="not exact in 2 of 2 layers") as caught:
+        Model(checkpoint(1e6), CPU, torch.float32, ("e", "k"), strict_cache=True)
+    assert "\n" not in str(caught.value)
+    Model(checkpoint(1e6), CPU, torch.float32, ("e", "x"), strict_cache=True)
+    Model(checkpoint(3.0), CPU, torch.float32, ("k", "k"), strict_cache=True)
+
+
+def test_the_default_needs_no_inverse_and_no_measuring(monkeypatch: pytest.MonkeyPatch) -> None:
+    def never(*_: object) -> None:
+        raise AssertionError("called")
+
+    monkeypatch.setattr("slimwhisper.model.calibration.record_activations", never)
+    monkeypatch.setattr("slimwhisper.cache.fold.solve", never)
+    plan, records = guarded_plan(checkpoint(5e9), "e", "x", torch.float16)
+    assert not records
+    assert {f.form for f in plan.cross} == {"e"}
+
+
+def test_measured_error_is_that_of_rounding() -> None:
+    """The baseline's is a few units of rounding; the form's is that times what it amplifies by."""
+    block = Attention.from_state(checkpoint(1e4).state, "decoder.blocks.0.cross_attn.", 2)
+    source = torch.randn(200, 128, generator=torch.Generator().manual_seed(0))
+    for dtype in DTYPES:
+        unit = torch.finfo(dtype).eps / 2
+        error, baseline = measure(block, fold(block, "k"), source, dtype)
+        assert 0.1 * unit < baseline < 10 * unit
+        assert 100 * baseline < error < 1e4 * baseline
+    assert measure(block, fold(block, "k"), source, torch.float64)[0] < 1e-10
+    for form in ("kv", "e"):
+        error, baseline = measure(block, fold(block, form), source, torch.float32)
+        assert error == pytest.approx(baseline)
+
+
+def test_no_attention_pattern_hides_a_wrong_key() -> None:
+    """`v` rebuilds keys: their error counts even where a flat softmax would forgive it."""
+    block = Attention.from_state(checkpoint(1e4).state, "decoder.blocks.0.attn.", 2)
+    source = torch.randn(50, 128, generator=torch.Generator().manual_seed(0))
+    error, baseline = measure(block, fold(block, "v"), source, torch.float32)
+    assert error > 100 * baseline

@@ -1,0 +1,89 @@
+"""Which heads word timestamps are read from."""
+
+import json
+from pathlib import Path
+
+import pytest
+import torch
+import whisper
+
+from slimwhisper.checkpoint.alignment_heads import default_heads, folder_heads, official_heads
+from slimwhisper.checkpoint.load import load_checkpoint
+from slimwhisper.model.model import Model
+from slimwhisper.types import Dims
+from tests.support.checkpoints import random_state, save_hf, save_openai, tiny_dims
+
+OFFICIAL = {  # (layers, heads) of each decoder
+    "tiny": (4, 6),
+    "base.en": (6, 8),
+    "small": (12, 12),
+    "medium": (24, 16),
+    "large-v3": (32, 20),
+    "turbo": (4, 20),
+}
+
+
+def dims_of(layers: int, heads: int) -> Dims:
+    return Dims(80, 1500, heads * 64, heads, layers, 51_865, 448, heads * 64, heads, layers)
+
+
+def as_whisper(dims: Dims, dump: bytes | None) -> dict[int, list[int]]:
+    """The heads that openai-whisper's model holds."""
+    heads, layers = dims.n_text_head, dims.n_text_layer
+    small = whisper.model.ModelDimensions(80, 4, 8, 1, 1, 10, 4, 4 * heads, heads, layers)
+    model = whisper.model.Whisper(small)
+    if dump is not None:
+        model.set_alignment_heads(dump)
+    found: dict[int, list[int]] = {}
+    for layer, head in model.alignment_heads.coalesce().indices().T.tolist():
+        found.setdefault(layer, []).append(head)
+    return found
+
+
+def plain(heads) -> dict[int, list[int]]:
+    return {layer: list(own) for layer, own in heads.items()}
+
+
+@pytest.mark.parametrize("name", OFFICIAL)
+def test_official_heads(name: str) -> None:
+    dims = dims_of(*OFFICIAL[name])
+    heads = official_heads(name, dims)
+    assert heads is not None
+    assert plain(heads) == as_whisper(dims, whisper._ALIGNMENT_HEADS[name])
+
+
+def test_unknown_weights_use_the_upper_half() -> None:
+    dims = dims_of(5, 2)
+    assert official_heads("digits", dims) is None
+    assert plain(default_heads(dims)) == as_whisper(dims, None) == {2: [0, 1], 3: [0, 1], 4: [0, 1]}
+
+
+def write(folder: Path, content: object) -> Path:
+    (folder / "generation_config.json").write_text(json.dumps(content))
+    return folder
+
+
+def test_heads_of_a_hugging_face_folder(tmp_path: Path) -> None:
+    dims = dims_of(4, 6)
+    pairs = [[3, 5], [1, 2], [3, 0]]
+    assert folder_heads(write(tmp_path, {"alignment_heads": pairs}), dims) == {1: [2], 3: [0, 5]}
+
+
+@pytest.mark.parametrize(
+    "content",
+    [{}, [], {"alignment_heads": []}, {"alignment_heads": [[4, 0]]}, {"alignment_heads": 3}],
+)
+def test_unusable_heads_are_passed_over(tmp_path: Path, content: object) -> None:
+    assert folder_heads(tmp_path, dims_of(4, 6)) is None
+    assert folder_heads(write(tmp_path, content), dims_of(4, 6)) is None
+
+
+def test_checkpoints_bring_their_heads(tmp_path: Path) -> None:
+    dims = tiny_dims(width=64, heads=2, multilingual=False)
+    state = random_state(dims, seed=0)
+    folder = save_hf(tmp_path / "model", dims, state)
+    write(folder, {"alignment_heads": [[0, 1]]})
+    file = save_openai(tmp_path / "model.pt", dims, state)
+    for path, expected in ((folder, {0: [1]}), (file, plain(default_heads(dims)))):
+        model = Model(load_checkpoint(path), torch.device("cpu"), torch.float32)
+        assert plain(model.alignment_heads) == expected

@@ -1,0 +1,162 @@
+"""OpenAI's models by name: fetched once, verified, and never left half on the disk."""
+
+import hashlib
+import logging
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+import torch
+import whisper
+
+from slimwhisper.checkpoint.load import load_checkpoint
+from slimwhisper.checkpoint.openai import default_download_root
+from tests.support.checkpoints import DIMS, State, assert_equal, random_state, refusal, save_openai
+from tests.support.servers import Server, serving
+
+
+@pytest.fixture(scope="module")
+def state() -> State:
+    return random_state(DIMS, seed=1)
+
+
+@pytest.fixture(scope="module")
+def openai_bytes(tmp_path_factory: pytest.TempPathFactory, state: State) -> bytes:
+    return save_openai(tmp_path_factory.mktemp("openai") / "x.pt", DIMS, state).read_bytes()
+
+
+@pytest.fixture
+def official(monkeypatch: pytest.MonkeyPatch, openai_bytes: bytes) -> Iterator[Server]:
+    """A server that has the model "test"."""
+    with serving() as server:
+        page = f"/{hashlib.sha256(openai_bytes).hexdigest()}/test-file.pt"
+        server.pages[page] = openai_bytes
+        monkeypatch.setitem(whisper._MODELS, "test", server.url + page)
+        yield server
+
+
+def test_default_download_root(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    monkeypatch.setenv("HOME", str(tmp_path))
+    monkeypatch.delenv("XDG_CACHE_HOME", raising=False)
+    assert default_download_root() == tmp_path / ".cache" / "whisper"
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "xdg"))
+    assert default_download_root() == tmp_path / "xdg" / "whisper"
+
+
+def test_download(
+    official: Server,
+    tmp_path: Path,
+    state: State,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
+    found = load_checkpoint("test")
+    assert found.name == "test"
+    assert_equal(found.state, state)
+    assert "100%" in capsys.readouterr().err
+    assert [p.name for p in (tmp_path / "whisper").iterdir()] == ["test-file.pt"]
+    load_checkpoint("test")
+    load_checkpoint("test", local_files_only=True)
+    assert len(official.requests) == 1
+
+
+def test_a_name_precedes_a_file_and_a_file_a_hub_id(
+    official: Server, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, openai_bytes: bytes
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    Path("test").write_text("not a model")
+    Path("openai").mkdir()
+    Path("openai/whisper-tiny").write_bytes(openai_bytes)
+    assert load_checkpoint("test", download_root=tmp_path / "root").dims == DIMS
+    assert load_checkpoint("openai/whisper-tiny").dims == DIMS
+
+
+def test_cut_download_leaves_nothing(official: Server, tmp_path: Path, state: State) -> None:
+    official.cut = True
+    message = refusal("test", download_root=tmp_path)
+    assert str(tmp_path / "test-file.pt") in message
+    assert list(tmp_path.iterdir()) == []
+    official.cut = False
+    assert_equal(load_checkpoint("test", download_root=tmp_path).state, state)
+
+
+def test_interrupted_download_leaves_nothing(
+    official: Server, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def interrupt(*_: object) -> None:
+        raise KeyboardInterrupt
+
+    with monkeypatch.context() as patch, pytest.raises(KeyboardInterrupt):
+        patch.setattr(torch.hub.tqdm, "update", interrupt)
+        load_checkpoint("test", download_root=tmp_path)
+    assert list(tmp_path.iterdir()) == []
+    load_checkpoint("test", download_root=tmp_path)
+
+
+def test_leftover_of_a_killed_download_is_not_trusted(
+    official: Server, tmp_path: Path, openai_bytes: bytes
+) -> None:
+    (tmp_path / "test-file.pt.0123.partial").write_bytes(openai_bytes[:1000])
+    assert load_checkpoint("test", download_root=tmp_path).dims == DIMS
+    assert len(official.requests) == 1
+
+
+def test_wrong_checksum_is_refused(official: Server, tmp_path: Path) -> None:
+    official.pages = dict.fromkeys(official.pages, b"something else")
+    message = refusal("test", download_root=tmp_path)
+    assert "checksum" in message
+    assert str(tmp_path / "test-file.pt") in message
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_damaged_cached_file_is_replaced(
+    official: Server,
+    tmp_path: Path,
+    state: State,
+    openai_bytes: bytes,
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    cached = tmp_path / "test-file.pt"
+    cached.write_bytes(openai_bytes[:-1])
+    assert "checksum" in refusal("test", download_root=tmp_path, local_files_only=True)
+    assert official.requests == []
+    caplog.clear()
+    with caplog.at_level(logging.WARNING, logger="slimwhisper"):
+        assert_equal(load_checkpoint("test", download_root=tmp_path).state, state)
+    (record,) = caplog.records
+    assert record.name == "slimwhisper"
+    assert str(cached) in record.getMessage()
+    assert cached.read_bytes() == openai_bytes
+
+
+def test_nothing_is_fetched_when_only_local_files_may_be_used(
+    official: Server, tmp_path: Path
+) -> None:
+    root = tmp_path / "root"
+    message = refusal("test", download_root=root, local_files_only=True)
+    assert "test" in message
+    assert str(root / "test-file.pt") in message
+    assert official.requests == []
+    assert not root.exists()
+
+
+def test_failed_download(official: Server, tmp_path: Path) -> None:
+    official.pages = {}
+    message = refusal("test", download_root=tmp_path)
+    assert message.startswith("cannot download")
+    assert "Not Found" in message
+    assert str(tmp_path / "test-file.pt") in message
+    official.close()
+    message = refusal("test", download_root=tmp_path)
+    assert "refused" in message
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_download_root_that_cannot_be_used(official: Server, tmp_path: Path) -> None:
+    (tmp_path / "file").write_text("")
+    assert str(tmp_path / "file") in refusal("test", download_root=tmp_path / "file")
+    (tmp_path / "test-file.pt").mkdir()
+    assert str(tmp_path / "test-file.pt") in refusal("test", download_root=tmp_path)
+    assert "~no-such-user/x" in refusal("test", download_root="~no-such-user/x")
+    assert official.requests == []

@@ -1,0 +1,297 @@
+"""Models by hub id: what is fetched when, what the cache gives offline, what the hub refuses."""
+
+import json
+import os
+import shutil
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+from huggingface_hub import constants
+
+from slimwhisper.checkpoint.hugging_face import looks_like_hub_id
+from slimwhisper.checkpoint.load import load_checkpoint
+from tests.support.checkpoints import (
+    DIMS,
+    State,
+    assert_equal,
+    hf_config,
+    random_state,
+    refusal,
+    save_hf,
+)
+from tests.support.paths import ROOT
+from tests.support.servers import Server, serving
+
+REPOSITORY = "someone/whisper-x"
+COMMIT = "0123456789abcdef0123456789abcdef01234567"
+
+
+@pytest.fixture(scope="module")
+def state() -> State:
+    return random_state(DIMS, seed=1)
+
+
+@pytest.fixture
+def folder(tmp_path: Path, state: State) -> Path:
+    return save_hf(tmp_path / "model", DIMS, state)
+
+
+@pytest.fixture
+def sharded(tmp_path: Path, state: State) -> Path:
+    return save_hf(tmp_path / "sharded", DIMS, state, shards=3)
+
+
+@pytest.fixture
+def cache(tmp_path: Path) -> Path:
+    return tmp_path / "hub"
+
+
+@pytest.fixture
+def hub(cache: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Server]:
+    """A server stands for the hub, offline too, with an empty cache; retries do not wait."""
+    with serving() as server:
+        server.headers = {"X-Repo-Commit": COMMIT, "X-Error-Code": "EntryNotFound"}
+        template = server.url + "/{repo_id}/resolve/{revision}/{filename}"
+        # its constants were read from the environment on import
+        monkeypatch.setattr(constants, "HF_HUB_CACHE", str(cache))
+        monkeypatch.setattr(constants, "ENDPOINT", server.url)
+        monkeypatch.setattr(constants, "HUGGINGFACE_CO_URL_TEMPLATE", template)
+        monkeypatch.setattr(constants, "HF_HUB_OFFLINE", False)
+        # else the first test of a process sees one request more, for a list of coding agents
+        monkeypatch.setattr(constants, "HF_HUB_DISABLE_TELEMETRY", True)
+        monkeypatch.setattr("time.sleep", lambda _: None)
+        yield server
+
+
+def publish(hub: Server, folder: Path) -> None:
+    """Only config.json is served from "main": the rest has to be asked for by commit."""
+    for file in folder.iterdir():
+        revision = "main" if file.name == "config.json" else COMMIT
+        hub.pages[f"/{REPOSITORY}/resolve/{revision}/{file.name}"] = file.read_bytes()
+
+
+def fill_cache(cache: Path, repo_id: str, source: Path) -> Path:
+    """Put a folder's files into the hub's cache, as its download would."""
+    repository = cache / f"models--{repo_id.replace('/', '--')}"
+    (repository / "refs").mkdir(parents=True)
+    (repository / "refs" / "main").write_text(COMMIT)
+    return Path(shutil.copytree(source, repository / "snapshots" / COMMIT))
+
+
+# ---- fetched
+
+
+@pytest.mark.parametrize("shards", [1, 3])
+def test_model_is_fetched_at_one_revision(
+    hub: Server, tmp_path: Path, state: State, shards: int
+) -> None:
+    publish(hub, save_hf(tmp_path / "model", DIMS, state, shards=shards))
+    assert_equal(load_checkpoint(REPOSITORY).state, state)
+    hub.requests.clear()
+    assert_equal(load_checkpoint(REPOSITORY).state, state)
+    asked = [Path(r).name for r in hub.requests]
+    assert asked == ["config.json", "generation_config.json"], "the rest is in the cache"
+    hub.close()
+    assert_equal(load_checkpoint(REPOSITORY).state, state)
+    assert_equal(load_checkpoint(REPOSITORY, local_files_only=True).state, state)
+
+
+def test_shard_that_the_hub_lacks(hub: Server, sharded: Path) -> None:
+    lost = "model-00002-of-00003.safetensors"
+    (sharded / lost).unlink()
+    publish(hub, sharded)
+    message = refusal(REPOSITORY)
+    assert REPOSITORY in message
+    assert lost in message
+
+
+def test_hub_model_with_files_missing(hub: Server) -> None:
+    assert "config.json" in refusal(REPOSITORY)
+    for revision in ("main", COMMIT):
+        pages = f"/{REPOSITORY}/resolve/{revision}"
+        hub.pages[f"{pages}/config.json"] = json.dumps(hf_config(DIMS)).encode()
+        hub.pages[f"{pages}/pytorch_model.bin"] = b"a pickle"
+    message = refusal(REPOSITORY)
+    assert "no model.safetensors" in message
+    assert "safe_serialization=True" in message
+    assert not any("pytorch_model.bin" in path for path in hub.requests)
+
+
+def test_index_of_the_hub_that_reaches_outside(hub: Server, folder: Path) -> None:
+    (folder / "model.safetensors").unlink()
+    index = {"weight_map": {"a": "../../secret.safetensors"}}
+    (folder / "model.safetensors.index.json").write_text(json.dumps(index))
+    publish(hub, folder)
+    message = refusal(REPOSITORY)
+    assert "model.safetensors.index.json" in message
+    assert "../../secret.safetensors" in message
+    assert not any("secret" in request for request in hub.requests)
+
+
+def test_cut_transfer_is_repeated_by_the_next_run(
+    hub: Server, folder: Path, state: State, cache: Path
+) -> None:
+    publish(hub, folder)
+    hub.cut = True
+    assert REPOSITORY in refusal(REPOSITORY)
+    assert not list(cache.rglob("model.safetensors"))
+    hub.cut = False
+    assert_equal(load_checkpoint(REPOSITORY).state, state)
+
+
+@pytest.mark.parametrize(
+    ("code", "expected"), [("RepoNotFound", "no such model"), ("GatedRepo", "hf auth login")]
+)
+def test_hub_refuses(hub: Server, code: str, expected: str) -> None:
+    hub.headers = {"X-Error-Code": code}
+    message = refusal(REPOSITORY)
+    assert REPOSITORY in message
+    assert expected in message
+    assert hub.requests
+
+
+def test_hub_out_of_reach(hub: Server) -> None:
+    hub.close()
+    message = refusal(REPOSITORY)
+    assert REPOSITORY in message
+    assert "refused" in message
+
+
+def test_answer_that_is_not_the_hubs(hub: Server, folder: Path) -> None:
+    hub.headers = {}
+    publish(hub, folder)
+    assert REPOSITORY in refusal(REPOSITORY)
+
+
+def test_cache_that_cannot_be_written(
+    hub: Server, folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    publish(hub, folder)
+    (tmp_path / "file").write_text("")
+    monkeypatch.setattr(constants, "HF_HUB_CACHE", str(tmp_path / "file"))
+    assert REPOSITORY in refusal(REPOSITORY)
+
+
+@pytest.mark.parametrize("error", [KeyError("x\ny"), RuntimeError(""), OSError(28, "No space")])
+def test_whatever_the_hub_raises(monkeypatch: pytest.MonkeyPatch, error: Exception) -> None:
+    def fail(*_: object, **__: object) -> None:
+        raise error
+
+    monkeypatch.setattr("huggingface_hub.hf_hub_download", fail)
+    assert REPOSITORY in refusal(REPOSITORY)
+
+
+# ---- in the cache
+
+
+@pytest.mark.parametrize("shards", [1, 2])
+@pytest.mark.parametrize("name", ["someone/whisper-x", "distil-small.en"])
+@pytest.mark.parametrize("off", ["argument", "environment"])
+def test_hub_model_in_the_cache(
+    hub: Server,
+    cache: Path,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    state: State,
+    name: str,
+    shards: int,
+    off: str,
+) -> None:
+    repo_id = name if "/" in name else f"distil-whisper/{name}"
+    fill_cache(cache, repo_id, save_hf(tmp_path / "m", DIMS, state, shards=shards))
+    monkeypatch.setattr(constants, "HF_HUB_OFFLINE", off == "environment")
+    found = load_checkpoint(name, local_files_only=off == "argument")
+    assert found.name == name
+    assert hub.requests == []
+    assert_equal(found.state, state)
+
+
+def test_cached_links_are_followed(hub: Server, folder: Path, state: State, cache: Path) -> None:
+    snapshot = fill_cache(cache, REPOSITORY, folder)
+    blobs = snapshot.parents[1] / "blobs"
+    blobs.mkdir()
+    for file in list(snapshot.iterdir()):
+        shutil.move(file, blobs / f"{file.name}-hash")
+        file.symlink_to(Path("../../blobs") / f"{file.name}-hash")
+    assert_equal(load_checkpoint(REPOSITORY, local_files_only=True).state, state)
+    (blobs / "model.safetensors-hash").unlink()
+    assert "model.safetensors" in refusal(REPOSITORY, local_files_only=True)
+    assert hub.requests == []
+
+
+@pytest.mark.parametrize("off", ["argument", "environment"])
+def test_hub_model_not_in_the_cache(
+    hub: Server, cache: Path, monkeypatch: pytest.MonkeyPatch, off: str
+) -> None:
+    monkeypatch.setattr(constants, "HF_HUB_OFFLINE", off == "environment")
+    message = refusal(REPOSITORY, local_files_only=off == "argument")
+    assert REPOSITORY in message
+    assert str(cache) in message
+    assert "folder" in message
+    assert hub.requests == []
+
+
+def test_hub_model_half_in_the_cache(
+    hub: Server, cache: Path, tmp_path: Path, state: State
+) -> None:
+    folder = save_hf(tmp_path / "m", DIMS, state, shards=2)
+    snapshot = fill_cache(cache, REPOSITORY, folder)
+    lost = "model-00002-of-00002.safetensors"
+    (snapshot / lost).unlink()
+    assert lost in refusal(REPOSITORY, local_files_only=True)
+    (snapshot / "model.safetensors.index.json").unlink()
+    assert "model.safetensors" in refusal(REPOSITORY, local_files_only=True)
+    assert hub.requests == []
+
+
+def test_local_files_only_sends_nothing_from_a_fresh_process(hub: Server, tmp_path: Path) -> None:
+    """The process has its telemetry on, and no file yet that says otherwise."""
+    program = (
+        "from tests.support.checkpoints import refusal\n"
+        f"refusal({REPOSITORY!r}, local_files_only=True)"
+    )
+    off = ("HF_HUB_OFFLINE", "TRANSFORMERS_OFFLINE", "HF_HUB_DISABLE_TELEMETRY", "DO_NOT_TRACK")
+    environment = {k: v for k, v in os.environ.items() if k not in (*off, "DISABLE_TELEMETRY")}
+    environment |= {"HF_ENDPOINT": hub.url, "HF_HOME": str(tmp_path)}
+    subprocess.run([sys.executable, "-c", program], env=environment, cwd=ROOT, check=True)
+    assert hub.requests == []
+
+
+# ---- ids
+
+
+@pytest.mark.parametrize("name", ["some/mo--del", "some/model.", "some/x.git", f"a/{'b' * 200}"])
+def test_id_that_the_hub_does_not_allow(hub: Server, name: str) -> None:
+    assert name in refusal(name)
+
+
+def test_path_object_is_no_hub_id(hub: Server) -> None:
+    assert REPOSITORY in refusal(Path(REPOSITORY))
+    assert hub.requests == []
+
+
+def test_looks_like_hub_id() -> None:
+    for name in (
+        "openai/whisper-tiny",
+        "a/b",
+        "distil-whisper/distil-large-v3.5",
+        "me/my_model.v2",
+    ):
+        assert looks_like_hub_id(name)
+    for name in (
+        "tiny",
+        "/a",
+        "a/",
+        "a/b/c",
+        "./a",
+        "../a",
+        "a/..",
+        "~/a",
+        "a/b.pt",
+        "a/b\n",
+        "a b/c",
+    ):
+        assert not looks_like_hub_id(name)

@@ -1,0 +1,137 @@
+"""What loads, and as what: both formats, names, dtypes, agreement with openai-whisper."""
+
+from dataclasses import asdict, replace
+from pathlib import Path
+
+import pytest
+import torch
+import whisper
+from whisper.model import ModelDimensions, Whisper
+
+from slimwhisper.checkpoint.bundled import bundled_file
+from slimwhisper.checkpoint.load import Checkpoint, available_models, load_checkpoint
+from slimwhisper.checkpoint.validate import expected_shapes
+from slimwhisper.model.model import Model
+from slimwhisper.types import Dims
+from tests.model.test_logits import cached_logits, features_like_encoder_output
+from tests.support.checkpoints import (
+    DIMS,
+    State,
+    assert_equal,
+    random_state,
+    save_hf,
+    save_openai,
+    tiny_dims,
+)
+from tests.support.reference import whisper_logits, whisper_model
+
+
+@pytest.fixture(scope="module")
+def state() -> State:
+    return random_state(DIMS, seed=1)
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float16, torch.bfloat16])
+def test_openai_file(tmp_path: Path, state: State, dtype: torch.dtype) -> None:
+    cast = {name: tensor.to(dtype) for name, tensor in state.items()}
+    path = save_openai(tmp_path / "a.pt", DIMS, cast)
+    found = load_checkpoint(path)
+    assert isinstance(found, Checkpoint)
+    assert found.name == str(path)
+    assert found.dims == DIMS
+    assert_equal(found.state, state, dtype)
+    # openai-whisper casts to float32 on loading
+    reference = whisper.load_model(str(path), device="cpu")
+    assert asdict(found.dims) == vars(reference.dims)
+    assert_equal({n: t.float() for n, t in found.state.items()}, reference.state_dict())
+
+
+def test_openai_file_from_before_zip(tmp_path: Path, state: State) -> None:
+    path = tmp_path / "old.pt"
+    content = {"dims": asdict(DIMS), "model_state_dict": state}
+    torch.save(content, path, _use_new_zipfile_serialization=False)
+    assert_equal(load_checkpoint(path).state, state)
+
+
+def test_openai_file_of_parameters(tmp_path: Path, state: State) -> None:
+    parameters = {name: torch.nn.Parameter(tensor) for name, tensor in state.items()}
+    assert_equal(load_checkpoint(save_openai(tmp_path / "p.pt", DIMS, parameters)).state, state)
+
+
+def test_short_text_context_is_fine(tmp_path: Path, state: State) -> None:
+    short = state | {"decoder.positional_embedding": torch.ones(8, 8)}
+    dims = replace(DIMS, n_text_ctx=8)
+    assert load_checkpoint(save_openai(tmp_path / "short.pt", dims, short)).dims == dims
+
+
+def test_bundled_model(caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Offline, with a word about what it is, and not hidden by a folder of that name."""
+    monkeypatch.setattr(torch.hub, "download_url_to_file", None)
+    found = load_checkpoint("digits", local_files_only=True)
+    assert (found.name, found.dims.n_vocab) == ("digits", 51_864)
+    assert {t.dtype for t in found.state.values()} == {torch.float16}
+    assert "zero to nine" in caplog.text and "--model turbo" in caplog.text
+    rows = found.state["decoder.token_embedding.weight"]
+    assert int((rows != 0).any(dim=1).sum()) < 1_600  # the rest packs to nothing
+    file = bundled_file("digits")
+    assert file.stat().st_size < 30e6
+    assert file.with_suffix(".md").exists()
+    assert whisper.load_model(str(file), device="cpu").dims.n_vocab == 51_864
+
+
+@pytest.mark.parametrize("dims", [DIMS, tiny_dims(multilingual=False, width=16, n_mels=128)])
+def test_expected_shapes_are_whispers(dims: Dims) -> None:
+    model = Whisper(ModelDimensions(**asdict(dims)))
+    shapes = {n: tuple(t.shape) for n, t in model.state_dict().items()}
+    assert expected_shapes(dims) == shapes
+
+
+def test_available_models() -> None:
+    names = available_models()
+    assert {"digits", "tiny.en", "large-v3", "turbo", "distil-large-v3.5"} <= set(names)
+    assert set(whisper.available_models()) <= set(names)
+
+
+def test_logits_of_a_converted_folder(tmp_path: Path) -> None:
+    dims = tiny_dims(heads=2, text_layers=2)
+    original = random_state(dims, seed=2)
+    converted = load_checkpoint(save_hf(tmp_path / "m", dims, original)).state
+    generator = torch.Generator().manual_seed(0)
+    mel = torch.randn(1, 80, 3000, generator=generator)
+    tokens = torch.randint(0, 50_000, (1, 7), generator=generator)
+    logits = []
+    for weights in (original, converted):
+        model = Whisper(ModelDimensions(**asdict(dims))).eval()
+        model.load_state_dict(dict(weights))
+        with torch.no_grad():
+            logits.append(model(mel, tokens))
+    assert logits[0].std() > 1
+    assert torch.equal(logits[0], logits[1])
+
+
+def test_key_bias_is_kept_and_changes_no_logit(tmp_path: Path) -> None:
+    """Some converters write it; it cancels."""
+    dims = tiny_dims(heads=2, n_text_ctx=16)
+    plain = random_state(dims, seed=5)
+    generator = torch.Generator().manual_seed(6)
+    biases = {
+        name.removesuffix("weight") + "bias": torch.randn(64, generator=generator)
+        for name in plain
+        if name.endswith(".key.weight")
+    }
+    kept = load_checkpoint(save_openai(tmp_path / "biased.pt", dims, plain | biases))
+    assert_equal(kept.state, plain | biases)
+    found = load_checkpoint(save_hf(tmp_path / "biased", dims, plain | biases))
+    assert_equal(found.state, plain | biases)
+    reference = whisper_model(dims, plain, torch.float64)
+    for i, block in enumerate(reference.decoder.blocks):
+        for name in ("attn", "cross_attn"):
+            bias = biases[f"decoder.blocks.{i}.{name}.key.bias"].double()
+            getattr(block, name).key.bias = torch.nn.Parameter(bias)
+    text = torch.randint(0, 50_000, (12,), generator=generator).tolist()
+    features = features_like_encoder_output(1, 100, 64).double()
+    wanted = whisper_logits(reference, text, features[0])
+    for forms in (("kv", "kv"), ("e", "x")):
+        model = Model(found, torch.device("cpu"), torch.float64, forms)
+        (logits,) = cached_logits(model, features, [text])
+        assert (logits - wanted).abs().max() < 1e-11 * wanted.abs().max()

@@ -1,0 +1,255 @@
+"""The bench command on tiny random checkpoints: what it measures, prints and refuses."""
+
+import json
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+
+from slimwhisper import cli
+from slimwhisper.api import SlimWhisper
+from slimwhisper.cache.forms import PRESETS
+from slimwhisper.checkpoint.random_weights import random_checkpoint
+from slimwhisper.checkpoint.validate import expected_shapes
+from slimwhisper.commands import bench as benchmark
+from slimwhisper.commands.bench import Row, make_cases, measure_apart
+from slimwhisper.commands.measurement import (
+    DIFFERENT,
+    Case,
+    EncoderClock,
+    Memory,
+    measure,
+    recordings,
+)
+from slimwhisper.commands.parsers import BATCHES
+from slimwhisper.errors import OptionError, SlimWhisperError
+from tests.support.checkpoints import tiny_dims
+from tests.support.command import Run
+
+TINY = ("--windows", "2", "--tokens", "3", "--rounds", "1", "--threads", "1")
+CPU = torch.device("cpu")
+POSITIVE = (
+    "batch windows tokens_sampled tokens_per_second decode_tokens_per_second times_real_time "
+    "files_per_hour first_token_seconds peak_bytes"
+).split()
+
+
+def case(path: Path, cache: str | None = "slim", **changes: Any) -> Case:
+    given = {"batch": 2, "windows": 2, "tokens": 3, "random": False, "device": "cpu"}
+    return Case(cache=cache, model=str(path), **given | changes)
+
+
+def cases_of(*arguments: str) -> list[Case]:
+    return make_cases(cli.build_parser().parse_args(["bench", *arguments]))
+
+
+def check_rows(answer: dict[str, Any], caches: list[str]) -> None:
+    """Every key, sensible numbers, and exactly the tokens that were asked for."""
+    assert [row["cache"] for row in answer["rows"]] == caches
+    for row in answer["rows"]:
+        assert row.keys() == Row.__annotations__.keys()
+        assert all(row[key] > 0 for key in POSITIVE), row
+        assert row["tokens_sampled"] == answer["tokens"] * row["windows"]
+        assert len(row["seconds"]) == len(row["encoder_seconds"]) == answer["rounds"]
+        assert 0 < row["encoder_seconds"][0] < row["seconds"][0]
+        rate = answer["recording_seconds"] * row["files_per_hour"] / 3600
+        assert row["times_real_time"] == pytest.approx(rate)
+
+
+@pytest.mark.slow
+def test_table_and_json_against_whisper(
+    capsys: pytest.CaptureFixture[str], random_paths: dict[str, Path]
+) -> None:
+    model = str(random_paths["english"])
+    run = Run(
+        *(capsys, "bench", "--model", model, "--device", "cpu", *TINY),
+        *("--cache", "slim", "baseline", "--batch", "2", "--against_whisper"),
+    )
+    assert (run.status, run.err) == (0, "")
+    *table, last = run.out.splitlines()
+    answer = json.loads(last)
+    check_rows(answer, ["openai-whisper", "slim", "baseline"])
+    assert [row["forms"] for row in answer["rows"]] == [None, "e+x", "kv+kv"]
+    assert answer["rows"][0]["times_whisper"] == 1
+    expected = {"bench": "decode", "model": model, "random": False, "dtype": "float32", "tokens": 3}
+    assert answer.items() >= (expected | {"device": "cpu", "rounds": 1}).items()
+    machine = answer["machine"]
+    assert machine["threads"] == 1 and machine["gpu"] is None and machine["cpu"]
+    assert machine["torch"] == torch.__version__
+    rows = {line.split()[0]: line.split()[1:3] for line in table if line}
+    assert (rows["openai-whisper"], rows["slim"], rows["baseline"]) == (
+        ["1", "2"],
+        ["2", "2"],
+        ["2", "2"],
+    )
+    assert not any("…" in line for line in table)
+
+
+@pytest.mark.slow
+def test_as_a_module_with_random_weights() -> None:
+    """Nothing to hand, nothing downloaded."""
+    done = subprocess.run(
+        [
+            *(sys.executable, "-m", "slimwhisper", "bench", *TINY, "--json"),
+            *("--cache", "option1", "--batch", "1", "--device", "cpu"),
+        ],
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert (done.returncode, done.stderr) == (0, "")
+    (line,) = done.stdout.splitlines()
+    answer = json.loads(line)
+    check_rows(answer, ["option1"])
+    assert (answer["model"], answer["random"]) == ("tiny", True)
+    assert (answer["rows"][0]["forms"], answer["rows"][0]["fallbacks"]) == ("k+k", [])
+    assert answer["rows"][0]["times_whisper"] is None
+
+
+@pytest.mark.parametrize("name", ["english", "multilingual"])
+@pytest.mark.parametrize("beam_size", [None, 2])
+def test_every_window_samples_the_same_number(
+    random_paths: dict[str, Path], name: str, beam_size: int | None
+) -> None:
+    """Of a model that would end its texts and sample timestamps."""
+    for cache in (None, "slim"):
+        measured = measure(case(random_paths[name], cache, tokens=9, beam_size=beam_size))
+        assert measured.sampled == 2 * 9
+        assert 0 < measured.encoder_seconds < measured.seconds
+        assert measured.first_token_seconds > 0
+
+
+def test_another_number_of_tokens_is_an_error(
+    random_paths: dict[str, Path], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(
+        "slimwhisper.commands.measurement.fixed_length",
+        lambda *_: {"sample_len": 2, "without_timestamps": True, "temperature": 0.0},
+    )
+    with pytest.raises(SlimWhisperError, match=r"sampled \d tokens, not 2 with 3 each"):
+        measure(case(random_paths["english"]))
+
+
+def test_what_is_measured_by_default() -> None:
+    cases = cases_of()
+    assert {(c.cache, c.batch) for c in cases} == {(c, b) for c in PRESETS for b in BATCHES}
+    assert [c.windows for c in cases[: len(BATCHES)]] == [4, 16, 32, 128]
+    assert all((c.model, c.random, c.tokens) == ("tiny", True, 100) for c in cases)
+
+
+def test_files_of_whisper_and_of_large_batches() -> None:
+    whisper, small, large = cases_of("--cache", "slim", "--batch", "1", "200", "--against_whisper")
+    assert (small.windows, large.windows) == (4, 200)
+    assert (whisper.cache, whisper.batch, whisper.windows) == (None, 1, 200)
+    assert [c.windows for c in cases_of("--batch", "8", "--windows", "5")] == [5] * len(PRESETS)
+
+
+def test_in_turns(random_paths: dict[str, Path], monkeypatch: pytest.MonkeyPatch) -> None:
+    order: list[int] = []
+    monkeypatch.setattr(benchmark, "measure_apart", lambda c: order.append(c.batch))
+    cases = [case(random_paths["english"], batch=b) for b in (1, 2, 3)]
+    found = benchmark.measure_in_turns(cases, 3)
+    assert order == [1, 2, 3, 3, 2, 1, 1, 2, 3]
+    assert [len(f) for f in found] == [3, 3, 3]
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        (["--batch", "0"], "'0' is not a whole number from 1 up"),
+        (["--rounds", "many"], "'many' is not a whole number from 1 up"),
+        (["--cache", "fast"], "invalid choice: 'fast'"),
+        (["--random"], "--random: name the shape"),
+    ],
+)
+def test_bad_arguments_at_once(
+    capsys: pytest.CaptureFixture[str], arguments: list[str], message: str
+) -> None:
+    run = Run(capsys, "bench", *arguments)
+    assert run.status == 2 and run.out == ""
+    assert message in run.err and len(run.err.splitlines()) == 1
+
+
+@pytest.mark.parametrize(
+    ("changes", "kind", "message"),
+    [
+        ({"model": "enormous", "random": True}, OptionError, "no official shape 'enormous'"),
+        ({"tokens": 300}, OptionError, "300 is not between 1 and 224"),
+        ({"device": "gpu"}, OptionError, "device 'gpu' cannot be used here"),
+        ({"cache": None, "dtype": "bfloat16"}, OptionError, "openai-whisper decodes in float32"),
+        ({"cache": None, "dtype": "float16"}, OptionError, "and on a GPU in float16"),
+        ({"model": "nowhere.pt"}, SlimWhisperError, "nowhere.pt"),
+    ],
+)
+def test_what_cannot_be_measured(
+    random_paths: dict[str, Path], changes: dict[str, Any], kind: type[Exception], message: str
+) -> None:
+    given = {"model": str(random_paths["english"])} | changes
+    fixed = {"batch": 1, "windows": 1, "tokens": 1, "random": False, "device": "cpu"}
+    with pytest.raises(kind, match=message):
+        measure(Case(**{"cache": "slim", **fixed, **given}))
+
+
+@pytest.mark.parametrize(
+    ("program", "kind", "message"),
+    [
+        ('print(\'{"error": "no such shape", "usage": true}\')', OptionError, "no such shape"),
+        ('print(\'{"error": "bad file", "usage": false}\')', SlimWhisperError, "bad file"),
+        ("raise ValueError('unforeseen')", SlimWhisperError, "slim, batch 2: ValueError: unfor"),
+        ("import os; os.kill(os.getpid(), 9)", SlimWhisperError, "signal 9, perhaps for want of"),
+    ],
+)
+def test_a_process_that_fails(
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    program: str,
+    kind: type[Exception],
+    message: str,
+) -> None:
+    python = tmp_path / "python"
+    python.write_text(f"#!{sys.executable}\n{program}\n")
+    python.chmod(0o755)
+    monkeypatch.setattr(sys, "executable", str(python))
+    with pytest.raises(kind, match=message):
+        measure_apart(case(tmp_path))
+
+
+def test_random_checkpoint() -> None:
+    """Whole, the same for the same seed, and no form falls back."""
+    dims = tiny_dims(width=128, heads=2)
+    one, same, other = (random_checkpoint(dims, seed) for seed in (1, 1, 2))
+    assert {k: tuple(t.shape) for k, t in one.state.items()} == expected_shapes(dims)
+    name = "decoder.blocks.0.attn.key.weight"
+    assert torch.equal(one.state[name], same.state[name])
+    assert not torch.equal(one.state[name], other.state[name])
+    for forms in PRESETS.values():
+        assert SlimWhisper(one, CPU, torch.bfloat16, forms).fallbacks == []
+
+
+def test_recordings_are_seeded_and_shared() -> None:
+    first, again = recordings(DIFFERENT + 1), recordings(2)
+    assert (first[0] == again[0]).all() and not (first[0] == first[1]).all()
+    assert first[DIFFERENT] is first[0]
+    assert len(first) == DIFFERENT + 1 and len(first[0]) == 29 * 16_000
+
+
+def test_clock_counts_windows_and_seconds() -> None:
+    clock = EncoderClock(CPU)
+    timed = clock.wrap(lambda mel: mel * 2)
+    assert timed(torch.ones(3, 80, 10)).sum() == 2 * 3 * 80 * 10
+    timed(torch.ones(1, 80, 10))
+    assert clock.windows == 4 and clock.seconds() > 0
+    clock.clear()
+    assert clock.windows == 0 and clock.seconds() == 0
+
+
+@pytest.mark.skipif(not Path("/proc/self/status").exists(), reason="needs Linux's /proc")
+def test_memory_is_the_rise_of_the_peak() -> None:
+    memory = Memory(CPU)
+    values = torch.ones(50_000_000)
+    del values
+    assert memory.grown() <= memory.peak()
+    assert 190e6 < memory.grown() < 400e6

@@ -1,0 +1,81 @@
+"""The benches of kernels and decode steps run here, in a small form."""
+
+import json
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.support.paths import ROOT
+from tests.support.spoken import SAMPLES
+
+BENCH = ROOT / "bench"
+
+
+def run(script: str, out: Path, *arguments: str) -> dict[str, Any]:
+    command = [sys.executable, str(BENCH / script), "--output_dir", str(out), "--shapes", "tiny"]
+    done = subprocess.run([*command, *arguments], capture_output=True, text=True)
+    assert done.returncode == 0, done.stderr[-2000:]
+    return json.loads(done.stdout.splitlines()[-1])
+
+
+@pytest.mark.parametrize("rows", [1, 5])
+def test_kernels(tmp_path: Path, rows: int) -> None:
+    found = run("kernels.py", tmp_path, "--windows", "1", "--repeats", "1", "--rows", str(rows))
+    names = {row["operation"] for row in found["results"]}
+    assert names == {"E", "E, float8", "E, SDPA", "K, V", "K, V, SDPA"}
+    assert all(row["cold_us"] > 0 and row["of_copy"] > 0 for row in found["results"])
+    assert found["machine"]["torch"] and set(found["used"])
+    assert (tmp_path / "kernels-tiny.png").stat().st_size > 5_000
+
+
+def test_decode(tmp_path: Path) -> None:
+    arguments = ("--windows", "1", "2", "--beams", "1", "2", "--steps", "1", "--tokens", "2")
+    found = run("decode.py", tmp_path, *arguments)
+    cases = {(r["form"], r["windows"], r["beams"]) for r in found["results"]}
+    assert len(cases) == len(found["results"]) == 3 * 2 * 2
+    assert all(r["step_ms"] > 0 and r["window_ratio"] > 0 for r in found["results"])
+    assert (tmp_path / "decode-tiny.png").stat().st_size > 5_000
+
+
+def line(script: str, *arguments: str) -> dict[str, Any]:
+    command = [sys.executable, str(BENCH / script), *arguments]
+    done = subprocess.run(command, capture_output=True, text=True)
+    assert done.returncode == 0, done.stderr[-2000:]
+    return json.loads(done.stdout.splitlines()[-1])
+
+
+def test_peers(tmp_path: Path) -> None:
+    """With the two that are installed wherever the tests run; they must say the same."""
+    found = line(
+        *("peers.py", "--model", "digits", "--folder", str(SAMPLES), "--files", "2"),
+        *(
+            "--peers",
+            "openai-whisper",
+            "slimwhisper float32",
+            "--batches",
+            "1",
+            "2",
+            "--rounds",
+            "1",
+        ),
+        *("--plot", str(tmp_path / "peers")),
+    )
+    cases = [(row["peer"], row["batch"]) for row in found["rows"]]
+    assert cases == [("openai-whisper", 1), *(("slimwhisper float32", n) for n in (1, 2))]
+    assert all(row["same_texts"] == 1 and row["tokens"] > 5 for row in found["rows"])
+    assert (tmp_path / "peers.png").stat().st_size > 5_000
+    assert (tmp_path / "peers.svg").read_text().startswith("<?xml")
+
+
+def test_a_server(tmp_path: Path) -> None:
+    for name in ("door-code.mp3", "flight.m4a", "phone-number.wav"):
+        shutil.copy(SAMPLES / name, tmp_path)
+    found = line("serve.py", str(tmp_path), "--at_once", "3", "--requests", "6")
+    assert found["recordings"] == 3
+    assert found["different"] == 0
+    assert found["together"]["batch_fill"] >= 1
+    assert found["after"]["files"] <= found["before"]["files"] + 8

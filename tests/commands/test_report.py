@@ -1,0 +1,203 @@
+"""The report: the paper's table to its last digit, and the engine's own buffers beside it."""
+
+import argparse
+import io
+import json
+from dataclasses import asdict, replace
+from pathlib import Path
+
+import pytest
+import torch
+
+from slimwhisper.cache.forms import PRESETS
+from slimwhisper.cache.plan import DecoderCache
+from slimwhisper.commands.costs import (
+    OFFICIAL_DIMS,
+    PAPER_MODELS,
+    Report,
+    allocate,
+    known_dims,
+    make_report,
+)
+from slimwhisper.commands.report import print_report, run_report
+from slimwhisper.errors import OptionError
+from slimwhisper.model.calibration import exact_plan
+from tests.support.checkpoints import random_state, save_openai, tiny_dims
+
+# The paper's table for Whisper, cell by cell: tiny, base, small, medium, large
+PAPER_TABLE = {
+    "E, one copy for all layers": "0.6 0.8 1.2 1.5 1.9",
+    "cross KV": "4.6 9.2 27.6 73.7 122.9",
+    "self KV": "1.4 2.8 8.3 22.0 36.7",
+    "cache, baseline": "6.0 12.0 35.9 95.7 159.6",
+    "cache, option 1": "3.0 6.0 18.0 47.9 79.8",
+    "cache, option 2, E not counted": "0.7 1.4 4.1 11.0 18.4",
+    "saving, option 2, E not counted": "8.7x 8.7x 8.7x 8.7x 8.7x",
+    "decoder parameters, baseline": "28.2 48.6 138.9 405.4 800.4",
+    "decoder parameters, option 1": "28.8 50.1 146.0 430.6 852.8",
+    "decoder parameters, option 2": "29.4 51.7 153.1 455.8 905.2",
+    "reads, batch 1, baseline": "34.2 60.5 174.8 501.2 960.0",
+    "reads, batch 1, option 1": "31.8 56.1 164.0 478.5 932.6",
+    "reads, batch 1, option 2": "30.0 53.1 157.2 466.8 923.6",
+    "reads, batch 64, baseline": "6.4 12.7 38.1 102.1 172.1",
+    "reads, batch 64, option 1": "3.4 6.8 20.2 54.6 93.1",
+    "reads, batch 64, option 2": "1.1 2.2 6.5 18.1 32.5",
+    "predicted speed-up, option 1": "1.9x 1.9x 1.9x 1.9x 1.8x",
+    "predicted speed-up, option 2": "5.6x 5.8x 5.8x 5.6x 5.3x",
+}
+PAPER = [make_report(name) for name in PAPER_MODELS]
+
+
+def printed(reports: list[Report]) -> str:
+    file = io.StringIO()
+    print_report(reports, file)
+    return file.getvalue()
+
+
+def cells(text: str, label: str) -> list[str]:
+    """The cells of the one row with this label; "40.5 MB" is one cell."""
+    (row,) = [line for line in text.splitlines() if line.startswith(f"{label} ")]
+    return row.removeprefix(label).replace(" MB", "MB").replace(" GB", "GB").split()
+
+
+@pytest.fixture(autouse=True)
+def eighty_columns(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("COLUMNS", "80")
+
+
+@pytest.mark.parametrize(("label", "expected"), PAPER_TABLE.items())
+def test_prints_every_cell_of_the_papers_table(label: str, expected: str) -> None:
+    assert cells(printed(PAPER), label) == expected.split()
+
+
+def test_large_v3_equals_the_papers_large_at_the_tables_precision() -> None:
+    """The paper's column has 51,865 tokens; the name `large` means large-v3, with one more."""
+    assert OFFICIAL_DIMS["large"] == OFFICIAL_DIMS["large-v3"] != OFFICIAL_DIMS["large-v2"]
+    text = printed([make_report("large")])
+    for label, expected in PAPER_TABLE.items():
+        assert cells(text, label) == expected.split()[-1:], label
+
+
+def test_e_counted() -> None:
+    large = make_report("large").predicted
+    assert f"{large[0].cache / 1e6:.1f} / {large[2].cache_with_e / 1e6:.1f}" == "159.6 / 20.3"
+    assert f"{large[2].saving_with_e:.1f}" == "7.9"
+    text = printed(PAPER)
+    assert cells(text, "cache, option 2, E counted")[-1] == "20.3"
+    assert cells(text, "saving, option 2, E counted")[-1] == "7.9x"
+
+
+def test_bytes_in_float16() -> None:
+    text = printed([make_report("large"), make_report("turbo")])
+    assert cells(text, "a window, baseline (kv, kv)") == ["319MB", "39.9MB"]
+    assert cells(text, "a window, slim (e, x)") == ["40.5MB", "8.4MB"]
+    assert cells(text, "a window, option2 (e, k)") == ["40.5MB", "8.4MB"]
+    assert cells(text, "paper's option 2, E not counted") == ["36.7MB", "4.6MB"]
+    assert cells(text, "64 windows, baseline (kv, kv)")[0] == "20.4GB"
+    assert cells(text, "64 windows, slim (e, x)")[0] == "2.6GB"
+    assert cells(text, "saving, slim (e, x)") == ["7.9x", "4.7x"]
+
+
+@pytest.mark.parametrize("name", OFFICIAL_DIMS)
+@pytest.mark.parametrize("dtype", ["float16", "float32"])
+def test_allocated_and_predicted_agree(name: str, dtype: str) -> None:
+    """What the engine allocates is the paper's count with E, whatever wrote either down."""
+    report = make_report(name, batch=3, dtype=dtype)
+    width = {"float16": 2, "float32": 4}[dtype]
+    baseline, option1, option2, slim = report.allocated
+    for live, paper in zip((baseline, option1, option2), report.predicted, strict=True):
+        assert live.preset == paper.option
+        assert live.bytes_per_window == width * paper.cache_with_e
+        assert live.total_bytes == live.cross_bytes + live.self_bytes == 3 * live.bytes_per_window
+        assert live.saving == paper.saving_with_e
+    assert slim.total_bytes == option2.total_bytes
+    assert slim.cross_bytes == 3 * width * report.e_cache
+
+
+def test_meta_buffers_are_those_of_a_real_cache() -> None:
+    dims = tiny_dims(width=64, text_layers=2)
+    state = random_state(dims, seed=0)
+    for live in allocate(dims, 2, torch.float32):
+        if live.preset in ("baseline", "slim"):  # need no inverse
+            plan = exact_plan(state, dims, *PRESETS[live.preset])
+            cache = DecoderCache.allocate(plan, 2, dims.n_audio_ctx, dims.n_text_ctx)
+            assert (live.cross_bytes, live.self_bytes) == (
+                cache.cross.nbytes(),
+                cache.self_.nbytes(),
+            )
+
+
+def test_any_dimensions_and_checkpoints(tmp_path: Path) -> None:
+    dims = tiny_dims(width=64, heads=2, text_layers=3)
+    path = save_openai(tmp_path / "my model.pt", dims, random_state(dims, seed=0))
+    from_file, from_dims = make_report(path), make_report(dims)
+    assert from_file == replace(from_dims, model=str(path))
+    assert from_dims.self_kv == 2 * 448 * 64 * 3
+    assert "my model.pt" in printed([from_file])
+
+
+def test_known_names() -> None:
+    assert known_dims("openai/whisper-large-v3-turbo") == OFFICIAL_DIMS["turbo"]
+    assert known_dims("distil-whisper/distil-small.en") == OFFICIAL_DIMS["distil-small.en"]
+    assert known_dims("openai/whisper-large") == OFFICIAL_DIMS["large-v1"]
+    assert known_dims("./turbo") is None
+    for name, dims in OFFICIAL_DIMS.items():
+        assert dims.is_multilingual is not name.endswith(".en")
+        assert (dims.n_mels == 128) is (dims.n_vocab == 51_866)
+
+
+def test_whispers_list_of_models_is_covered() -> None:
+    import whisper
+
+    assert set(whisper.available_models()) <= set(OFFICIAL_DIMS)
+
+
+@pytest.mark.parametrize("batch", [0, -1, 10**15])
+def test_refuses_a_batch(batch: int) -> None:
+    with pytest.raises(OptionError, match=f"batch {batch} is not between 1 and"):
+        make_report("tiny", batch)
+
+
+def test_refuses_a_dtype() -> None:
+    with pytest.raises(OptionError, match="'int8' is not one of float32"):
+        make_report("tiny", dtype="int8")
+
+
+@pytest.mark.parametrize("columns", [60, 80, 120])
+def test_fits_the_width_without_colour(columns: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("COLUMNS", str(columns))
+    text = printed([make_report(name) for name in OFFICIAL_DIMS])
+    assert max(map(len, text.splitlines())) <= columns
+    assert "\x1b" not in text and "…" not in text
+    assert all(f" {name}" in text for name in OFFICIAL_DIMS)
+
+
+def test_says_what_is_predicted_and_from_where() -> None:
+    text = " ".join(printed(PAPER).split())
+    assert "arXiv 2503.05840, Whisper table" in text
+    assert "p = 1500, n = 448, vocabulary 51865." in text
+    assert "nothing was timed" in text
+    assert text.count("speed-up") == text.lower().count("predicted speed-up")
+
+
+def test_batch_one_is_not_printed_twice() -> None:
+    text = printed([make_report("tiny", batch=1)])
+    assert cells(text, "reads, batch 1, baseline") == ["34.2"]
+    assert "1 windows" not in text
+
+
+def test_json(capsys: pytest.CaptureFixture[str]) -> None:
+    arguments = argparse.Namespace(model=["turbo"], batch=8, dtype="bfloat16", json=True)
+    assert run_report(arguments) == 0
+    (found,) = json.loads(capsys.readouterr().out)
+    assert found["model"] == "turbo" and found["batch"] == 8 and found["dtype"] == "bfloat16"
+    assert found["dims"] == asdict(OFFICIAL_DIMS["turbo"])
+    assert [p["option"] for p in found["predicted"]] == ["baseline", "option1", "option2"]
+    assert [a["preset"] for a in found["allocated"]] == list(PRESETS)
+    assert found["allocated"][3]["bytes_per_window"] == 8_427_520
+    assert found["units"] == {"predicted": "values", "allocated": "bytes, E counted"}
+
+
+def test_command_without_models_reports_the_papers(capsys: pytest.CaptureFixture[str]) -> None:
+    run_report(argparse.Namespace(model=[], batch=64, dtype="float16", json=False))
+    assert capsys.readouterr().out == printed(PAPER)

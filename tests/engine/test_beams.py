@@ -1,0 +1,150 @@
+"""Beam search: `whisper.decoding.BeamSearchDecoder` as the reference, on logits made up here."""
+
+from collections.abc import Sequence
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor
+from whisper.decoding import BeamSearchDecoder, MaximumLikelihoodRanker
+
+from slimwhisper.engine.beams import BeamLane
+from slimwhisper.engine.lanes import Ticket
+from slimwhisper.engine.requests import Decoded, Rules, Window
+from slimwhisper.model.model import Model
+from tests.support.windows import DIMS, VOCABULARY, random_model
+
+# whisper hands a tensor to `numpy.argsort`
+
+EOT = VOCABULARY.eot
+WORDS = [*range(100, 109), EOT]  # what is likely; all else is not
+NONE = torch.zeros(0, dtype=torch.int64)
+
+
+def logits_after(search: int, text: Sequence[int], ending: float) -> Tensor:
+    """[V]: as a model's, a function of the text so far. `ending`: how likely the end is."""
+    seed = hash((search, *text)) % 2**31
+    generator = torch.Generator().manual_seed(seed)
+    logits = torch.full((VOCABULARY.size,), -30.0)
+    logits[WORDS] = torch.randn(len(WORDS), generator=generator)
+    # as `suppress_blank` does: by the length of an empty text whisper would divide
+    logits[EOT] = logits[EOT] + ending if text else float("-inf")
+    return logits
+
+
+class Reference:
+    """whisper's loop for one window."""
+
+    def __init__(
+        self, search: int, width: int, patience: float, ending: float, penalty: float | None
+    ) -> None:
+        self.search, self.ending = search, ending
+        inference: Any = SimpleNamespace(rearrange_kv_cache=lambda _: None)
+        self.decoder = BeamSearchDecoder(width, EOT, inference, patience)
+        self.ranker = MaximumLikelihoodRanker(penalty)
+        self.width = width
+
+    def run(self, prompt: Sequence[int], sample_len: int) -> Decoded:
+        begin = len(prompt)
+        tokens = torch.tensor([list(prompt)] * self.width)
+        scores = torch.zeros(self.width)
+        for _ in range(sample_len):
+            logits = [logits_after(self.search, t[begin:].tolist(), self.ending) for t in tokens]
+            tokens, completed = self.decoder.update(tokens, torch.stack(logits), scores)
+            if completed or tokens.shape[-1] > DIMS.n_text_ctx:
+                break
+        found, sums = self.decoder.finalize(tokens[None], scores[None])
+        texts = [t[begin : (t == EOT).nonzero()[0, 0]] for t in found[0]]
+        (best,) = self.ranker.rank([texts], sums)
+        text = texts[best].tolist()
+        return Decoded(tuple(text), sums[0][best] / (len(text) + 1))
+
+
+@pytest.fixture(scope="module")
+def model() -> Model:
+    return random_model()
+
+
+def search_all(
+    model: Model,
+    searches: Sequence[int],
+    width: int,
+    patience: float,
+    ending: float,
+    penalty: float | None,
+    prompt: tuple[int, ...],
+    lengths: Sequence[int],
+) -> dict[int, Decoded]:
+    """All searches side by side in one lane, each taken out when it has ended."""
+    lane = BeamLane(
+        model, VOCABULARY, model.allocate_cross(len(searches)), len(searches), width, patience
+    )
+
+    def step(tokens: Tensor, *_: object) -> Tensor:
+        rows = []
+        for place, ticket in enumerate(lane.tickets):
+            for row in range(place * width, (place + 1) * width):
+                text = lane.sampled[row, : int(lane.stamps.count[row])].tolist()
+                assert not text or text[-1] == int(tokens[row])
+                rows.append(logits_after(ticket.tag, text, ending))
+        return torch.stack(rows)
+
+    lane.model = SimpleNamespace(  # type: ignore[assignment]
+        decoder=SimpleNamespace(step=step), dims=model.dims, device=model.device, dtype=model.dtype
+    )
+    tickets = []
+    for slot, (search, length) in enumerate(zip(searches, lengths, strict=True)):
+        rules = Rules(NONE, NONE, timestamps=False, max_initial_timestamp=None, sample_len=length)
+        tickets.append(Ticket(search, slot, Window(None, prompt, 0, rules)))
+        lane.grow(tickets[-1])
+    lane.start(tickets, torch.stack([logits_after(s, [], ending) for s in searches]))
+    results: dict[int, Decoded] = {}
+    while True:
+        for index in sorted(lane.ended(), reverse=True):
+            results[lane.tickets[index].tag] = lane.result(index, penalty)
+            lane.shrink(index)
+        if not lane.tickets:
+            return results
+        lane.step()
+
+
+# one beam of patience 0.5 leaves no text to find; refused as an option
+@pytest.mark.parametrize(
+    ("width", "patience"),
+    [(w, p) for w in (1, 2, 3, 5) for p in (0.5, 1.0, 2.0) if round(w * p)],
+)
+@pytest.mark.parametrize("penalty", [None, 0.0, 0.6])
+def test_searches_are_whisper_s(
+    model: Model, width: int, patience: float, penalty: float | None
+) -> None:
+    prompt = (VOCABULARY.sot,)
+    # texts that all end, some, or none; 1 to 12 tokens at most
+    for ending in (1.0, -1.0, -3.0):
+        searches, lengths = list(range(6)), [12, 3, 12, 1, 12, 7]
+        found = search_all(model, searches, width, patience, ending, penalty, prompt, lengths)
+        for search, length in zip(searches, lengths, strict=True):
+            reference = Reference(search, width, patience, ending, penalty)
+            expected = reference.run(prompt, length)
+            assert found[search].tokens == expected.tokens
+            assert found[search].avg_logprob == pytest.approx(expected.avg_logprob, abs=1e-6)
+
+
+def test_the_context_ends_a_search(model: Model) -> None:
+    prompt = (VOCABULARY.sot,) * (DIMS.n_text_ctx - 4)
+    found = search_all(model, [3], 2, 1.0, -9.0, None, prompt, [20])
+    expected = Reference(3, 2, 1.0, -9.0, None).run(prompt, 20)
+    assert found[3].tokens == expected.tokens
+    assert len(expected.tokens) == 5
+
+
+def test_the_scripts_are_worth_comparing() -> None:
+    """Wider searches find other texts, and longer patience too."""
+    prompt = (VOCABULARY.sot,)
+
+    def texts(width: int, patience: float) -> list[tuple[int, ...]]:
+        runs = (Reference(s, width, patience, 0.0, None).run(prompt, 12) for s in range(12))
+        return [r.tokens for r in runs]
+
+    assert texts(1, 1.0) != texts(3, 1.0) != texts(3, 2.0)
+    assert len({len(t) for t in texts(3, 1.0)}) > 3

@@ -1,0 +1,303 @@
+"""The engine: slots, refill, moves, second requests, and the independence of rows."""
+
+from collections.abc import Sequence
+
+import pytest
+import torch
+from torch import Tensor
+
+from slimwhisper.audio.mel import first_window
+from slimwhisper.cache.base import Rows
+from slimwhisper.checkpoint.load import Checkpoint
+from slimwhisper.engine.engine import Engine
+from slimwhisper.engine.requests import (
+    Align,
+    Alignment,
+    Answer,
+    Attempt,
+    Breadth,
+    Decoded,
+    Languages,
+    Request,
+    Retry,
+    Window,
+)
+from slimwhisper.engine.rules import make_rules
+from slimwhisper.model.model import Model
+from slimwhisper.types import Options
+from slimwhisper.vocabulary import get_tokenizer, get_vocabulary
+from tests.support.checkpoints import random_state, tiny_dims
+from tests.support.reference import set_spectrum
+from tests.support.sounds import noise_bursts
+from tests.support.windows import (
+    CPU,
+    DIMS,
+    TOKENIZER,
+    VOCABULARY,
+    assert_same,
+    decode,
+    random_model,
+    run,
+    windows,
+)
+
+
+@pytest.fixture(scope="module")
+def model() -> Model:
+    return random_model()
+
+
+BREADTHS = [
+    (None, (0.0,)),
+    (Breadth(samples=3), (0.0, 0.7)),
+    (Breadth(samples=1), (0.7, 0.0, 1.0)),
+    (Breadth(beams=3), (0.0,)),
+    (Breadth(beams=4, patience=0.5), (0.0,)),
+    (Breadth(beams=3, patience=2.0, samples=2), (0.0, 0.0, 0.8)),
+]
+
+
+@pytest.mark.parametrize(("breadth", "temperatures"), BREADTHS)
+def test_results_do_not_depend_on_neighbours(
+    model: Model, breadth: Breadth | None, temperatures: Sequence[float]
+) -> None:
+    requests = windows(7, temperatures=temperatures)
+    alone = [decode(model, [r], 1, breadth)[0] for r in requests]
+    assert_same(decode(model, requests, 3, breadth), alone)
+    assert_same(decode(model, requests, 7, breadth, backwards=True), alone)
+    assert len({d.tokens for d in alone}) == 7
+    assert [d.temperature for d in alone] == [r.attempt.temperature for r in requests]
+
+
+@pytest.mark.parametrize(("breadth", "temperatures"), BREADTHS)
+def test_looking_less_often_changes_nothing(
+    model: Model, breadth: Breadth | None, temperatures: Sequence[float]
+) -> None:
+    """A text that has ended stays as it is until somebody looks: no question at every token."""
+    requests = [*windows(4, temperatures=temperatures), *windows(2, 40, temperatures)]
+    expected = decode(model, requests, 3, breadth, check_every=1)
+    for every in (5, 64):
+        found = decode(model, requests, 3, breadth, check_every=every)
+        assert [f.tokens for f in found] == [e.tokens for e in expected]
+        assert [f.avg_logprob for f in found] == pytest.approx([e.avg_logprob for e in expected])
+
+
+def test_between_looks_nobody_asks_the_device(
+    model: Model, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    engine = Engine(model, VOCABULARY, 2, check_every=5)
+    looks: list[int] = []
+    ended = engine.first.ended
+    monkeypatch.setattr(engine.first, "ended", lambda: looks.append(1) or ended())
+    engine.submit(0, windows(1, sample_len=40)[0])
+    tokens, steps = 0, 0
+    while not engine.idle:
+        for ticket, answer in engine.step():
+            tokens = len(answer.tokens)
+            engine.reply(ticket, None)
+        steps += 1
+    assert tokens > 10
+    assert len(looks) <= 1 + steps // 5 + 1  # after the prompt, every fifth token, at the limit
+
+
+def test_no_row_waits_for_another_s_end(model: Model, monkeypatch: pytest.MonkeyPatch) -> None:
+    """While windows wait, every step runs with all slots."""
+    batches: list[int] = []
+    step = model.decoder.step
+
+    def spy(tokens: Tensor, *rest: object) -> Tensor:
+        batches.append(len(tokens))
+        return step(tokens, *rest)
+
+    monkeypatch.setattr(model.decoder, "step", spy)
+    requests = windows(9)
+    total = sum(len(d.tokens) for d in decode(model, requests, slots=3))
+    assert max(batches) == 3
+    # rows shrink only when nothing waits any more: at most the two slots' last windows
+    tail = next(i for i in range(len(batches)) if all(b < 3 for b in batches[i:]))
+    assert all(b == 3 for b in batches[:tail])
+    assert sum(batches) <= total
+
+
+def test_a_short_window_behind_a_long_one_ends_first(model: Model) -> None:
+    long, short = windows(1, sample_len=60)[0], windows(4, sample_len=2)[1:]
+    assert len(decode(model, [long], 1)[0].tokens) > 10
+    engine, order = Engine(model, VOCABULARY, 2), []
+    run(engine, dict(enumerate([long, *short])), lambda tag, _: order.append(tag))
+    assert order == [1, 2, 3, 0]
+
+
+def test_caches_are_read_in_place(model: Model, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Steps never gather slots: active rows are one block."""
+    groups: list[int | None] = []
+    attend = type(model.allocate_cross(1).layers[0]).attend
+
+    def spy(self: object, x: Tensor, rows: Rows) -> Tensor:
+        if x.shape[1] == 1:
+            groups.append(rows.group)
+        return attend(self, x, rows)
+
+    monkeypatch.setattr("slimwhisper.cache.latent.LatentCross.attend", spy)
+    temperatures = (0.0, 0.0, 0.5, 0.5)
+    requests = [w for w in windows(6, 9, temperatures) if len(w.prompt) > 1]
+    decode(model, requests, 2, Breadth(beams=3, samples=2))
+    assert set(groups) == {2, 3}
+
+
+FORMS = [("e", "x"), ("kv", "kv"), ("e", "k"), ("v", "v")]
+
+
+@pytest.mark.parametrize("breadth", [None, Breadth(beams=3, samples=2)], ids=["greedy", "beams"])
+@pytest.mark.parametrize("forms", FORMS, ids="+".join)
+def test_moves_keep_the_right_audio(forms: tuple[str, str], breadth: Breadth | None) -> None:
+    """Windows come, go and begin again in every order; each one's text is still of its audio."""
+    dims = tiny_dims(multilingual=False, width=32, heads=2, text_layers=1)
+    state = set_spectrum(random_state(dims, seed=1), dims, 3.0)
+    model = Model(Checkpoint("random", dims, state), CPU, torch.float32, forms)
+    assert not model.fallbacks
+    tries = (Attempt(0.6, (1,)), Attempt(0.0), Attempt(0.9, (2,)))
+
+    def answers(requests: dict[int, Window], slots: int) -> dict[int, list[Answer]]:
+        seen = dict.fromkeys(requests, 0)
+
+        def then(tag: int, _: Answer) -> Request | None:
+            seen[tag] += 1
+            left = seen[tag] <= (tag + 1) % 4  # none, or up to three more attempts
+            return Retry(tries[seen[tag] - 1]) if left else None
+
+        return run(Engine(model, VOCABULARY, slots, breadth), requests, then)
+
+    numbered = {
+        i: Window(w.mel, w.prompt, w.sot_index, make_rules(dims, Options(sample_len=2 + 3 * i % 7)))
+        for i, w in enumerate(windows(7))
+    }
+    alone = {i: answers({i: w}, 1)[i] for i, w in numbered.items()}
+    assert [len(a) for a in alone.values()] == [2, 3, 4, 1, 2, 3, 4]
+    assert len({a[0].tokens for a in alone.values()}) >= 6
+    for slots in (2, 5):
+        together = answers(numbered, slots)
+        for i in numbered:
+            assert [a.tokens for a in together[i]] == [a.tokens for a in alone[i]]
+
+
+def test_second_requests_read_the_audio_that_is_there(
+    model: Model, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Retry, Align, and a Window without audio: the encoder has run once for each window."""
+    encoded: list[int] = []
+    encoder = model.encoder
+    monkeypatch.setattr(model, "encoder", lambda mels: encoded.append(len(mels)) or encoder(mels))
+    requests = windows(5, sample_len=12)
+    before = (*TOKENIZER.sot_sequence, TOKENIZER.no_timestamps)
+    stages: dict[int, int] = dict.fromkeys(range(5), 0)
+
+    def then(tag: int, _: Answer) -> Request | None:
+        stages[tag] += 1
+        own = requests[tag]
+        return {
+            1: Align(before, tuple(range(500, 505 + tag))),
+            2: Retry(Attempt(0.8, (tag,))),
+            3: Window(None, requests[4].prompt, requests[4].sot_index, own.rules),
+            4: Window(None, own.prompt, own.sot_index, own.rules),
+        }.get(stages[tag])
+
+    done = run(Engine(model, VOCABULARY, 3), dict(enumerate(requests)), then)
+    assert sum(encoded) == 5
+    for i, (first, aligned, hot, other, again) in done.items():
+        assert_same([again], [first])
+        assert (hot.temperature, other.temperature) == (0.8, 0.0)
+        assert isinstance(aligned, Alignment)
+        assert aligned.scores.shape == (1, len(before) + 5 + i + 1, 1500)
+        assert len(aligned.probs) == 5 + i
+        (alone,) = run(
+            Engine(model, VOCABULARY, 1),
+            {i: requests[i]},
+            lambda tag, a: Align(before, aligned.text) if isinstance(a, Decoded) else None,  # noqa: B023
+        ).values()
+        torch.testing.assert_close(aligned.scores, alone[1].scores, rtol=1e-4, atol=1e-4)
+        assert aligned.probs == pytest.approx(alone[1].probs, rel=1e-3)
+
+
+def test_sample_len_and_context_bound_the_text(model: Model) -> None:
+    (request,) = windows(1, sample_len=3)
+    assert len(decode(model, [request], 1)[0].tokens) <= 3
+    rules = make_rules(DIMS, Options())
+    prompt = (TOKENIZER.sot_prev, *range(1000, 1000 + 443), *TOKENIZER.sot_sequence)
+    full = Window(request.mel, prompt, len(prompt) - 1, rules)
+    for breadth in (None, Breadth(beams=2)):
+        tokens = decode(model, [full], 1, breadth)[0].tokens
+        assert len(tokens) <= DIMS.n_text_ctx + 1 - len(prompt) == 4
+
+
+def test_room_counts_what_waits(model: Model) -> None:
+    engine = Engine(model, VOCABULARY, 2)
+    assert (engine.idle, engine.room, engine.free) == (True, 2, 2)
+    for i, window in enumerate(windows(3)):
+        engine.submit(i, window)
+    assert (engine.idle, engine.room, engine.free) == (False, -1, 2)
+
+
+@pytest.mark.parametrize("breadth", [None, Breadth(beams=3)])
+def test_nan_in_one_row_stays_there(model: Model, breadth: Breadth | None) -> None:
+    """A window whose numbers overflow is reported as NaN; its neighbours and heirs are not."""
+    good = windows(3)
+    expected = decode(model, good, 1, breadth)
+    bad = Window(torch.full((80, 3000), float("nan")), good[0].prompt, 0, good[0].rules)
+    done = decode(model, [good[0], bad, good[1], good[2]], 2, breadth)
+    assert done[1].avg_logprob != done[1].avg_logprob
+    assert_same([done[0], *done[2:]], expected)
+
+
+def test_language_requests_among_others() -> None:
+    dims = tiny_dims(multilingual=True)
+    model = Model(Checkpoint("random", dims, random_state(dims, seed=1)), CPU, torch.float32)
+    tokenizer, rules = get_tokenizer(dims), make_rules(dims, Options(sample_len=5))
+    mels = [first_window(noise_bursts(3, seed=i), 80) for i in range(6)]
+    ask = [Window(m, (tokenizer.sot,), 0, None) for m in mels]
+    text = Window(None, tokenizer.sot_sequence, 0, rules)
+
+    def then(tag: int, answer: Answer) -> Request | None:
+        return text if isinstance(answer, Languages) and tag % 2 else None
+
+    alone = {
+        i: run(Engine(model, get_vocabulary(dims), 1), {i: w}, then)[i] for i, w in enumerate(ask)
+    }
+    together = run(Engine(model, get_vocabulary(dims), 4), dict(enumerate(ask)), then)
+    for i in range(6):
+        assert len(together[i]) == 1 + i % 2
+        probs, expected = together[i][0].probs, alone[i][0].probs
+        assert len(probs) == 99
+        assert sum(probs.values()) == pytest.approx(1)
+        assert probs == pytest.approx(expected, abs=1e-6)
+        assert [a.tokens for a in together[i][1:]] == [a.tokens for a in alone[i][1:]]
+
+
+@pytest.mark.parametrize("breadth", [None, Breadth(beams=3, samples=2)], ids=["greedy", "beams"])
+def test_windows_that_are_given_up_leave_soon(model: Model, breadth: Breadth | None) -> None:
+    """Those that decode, wait for a slot, or are to be decoded again; the others go on."""
+    requests = windows(4, 40)
+    (expected,) = decode(model, requests[1:2], 1, breadth)
+    engine = Engine(model, VOCABULARY, 3, breadth)
+    short = Window(requests[2].mel, requests[2].prompt, 0, make_rules(DIMS, Options(sample_len=2)))
+    for tag, window in enumerate([*requests[:2], short, requests[3]]):
+        engine.submit(tag, window)
+    ended: list[int] = []
+    while not ended:
+        for ticket, _ in engine.step():
+            ended.append(ticket.tag)
+            engine.reply(ticket, Retry(Attempt()))
+    assert ended == [2]
+    engine.stop(lambda tag: tag in (0, 2, 3))
+    steps = 0
+    seen: list[int] = []
+    while not engine.idle:
+        for ticket, answer in engine.step():
+            seen.append(ticket.tag)
+            if ticket.tag == 0:
+                assert steps == 0
+            else:
+                assert isinstance(answer, Decoded)
+                assert_same([answer], [expected])
+            engine.reply(ticket, None)
+        steps += 1
+    assert seen == [0, 1] and engine.free == engine.slots

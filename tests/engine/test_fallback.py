@@ -1,0 +1,187 @@
+"""Temperatures: who is tried again, from which audio, and what the samples depend on."""
+
+import random
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+
+import slimwhisper
+from slimwhisper.api import SlimWhisper
+from slimwhisper.engine.lanes import Lane, Ticket
+from tests.support.parity import differences, transcribe_each
+from tests.support.sounds import noise_bursts
+
+RECORDINGS = [noise_bursts(2 + i / 2, 30 + i) for i in range(6)]  # a window each
+LADDER = (0.0, 0.4, 0.8, 1.0)
+BASE: dict[str, Any] = {
+    "without_timestamps": True,
+    "suppress_tokens": tuple(range(50_363, 51_864)),  # all timestamps: nothing is left for later
+    "sample_len": 12,
+    "compression_ratio_threshold": None,
+    "no_speech_threshold": None,
+    "temperature": LADDER,
+}
+BREADTHS: list[dict[str, Any]] = [{}, {"best_of": 3}, {"beam_size": 3, "best_of": 2}]
+
+
+class Watch:
+    """Counts what goes through a model."""
+
+    def __init__(self, model: SlimWhisper, monkeypatch: pytest.MonkeyPatch) -> None:
+        self.encoded = 0
+        self.started: list[float] = []  # the temperature of each text begun
+        self.rows = 0  # decoder rows, over all steps
+        encoder, step, start = model.encoder, model.decoder.step, Lane.start
+
+        def encode(mels: torch.Tensor) -> torch.Tensor:
+            self.encoded += len(mels)
+            return encoder(mels)
+
+        def one_step(tokens: torch.Tensor, *rest: Any) -> torch.Tensor:
+            self.rows += len(tokens)
+            return step(tokens, *rest)
+
+        def begin(lane: Lane, tickets: Sequence[Ticket], logits: torch.Tensor) -> None:
+            self.started += [t.window.attempt.temperature for t in tickets]
+            start(lane, tickets, logits)
+
+        monkeypatch.setattr(model, "encoder", encode)
+        monkeypatch.setattr(model.decoder, "step", one_step)
+        monkeypatch.setattr(Lane, "start", begin)
+
+
+@pytest.fixture(scope="module")
+def model(random_paths: dict[str, Path]) -> Iterator[SlimWhisper]:
+    yield slimwhisper.load_model(random_paths["english"], "cpu")
+
+
+@pytest.fixture(scope="module")
+def greedy(model: SlimWhisper) -> list[dict[str, Any]]:
+    return transcribe_each(model, RECORDINGS, **{**BASE, "temperature": 0})
+
+
+@pytest.fixture(scope="module")
+def middle(greedy: list[dict[str, Any]]) -> float:
+    """A threshold that half of the greedy texts fail."""
+    return float(np.median([r["segments"][0]["avg_logprob"] for r in greedy]))
+
+
+def temperatures(results: Sequence[dict[str, Any]]) -> list[float]:
+    return [s["temperature"] for r in results for s in r["segments"]]
+
+
+def test_who_fails_is_tried_again_and_others_are_not_touched(
+    model: SlimWhisper,
+    greedy: list[dict[str, Any]],
+    middle: float,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    watch = Watch(model, monkeypatch)
+    options = {**BASE, "logprob_threshold": middle}
+    found = transcribe_each(model, RECORDINGS, **options, batch_size=3)
+    assert watch.encoded == len(RECORDINGS)
+    passed = [r["segments"][0]["avg_logprob"] >= middle for r in greedy]
+    assert sum(passed) == len(RECORDINGS) // 2
+    for ours, first, enough in zip(found, greedy, passed, strict=True):
+        (segment,) = ours["segments"]
+        if enough:
+            assert not differences(ours, first)
+        else:
+            assert segment["temperature"] > 0
+            assert segment["avg_logprob"] >= middle or segment["temperature"] == LADDER[-1]
+    tries = [LADDER.index(t) + 1 for t in temperatures(found)]
+    assert len(watch.started) == sum(tries)
+    for rung, heat in enumerate(LADDER):
+        assert watch.started.count(heat) == sum(n > rung for n in tries)
+    # each row of a step is a text's next token: the first comes with the prompt
+    assert watch.rows <= sum(tries) * (BASE["sample_len"] - 1)
+
+
+@pytest.mark.parametrize("breadth", BREADTHS, ids=lambda b: ",".join(b) or "one")
+def test_samples_do_not_depend_on_neighbours_order_or_batch(
+    model: SlimWhisper, breadth: dict[str, Any]
+) -> None:
+    first = transcribe_each(model, RECORDINGS, **{**BASE, **breadth, "temperature": 0})
+    half = float(np.median([r["segments"][0]["avg_logprob"] for r in first]))
+    options = {**BASE, **breadth, "logprob_threshold": half}
+    alone = [model.transcribe(a, **options) for a in RECORDINGS]
+    assert len(set(temperatures(alone))) >= 2
+    for batch_size in (1, 3, 64):
+        order = RECORDINGS.copy()
+        random.Random(batch_size).shuffle(order)
+        number = {id(a): i for i, a in enumerate(RECORDINGS)}
+        for audio, result in zip(
+            order, transcribe_each(model, order, **options, batch_size=batch_size), strict=True
+        ):
+            assert not differences(result, alone[number[id(audio)]])
+
+
+@pytest.mark.parametrize("breadth", BREADTHS, ids=lambda b: ",".join(b) or "one")
+def test_when_all_fail_at_once_nobody_is_lost(
+    model: SlimWhisper, monkeypatch: pytest.MonkeyPatch, breadth: dict[str, Any]
+) -> None:
+    """More texts to sample than the second lane has places: the others wait in their slots."""
+    options = {**BASE, **breadth, "logprob_threshold": 1.0}  # no text is that likely
+    alone = [model.transcribe(a, **options) for a in RECORDINGS]
+    watch = Watch(model, monkeypatch)
+    found = transcribe_each(model, RECORDINGS, **options, batch_size=len(RECORDINGS))
+    assert temperatures(found) == [LADDER[-1]] * len(RECORDINGS)
+    assert watch.encoded == len(RECORDINGS)
+    assert [watch.started.count(heat) for heat in LADDER] == [len(RECORDINGS)] * len(LADDER)
+    for ours, other in zip(found, alone, strict=True):
+        assert not differences(ours, other)
+
+
+def test_the_seed_is_the_draw(model: SlimWhisper) -> None:
+    def texts(seed: int) -> list[str]:
+        options = {**BASE, "temperature": 0.9, "seed": seed}
+        return [r["text"] for r in transcribe_each(model, RECORDINGS[:4], **options)]
+
+    first = texts(0)
+    assert texts(0) == first
+    assert all(a != b for a, b in zip(texts(1), first, strict=True))
+    assert len(set(first)) >= 2  # of their own audio
+
+
+def test_hardly_warm_is_greedy(model: SlimWhisper, greedy: list[dict[str, Any]]) -> None:
+    found = transcribe_each(model, RECORDINGS, **{**BASE, "temperature": 1e-4, "best_of": 2})
+    assert [r["text"] for r in found] == [r["text"] for r in greedy]
+    assert temperatures(found) == [1e-4] * len(RECORDINGS)
+
+
+def test_the_best_of_several_is_the_likeliest(model: SlimWhisper) -> None:
+    """The first of three draws is the one draw: three are never worse."""
+    options = {**BASE, "temperature": 1.0}
+
+    def scores(best_of: int) -> list[float]:
+        found = transcribe_each(model, RECORDINGS, **options, best_of=best_of)
+        return [
+            s["avg_logprob"] * (len(s["tokens"]) + 1) / max(1, len(s["tokens"]))
+            for r in found
+            for s in r["segments"]
+        ]
+
+    one, three = scores(1), scores(3)
+    assert all(b >= a - 1e-5 for a, b in zip(one, three, strict=True))
+    assert sum(b > a + 1e-3 for a, b in zip(one, three, strict=True)) >= 2
+
+
+def test_silence_is_not_tried_again(model: SlimWhisper, monkeypatch: pytest.MonkeyPatch) -> None:
+    watch = Watch(model, monkeypatch)
+    options = {**BASE, "logprob_threshold": 1.0, "no_speech_threshold": 0.0}
+    found = transcribe_each(model, RECORDINGS, **options)
+    assert [r["segments"] for r in found] == [[]] * len(RECORDINGS)
+    assert watch.started == [0.0] * len(RECORDINGS)
+
+
+def test_repetition_is_tried_again(model: SlimWhisper, greedy: list[dict[str, Any]]) -> None:
+    ratios = sorted(r["segments"][0]["compression_ratio"] for r in greedy)
+    options = {**BASE, "compression_ratio_threshold": ratios[2], "logprob_threshold": None}
+    found = transcribe_each(model, RECORDINGS, **options)
+    for ours, first in zip(found, greedy, strict=True):
+        again = first["segments"][0]["compression_ratio"] > ratios[2]
+        assert (ours["segments"][0]["temperature"] > 0) == again

@@ -1,0 +1,234 @@
+"""The vectorised logit rules against openai-whisper's own filters, one row at a time."""
+
+import random
+
+import numpy as np
+import pytest
+import torch
+from whisper.decoding import ApplyTimestampRules, SuppressBlank, SuppressTokens
+
+from slimwhisper.engine.rules import (
+    TimestampState,
+    _uniform,
+    apply_timestamp_rules,
+    make_rules,
+    most_likely,
+    sample,
+    suppress,
+    suppressed_tokens,
+)
+from slimwhisper.errors import OptionError
+from slimwhisper.kernels.dispatch import Kernels
+from slimwhisper.types import Options
+from slimwhisper.vocabulary import get_tokenizer, get_vocabulary, language_code
+from tests.support.checkpoints import tiny_dims
+
+DIMS = tiny_dims()
+TOKENIZER = get_tokenizer(DIMS)
+VOCABULARY = get_vocabulary(DIMS)
+BEGIN = VOCABULARY.timestamp_begin
+
+
+def sampled_sequences() -> list[list[int]]:
+    """What rows may have sampled: none, text, one stamp, pairs, stamps and text in turn."""
+    text, stamp = 100, BEGIN
+    return [
+        [],
+        [stamp + 0],
+        [stamp + 3, stamp + 3],
+        [text],
+        [text, text],
+        [stamp + 3, text],
+        [stamp + 3, text, stamp + 40],
+        [stamp + 3, text, stamp + 40, stamp + 40],
+        [stamp + 3, text, stamp + 40, stamp + 41, text],
+        [text, stamp + 1500],
+        [stamp, text, stamp + 1499, stamp + 1499],
+        [text, text, stamp + 7, text],
+    ]
+
+
+def random_sequences(rng: random.Random, count: int) -> list[list[int]]:
+    """Text and stamps in any order, most of them no model's own: the rules must hold all the same.
+
+    Stamps do not decrease; of others whisper only looks at the last.
+    """
+    sequences = []
+    for _ in range(count):
+        sequence: list[int] = []
+        at = 0
+        for _ in range(rng.randint(0, 9)):
+            if rng.random() < 0.5:
+                at = min(1500, at + rng.choice([0, 0, 1, rng.randint(0, 700)]))
+                sequence.append(BEGIN + at)
+            else:
+                sequence.append(rng.randrange(VOCABULARY.eot))
+        sequences.append(sequence)
+    return sequences
+
+
+def state_of(sequences: list[list[int]], limit: int, enabled: list[bool]) -> TimestampState:
+    """Rows advanced one token at a time, as the engine does it."""
+    state = TimestampState.allocate(len(sequences), torch.device("cpu"))
+    for row, sequence in enumerate(sequences):
+        state.start(slice(row, row + 1), enabled[row], limit)
+        for token in sequence:
+            state.view(slice(row, row + 1)).advance(torch.tensor([token]), BEGIN)
+    return state
+
+
+@pytest.mark.parametrize("seed", range(6))
+@pytest.mark.parametrize("stamp_bonus", [0.0, 4.0, -4.0])
+@pytest.mark.parametrize("limit", [50, None])
+def test_timestamp_rules_are_whispers(seed: int, stamp_bonus: float, limit: int | None) -> None:
+    generator = torch.Generator().manual_seed(seed)
+    sequences = sampled_sequences() + random_sequences(random.Random(seed), 28)
+    logits = torch.randn(len(sequences), VOCABULARY.size, generator=generator) * 3
+    logits[:, BEGIN:] += stamp_bonus
+    expected = logits.clone()
+    begin = 3
+    reference = ApplyTimestampRules(TOKENIZER, begin, max_initial_timestamp_index=limit)
+    for row, sequence in enumerate(sequences):
+        tokens = torch.tensor([[TOKENIZER.sot] * begin + sequence])
+        reference.apply(expected[row : row + 1], tokens)
+    latest = VOCABULARY.size if limit is None else limit
+    state = state_of(sequences, latest, [True] * len(sequences))
+    apply_timestamp_rules(logits, state, VOCABULARY)
+    assert torch.equal(logits, expected)
+    assert torch.isneginf(expected).any(dim=1).all()
+
+
+def test_rows_without_timestamps_are_left_alone() -> None:
+    sequences = sampled_sequences()
+    logits = torch.randn(
+        len(sequences), VOCABULARY.size, generator=torch.Generator().manual_seed(0)
+    )
+    before = logits.clone()
+    enabled = [i % 2 == 0 for i in range(len(sequences))]
+    apply_timestamp_rules(logits, state_of(sequences, 50, enabled), VOCABULARY)
+    for row, on in enumerate(enabled):
+        assert torch.equal(logits[row], before[row]) == (not on)
+
+
+@pytest.mark.parametrize("wanted", ["-1", "", None, "5,6", (7, 8), "-1,9"])
+def test_suppressed_tokens_are_whispers(wanted: str | tuple[int, ...] | None) -> None:
+    rules = make_rules(DIMS, Options(suppress_tokens=wanted))
+    logits = torch.zeros(1, VOCABULARY.size)
+    suppress(logits, rules.suppress)
+    expected = torch.zeros(1, VOCABULARY.size)
+    if wanted:
+        from whisper.decoding import DecodingOptions, DecodingTask
+        from whisper.model import ModelDimensions, Whisper
+
+        dims = ModelDimensions(80, 1500, 8, 1, 0, DIMS.n_vocab, 8, 8, 1, 0)
+        given = wanted if isinstance(wanted, str) else list(wanted)
+        task = DecodingTask(Whisper(dims), DecodingOptions(suppress_tokens=given, language="en"))
+        for logit_filter in task.logit_filters:
+            if isinstance(logit_filter, SuppressTokens):
+                logit_filter.apply(expected, torch.zeros(1, 1))
+    assert torch.equal(logits, expected)
+
+
+def test_blank_is_whispers() -> None:
+    rules = make_rules(DIMS, Options())
+    logits, expected = torch.zeros(1, VOCABULARY.size), torch.zeros(1, VOCABULARY.size)
+    suppress(logits, rules.suppress_first)
+    SuppressBlank(TOKENIZER, 0).apply(expected, torch.zeros(1, 0))
+    assert torch.equal(logits, expected)
+    assert not make_rules(DIMS, Options(suppress_blank=False)).suppress_first.any()
+
+
+def test_samples_follow_the_distribution() -> None:
+    """Chi-square of 40,000 draws, with the seed given: 13 degrees of freedom, 1 in 1000 above."""
+    logits = torch.randn(16, generator=torch.Generator().manual_seed(3), dtype=torch.float32)
+    logits[[4, 9]] = float("-inf")
+    draws = 40_000
+    keys = torch.from_numpy(np.random.default_rng(0).integers(-(2**63), 2**63, draws))
+    for temperature in (0.2, 1.0):
+        heat = torch.full((draws,), temperature)
+        tokens = sample(logits.expand(draws, -1), heat, keys)
+        counts = tokens.bincount(minlength=16).double()
+        expected = (logits.double() / temperature).softmax(dim=-1) * draws
+        assert not counts[[4, 9]].any()
+        usual = expected > 5
+        assert counts[~usual].sum() < 30
+        chi_square = ((counts - expected)[usual] ** 2 / expected[usual]).sum()
+        assert chi_square < 34.5
+
+
+def test_a_sample_depends_on_its_own_row_alone() -> None:
+    generator = torch.Generator().manual_seed(0)
+    logits = torch.randn(50, 300, generator=generator)
+    heat = 0.2 + torch.rand(50, generator=generator)
+    keys = torch.randint(2**62, (50,), generator=generator)
+    together = sample(logits, heat, keys)
+    alone = [sample(logits[i : i + 1], heat[i : i + 1], keys[i : i + 1]) for i in range(50)]
+    assert torch.equal(together, torch.cat(alone))
+    assert together.unique().numel() > 25
+
+
+def test_rounding_does_not_change_a_sample() -> None:
+    """Logits of a vocabulary's size, changed as another batch size would change them."""
+    generator = torch.Generator().manual_seed(0)
+    logits = torch.randn(64, 51_865, generator=generator)
+    noise = torch.randn(64, 51_865, generator=generator) * 1e-6
+    keys = torch.randint(2**62, (64,), generator=generator)
+    heat = torch.ones(64)
+    assert torch.equal(sample(logits, heat, keys), sample(logits + noise, heat, keys))
+
+
+def test_random_numbers_are_splitmix64s() -> None:
+    """The first numbers that its reference implementation gives for the seed 1234567."""
+    expected = [6457827717110365317, 3203168211198807973, 9817491932198370423]
+    found = (_uniform(torch.tensor([1234567]), 3)[0] * 2**53).tolist()
+    assert found == pytest.approx([n >> 11 for n in expected], abs=1, rel=0)
+    many = _uniform(torch.arange(4), 100_000)
+    assert float(many.min()) > 0 and float(many.max()) < 1
+    assert many.mean(dim=1).tolist() == pytest.approx([0.5] * 4, abs=4e-3)
+
+
+@pytest.mark.parametrize("wanted", ["a,b", "999999", "-2", (60_000,)])
+def test_bad_suppress_tokens(wanted: str | tuple[int, ...]) -> None:
+    with pytest.raises(OptionError, match="suppress_tokens") as caught:
+        suppressed_tokens(TOKENIZER, wanted)
+    assert "\n" not in str(caught.value)
+
+
+def test_languages_by_code_and_name() -> None:
+    assert language_code("de", DIMS) == language_code("German", DIMS) == "de"
+    assert language_code("en", tiny_dims(multilingual=False)) == "en"
+    with pytest.raises(OptionError, match="did you mean"):
+        language_code("Germann", DIMS)
+    with pytest.raises(OptionError, match="English-only"):
+        language_code("de", tiny_dims(multilingual=False))
+    with pytest.raises(OptionError, match="not in this model"):
+        language_code("Cantonese", DIMS)  # large-v3's vocabulary has it
+
+
+@pytest.mark.filterwarnings("ignore:divide by zero")  # the interpreter's log(0)
+@pytest.mark.parametrize("stamp_bonus", [0.0, 4.0, -4.0])
+@pytest.mark.parametrize("rules", [True, False])
+@pytest.mark.parametrize("seed", range(3))
+def test_the_kernel_chooses_as_the_rules_do(seed: int, rules: bool, stamp_bonus: float) -> None:
+    """Every state, rows without timestamps, strides, logits that are all banned on one side."""
+    device = torch.device("cuda" if torch.cuda.is_available() else "cpu")
+    generator = torch.Generator().manual_seed(seed)
+    sequences = sampled_sequences() + random_sequences(random.Random(seed), 12)
+    rows = len(sequences)
+    enabled = [rules and i % 5 != 4 for i in range(rows)]
+    state = state_of(sequences, 50 if seed else DIMS.n_vocab, enabled)
+    state = TimestampState(*(t.to(device) for t in state.tensors()))
+    wide = torch.randn(rows, DIMS.n_vocab + 7, generator=generator).to(device) * 3
+    logits = wide[:, : DIMS.n_vocab]
+    logits[:, BEGIN:] += stamp_bonus
+    logits[:, 50:90] = float("-inf")
+    logits[3, :BEGIN] = float("-inf")
+    logits[5, 7] = logits[5, 8] = 40.0  # the first of equals
+    plain = Kernels(device, torch.float32, "torch")
+    expected = most_likely(logits.clone(), state, VOCABULARY, rules, plain)
+    kernels = Kernels(device, torch.float32, "triton")
+    tokens, logprobs = most_likely(logits, state, VOCABULARY, rules, kernels)
+    assert torch.equal(tokens, expected[0])
+    torch.testing.assert_close(logprobs, expected[1])
+    assert dict(kernels.used) == {("choose_token", "triton"): 1}
+    assert dict(plain.used) == {("choose_token", "torch"): 1}

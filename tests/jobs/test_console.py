@@ -1,0 +1,80 @@
+"""What a job says: JSON lines for machines, a bar for people."""
+
+import json
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.support.fake_model import fake_model
+from tests.support.folder_job import GOOD, run, tree, written
+
+__all__ = ["fake_model", "run", "tree"]
+
+pytestmark = pytest.mark.usefixtures("fake_model", "tree")
+
+
+def test_json_lines(run: Any, caplog: pytest.LogCaptureFixture) -> None:
+    done = run("in", "--log_json", "True")
+    assert (done.status, done.err) == (1, "")
+    events = [json.loads(line) for line in done.out.splitlines()]
+    kinds = [e["event"] for e in events]
+    assert (kinds[0], kinds[-1]) == ("start", "summary")
+    assert {"segment", "file", "progress"} < set(kinds)
+    assert events[0]["model"] == "fake" and events[0]["cache"] == "e+x"
+    files = {e["path"]: e for e in events if e["event"] == "file"}
+    assert (
+        files["in/a.wav"].items()
+        >= {
+            "status": "done",
+            "seconds": 3.0,
+            "error": None,
+            "language": "en",
+            "outputs": ["out/a.txt"],
+        }.items()
+    )
+    assert files["in/a.wav"]["elapsed"] >= 0
+    assert files["in/c/x.wav"]["status"] == "failed"
+    assert files["in/c/x.wav"]["error"].startswith("in/c/x.wav: damaged")
+    summary = events[-1]
+    assert (summary["done"], summary["failed"], summary["status"]) == (3, 1, 1)
+    assert summary["audio_seconds"] == 11.0
+    quiet = run("in", "gone.wav", "--log_json", "True", "--verbose", "False")
+    events = [json.loads(line) for line in quiet.out.splitlines()]
+    assert [e["event"] for e in events] == ["error", "summary"]
+    assert "gone.wav: no such file" in events[0]["message"]
+    assert (events[1]["skipped"], events[1]["failed_earlier"]) == (3, 1)
+
+
+def test_json_lines_tell_what_is_wrong(run: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    Path("out").write_text("a file")
+    done = run("in", "--log_json", "True")
+    assert done.status == 1 and "cannot write there" in done.err
+    assert json.loads(done.out)["event"] == "error"
+    warned = run("in", "-o", "o", "--log_json", "True", "--word_timestamps", "True",
+                 "--max_line_count", "2")  # fmt: skip
+    first = json.loads(warned.out.splitlines()[0])
+    assert first["event"] == "warning" and "no effect without" in first["message"]
+
+
+def test_a_bar_on_a_terminal(run: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("slimwhisper.jobs.survey.header_seconds", lambda path: 4.0)
+    monkeypatch.setattr(sys.stderr, "isatty", lambda: True)
+    monkeypatch.setattr("slimwhisper.jobs.console.EVERY", 0.0)
+    done = run("in", "--verbose", "False")
+    assert done.status == 1
+    assert "x real time" in done.err and "3 done, 1 failed" in done.err
+    bar = [line for line in done.err.split("\r") if "| 0:0" in line]
+    assert bar and any("a.mp3, a.wav" in line for line in bar)
+
+
+def test_a_survey_that_fails_costs_nothing(run: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    def broken(path: Path) -> float:
+        raise RuntimeError("no such luck")
+
+    monkeypatch.setattr("slimwhisper.jobs.survey.header_seconds", broken)
+    monkeypatch.setattr(sys.stderr, "isatty", lambda: True)
+    done = run("in")
+    assert done.status == 1 and "RuntimeError" not in done.err
+    assert written() == GOOD

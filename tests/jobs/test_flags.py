@@ -1,0 +1,111 @@
+"""The flags of `transcribe` are the whisper command's, and so are their defaults."""
+
+import argparse
+import subprocess
+import sys
+from dataclasses import fields
+
+import numpy as np
+import pytest
+
+from slimwhisper import cli
+from slimwhisper.cache.forms import PRESETS, cross_names, self_names
+from slimwhisper.jobs.flags import COMMAND_DEFAULTS, dtype_of, options_of
+from slimwhisper.types import Options
+from slimwhisper.writers import FORMATS
+
+
+def flags() -> dict[str, argparse.Action]:
+    """The flags of `transcribe`, by the name of their value."""
+    commands = cli.build_parser()._subparsers._group_actions[0]  # type: ignore[union-attr]
+    return {a.dest: a for a in commands.choices["transcribe"]._actions}  # type: ignore[index, call-overload]
+
+
+def parse(*arguments: str) -> argparse.Namespace:
+    return cli.build_parser().parse_args(["transcribe", "x.wav", *arguments])
+
+
+def test_defaults_are_those_of_options() -> None:
+    library = {f.name: f.default for f in fields(Options)}
+    parsed = {name: getattr(parse(), name) for name in library}
+    differing = {name: value for name, value in parsed.items() if value != library[name]}
+    assert differing == {"temperature": 0.0, "beam_size": 5, "best_of": 5} == COMMAND_DEFAULTS
+    chosen = options_of(parse())
+    assert chosen.keys() == library.keys()
+    assert chosen.pop("temperature") == pytest.approx(library["temperature"])
+
+
+@pytest.fixture(scope="module")
+def theirs() -> dict[str, argparse.Action]:
+    """The flags of the whisper command."""
+    from whisper.transcribe import cli as whisper_cli
+
+    class Stop(Exception):
+        pass
+
+    caught: list[argparse.ArgumentParser] = []
+
+    def stop(parser: argparse.ArgumentParser) -> None:
+        caught.append(parser)
+        raise Stop
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(argparse.ArgumentParser, "parse_args", stop)
+        with pytest.raises(Stop):
+            whisper_cli()
+    return {a.dest: a for a in caught[0]._actions}
+
+
+def test_flags_and_defaults_are_those_of_the_whisper_command(
+    theirs: dict[str, argparse.Action],
+) -> None:
+    ours = flags()
+    assert theirs.keys() <= ours.keys()
+    differing = {n for n, a in theirs.items() if ours[n].default != a.default}
+    assert differing <= {"device"}  # theirs depends on the machine, ours is found out later
+    for name, action in theirs.items():
+        assert set(action.option_strings) <= set(ours[name].option_strings)
+
+
+@pytest.mark.parametrize(
+    ("first", "increment"), [(0, 0.2), (0.2, 0.2), (0, 0.3), (0.7, 0.1), (1, 0.2), (0.4, None)]
+)
+def test_temperatures_are_those_of_the_whisper_command(
+    first: float, increment: float | None
+) -> None:
+    chosen = options_of(
+        parse("--temperature", str(first), "--temperature_increment_on_fallback", str(increment))
+    )["temperature"]
+    if increment is None:
+        assert chosen == first
+    else:
+        assert chosen == tuple(np.arange(first, 1.0 + 1e-6, increment))
+        assert {type(t) for t in chosen} == {float}
+
+
+def test_dtype_and_fp16() -> None:
+    assert dtype_of(parse()) is None
+    assert dtype_of(parse("--fp16", "True")) is None
+    assert dtype_of(parse("--fp16", "False")) == "float32"
+    assert dtype_of(parse("--fp16", "False", "--dtype", "bfloat16")) == "bfloat16"
+    assert dtype_of(parse("--compute_type", "float16")) == "float16"
+
+
+def test_help_is_quick_and_grouped() -> None:
+    code = (
+        "import sys; from slimwhisper.cli import build_parser as b\n"
+        "print(b().parse_args, [m for m in ('torch', 'numpy', 'av', 'tqdm') if m in sys.modules])"
+    )
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert done.stdout.endswith(" []\n")
+    for action in flags().values():
+        assert action.help
+        assert "[None]" not in action.help % {"default": action.default}
+
+
+def test_choices_are_those_of_the_library() -> None:
+    ours = flags()
+    assert set(ours["cache"].choices or ()) == set(PRESETS)
+    assert ours["cross_cache"].choices == cross_names() == ("kv", "k", "v", "e", "hybrid")
+    assert ours["self_cache"].choices == self_names() == ("kv", "k", "v", "x")
+    assert ours["output_format"].choices == (*FORMATS, "all")

@@ -1,0 +1,296 @@
+"""Which files are read, and where their outputs go."""
+
+import io
+import os
+import tracemalloc
+from collections.abc import Iterator
+from itertools import islice
+from pathlib import Path
+
+import pytest
+
+from slimwhisper.errors import AudioError
+from slimwhisper.jobs.inputs import InputFile, Inputs, read_list
+
+OUT = Path("out")
+
+
+@pytest.fixture(autouse=True)
+def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    monkeypatch.chdir(tmp_path)
+    return tmp_path
+
+
+def touch(*names: str) -> None:
+    for name in names:
+        path = Path(name)
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_bytes(b"x")
+
+
+def recordings(*arguments: str, stdin: bytes = b"") -> list[InputFile]:
+    found = Inputs(arguments, OUT, io.BytesIO(stdin)).files()
+    return [r for r in found if isinstance(r, InputFile)]
+
+
+def outputs(*arguments: str, stdin: bytes = b"") -> dict[str, str]:
+    found = recordings(*arguments, stdin=stdin)
+    result = {r.path.as_posix(): r.output.relative_to(OUT).as_posix() for r in found}
+    assert len(found) == len(result) == len(set(result.values()))
+    assert not any(".." in r.output.parts for r in found)
+    return result
+
+
+def errors(*arguments: str, stdin: bytes = b"") -> list[str]:
+    found = Inputs(arguments, OUT, io.BytesIO(stdin)).files()
+    return [str(e) for e in found if isinstance(e, AudioError)]
+
+
+def test_a_folder_is_mirrored() -> None:
+    touch("in/a.mp3", "in/b/a.WAV", "in/b/talk.2024.flac", "in/notes.txt", "in/b/x.srt")
+    touch("in/b/.slimwhisper-0123.part")
+    expected = {"in/a.mp3": "a", "in/b/a.WAV": "b/a", "in/b/talk.2024.flac": "b/talk.2024"}
+    assert outputs("in") == outputs("in/") == outputs("./in/.") == expected
+    assert list(outputs("in/b/..").values()) == list(expected.values())
+    assert outputs(".") == {path: f"in/{output}" for path, output in expected.items()}
+
+
+def test_same_names_never_collide() -> None:
+    touch("a.mp3", "a.wav", "x/a.mp3", "y/z/a.mp3", "y/b.mp3")
+    assert outputs("a.mp3", "a.wav") == {"a.mp3": "a.mp3", "a.wav": "a.wav"}
+    assert outputs("x/a.mp3", "y/b.mp3") == {"x/a.mp3": "a", "y/b.mp3": "b"}
+    assert outputs("x/a.mp3", "y/z/a.mp3", "y/b.mp3") == {
+        "x/a.mp3": "x/a",
+        "y/z/a.mp3": "y/z/a",
+        "y/b.mp3": "y/b",
+    }
+    assert outputs("x", "y/z") == {"x/a.mp3": "x/a", "y/z/a.mp3": "y/z/a"}
+
+
+def test_what_is_named_twice_is_transcribed_once() -> None:
+    touch("x/a.mp3", "x/y/b.mp3")
+    Path("link").symlink_to("x", target_is_directory=True)
+    assert outputs("x/a.mp3", "./x/a.mp3", "x/y/../a.mp3", "link/a.mp3") == {"x/a.mp3": "a"}
+    both = {"x/a.mp3": "a", "x/y/b.mp3": "y/b"}
+    assert outputs("x/a.mp3", "x", "x/y", "x/y/b.mp3", "link") == both
+
+
+@pytest.mark.parametrize(
+    ("names", "expected"),
+    [
+        (["a.mp3", "a.wav", "b.wav"], {"a.mp3": "a.mp3", "a.wav": "a.wav", "b.wav": "b"}),
+        (
+            ["a.mp3", "a.wav", "a.mp3.wav"],
+            {"a.mp3": "a.mp3", "a.wav": "a.wav", "a.mp3.wav": "a.mp3.wav"},
+        ),
+        (["Talk.mp3", "talk.wav"], {"Talk.mp3": "Talk.mp3", "talk.wav": "talk.wav"}),
+        (["ß.mp3", "SS.wav"], {"ß.mp3": "ß.mp3", "SS.wav": "SS.wav"}),
+        (["a.mp3", "a.txt"], {"a.mp3": "a"}),
+        (["a.mp3", "a.txt/b.wav", "c.wav"], {"a.mp3": "a.mp3", "a.txt/b.wav": "a.txt/b"}),
+    ],
+    ids=["suffixes", "suffixes of suffixes", "case", "folded case", "notes", "a folder's name"],
+)
+def test_names_of_one_folder(names: list[str], expected: dict[str, str]) -> None:
+    touch(*(f"in/{name}" for name in names))
+    found = outputs("in")
+    assert expected.items() <= {p.removeprefix("in/"): o for p, o in found.items()}.items()
+    for path, output in found.items():  # one file alone is named as among all of them
+        assert outputs(path) == {path: Path(output).name}
+
+
+def test_files_without_an_audio_suffix_give_way() -> None:
+    touch("talk", "talk.mp3", "talk.dat", "talk.bin", "other.dat", "song.mp3", "song.dat")
+    names = ["talk", "talk.mp3", "talk.dat", "talk.bin", "other.dat", "song.mp3", "song.dat"]
+    assert outputs(*names) == {
+        "talk": "talk_",
+        "talk.mp3": "talk",
+        "talk.dat": "talk.dat",
+        "talk.bin": "talk.bin",
+        "other.dat": "other",
+        "song.mp3": "song",
+        "song.dat": "song.dat",
+    }
+
+
+ODD = [
+    "two words.mp3",
+    'it\'s "q".mp3',
+    "naïve-日本.mp3",
+    "new\nline.mp3",
+    "-dash.mp3",
+    "a.b.c.mp3",
+]
+
+
+@pytest.mark.parametrize("name", [*ODD, "[1]*?.mp3", "%d.mp3", os.fsdecode(b"latin-\xe9.mp3")])
+def test_odd_names_survive(name: str) -> None:
+    touch(f"in/{name}")
+    stem = name.removesuffix(".mp3")
+    assert outputs("in") == outputs(f"in/{name}") == {f"in/{name}": stem}
+    assert outputs("-", stdin=os.fsencode(f"in/{name}") + b"\0") == {f"in/{name}": f"in/{stem}"}
+
+
+def test_any_named_file_is_taken_but_in_folders_only_media() -> None:
+    touch("voice", "folder/voice", "empty/notes.txt")
+    arguments = ("voice", "folder", "empty", "gone.mp3", "no*thing")
+    assert [str(r.path) for r in recordings(*arguments)] == ["voice"]
+    messages = errors(*arguments)
+    assert len(messages) == 4
+    assert "folder: no audio or video files in this folder" in messages[0]
+    assert "gone.mp3: no such file" in messages[2]
+    assert "no*thing: matches no audio or video files" in messages[3]
+
+
+def test_links() -> None:
+    touch("elsewhere/a.mp3", "in/b.mp3")
+    Path("in/folder").symlink_to(Path.cwd() / "elsewhere", target_is_directory=True)
+    Path("in/loop").symlink_to(Path.cwd() / "in", target_is_directory=True)
+    Path("in/file.mp3").symlink_to(Path.cwd() / "elsewhere/a.mp3")
+    Path("in/broken.mp3").symlink_to("nowhere.mp3")  # reported when it is opened
+    Path("in/circle.mp3").symlink_to("circle.mp3")
+    os.mkfifo("in/pipe.wav")
+    assert sorted(outputs("in").values()) == ["b", "broken", "circle", "file"]
+
+
+def test_an_unreadable_folder_is_one_error(monkeypatch: pytest.MonkeyPatch) -> None:
+    touch("in/a/x.mp3", "in/b/x.mp3", "in/c/x.mp3")
+    scandir = os.scandir
+
+    def closed(path: Path) -> object:
+        if Path(path).name == "b":
+            raise PermissionError(13, "Permission denied")
+        return scandir(path)
+
+    monkeypatch.setattr(os, "scandir", closed)
+    assert list(outputs("in").values()) == ["a/x", "c/x"]
+    assert errors("in") == ["in/b: cannot be listed (Permission denied); check its permissions"]
+    assert outputs("in/b/x.mp3") == {"in/b/x.mp3": "x"}
+
+
+def test_globs() -> None:
+    touch("in/a/x.mp3", "in/a/notes.txt", "in/b/x.mp3", "in/b/c/y.wav", "in/raw.dat", "in/.h/z.mp3")
+    every = {"in/a/x.mp3": "a/x", "in/b/x.mp3": "b/x", "in/b/c/y.wav": "b/c/y"}
+    assert outputs("in/**/*.mp3") == {k: v for k, v in every.items() if k.endswith("mp3")}
+    assert outputs("in/**") == every | {"in/.h/z.mp3": ".h/z"}  # `in` itself is among its matches
+    assert outputs("in/*") == outputs("in/[ab]") == every
+    assert outputs("in/**/*") == every
+    assert outputs("in/*.dat") == {"in/raw.dat": "raw"}
+    assert outputs("in/b/*", "in/a") == every
+    touch("in/lit[e]ral.mp3", "in/literal.mp3")
+    assert list(outputs("in/lit[e]ral.mp3")) == ["in/lit[e]ral.mp3"]
+
+
+def test_lists() -> None:
+    touch(
+        "in/a.mp3", "in/b/c.wav", "in/outside/d.wav", "in/notes.txt", "away/e.wav", "away/f/g.wav"
+    )
+    away = str(Path("away").absolute())
+    os.chdir("in")
+    listed = ["a.mp3", "b", f"{away}/e.wav", "../away/f", "outside/d.wav", "./b/c.wav", "gone.mp3"]
+    root = str(Path.cwd()).lstrip("/")
+    expected = {
+        "a.mp3": "a",
+        "b/c.wav": "b/c",
+        f"{away}/e.wav": f"outside{away}/e",
+        "../away/f/g.wav": f"outside{away}/f/g",
+        "outside/d.wav": f"outside/{root}/outside/d",
+    }
+    for separator in ("\n", "\0", "\r\n"):
+        text = separator.join([*listed, ""]).encode()
+        found = recordings("-", stdin=text)
+        # once more after other folders; the journal knows it
+        assert [str(r.path) for r in found].count("b/c.wav") == 2
+        assert {str(r.path): str(r.output.relative_to(OUT)) for r in found} == expected
+        assert errors("-", stdin=text) == ["gone.mp3: no such file; check the list"]
+    assert errors("-", stdin=b"\n") == [
+        "-: no paths on standard input; pipe a list into it, one path a line"
+    ]
+
+
+def test_a_list_that_find_wrote() -> None:
+    """Folders before what is in them."""
+    touch("in/a.mp3", "in/b/c.wav")
+    assert outputs("-", stdin=b"in\nin/a.mp3\nin/b\nin/b/c.wav\n") == {
+        "in/a.mp3": "in/a",
+        "in/b/c.wav": "in/b/c",
+    }
+
+
+class Trickle(io.RawIOBase):
+    """A pipe that gives one piece at a time."""
+
+    def __init__(self, *pieces: bytes) -> None:
+        self.pieces = list(pieces)
+
+    def read1(self, _: int) -> bytes:
+        return self.pieces.pop(0) if self.pieces else b""
+
+
+def test_a_list_is_read_as_it_arrives() -> None:
+    stream = Trickle(b"a", b".mp3\nb.mp", b"3\n", b"c.mp3")
+    paths = read_list(stream)  # type: ignore[arg-type]
+    assert next(paths) == "a.mp3" and len(stream.pieces) == 2
+    assert next(paths) == "b.mp3" and len(stream.pieces) == 1
+    assert list(paths) == ["c.mp3"]
+    assert list(read_list(Trickle(b"a\nb.mp3\0c", b"\n.mp3\0"))) == ["a\nb.mp3", "c\n.mp3"]  # type: ignore[arg-type]
+
+
+@pytest.fixture(scope="module")
+def large_tree(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """100,000 empty recordings in 1,110 folders of three levels."""
+    top = tmp_path_factory.mktemp("large")
+    for number in range(1000):
+        digits = f"{number:03}"
+        folder = top.joinpath(*digits)
+        folder.mkdir(parents=True)
+        handle = os.open(folder, os.O_RDONLY)
+        for file in range(100):
+            os.close(os.open(f"{file}.wav", os.O_CREAT | os.O_WRONLY, dir_fd=handle))
+        os.close(handle)
+    return top
+
+
+def test_a_large_tree_is_walked_lazily(large_tree: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    opened: list[object] = []
+    scandir = os.scandir
+
+    def counting(path: Path) -> object:
+        opened.append(path)
+        return scandir(path)
+
+    monkeypatch.setattr(os, "scandir", counting)
+    walk = Inputs([str(large_tree)], OUT).files()
+    assert isinstance(next(walk), InputFile)
+    assert len(opened) == 4  # the top, and one folder of each level
+
+    tracemalloc.start()
+    try:
+        before = len(list(Path("/proc/self/fd").iterdir()))
+        most_open = 0
+        rest = 0
+        for found in walk:
+            assert isinstance(found, InputFile)
+            rest += 1
+            if rest % 997 == 0:
+                most_open = max(most_open, len(list(Path("/proc/self/fd").iterdir())))
+        _, peak = tracemalloc.get_traced_memory()
+    finally:
+        tracemalloc.stop()
+    assert rest == 99_999
+    assert len(opened) == 1111
+    assert most_open <= before + 1
+    # a list of them takes 60 MB; most of this is Python's table of interned strings, growing once
+    assert peak < 12 << 20
+
+
+def test_globs_are_lazy_too(large_tree: Path) -> None:
+    def first(pattern: str) -> Iterator[object]:
+        return islice(Inputs([pattern], OUT).files(), 3)
+
+    tracemalloc.start()
+    try:
+        assert len(list(first(f"{large_tree}/**/*.wav"))) == 3
+        _, peak = tracemalloc.get_traced_memory()
+    finally:
+        tracemalloc.stop()
+    assert peak < 12 << 20

@@ -1,0 +1,198 @@
+"""Folder jobs from the command line to the journal, on a model that is none."""
+
+import os
+import signal
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from slimwhisper.jobs import job as jobs
+from slimwhisper.jobs.journal import NAME
+from slimwhisper.writers import FORMATS
+from tests.support.command import Run
+from tests.support.fake_model import FakeModel, fake_model
+from tests.support.folder_job import DONE, GOOD, journal, run, statuses, tree, written
+
+__all__ = ["fake_model", "run", "tree"]
+
+pytestmark = pytest.mark.usefixtures("fake_model", "tree")
+
+
+def test_a_folder_job_and_again(run: Any, fake_model: FakeModel) -> None:
+    first = run("in", "--language", "de")
+    assert first.status == 1
+    assert written() == GOOD
+    assert statuses() == DONE
+    assert {line["seconds"] for line in journal()} == {3.0, 5.0, None}
+    assert journal()[0]["options"]["language"] == "de"
+    assert journal()[0]["options"]["beam_size"] == 5
+    assert "task" not in journal()[0]["options"]
+    assert first.err.count("in/c/x.wav: damaged") == 1
+    assert "3 of 4 files transcribed, 1 failed; 11.0 s of audio" in first.err
+    assert f"journal: out/{NAME}" in first.err
+    assert "in/b/a.mp3:\n[00:00.000 --> 00:01.500]  three\n" in first.out
+
+    before = {p: p.stat() for p in Path("out").rglob("*.txt")}
+    fake_model.taken.clear()
+    again = run("in", "--language", "de")
+    assert again.status == 1 and fake_model.taken == []
+    assert {p: p.stat() for p in Path("out").rglob("*.txt")} == before
+    assert "damaged" not in again.err
+    assert "3 already done, 1 failed in an earlier run" in again.err
+    assert "--retry_failed True tries the failed ones again" in again.err
+    assert statuses() == DONE
+
+
+def test_what_is_done_again(run: Any, fake_model: FakeModel) -> None:
+    def taken(*arguments: str) -> list[str]:
+        fake_model.taken.clear()
+        run("in", *arguments)
+        return sorted(str(p.relative_to("in")) for p in fake_model.taken)
+
+    assert len(taken()) == 4
+    assert taken("--retry_failed", "True") == ["c/x.wav"]
+    Path("out/b/a.mp3.txt").unlink()
+    assert taken() == ["b/a.mp3"]
+    Path("in/a.wav").write_text("other")
+    assert taken() == ["a.wav"]
+    assert written()["a.txt"] == "other\n"
+    os.utime("in/a.wav", (5, 5))
+    assert taken() == ["a.wav"]
+    assert len(taken("--overwrite", "True")) == 4
+    assert taken() == []
+    assert len(taken("--beam_size", "None")) == 4
+    assert len(taken("-f", "all")) == 4
+    assert taken("-f", "all") == []
+    assert taken("--allow_truncated", "True", "--skip_existing", "True") == ["c/x.wav"]
+
+
+def test_skip_existing_needs_no_journal(run: Any, fake_model: FakeModel) -> None:
+    Path("out/b").mkdir(parents=True)
+    Path("out/b/a.wav.txt").write_text("by hand")
+    Path("out/a.srt").write_text("another format")
+    done = run("in", "--skip_existing", "True", "--journal", "False")
+    assert done.status == 1
+    assert written()["b/a.wav.txt"] == "by hand"
+    assert Path("in/b/a.wav") not in fake_model.taken and len(fake_model.taken) == 3
+    assert "1 already done" in done.err
+    assert not (Path("out") / NAME).exists()
+    both = run("in", "--skip_existing", "True", "--overwrite", "True")
+    assert both.status == 2 and "exclude each other" in both.err
+
+
+def test_plain_files_keep_no_journal(run: Any) -> None:
+    assert run("in/a.wav", "in/b/a.mp3").status == 0
+    assert written() == {"a.txt": "one\n", "a.mp3.txt": "three\n"}
+    assert not (Path("out") / NAME).exists()
+    assert run("in/a.wav", "--journal", "True").status == 0
+    assert statuses() == {"a.wav": "done"}
+
+
+def test_segments_as_they_come(run: Any) -> None:
+    assert run("in/a.wav").out == "[00:00.000 --> 00:01.500]  one\n"
+    assert run("in/a.wav", "--verbose", "False").out == ""
+    assert run("in/a.wav", "in/b/a.wav").out.startswith("in/a.wav:\n[")
+
+
+def test_an_output_that_cannot_be_written_is_tried_again(run: Any, fake_model: FakeModel) -> None:
+    Path("out/b/a.wav.txt").mkdir(parents=True)
+    first = run("in")
+    assert first.status == 1
+    assert statuses() == DONE | {"b/a.wav": "unwritten"}
+    assert "2 of 4 files transcribed, 2 failed" in first.err
+    Path("out/b/a.wav.txt").rmdir()
+    fake_model.taken.clear()
+    assert run("in").status == 1
+    assert fake_model.taken == [Path("in/b/a.wav")]
+    assert written() == GOOD
+
+
+def test_lists_globs_and_repeats(run: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    listed = Path("list")
+    listed.write_bytes(b"in/a.wav\nin/b\nin/a.wav\nin/b/a.wav\nin/gone.wav\nin/a.wav\n")
+    with listed.open() as file:
+        monkeypatch.setattr(sys, "stdin", file)
+        done = run("-")
+    assert done.status == 1
+    assert written() == {f"in/{name}": text for name, text in GOOD.items()}
+    assert "in/gone.wav: no such file; check the list" in done.err
+    assert len(journal()) == 3
+    assert run("in/**/a.*", "-o", "out/glob").status == 0
+    assert {n for n in written() if n.startswith("glob")} == {f"glob/{name}" for name in GOOD}
+
+
+def test_fail_fast(run: Any, fake_model: FakeModel) -> None:
+    for number in range(20):
+        Path(f"in/c/y{number}.wav").write_text("good")
+    done = run("in", "--fail_fast", "True")
+    assert done.status == 1
+    assert statuses() == DONE
+    assert written() == GOOD
+    assert len(fake_model.taken) < 10 and fake_model.closed
+    assert "3 of 4 files transcribed, 1 failed" in done.err
+    rest = run("in")
+    assert rest.status == 1
+    assert len(statuses()) == 24 and "20 of 20 files" in rest.err
+    missing = run("gone.wav", "in/a.wav", "--fail_fast", "True", "-o", "other")
+    assert missing.status == 1 and not Path("other").exists()
+
+
+def test_names_are_on_one_line(run: Any) -> None:
+    Path("in/new\nline\x1b[31m.wav").write_text("bad")
+    Path(os.fsdecode(b"in/latin-\xe9.wav")).write_text("four")
+    done = run("in")
+    assert "slimwhisper: in/new\\nline\\x1b[31m.wav: damaged" in done.err
+    assert "\x1b" not in done.err
+    assert "in/latin-\\udce9.wav:\n" in done.out
+    assert written()[os.fsdecode(b"latin-\xe9.txt")] == "four\n"
+    Path("new\nline").touch()
+    unwritable = run("in", "-o", "new\nline/out")
+    assert unwritable.err.startswith("slimwhisper: new\\nline/out: cannot write there")
+
+
+def test_nothing_to_do(run: Any) -> None:
+    Path("empty").mkdir()
+    done = run("empty", "gone.wav")
+    assert done.status == 1
+    assert "0 of 2 files transcribed, 2 failed; 0.0 s" in done.err
+    assert not Path("out").exists()
+
+
+def test_layout_reaches_the_writers(run: Any, fake_model: FakeModel) -> None:
+    refused = run("in", "--highlight_words", "True")
+    assert refused.status == 2 and "requires --word_timestamps True" in refused.err
+    assert fake_model.calls == []
+    words = ("--word_timestamps", "True", "--max_words_per_line", "2")
+    assert run("in", *words).status == 1
+    assert fake_model.calls[0]["word_timestamps"] is True
+    assert journal()[0]["options"]["max_words_per_line"] == 2
+
+
+def test_every_format_is_the_default(fake_model: FakeModel, capsys: Any) -> None:
+    assert Run(capsys, "transcribe", "in/a.wav").status == 0
+    assert sorted(p.name for p in Path().glob("a.*")) == sorted(f"a.{f}" for f in FORMATS)
+
+
+def test_handlers_are_put_back(run: Any) -> None:
+    before = [signal.getsignal(s) for s in (signal.SIGINT, signal.SIGTERM)]
+    run("in")
+    assert [signal.getsignal(s) for s in (signal.SIGINT, signal.SIGTERM)] == before
+
+
+def test_parts_of_a_killed_run_are_cleared(run: Any) -> None:
+    Path("out/b").mkdir(parents=True)
+    part = Path("out/b/.slimwhisper-0123456789ab.part")
+    part.write_text("half")
+    os.utime(part, (1, 1))
+    run("in")
+    assert not part.exists()
+
+
+def test_the_library_has_the_defaults(run: Any, fake_model: FakeModel) -> None:
+    run("in/a.wav", "--batch_size", "3")
+    (call,) = fake_model.calls
+    assert call["batch_size"] == 3
+    assert call["temperature"] == pytest.approx((0, 0.2, 0.4, 0.6, 0.8, 1.0))
+    assert set(call) == {"batch_size", *jobs.DEFAULTS}

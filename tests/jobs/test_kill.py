@@ -1,0 +1,99 @@
+"""A job that is killed at random moments, and resumed, ends as if nothing had happened."""
+
+import subprocess
+import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+from slimwhisper.writers import FORMATS
+from tests.support.kills import Kills, journal_lines, random_moments
+from tests.support.paths import ROOT
+
+
+class Forked:
+    """See kill_child.py."""
+
+    def __init__(self, parent: subprocess.Popen[str], log: Path) -> None:
+        assert parent.stdin is not None and parent.stdout is not None
+        self._answers = parent.stdout
+        print(log, file=parent.stdin, flush=True)
+        self.pid = int(self._answers.readline())
+
+    def wait(self) -> int:
+        return int(self._answers.readline())
+
+
+@contextmanager
+def forking(*arguments: str) -> Iterator[subprocess.Popen[str]]:
+    """The process that forks jobs with these arguments."""
+    script = ROOT / "tests" / "support" / "kill_child.py"
+    with subprocess.Popen(
+        [sys.executable, str(script), *arguments],
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+        text=True,
+    ) as parent:
+        yield parent
+        assert parent.stdin is not None
+        parent.stdin.close()
+
+
+def plant(folder: Path) -> tuple[set[Path], set[Path]]:
+    """250 recordings in a nested tree, every 20th of them bad."""
+    good, bad = set(), set()
+    for number in range(250):
+        place = folder.joinpath(*str(number % 27).zfill(2), "two words" if number % 3 else "")
+        place.mkdir(parents=True, exist_ok=True)
+        path = place / f"talk.{number}.wav"
+        path.write_text(f"bad {number}" if number % 20 == 7 else f"text {number}")
+        (bad if number % 20 == 7 else good).add(path)
+    return good, bad
+
+
+def test_fifty_kills(tmp_path: Path) -> None:
+    good, bad = plant(tmp_path / "in")
+    logs, out, undisturbed = (tmp_path / name for name in ("logs", "out", "undisturbed"))
+    logs.mkdir()
+    common = ("transcribe", str(tmp_path / "in"), "--verbose", "False", "-f", "all")
+    with forking(*common, "-o", str(undisturbed)) as parent:
+        assert Forked(parent, logs / "undisturbed").wait() == 1
+    assert len(journal_lines(undisturbed)) == 250
+    with forking(*common, "-o", str(out)) as parent:
+        kills = Kills(lambda log: Forked(parent, log), tmp_path / "in", out, logs, FORMATS)
+        kills.run(random_moments(50, 0.06, seed=1))
+    assert kills.problems(good, bad, undisturbed) == []
+    assert kills.kills >= 10  # 50, unless the machine is so slow to kill that the job ends before
+
+
+def test_the_judge_sees_what_is_wrong(tmp_path: Path) -> None:
+    """A verdict that cannot be bad is worth nothing."""
+    good, bad = plant(tmp_path / "in")
+    logs, out = tmp_path / "logs", tmp_path / "out"
+    logs.mkdir()
+    with forking(
+        *("transcribe", str(tmp_path / "in"), "--verbose", "False", "-f", "txt", "-o", str(out))
+    ) as parent:
+        kills = Kills(lambda log: Forked(parent, log), tmp_path / "in", out, logs, ("txt",))
+        kills.run(random_moments(1, 0.5, seed=0))
+        victim = next(iter(kills.seen))
+        before = tmp_path / "before"
+        before.mkdir()
+        for path in out.rglob("*.txt"):
+            target = before / path.relative_to(out)
+            target.parent.mkdir(parents=True, exist_ok=True)
+            target.write_bytes(path.read_bytes())
+        assert kills.problems(good, bad, before) == []
+        (changed,) = kills.states(Path(victim))
+        changed.unlink()
+        kills.run([])  # does the file again
+        (out / "left.part").touch()
+        (before / "extra.txt").touch()
+    problems = "\n".join(kills.problems(good, bad, before))
+    assert f"{victim}: was done, and done again" in problems
+    assert f"{victim}: 1 lines too many that say done" in problems
+    assert "left.part: should not be there" in problems
+    assert "extra.txt: is missing" in problems
+    missing = kills.problems(good | {tmp_path / "in/no.wav"}, bad | {tmp_path / "in/b.wav"}, before)
+    assert f"{tmp_path}/in/no.wav: no line that says done" in missing
+    assert f"{tmp_path}/in/b.wav: reported 0 times" in missing

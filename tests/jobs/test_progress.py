@@ -1,0 +1,152 @@
+"""Signals, the survey of a job's length, and the words of the progress line."""
+
+import os
+import signal
+import threading
+from collections.abc import Iterator
+from pathlib import Path
+
+import numpy as np
+import pytest
+import soundfile
+
+from slimwhisper.errors import AudioError
+from slimwhisper.jobs.inputs import InputFile
+from slimwhisper.jobs.interrupts import Interrupts, StopNow
+from slimwhisper.jobs.journal import Stamp
+from slimwhisper.jobs.progress import Current, Tally
+from slimwhisper.jobs.survey import Survey, header_seconds
+from slimwhisper.text import clock, shorten, shown
+
+
+@pytest.mark.parametrize(
+    ("seconds", "text"), [(0, "0:00"), (7.9, "0:07"), (750, "12:30"), (3720, "1:02:00")]
+)
+def test_clock(seconds: float, text: str) -> None:
+    assert clock(seconds) == text
+
+
+@pytest.mark.parametrize(
+    ("name", "text"),
+    [
+        ("plain 日本é.mp3", "plain 日本é.mp3"),
+        ("a\nb\r\t\x1b[0m\x7f", "a\\nb\\r\\t\\x1b[0m\\x7f"),
+        ("\u2028\u2029", "\\u2028\\u2029"),
+        (os.fsdecode(b"\xe9"), "\\udce9"),
+        ("👩‍🚀\u3000", "👩‍🚀\u3000"),
+    ],
+)
+def test_shown(name: str, text: str) -> None:
+    assert shown(name) == text
+    assert len(shown(name).splitlines()) == 1
+    shown(name).encode()
+
+
+def test_shorten() -> None:
+    assert shorten("talk.mp3") == "talk.mp3"
+    short = shorten("a very long name of a recording, part 07.mp3")
+    assert len(short) == 24 and short.startswith("a very") and short.endswith("part 07.mp3")
+
+
+def current(name: str, done: float) -> Current:
+    path = Path(name)
+    return Current(InputFile(path, path), Stamp(name, 1, 1), done=done)
+
+
+def test_the_line() -> None:
+    tally = Tally()
+    assert tally.line() == "0:00 of 0:00+ | 0.0 x real time, ? left | 0 done"
+    tally.start()
+    assert tally.began is not None
+    tally.began -= 10
+    tally.done, tally.failed, tally.audio, tally.passed = 3, 1, 600.0, 630.0
+    tally.surveyed = 3600.0
+    names = ["in/a.mp3", "in/b\n.mp3", "in/c.mp3", "in/d.mp3"]
+    tally.current = {Path(name): current(name, 30.0) for name in names}
+    assert tally.line() == (
+        "12:30 of 1:00:00+ | 72.0 x real time, 0:39+ left | 3 done, 1 failed | a.mp3, b\\n.mp3, +2"
+    )
+    tally.complete = True
+    assert "of 1:00:00 | 72.0 x real time, 0:39 left" in tally.line()
+    tally.surveyed = 0.0  # none was made: what is loaded counts
+    tally.loaded = 1000.0
+    assert "12:30 of 16:40" in tally.line()
+
+
+def test_header_seconds(tmp_path: Path) -> None:
+    sound = np.zeros(24_000, np.float32)
+    for suffix in ("wav", "flac", "mp3"):
+        soundfile.write(tmp_path / f"a.{suffix}", sound, 16_000)
+        assert header_seconds(tmp_path / f"a.{suffix}") == pytest.approx(1.5, abs=0.1)
+    (tmp_path / "text.wav").write_text("words")
+    (tmp_path / "empty.wav").touch()
+    for name in ("text.wav", "empty.wav", "gone.wav", "."):
+        assert header_seconds(tmp_path / name) == 0
+
+
+def test_survey(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("slimwhisper.jobs.survey.header_seconds", lambda path: float(path.stem))
+    found = [InputFile(Path(f"{n}.wav"), Path()) for n in range(5)]
+
+    def walk() -> Iterator[InputFile | AudioError]:
+        yield AudioError("gone")
+        yield from found
+
+    survey = Survey(walk, lambda file: file.path.stem != "3")
+    survey.start()
+    survey._thread.join(10)
+    assert survey.complete and survey.seconds == 0 + 1 + 2 + 4
+    survey.close()
+
+
+def test_a_survey_is_stopped() -> None:
+    began = threading.Event()
+
+    def walk() -> Iterator[AudioError]:
+        while True:
+            began.set()
+            yield AudioError("gone")
+
+    survey = Survey(walk, lambda file: True)
+    survey.start()
+    assert began.wait(10)
+    survey.close()
+    assert not survey._thread.is_alive() and not survey.complete
+
+
+def test_first_and_second_interrupt(capfd: pytest.CaptureFixture[str]) -> None:
+    with Interrupts(lambda: 3) as interrupts:
+        assert not interrupts.requested
+        signal.raise_signal(signal.SIGINT)
+        assert interrupts.requested and interrupts.status == 130
+        assert "finishing 3 files in progress; press Ctrl-C again" in capfd.readouterr().err
+        with pytest.raises(StopNow) as stop:
+            signal.raise_signal(signal.SIGINT)
+        assert stop.value.status == 130
+    assert capfd.readouterr().err == ""
+
+
+def test_an_interrupt_with_nothing_in_progress() -> None:
+    with Interrupts(lambda: 0), pytest.raises(StopNow):
+        signal.raise_signal(signal.SIGINT)
+
+
+def test_sigterm(capfd: pytest.CaptureFixture[str]) -> None:
+    with Interrupts(lambda: 3) as interrupts, pytest.raises(StopNow) as stop:
+        signal.raise_signal(signal.SIGTERM)
+    assert stop.value.status == interrupts.status == 143
+    assert capfd.readouterr().err == ""
+
+
+def test_other_threads_leave_signals_alone() -> None:
+    before = signal.getsignal(signal.SIGINT)
+    found = []
+
+    def enter() -> None:
+        with Interrupts(lambda: 1):
+            found.append(signal.getsignal(signal.SIGINT))
+
+    thread = threading.Thread(target=enter)
+    thread.start()
+    thread.join()
+    assert found == [before]

@@ -1,0 +1,170 @@
+"""Which path each attention takes, why, and that every path gives the same."""
+
+import logging
+import sys
+from types import SimpleNamespace
+
+import pytest
+import torch
+from torch import Tensor
+
+from slimwhisper.cache.base import Rows, Step
+from slimwhisper.cache.fold import Attention, Folded, fold
+from slimwhisper.cache.forms import PRESETS
+from slimwhisper.cache.plan import CachePlan, DecoderCache
+from slimwhisper.errors import OptionError
+from slimwhisper.kernels import dispatch, latent_triton
+from slimwhisper.kernels.configurations import Processor
+from slimwhisper.kernels.dispatch import Kernels
+from slimwhisper.kernels.latent import Latent
+from slimwhisper.model.decoder import Decoder
+from tests.support.checkpoints import random_state, tiny_dims
+
+CPU = torch.device("cpu")
+INTERPRETED = not torch.cuda.is_available()
+needs_interpreter = pytest.mark.skipif(not INTERPRETED, reason="on a GPU nothing is interpreted")
+
+
+def normal(*shape: int, seed: int = 0, dtype: torch.dtype = torch.float32) -> Tensor:
+    return torch.randn(shape, generator=torch.Generator().manual_seed(seed)).to(dtype)
+
+
+def attend(kernels: Kernels, width: int = 64) -> tuple[Tensor, Tensor]:
+    """Both operations, two rows of two heads a window."""
+    dtype, device = kernels.dtype, kernels.device
+    queries = normal(4, 2, width, dtype=dtype).to(device)
+    latent = normal(2, 9, width, seed=1, dtype=dtype).to(device)
+    keys = normal(2, 2, 9, width, seed=2, dtype=dtype).to(device)
+    return kernels.latent(queries, Latent(latent), 0.2), kernels.heads(queries, keys, keys)
+
+
+def test_a_cpu_uses_pytorch() -> None:
+    kernels = Kernels(CPU, torch.float32)
+    attend(kernels)
+    assert dict(kernels.used) == {("latent", "torch"): 1, ("heads", "torch"): 1}
+    assert kernels.describe() == "PyTorch: the device is a CPU"
+
+
+@needs_interpreter
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float16], ids=str)
+def test_triton_gives_the_same(dtype: torch.dtype) -> None:
+    plain, triton = Kernels(CPU, dtype), Kernels(CPU, dtype, "triton")
+    for expected, found in zip(attend(plain), attend(triton), strict=True):
+        torch.testing.assert_close(found, expected, rtol=2e-3, atol=2e-3)
+    assert dict(triton.used) == {("latent", "triton"): 1, ("heads", "triton"): 1}
+    assert triton.describe() == "Triton: interpreted on the CPU"
+
+
+@needs_interpreter
+def test_a_width_without_a_configuration_uses_pytorch() -> None:
+    kernels = Kernels(CPU, torch.float32, "triton")
+    attend(kernels, width=16)
+    assert dict(kernels.used) == {("latent", "torch"): 1, ("heads", "torch"): 1}
+
+
+@needs_interpreter
+def test_long_prompts_use_flash_attention() -> None:
+    kernels = Kernels(CPU, torch.float32, "triton")
+    keys = normal(1, 2, 9, 64)
+    kernels.heads(normal(dispatch.MOST_ROWS + 1, 2, 64), keys, keys)
+    assert dict(kernels.used) == {("heads", "torch"): 1}
+
+
+@needs_interpreter
+def test_a_failing_kernel_gives_one_warning_and_pytorch(
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    def fails(*_: object) -> Tensor:
+        raise RuntimeError("Failed to find C compiler.\nPlease specify one")
+
+    monkeypatch.setattr(latent_triton, "split_latent", fails)
+    kernels = Kernels(CPU, torch.float32, "triton")
+    with caplog.at_level(logging.WARNING):
+        for _ in range(3):
+            found = attend(kernels)
+    for expected, got in zip(attend(Kernels(CPU, torch.float32)), found, strict=True):
+        torch.testing.assert_close(got, expected)
+    assert dict(kernels.used) == {("latent", "torch"): 3, ("heads", "triton"): 3}
+    (record,) = caplog.records
+    assert "'latent' failed (RuntimeError: Failed to find C compiler.); PyTorch" in record.message
+    assert "; latent by PyTorch: RuntimeError: Failed to find C compiler." in kernels.describe()
+
+
+def test_reasons_against_triton(monkeypatch: pytest.MonkeyPatch) -> None:
+    cuda, half = torch.device("cuda"), torch.float16
+    assert "=torch" in Kernels(CPU, half, "torch").why
+    monkeypatch.setenv("SLIMWHISPER_KERNELS", "torch")
+    assert "=torch" in Kernels(cuda, half).why
+    monkeypatch.delenv("SLIMWHISPER_KERNELS")
+    monkeypatch.setattr(torch.version, "hip", None)
+    monkeypatch.setattr(torch.cuda, "get_device_capability", lambda _: (7, 5))
+    assert Kernels(cuda, half).why == "compute capability 7.5 is below 8.0"
+    monkeypatch.setattr(torch.cuda, "get_device_capability", lambda _: (9, 0))
+    h200 = SimpleNamespace(
+        name="H200", shared_memory_per_block_optin=232_448, multi_processor_count=132
+    )
+    monkeypatch.setattr(torch.cuda, "get_device_properties", lambda _: h200)
+    kernels = Kernels(cuda, half)
+    assert kernels.processor == Processor(232_448, 132, 90)
+    assert kernels.describe().startswith("Triton: triton ") and "on H200" in kernels.why
+    monkeypatch.setitem(sys.modules, "triton", None)
+    assert Kernels(cuda, half).why.startswith("triton does not load")
+    monkeypatch.setattr(torch.version, "hip", "6.4")
+    assert "NVIDIA" in Kernels(cuda, half).why
+    monkeypatch.setenv("TRITON_INTERPRET", "0")
+    assert "TRITON_INTERPRET is not 1" in Kernels(CPU, half, "triton").why
+    monkeypatch.setenv("TRITON_INTERPRET", "1")
+    assert "bfloat16" in Kernels(CPU, torch.bfloat16, "triton").why
+
+
+def test_an_unknown_choice_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("SLIMWHISPER_KERNELS", "cutlass")
+    with pytest.raises(OptionError, match="SLIMWHISPER_KERNELS: 'cutlass' is not one of auto"):
+        Kernels(CPU, torch.float32)
+
+
+@pytest.mark.parametrize("preset", PRESETS)
+def test_decoding_by_triton_gives_the_same_logits(
+    preset: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A prompt, then steps: rows of different lengths, beams, rows that change their slots."""
+    dims = tiny_dims(width=64, heads=1)
+    state = random_state(dims, seed=5)
+    device = CPU if INTERPRETED else torch.device("cuda")
+    features = normal(3, 20, 64).to(device)
+    layers = range(dims.n_text_layer)
+
+    def folded(name: str, form: str) -> list[Folded]:
+        prefixes = [f"decoder.blocks.{i}.{name}." for i in layers]
+        return [fold(Attention.from_state(state, prefix, 1), form) for prefix in prefixes]
+
+    def logits(choice: str) -> tuple[list[Tensor], Kernels]:
+        monkeypatch.setenv("SLIMWHISPER_KERNELS", choice)
+        cross, own = PRESETS[preset]
+        plan = CachePlan(folded("cross_attn", cross), folded("attn", own))
+        plan = plan.to(device, torch.float32)
+        decoder = Decoder(state, dims, device, torch.float32)
+        cache = DecoderCache.allocate(plan, 3, 20, dims.n_text_ctx, group=2)
+        cache.cross.put(torch.arange(3, device=device), features)
+        found = []
+        tokens = torch.tensor([[7, 8, 9], [4, 5, 0]], device=device)
+        given = Rows.of(torch.tensor([2, 5], device=device), torch.tensor([1, 2], device=device))
+        found.append(decoder.prefill(tokens, given, cache)[:, 1])
+        rows = Rows.block(2, 2, first_slot=1, first_row=2, device=device)
+        positions = torch.tensor([3, 0, 5, 2], device=device)
+        for _ in range(2):
+            step = Step.at(rows, positions, int(positions.max()) + 1, False, torch.float32)
+            found.append(decoder.step(positions + 1, step, cache))
+            positions = positions + 1
+        alone = Rows.of(torch.tensor([4, 3], device=device), torch.tensor([2, 1], device=device))
+        step = Step.at(alone, positions[[2, 1]], int(positions.max()) + 1, False, torch.float32)
+        found.append(decoder.step(positions[:2], step, cache))
+        return found, plan.kernels
+
+    for (expected, plain), (found, kernels) in [(logits("torch"), logits("triton"))]:
+        for a, b in zip(expected, found, strict=True):
+            torch.testing.assert_close(b, a, rtol=1e-4, atol=1e-4)
+        assert {path for _, path in plain.used} == {"torch"}
+        assert {path for _, path in kernels.used} == {"triton"}
+        wanted = {"baseline": {"heads"}, "option1": {"latent"}}.get(preset, {"latent"})
+        assert wanted <= {operation for operation, _ in kernels.used}

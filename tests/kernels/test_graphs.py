@@ -1,0 +1,182 @@
+"""Steps that are recorded once and replayed: the same texts, nothing read back, no stale number.
+
+What a CUDA graph does on a GPU, `OperatorRecorder` does on a CPU: it keeps the operators that ran,
+with the very tensors and numbers, and runs them again.
+"""
+
+import logging
+from collections.abc import Callable, Sequence
+from dataclasses import replace
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor
+from torch.utils._python_dispatch import TorchDispatchMode
+from torch.utils._pytree import tree_leaves, tree_map
+
+from slimwhisper.engine.engine import Engine
+from slimwhisper.engine.requests import Breadth, Decoded
+from slimwhisper.kernels.configurations import Processor
+from slimwhisper.kernels.graphs import CUDAGraphs, Graphs, bucket_of
+from slimwhisper.model.model import Model
+from tests.support.windows import VOCABULARY, assert_same, decode, random_model, run, windows
+
+# on a GPU these wait for it, or copy from the host
+ASKING = ("_local_scalar_dense", "nonzero", "equal", "is_nonzero", "lift_fresh", "unique")
+
+
+class OperatorRecorder:
+    """Records by running: the first replay is the run itself."""
+
+    def __init__(self) -> None:
+        self.recorded = 0
+
+    def record(self, body: Callable[[], None]) -> Callable[[], None]:
+        log: list[tuple[Any, Any, Any, Any]] = []
+
+        class Mode(TorchDispatchMode):
+            def __torch_dispatch__(self, func, types, args=(), kwargs=None):  # type: ignore[no-untyped-def]
+                name = func.overloadpacket.__name__
+                assert name not in ASKING, f"{name} asks the device"
+                if name.startswith("index"):
+                    flags = [t for t in tree_leaves(args[1]) if isinstance(t, Tensor)]
+                    assert all(t.dtype != torch.bool for t in flags), (
+                        f"{func} by a mask asks the device"
+                    )
+                out = func(*args, **(kwargs or {}))
+                log.append((func, args, kwargs or {}, out))
+                return out
+
+        with Mode():
+            body()
+        self.recorded += 1
+        new = True
+
+        def replay() -> None:
+            nonlocal new
+            if new:
+                new = False
+                return
+            made: dict[int, Tensor] = {}
+
+            def current(value: Any) -> Any:
+                return made.get(id(value), value) if isinstance(value, Tensor) else value
+
+            for func, args, kwargs, out in log:
+                again = func(*tree_map(current, args), **tree_map(current, kwargs))
+                for old, fresh in zip(tree_leaves(out), tree_leaves(again), strict=True):
+                    if isinstance(old, Tensor):
+                        made[id(old)] = fresh
+
+        return replay
+
+
+@pytest.fixture(scope="module")
+def model() -> Model:
+    return random_model()
+
+
+BREADTHS = [
+    (None, (0.0,)),
+    (Breadth(samples=3), (0.0, 0.7)),
+    (Breadth(samples=1), (0.7, 0.0, 1.0)),
+    (Breadth(beams=3), (0.0,)),
+    (Breadth(beams=3, patience=2.0, samples=2), (0.0, 0.0, 0.8)),
+]
+
+
+@pytest.mark.parametrize("slots", [3, 11])
+@pytest.mark.parametrize(("breadth", "temperatures"), BREADTHS)
+def test_replayed_steps_give_the_same(
+    model: Model, breadth: Breadth | None, temperatures: Sequence[float], slots: int
+) -> None:
+    """Slots are refilled, texts end at different times, rows draw and do not."""
+    requests = [*windows(6, temperatures=temperatures), *windows(3, 30, temperatures)]
+    expected = decode(model, requests, slots, breadth, check_every=4)
+    recorder = OperatorRecorder()
+    engine = Engine(model, VOCABULARY, slots, breadth, 4, recorder)
+    done = run(engine, dict(enumerate(requests)))
+    found = [answer for i in range(len(requests)) for answer in done[i]]
+    assert all(isinstance(f, Decoded) for f in found)
+    assert_same(found, expected)
+    lanes = [lane.graphs for lane in engine._lanes()]
+    replays = sum(graphs.replays for graphs in lanes)
+    assert recorder.recorded == sum(len(graphs.recorded) for graphs in lanes)
+    assert replays > 2 * recorder.recorded > 0, "few are recorded, many replayed"
+    assert recorder.recorded <= 2 * 2 * 2 * 4  # buckets, drawing or not, timestamps or not, extents
+
+
+@pytest.mark.parametrize("forms", [("e", "x"), ("kv", "kv"), ("k", "k")], ids="+".join)
+@pytest.mark.parametrize(("breadth", "temperatures"), BREADTHS[-2:])
+@pytest.mark.parametrize("recorder", [None, OperatorRecorder()], ids=["launched", "replayed"])
+def test_rows_read_each_others_tokens_in_place(
+    forms: tuple[str, str],
+    breadth: Breadth,
+    temperatures: Sequence[float],
+    recorder: OperatorRecorder | None,
+) -> None:
+    """Beams and samples that go on as copies copy a list of rows, not the cache; slots move."""
+    requests = [*windows(5, temperatures=temperatures), *windows(2, 20, temperatures)]
+    expected = decode(random_model(forms=forms), requests, 3, breadth)
+    model = random_model(forms=forms)
+    kernels = model.plan.kernels
+    kernels.processor = Processor(shared=0, count=1, capability=0)  # for which there is no shape
+    kernels.failures["choose_token"] = "needs none"
+    engine = Engine(model, VOCABULARY, 3, breadth, 4, recorder)
+    done = run(engine, dict(enumerate(requests)))
+    assert_same([done[i][0] for i in range(len(requests))], expected)
+    assert all(lane.cache.self_.sources is not None for lane in engine._lanes())
+    assert {path for _, path in kernels.used} == {"torch"}
+
+
+def test_more_banned_tokens_record_anew(model: Model) -> None:
+    """Their buffers move: what was recorded is forgotten."""
+    engine = Engine(model, VOCABULARY, 1, None, 1, OperatorRecorder())
+    first, second = windows(2, 12)
+    run(engine, {0: first})
+    graphs = engine.first.graphs
+    before = dict(graphs.recorded)
+    assert before
+    more = torch.arange(engine.first.banned.tokens.shape[1] + 5)
+    window = replace(second, rules=replace(second.rules, suppress=more))
+    (answer,) = run(engine, {1: window})[1]
+    assert not set(answer.tokens) & set(more.tolist())
+    assert not set(before.values()) & set(graphs.recorded.values())
+    assert_same([answer], decode(model, [window], 1))
+
+
+def test_what_cannot_be_recorded_runs_anew_each_time(caplog: pytest.LogCaptureFixture) -> None:
+    class Broken:
+        def record(self, body: Callable[[], None]) -> Callable[[], None]:
+            raise RuntimeError("operation not permitted when stream is capturing\nmore")
+
+    ran: list[int] = []
+    graphs = Graphs(Broken())
+    with caplog.at_level(logging.WARNING):
+        for i in range(4):
+            graphs.run("key", lambda i=i: ran.append(i))
+    assert ran == [0, 1, 2, 3] and graphs.replays == 0
+    (record,) = caplog.records
+    assert "no CUDA graphs (RuntimeError: operation not permitted" in record.message
+
+
+def test_buckets() -> None:
+    assert [bucket_of(n, 64) for n in (1, 2, 3, 5, 8, 9, 16, 17, 63, 64)] == [
+        *(1, 2, 4, 8, 8, 16, 16, 24, 64, 64)
+    ]
+    assert bucket_of(9, 11) == 11 and bucket_of(3, 3) == 3
+
+
+@pytest.mark.gpu
+@pytest.mark.skipif(not torch.cuda.is_available(), reason="no CUDA device")
+@pytest.mark.parametrize(("breadth", "temperatures"), BREADTHS)
+def test_cuda_graphs(breadth: Breadth | None, temperatures: Sequence[float]) -> None:
+    model = random_model(torch.device("cuda"))
+    requests = [*windows(6, temperatures=temperatures), *windows(3, 30, temperatures)]
+    engine = Engine(model, VOCABULARY, 3, breadth, 4, CUDAGraphs())
+    done = run(engine, dict(enumerate(requests)))
+    assert engine.first.graphs.replays > 0 and engine.first.graphs.failure is None
+    for i, expected in enumerate(decode(random_model(), requests, 3, breadth)):
+        (found,) = done[i]
+        assert found.tokens == expected.tokens

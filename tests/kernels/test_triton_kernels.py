@@ -1,0 +1,264 @@
+"""Triton's kernels against their references: on a GPU where there is one, else interpreted."""
+
+import itertools
+
+import pytest
+import torch
+from torch import Tensor
+
+from slimwhisper.kernels.combine import Parts, combine, combine_reference
+from slimwhisper.kernels.configurations import (
+    Configuration,
+    Processor,
+    choose_splits,
+    configurations,
+    find,
+)
+from slimwhisper.kernels.heads_triton import split_heads, split_heads_reference
+from slimwhisper.kernels.latent import Latent
+from slimwhisper.kernels.latent_triton import split_latent, split_latent_reference
+from slimwhisper.kernels.reads import Reads
+
+GPU = torch.cuda.is_available()
+DEVICE = torch.device("cuda" if GPU else "cpu")
+# the interpreter's bfloat16 is wrong
+DTYPES = [torch.float16, torch.float32, *([torch.bfloat16] if GPU else [])]
+NAN = float("nan")
+HOPPER, AMPERE, ADA = (
+    Processor(shared, 100, capability)
+    for shared, capability in ((232_448, 90), (166_912, 80), (101_376, 89))
+)
+WIDTHS = {64: 1, 384: 6, 512: 8, 768: 12, 1024: 16, 1280: 20}  # d: heads
+
+
+@pytest.fixture(autouse=True)
+def fresh_memory_is_nan(monkeypatch: pytest.MonkeyPatch) -> None:
+    """What a kernel leaves unwritten, or reads before writing, is seen."""
+    plain = torch.empty
+
+    def filled(*args: object, **kwargs: object) -> Tensor:
+        return plain(*args, **kwargs).fill_(NAN)
+
+    monkeypatch.setattr(torch, "empty", filled)
+
+
+def normal(*shape: int, seed: int, dtype: torch.dtype) -> Tensor:
+    drawn = torch.randn(shape, generator=torch.Generator().manual_seed(seed))
+    return drawn.to(DEVICE, dtype)
+
+
+def shape_of(kernel: str, dtype: torch.dtype, width: int, queries: int) -> Configuration:
+    found = find(kernel, str(dtype)[6:], width, queries, HOPPER)
+    assert found is not None
+    return found
+
+
+def assert_close(found: Tensor, plain: Tensor, true: Tensor) -> None:
+    """At most twice PyTorch's error, flash-attention's rule; and FlashMLA's cosine distance."""
+    error, allowed = (found - true).abs().max(), 2 * (plain - true).abs().max()
+    assert torch.isfinite(found).all()
+    assert error <= allowed + 1e-6, (error, allowed)
+    a, b = found.double().flatten(), true.flatten()
+    if b.abs().max() > 0:
+        distance = 1 - 2 * (a @ b) / (a @ a + b @ b)
+        assert distance < 5e-6, distance
+
+
+def naive_latent(queries: Tensor, latent: Tensor, scale: float) -> Tensor:
+    """PyTorch in the dtype itself: queries [B, Q, d], latent [B, T, d]."""
+    scores = queries @ latent.transpose(1, 2) * scale
+    return scores.float().softmax(dim=-1).to(latent.dtype) @ latent
+
+
+CASES = [  # windows, rows of one, positions, splits
+    (1, 1, 1, 1),
+    (3, 1, 37, 1),
+    (2, 2, 53, 3),
+]
+
+
+@pytest.mark.parametrize("dtype", DTYPES, ids=str)
+@pytest.mark.parametrize("case", CASES, ids=str)
+@pytest.mark.parametrize("width", WIDTHS)
+def test_split_latent(width: int, case: tuple[int, int, int, int], dtype: torch.dtype) -> None:
+    windows, group, positions, splits = case
+    heads = WIDTHS[width]
+    queries = normal(windows * group, heads, width, seed=0, dtype=dtype)
+    latent = normal(windows, positions, width, seed=1, dtype=dtype)
+    configuration = shape_of("latent", dtype, width, group * heads)
+    scale = 2 * width**-0.5
+    found = split_latent(queries, Latent(latent), scale, configuration, splits)
+    true = split_latent_reference(queries.double(), Latent(latent.double()), scale)
+    plain = naive_latent(queries.view(windows, -1, width), latent, scale).view(queries.shape)
+    assert_close(found, plain, true)
+
+
+@pytest.mark.parametrize("dtype", DTYPES, ids=str)
+@pytest.mark.parametrize("splits", [1, 3])
+@pytest.mark.parametrize("heads", [1, 3, 5, 17])
+def test_split_latent_reads_only_what_it_may(heads: int, splits: int, dtype: torch.dtype) -> None:
+    """Slots in any order, lengths from 0 on, strides, and NaN everywhere else."""
+    width, group = 64, 2
+    lengths = torch.tensor([0, 1, 29, 64], device=DEVICE)
+    slots = torch.tensor([4, 0, 6, 2], device=DEVICE)
+    wide = torch.full((7, 70, 2 * width), NAN, device=DEVICE, dtype=dtype)
+    latent = wide[:, :, :width]
+    clean = torch.zeros(7, 70, width, device=DEVICE, dtype=dtype)
+    for slot, length in zip(slots.tolist(), lengths.tolist(), strict=True):
+        clean[slot, :length] = normal(length, width, seed=slot, dtype=dtype)
+        latent[slot, :length] = clean[slot, :length]
+    queries = normal(heads, 4 * group, width, seed=9, dtype=dtype).transpose(0, 1)
+    configuration = shape_of("latent", dtype, width, group * heads)
+    reads = Reads(slots, lengths)
+    found = split_latent(queries, Latent(latent), 0.125, configuration, splits, reads)
+    plain = split_latent_reference(queries, Latent(clean), 0.125, reads)
+    true = split_latent_reference(queries.double(), Latent(clean.double()), 0.125, reads)
+    assert (found[:group] == 0).all()  # nothing to read
+    assert_close(found, plain, true)
+
+
+@pytest.mark.parametrize("splits", [1, 3])
+def test_beams_read_what_others_hold(splits: int) -> None:
+    """Each position of a row stands in a row of its own choice."""
+    dtype = torch.float32
+    lengths = torch.tensor([0, 1, 29, 64], device=DEVICE)
+    generator = torch.Generator().manual_seed(0)
+    sources = torch.randint(0, 7, (4, 80), generator=generator).to(DEVICE)
+    for row, length in enumerate(lengths.tolist()):
+        sources[row, length:] = 2**40  # never looked at
+    held = torch.full((2, 7, 3, 70, 64), NAN, device=DEVICE, dtype=dtype)
+    for row, length in enumerate(lengths.tolist()):
+        held[:, sources[row, :length], :, torch.arange(length)] = 1.0
+    held *= normal(*held.shape, seed=1, dtype=dtype)
+    queries = normal(4, 3, 64, seed=9, dtype=dtype)
+    places = torch.arange(70, device=DEVICE)
+    own = held[:, sources.clamp(max=6)[:, :70], :, places]  # [4, 70, 2, 3, 64]
+    own = own.permute(2, 0, 3, 1, 4).nan_to_num()
+    shape = shape_of("heads", dtype, 64, 1)
+    found = split_heads(queries, *held, shape, splits, Reads(None, lengths, None, sources))
+    torch.testing.assert_close(found, split_heads_reference(queries, *own, Reads(None, lengths)))
+    latent, mine = held[0, :, 0], own[0, :, 0]
+    shape = shape_of("latent", dtype, 64, 3)
+    reads = Reads(None, lengths, None, sources)
+    found = split_latent(queries, Latent(latent), 0.2, shape, splits, reads)
+    plain = split_latent_reference(queries, Latent(mine), 0.2, Reads(None, lengths))
+    torch.testing.assert_close(found, plain)
+
+
+@pytest.mark.parametrize("splits", [1, 3])
+@pytest.mark.parametrize("width", [64, 384, 1280])
+def test_split_latent_of_float8(width: int, splits: int) -> None:
+    """Exact but for the half precision of the products; NaN where nothing is to be read."""
+    dtype = torch.float16
+    heads, group = WIDTHS[width], 2
+    lengths = torch.tensor([0, 1, 29, 64], device=DEVICE)
+    slots = torch.tensor([4, 0, 6, 2], device=DEVICE)
+    kept = Latent.allocate((7, 70, width), DEVICE, dtype, eight=True)
+    assert kept.factors is not None
+    clean = Latent.allocate((7, 70, width), DEVICE, dtype, eight=True)
+    kept.values.view(torch.uint8).fill_(0x7F)  # NaN
+    kept.factors.fill_(NAN)
+    for slot, length in zip(slots.tolist(), lengths.tolist(), strict=True):
+        x = normal(length, width, seed=slot, dtype=dtype) * 10 ** torch.linspace(-3, 1, width)
+        for latent in (kept, clean):
+            latent[slot : slot + 1].write((0, slice(0, length)), x.to(DEVICE, dtype))
+    queries = normal(4 * group, heads, width, seed=9, dtype=dtype)
+    configuration = shape_of("latent8", dtype, width, group * heads)
+    scale, reads = 0.5 * width**-0.5, Reads(slots, lengths)
+    found = split_latent(queries, kept, scale, configuration, splits, reads)
+    plain = split_latent_reference(queries, Latent(clean.plain(dtype)), scale, reads)
+    true = split_latent_reference(queries.double(), clean, scale, reads)
+    assert (found[:group] == 0).all()
+    assert_close(found, plain, true)
+
+
+@pytest.mark.parametrize("dtype", DTYPES, ids=str)
+@pytest.mark.parametrize("splits", [1, 3])
+def test_split_latent_survives_extreme_scores(splits: int, dtype: torch.dtype) -> None:
+    queries = normal(2, 3, 64, seed=0, dtype=dtype) * 300
+    latent = normal(2, 40, 64, seed=1, dtype=dtype) * 30
+    configuration = shape_of("latent", dtype, 64, 3)
+    found = split_latent(queries, Latent(latent), 1.0, configuration, splits)
+    true = split_latent_reference(queries.double(), Latent(latent.double()), 1.0)
+    assert torch.isfinite(found).all()
+    assert_close(found, split_latent_reference(queries, Latent(latent), 1.0), true)
+
+
+@pytest.mark.parametrize("dtype", DTYPES, ids=str)
+@pytest.mark.parametrize("case", [*CASES, (1, 17, 40, 2)], ids=str)
+def test_split_heads(case: tuple[int, int, int, int], dtype: torch.dtype) -> None:
+    windows, group, positions, splits = case
+    queries = normal(windows * group, 3, 64, seed=0, dtype=dtype)
+    keys, values = (normal(windows, 3, positions, 64, seed=s, dtype=dtype) for s in (1, 2))
+    configuration = shape_of("heads", dtype, 64, group)
+    found = split_heads(queries, keys, values, configuration, splits)
+    true = split_heads_reference(queries.double(), keys.double(), values.double())
+    by_head = queries.view(windows, group, 3, 64).transpose(1, 2)
+    scores = (by_head @ keys.transpose(2, 3) * 0.125).float().softmax(dim=-1).to(dtype)
+    plain = (scores @ values).transpose(1, 2).reshape(queries.shape)
+    assert_close(found, plain, true)
+
+
+@pytest.mark.parametrize("dtype", DTYPES, ids=str)
+@pytest.mark.parametrize("splits", [1, 3])
+def test_split_heads_reads_only_what_it_may(splits: int, dtype: torch.dtype) -> None:
+    lengths = torch.tensor([0, 1, 29], device=DEVICE)
+    slots = torch.tensor([4, 0, 2], device=DEVICE)
+    kept = torch.full((2, 5, 3, 40, 64), NAN, device=DEVICE, dtype=dtype)
+    clean = torch.zeros_like(kept)
+    for slot, length in zip(slots.tolist(), lengths.tolist(), strict=True):
+        clean[:, slot, :, :length] = normal(2, 3, length, 64, seed=slot, dtype=dtype)
+        kept[:, slot, :, :length] = clean[:, slot, :, :length]
+    queries = normal(3, 6, 64, seed=9, dtype=dtype).transpose(0, 1)
+    configuration = shape_of("heads", dtype, 64, 2)
+    reads = Reads(slots, lengths)
+    found = split_heads(queries, *kept, configuration, splits, reads)
+    plain = split_heads_reference(queries, *clean, reads)
+    true = split_heads_reference(queries.double(), *clean.double(), reads)
+    assert (found[:2] == 0).all()
+    assert_close(found, plain, true)
+
+
+@pytest.mark.parametrize("width", [64, 384, 1280])
+@pytest.mark.parametrize("splits", [2, 5])
+def test_combine(width: int, splits: int) -> None:
+    """Parts without a position weigh nothing, whatever stands in them."""
+    rows, heads = 3, 5
+    sums = normal(rows * heads, splits, width, seed=0, dtype=torch.float32)
+    best = normal(rows * heads, splits, seed=1, dtype=torch.float32) * 50
+    weights = normal(rows * heads, splits, seed=2, dtype=torch.float32).abs() + 1
+    empty = torch.rand(best.shape, generator=torch.Generator().manual_seed(3)).to(DEVICE) < 0.4
+    empty[0] = True
+    weights[empty], best[empty], sums[empty] = 0, float("-inf"), NAN
+    parts = Parts(sums, torch.stack([best, weights], dim=-1))
+    found = combine(parts, torch.empty(rows, heads, width, device=DEVICE))
+    expected = combine_reference(parts, torch.empty(rows, heads, width, device=DEVICE))
+    assert (found[0, 0] == 0).all()
+    torch.testing.assert_close(found, expected, rtol=1e-5, atol=1e-6)
+
+
+def test_splits_fill_the_processors() -> None:
+    assert choose_splits(64, 24, 132) == 2
+    assert choose_splits(132, 24, 132) == 1
+    assert choose_splits(1, 24, 132) == 14
+    assert choose_splits(1, 3, 132) == 3  # no more than there are tiles
+    assert choose_splits(5, 0, 132) == 1
+    for programs, tiles in itertools.product((1, 7, 40, 100, 300), (1, 5, 94)):
+        assert 1 <= choose_splits(programs, tiles, 132) <= min(tiles, 16)
+
+
+def test_the_table_has_the_official_widths() -> None:
+    """On every device since 8.0 in half precision; float32 needs the memory of 8.0 or 9.0."""
+    for dtype, width in itertools.product(("float16", "bfloat16", "float32"), WIDTHS):
+        for processor in (HOPPER, AMPERE) if dtype == "float32" else (HOPPER, AMPERE, ADA):
+            for queries in (1, WIDTHS[width], 5 * WIDTHS[width]):
+                assert find("latent", dtype, width, queries, processor), (dtype, width)
+            assert find("heads", dtype, 64, 5, processor)
+    assert find("latent", "float16", 100, 4, HOPPER) is None
+
+
+def test_the_table_is_sound() -> None:
+    for c in configurations():
+        assert c.block_q >= 16 and c.block_t >= 16  # the least that tensor cores take
+        assert c.width % c.piece == 0 and c.piece & (c.piece - 1) == 0
+        assert c.slices in (1, c.warps) and c.shared > 0

@@ -1,0 +1,71 @@
+"""Peak memory of a decode, measured in a fresh process, grows with the slots as `report` says."""
+
+import json
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from tests.support.paths import ROOT
+
+SCRIPT = """
+import json, re, sys
+from pathlib import Path
+import torch
+from tests.support.checkpoints import random_state, tiny_dims
+from slimwhisper.checkpoint.load import Checkpoint
+from slimwhisper.engine.engine import Engine
+from slimwhisper.model.model import Model
+from slimwhisper.types import Options, Window
+from slimwhisper.vocabulary import get_tokenizer, get_vocabulary, make_rules
+
+cross, own, slots = sys.argv[1], sys.argv[2], int(sys.argv[3])
+dims = tiny_dims(width=384, heads=6, text_layers=4, multilingual=False)
+checkpoint = Checkpoint("random", dims, random_state(dims, seed=0))
+model = Model(checkpoint, torch.device("cpu"), torch.float32, (cross, own))
+tokenizer = get_tokenizer(dims)
+rules = make_rules(dims, Options(sample_len=6))
+mel = torch.randn(80, 3000, generator=torch.Generator().manual_seed(0))
+engine = Engine(model, get_vocabulary(dims), slots)
+for i in range(slots):
+    engine.submit(i, Window(mel, tokenizer.sot_sequence, 0, rules))
+while not engine.idle:
+    for ticket, _ in engine.step():
+        engine.reply(ticket, None)
+status = Path("/proc/self/status").read_text()  # ru_maxrss would begin with the parent's peak
+peak = int(re.search(r"VmHWM:\\s+(\\d+) kB", status)[1]) * 1024
+print(json.dumps({"peak": peak, "window": model.bytes_per_window()}))
+"""
+
+
+def measure(cross: str, own: str, slots: int) -> dict[str, int]:
+    run = subprocess.run(
+        [sys.executable, "-c", SCRIPT, cross, own, str(slots)],
+        cwd=ROOT,
+        capture_output=True,
+        text=True,
+        check=True,
+    )
+    result: dict[str, int] = json.loads(run.stdout)
+    return result
+
+
+@pytest.mark.slow
+@pytest.mark.skipif(not Path("/proc/self/status").exists(), reason="needs Linux's /proc")
+def test_peak_memory_grows_as_report_says(capsys: pytest.CaptureFixture[str]) -> None:
+    few, many = 8, 56
+    grown = {}
+    for name, cross, own in (("slim", "e", "x"), ("baseline", "kv", "kv")):
+        small, large = (measure(cross, own, slots) for slots in (few, many))
+        promised = (many - few) * small["window"]
+        # a row's logits, and what the rules make of them: a few times 51,864 float32 values
+        scratch = (many - few) * 5 * 51_864 * 4
+        grown[name] = large["peak"] - small["peak"]
+        with capsys.disabled():
+            print(
+                f"\n{name}: {many - few} more windows took {grown[name] / 1e6:.0f} MB, "
+                f"their caches are {promised / 1e6:.0f} MB"
+            )
+        assert 0.9 * promised <= grown[name] <= 1.1 * promised + scratch
+    assert grown["baseline"] > 3 * grown["slim"]

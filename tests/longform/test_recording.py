@@ -1,0 +1,129 @@
+"""One recording without its silences, or in pieces side by side; times stay its own."""
+
+from pathlib import Path
+from typing import Any
+
+import jiwer
+import numpy as np
+import pytest
+
+import slimwhisper
+from slimwhisper.api import SlimWhisper
+from slimwhisper.audio.samples import ArraySamples
+from slimwhisper.longform.recording import Recording
+from slimwhisper.types import Options
+from tests.support.parity import differences
+from tests.support.spoken import WORDS, spoken_words
+
+PAUSE = 5.0  # seconds between phrases
+PHRASES = 6
+
+
+class Phrases:
+    """Spoken phrases of three digits with long pauses between."""
+
+    def __init__(self) -> None:
+        rng = np.random.default_rng(1)
+        words = spoken_words()
+        pieces: list[np.ndarray] = [np.zeros(8_000, np.float32)]
+        self.spans: list[tuple[float, float]] = []  # seconds
+        self.words: list[str] = []
+        for _ in range(PHRASES):
+            start = sum(map(len, pieces)) / 16_000
+            for i in rng.choice(len(words), 3):
+                pieces += [words[i][1], np.zeros(3_200, np.float32)]
+                self.words.append(WORDS[words[i][0]])
+            self.spans.append((start, sum(map(len, pieces)) / 16_000))
+            pieces.append(np.zeros(int(PAUSE * 16_000), np.float32))
+        self.audio = np.concatenate(pieces)
+
+    def holds(self, start: float, end: float) -> bool:
+        """Whether a stretch lies in one phrase, with half a second to spare."""
+        return any(a - 0.5 <= start <= end <= b + 0.5 for a, b in self.spans)
+
+
+@pytest.fixture(scope="module")
+def phrases() -> Phrases:
+    return Phrases()
+
+
+@pytest.fixture(scope="module")
+def model(digits_path: Path) -> SlimWhisper:
+    return slimwhisper.load_model(digits_path, "cpu")
+
+
+def test_pieces_have_the_recordings_own_times(model: SlimWhisper, phrases: Phrases) -> None:
+    found = model.transcribe(phrases.audio, parallel=True, temperature=0, word_timestamps=True)
+    texts = [s for s in found["segments"] if s["text"]]
+    assert len(texts) >= PHRASES
+    assert [s["id"] for s in found["segments"]] == list(range(len(found["segments"])))
+    assert [s["start"] for s in texts] == sorted(s["start"] for s in texts)
+    for segment in texts:
+        assert phrases.holds(segment["start"], segment["end"])
+        assert all(phrases.holds(w["start"], w["end"]) for w in segment["words"])
+    plain = model.transcribe(phrases.audio, parallel=True, temperature=0)
+    assert jiwer.wer(" ".join(phrases.words), plain["text"].strip()) <= 1 / 18
+    again = model.transcribe(
+        phrases.audio, parallel=True, temperature=0, word_timestamps=True, batch_size=1
+    )
+    assert not differences(again, found)
+
+
+def test_pieces_do_not_condition_each_other(model: SlimWhisper, phrases: Phrases) -> None:
+    recording = Recording(ArraySamples(phrases.audio), model.dims, Options(parallel=True))
+    while recording.next_session() is not None:
+        pass
+    assert len(recording.sessions) == PHRASES
+    for session in recording.sessions:
+        assert not session.options.condition_on_previous_text
+    recording.close()
+
+
+def test_silence_is_left_out(model: SlimWhisper, phrases: Phrases) -> None:
+    """Of 40 s some 20 are heard, in one window."""
+    found = model.transcribe(phrases.audio, vad_filter=True, temperature=0)
+    seconds = len(phrases.audio) / 16_000
+    starts = [s["start"] for s in found["segments"]]
+    assert starts == sorted(starts)
+    assert all(0 <= s["start"] <= s["end"] <= seconds for s in found["segments"])
+    recording = Recording(ArraySamples(phrases.audio), model.dims, Options(vad_filter=True))
+    session = recording.next_session()
+    assert session is not None
+    speech = sum(end - start for start, end in phrases.spans)
+    assert speech < session.mel.frames / 100 < speech + PHRASES * 1.2 < seconds
+    # a time in the third phrase, as heard, is that of the third phrase
+    heard = sum(end - start + 0.8 for start, end in phrases.spans[:2]) + 0.8
+    assert phrases.spans[2][0] < recording._original(heard) < phrases.spans[2][1]
+    recording.close()
+
+
+@pytest.mark.parametrize("mode", ["parallel", "vad_filter"])
+def test_no_speech_at_all(random_paths: dict[str, Path], mode: str) -> None:
+    """No text, and a language all the same."""
+    multilingual = slimwhisper.load_model(random_paths["multilingual"], "cpu")
+    for audio in (np.zeros(48_000, np.float32), np.zeros(10, np.float32)):
+        found = multilingual.transcribe(audio, **{mode: True})
+        assert (found["text"], found["segments"]) == ("", [])
+        assert len(found["language"]) in (2, 3)
+
+
+def test_clips_hold_for_speech_too(model: SlimWhisper, phrases: Phrases) -> None:
+    start, end = phrases.spans[1]
+    clip = f"{start - 0.5},{end + 0.5}"
+    for mode in ("parallel", "vad_filter"):
+        options: dict[str, Any] = {mode: True, "clip_timestamps": clip, "temperature": 0}
+        segments = [s for s in model.transcribe(phrases.audio, **options)["segments"] if s["text"]]
+        assert segments
+        assert all(start - 0.6 <= s["start"] <= s["end"] <= end + 0.6 for s in segments)
+
+
+def test_a_piece_that_ends_leaves_its_place_to_the_next(
+    model: SlimWhisper, phrases: Phrases
+) -> None:
+    """Sessions, with a spectrogram each, are made as places come free: never all at once."""
+    recording = Recording(ArraySamples(phrases.audio), model.dims, Options(parallel=True))
+    assert recording.next_session() is recording.sessions[0]
+    assert len(recording.sessions) == 1
+    recording.next_session()
+    assert len(recording.sessions) == 2
+    recording.close()

@@ -1,0 +1,235 @@
+"""One file's state machine, fed with answers made up here; no model."""
+
+import pytest
+import torch
+
+from slimwhisper.engine.requests import Align, Alignment, Decoded, Languages, Retry, Window
+from slimwhisper.errors import SlimWhisperError
+from slimwhisper.longform.session import clips_of, compression_ratio
+from slimwhisper.types import Options
+from slimwhisper.vocabulary import get_tokenizer
+from tests.support.checkpoints import tiny_dims
+from tests.support.sessions import HELLO, TOKENIZER, WORLD, answer, heard, request, session, stamp
+
+
+def test_a_short_recording_is_one_window_padded_with_zeros() -> None:
+    state = session(4)
+    window = request(state)
+    assert heard(state).shape == (80, 3000)
+    assert heard(state)[0, 399] == 400
+    assert (heard(state)[:, 400:] == 0).all()
+    assert window.prompt == TOKENIZER.sot_sequence
+    segments = state.accept(answer(stamp(0), *HELLO, stamp(1.5)))
+    assert [(s.start, s.end, s.text) for s in segments] == [(0.0, 1.5, " hello")]
+    assert state.next_request() is None
+    assert state.transcript().as_dict()["text"] == " hello"
+    assert state.transcript().language == "en"
+
+
+def test_the_next_window_starts_at_the_last_pair() -> None:
+    state = session(60)
+    request(state)
+    new = state.accept(answer(stamp(0), *HELLO, stamp(2), stamp(2), *WORLD, stamp(9), stamp(9)))
+    assert [(s.start, s.end) for s in new] == [(0.0, 2.0), (2.0, 9.0)]
+    assert heard(state)[0, 0] == 901  # frame 900, numbered from 1
+    new = state.accept(answer(stamp(1), *HELLO, stamp(3), stamp(3), *WORLD))
+    assert [(s.id, s.seek, s.start, s.end) for s in new] == [(2, 900, 10.0, 12.0)]
+    assert heard(state)[0, 0] == 1201
+
+
+def test_a_single_stamp_at_the_end_says_that_nothing_follows() -> None:
+    state = session(60)
+    request(state)
+    state.accept(answer(stamp(0), *HELLO, stamp(2), stamp(2), *WORLD, stamp(9)))
+    assert heard(state)[0, 0] == 3001
+
+
+def test_no_pair_is_one_segment_of_the_whole_window() -> None:
+    state = session(40)
+    request(state)
+    assert [(s.start, s.end) for s in state.accept(answer(*HELLO))] == [(0.0, 30.0)]
+    assert [(s.start, s.end) for s in state.accept(answer(*WORLD, stamp(4)))] == [(30.0, 34.0)]
+    assert state.next_request() is None
+
+
+@pytest.mark.parametrize(
+    ("no_speech_prob", "avg_logprob", "options", "skipped"),
+    [
+        (0.7, -2.0, {}, True),
+        (0.5, -2.0, {}, False),
+        (0.7, -0.5, {}, False),  # sure of its text
+        (0.7, -0.5, {"logprob_threshold": None}, True),
+        (0.99, -9.0, {"no_speech_threshold": None}, False),
+    ],
+)
+def test_silence(
+    no_speech_prob: float, avg_logprob: float, options: dict[str, object], skipped: bool
+) -> None:
+    state = session(70, temperature=0.0, **options)
+    request(state)
+    result = answer(
+        stamp(0), *HELLO, stamp(2), no_speech_prob=no_speech_prob, avg_logprob=avg_logprob
+    )
+    assert (state.accept(result) == []) == skipped
+    assert state.seek == 3000
+
+
+def test_empty_and_instantaneous_segments_have_no_text() -> None:
+    state = session(30)
+    request(state)
+    new = state.accept(answer(stamp(0), *HELLO, stamp(0), stamp(0), stamp(3), stamp(3)))
+    assert [(s.text, s.tokens) for s in new] == [("", [])] * 3
+    assert state.transcript().text == ""
+
+
+def test_a_window_that_does_not_advance_is_left_behind() -> None:
+    """Without timestamp rules a model may say <|0.00|><|0.00|>: no endless loop."""
+    state = session(70, without_timestamps=True)
+    request(state)
+    state.accept(answer(stamp(0), stamp(0)))
+    assert state.seek == 3000
+
+
+def test_detection_comes_first_and_sets_the_language() -> None:
+    dims = tiny_dims()
+    state = session(4, dims)
+    assert request(state).rules is None
+    mel = heard(state)
+    assert mel[0, 399] == 400
+    assert (mel[:, 400:] == -1).all()  # with the silence that follows, not cut at the end
+    assert state.accept(Languages({"en": 0.2, "de": 0.7, "fr": 0.1})) == []
+    assert request(state).prompt == get_tokenizer(dims, "de").sot_sequence
+    assert (heard(state)[:, 400:] == 0).all()
+    assert state.transcript().language == "de"
+
+
+def test_audio_that_is_in_the_slot_is_not_asked_for_again() -> None:
+    """A first window of 30 s has been heard whole when its language is known."""
+    for seconds, multilingual, again in (
+        (30.0, False, False),
+        (30.0, True, False),
+        (29.9, False, True),
+        (29.9, True, True),
+    ):
+        state = session(seconds, tiny_dims(), multilingual=multilingual)
+        state.accept(Languages({"en": 0.2, "de": 0.7}))
+        assert (request(state).mel is not None) == again
+
+
+def test_every_window_has_its_language() -> None:
+    dims = tiny_dims()
+    state = session(65, dims, multilingual=True)
+    for language, seek in (("de", 0), ("fr", 3000), ("en", 6000)):
+        if seek:
+            assert request(state).rules is None
+            assert heard(state)[0, 0] == seek + 1
+        state.accept(Languages({"ja": 0.01, language: 0.9}))
+        window = request(state)
+        assert window.mel is None
+        assert window.prompt[window.sot_index :] == get_tokenizer(dims, language).sot_sequence
+        state.accept(answer(stamp(0), *HELLO, stamp(4)))
+    assert state.next_request() is None
+    assert state.transcript().language == "de"  # of the first
+
+
+def test_a_given_language_is_not_asked_for() -> None:
+    state = session(4, tiny_dims(), language="German")
+    assert request(state).prompt == get_tokenizer(tiny_dims(), "de").sot_sequence
+
+
+def test_failed_texts_are_tried_again_from_the_same_audio() -> None:
+    state = session(65, temperature=(0.0, 0.4, 1.0), seed=7)
+    first = request(state).attempt
+    seeds = {first.seed}
+    for temperature in (0.4, 1.0):
+        assert state.accept(answer(stamp(0), *HELLO, avg_logprob=-2.0)) == []
+        retry = state.next_request()
+        assert isinstance(retry, Retry)
+        assert retry.attempt.temperature == temperature
+        seeds.add(retry.attempt.seed)
+    assert len(seeds) == 3
+    last = answer(stamp(0), *HELLO, stamp(4), avg_logprob=-2.0, temperature=1.0)
+    (segment,) = state.accept(last)
+    assert segment.temperature == 1.0
+    window = request(state)
+    assert window.attempt.temperature == 0.0
+    assert window.attempt.seed not in seeds
+    assert window.prompt == TOKENIZER.sot_sequence  # text that hot conditions nothing
+
+
+@pytest.mark.parametrize(
+    ("text", "fields", "options", "again"),
+    [
+        (HELLO, {}, {}, False),
+        (HELLO, {"avg_logprob": -1.1}, {}, True),
+        (HELLO, {"avg_logprob": -1.1}, {"logprob_threshold": None}, False),
+        (HELLO * 60, {}, {}, True),
+        (HELLO * 60, {}, {"compression_ratio_threshold": None}, False),
+        (HELLO * 60, {"avg_logprob": -1.1, "no_speech_prob": 0.7}, {}, False),  # silence
+        (HELLO * 60, {"no_speech_prob": 0.7}, {}, True),
+        (HELLO, {"avg_logprob": -9.0}, {"temperature": 0.0}, False),  # nothing else to try
+    ],
+)
+def test_what_counts_as_failed(
+    text: list[int], fields: dict[str, float], options: dict[str, object], again: bool
+) -> None:
+    state = session(65, **options)
+    state.accept(answer(stamp(0), *text, stamp(4), **fields))
+    assert isinstance(state.next_request(), Retry) == again
+
+
+def test_words_are_asked_for_before_the_segments_are_out() -> None:
+    state = session(4, word_timestamps=True)
+    assert state.accept(answer(stamp(0), *HELLO, *WORLD, stamp(1.5))) == []
+    align = state.next_request()
+    assert align == Align((*TOKENIZER.sot_sequence, TOKENIZER.no_timestamps), (*HELLO, *WORLD))
+    scores = -((torch.arange(1500) - 30 * torch.arange(5)[:, None]) ** 2) / 50.0
+    (segment,) = state.accept(Alignment(align.text, 2, scores[None], (0.9, 0.8)))
+    assert segment.words is not None
+    assert [w.word for w in segment.words] == [" hello", " world"]
+    assert [w.probability for w in segment.words] == [0.9, 0.8]
+    assert isinstance(state.next_request(), Window | None)
+
+
+def test_a_text_without_words_needs_no_alignment() -> None:
+    state = session(4, word_timestamps=True)
+    (segment,) = state.accept(answer(stamp(0), stamp(1.5)))
+    assert segment.words == []
+    assert state.next_request() is None
+
+
+@pytest.mark.parametrize(
+    ("given", "expected"),
+    [
+        ("0", [(0, 1000)]),
+        ("", [(0, 1000)]),
+        ((), [(0, 1000)]),
+        ("1,2.5,4", [(100, 250), (400, 1000)]),
+        ((1.0, 2.5, 4.0, 99.0), [(100, 250), (400, 1000)]),
+        ("3,2", [(300, 200)]),
+    ],
+)
+def test_clips(given: str | tuple[float, ...], expected: list[tuple[int, int]]) -> None:
+    assert clips_of(Options(clip_timestamps=given), 1000) == expected
+
+
+def test_clips_are_windows_of_their_own() -> None:
+    state = session(60, clip_timestamps="2,4,3,2,10,50")
+    seen = []
+    while state.next_request() is not None:
+        mel = heard(state)[0]
+        seen.append((int(mel[0]) - 1, int((mel > 0).sum())))
+        state.accept(answer(stamp(0), *HELLO, stamp(1)))
+    assert seen == [(200, 200), (1000, 3000), (4000, 1000)]
+
+
+def test_nan_is_an_error_not_a_transcript() -> None:
+    state = session(5)
+    request(state)
+    with pytest.raises(SlimWhisperError, match="another dtype"):
+        state.accept(Decoded((), float("nan"), 0.1))
+
+
+def test_compression_ratio() -> None:
+    assert compression_ratio("") == 0
+    assert compression_ratio("ha " * 200) > 2.4 > compression_ratio("A sentence of its own.")

@@ -1,0 +1,210 @@
+"""When words are spoken: whisper's own functions as the reference, to the last digit."""
+
+import random
+import threading
+from collections.abc import Sequence
+from dataclasses import asdict, replace
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+import torch
+import whisper.timing
+from torch import Tensor, nn
+from whisper.timing import WordTiming
+from whisper.utils import get_end
+
+from slimwhisper.engine.requests import Alignment
+from slimwhisper.longform import words
+from slimwhisper.longform.words import attach_words, last_word_end, text_tokens, time_words
+from slimwhisper.types import Options, Segment
+from tests.support.checkpoints import random_state, tiny_dims
+from tests.support.reference import whisper_model
+from tests.support.scripted import BEGIN, LANGUAGES, TEXTS, random_text, segment, tokenizer
+
+DIMS = tiny_dims()
+
+
+class Scripted(nn.Module):
+    """Stands in for whisper's model: its cross-attention scores and logits are given."""
+
+    def __init__(self, scores: Tensor, logits: Tensor) -> None:
+        """scores: [heads, T, 1500], all of one layer; logits: [T, V]."""
+        super().__init__()
+        self.attention = Echo(scores[None])
+        self.decoder = SimpleNamespace(blocks=[SimpleNamespace(cross_attn=self.attention)])
+        self.dims = SimpleNamespace(n_text_layer=1)
+        self.device = torch.device("cpu")
+        self.alignment_heads = torch.ones(1, len(scores), dtype=torch.bool).to_sparse()
+        self.logits = logits
+
+    def forward(self, mel: Tensor, tokens: Tensor) -> Tensor:
+        self.attention()
+        assert tokens.shape[1] == len(self.logits)
+        return self.logits[None]
+
+
+class Echo(nn.Module):
+    def __init__(self, scores: Tensor) -> None:
+        super().__init__()
+        self.scores = scores
+
+    def forward(self) -> tuple[None, Tensor]:
+        return None, self.scores
+
+
+def token_probs(logits: Tensor, text: Sequence[int], before: int) -> tuple[float, ...]:
+    """What the engine answers: of all that is not special, each text token's probability."""
+    probs = logits[before - 1 : -2, : tokenizer().eot].softmax(dim=-1)
+    return tuple(probs[torch.arange(len(text)), list(text)].tolist())
+
+
+def scripted(
+    rng: random.Random, text: Sequence[int], frames: int, heads: int = 3
+) -> tuple[Scripted, Alignment]:
+    """The same random attention for whisper and for us: in order, with noise and long pauses."""
+    generator = torch.Generator().manual_seed(rng.getrandbits(32))
+    before = 4
+    length = before + len(text) + 1
+    spoken = max(1, frames // 2)
+    times = sorted(rng.uniform(0, spoken) for _ in range(length))
+    if rng.random() < 0.5:  # one pause
+        cut, gap = rng.randrange(length), rng.uniform(0, spoken / 2)
+        times = [t * 0.5 + (gap if i > cut else 0) for i, t in enumerate(times)]
+    width = rng.choice([2.0, 6.0, 40.0])
+    centers = torch.tensor(times)[:, None]
+    scores = -(((torch.arange(1500) - centers) / width) ** 2)
+    noise = torch.randn(heads, length, 1500, generator=generator) * rng.choice([0.1, 1.0, 4.0])
+    scores = scores.clamp(min=-20)[None] + noise
+    logits = torch.randn(length, DIMS.n_vocab, generator=generator)
+    rows = torch.arange(before - 1, length - 2)
+    logits[rows, list(text)] += 6 * torch.rand(len(text), generator=generator) + 6
+    alignment = Alignment(tuple(text), before, scores, token_probs(logits, text, before))
+    return Scripted(scores, logits), alignment
+
+
+def as_tuples(timings: Sequence[WordTiming]) -> list[tuple[Any, ...]]:
+    return [(t.word, list(t.tokens), t.start, t.end, t.probability) for t in timings]
+
+
+@pytest.mark.parametrize("language", LANGUAGES)
+@pytest.mark.parametrize("seed", range(12))
+def test_word_times_are_whisper_s(language: str, seed: int) -> None:
+    rng = random.Random(f"{language} {seed}")
+    text = random_text(rng, language, most=30)
+    frames = rng.choice([3000, 3000, rng.randint(20, 3000), rng.randint(1, 20)])
+    model, alignment = scripted(rng, text, frames)
+    expected = whisper.timing.find_alignment(
+        model, tokenizer(language), text, torch.zeros(80, 3000), frames
+    )
+    assert as_tuples(time_words(alignment, tokenizer(language), frames)) == as_tuples(expected)
+    assert bool(expected) == bool(text)
+
+
+def test_word_times_of_a_model_s_own_attention() -> None:
+    dims = tiny_dims(width=64, heads=2, text_layers=4)
+    model = whisper_model(dims, random_state(dims, seed=5))
+    text = tokenizer("de").encode(TEXTS["de"])
+    mel = torch.randn(80, 3000, generator=torch.Generator().manual_seed(1))
+    scores, logits = [], []
+    hooks = [
+        block.cross_attn.register_forward_hook(lambda _, __, out: scores.append(out[1][0]))
+        for block in model.decoder.blocks
+    ]
+    hooks.append(model.decoder.register_forward_hook(lambda _, __, out: logits.append(out[0])))
+    expected = whisper.timing.find_alignment(model, tokenizer("de"), text, mel, 2500)
+    for hook in hooks:
+        hook.remove()
+    heads = [scores[layer][head] for layer, head in model.alignment_heads.indices().T]
+    assert len(heads) == 4
+    assert len(expected) > 10
+    alignment = Alignment(tuple(text), 4, torch.stack(heads), token_probs(logits[0], text, 4))
+    assert as_tuples(time_words(alignment, tokenizer("de"), 2500)) == as_tuples(expected)
+
+
+def test_threads_may_time_words_at_once() -> None:
+    rng = random.Random(0)
+    text = tokenizer().encode(TEXTS["en"])
+    alignment = scripted(rng, text, 3000)[1]
+    expected = as_tuples(time_words(alignment, tokenizer(), 3000))
+    results: list[Any] = []
+
+    def work() -> None:
+        results.extend(as_tuples(time_words(alignment, tokenizer(), 3000)) for _ in range(5))
+
+    threads = [threading.Thread(target=work) for _ in range(4)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert results == [expected] * 20
+
+
+def random_segments(rng: random.Random, language: str, seek: int) -> list[Segment]:
+    """A window's segments: their stamps need not fit the words, and some have no text."""
+    segments = []
+    at = seek / 100
+    for number in range(rng.randint(1, 5)):
+        start = at + rng.choice([0, 0, rng.randint(0, 200) / 50])
+        at = start + rng.choice([0, rng.randint(1, 500) / 50])
+        text = [] if rng.random() < 0.2 else random_text(rng, language, most=12)
+        tokens = [BEGIN, *text, BEGIN + 20]
+        segments.append(segment(number, seek, start, at, tokenizer(language).decode(text), tokens))
+    return segments
+
+
+@pytest.mark.parametrize("seed", range(300))
+def test_segments_get_whisper_s_words(seed: int) -> None:
+    rng = random.Random(seed)
+    language = rng.choice(LANGUAGES)
+    seek = rng.choice([0, rng.randint(0, 100_000)])
+    segments = random_segments(rng, language, seek)
+    text = text_tokens(segments, tokenizer(language))
+    frames = rng.choice([3000, rng.randint(50, 3000)])
+    model, alignment = scripted(rng, text, frames, heads=1)
+    last_speech = seek / 100 - rng.choice([0, rng.uniform(0, 30)])
+    expected = [asdict(s) for s in segments]
+    whisper.timing.add_word_timestamps(
+        segments=expected,
+        model=model,
+        tokenizer=tokenizer(language),
+        mel=torch.zeros(80, 3000),
+        num_frames=frames,
+        last_speech_timestamp=last_speech,
+    )
+    found = attach_words(
+        segments,
+        alignment if text else None,
+        tokenizer(language),
+        frames,
+        last_speech,
+        Options.__dataclass_fields__["prepend_punctuations"].default,
+        Options.__dataclass_fields__["append_punctuations"].default,
+    )
+    assert [asdict(s) for s in found] == expected
+    assert all(s.words is not None for s in found)
+    numbers = [n for s in found for n in (s.start, s.end)]
+    numbers += [n for s in found for w in s.words or () for n in (w.start, w.end, w.probability)]
+    assert {type(n) for n in numbers} == {float}  # not numpy's, which print in another way
+    assert last_word_end(found) == get_end(expected)
+
+
+def test_no_segments_no_words() -> None:
+    assert attach_words([], None, tokenizer(), 3000, 0.0, "", "") == []
+    assert last_word_end([]) is None
+
+
+def test_punctuation_goes_where_it_is_told(monkeypatch: pytest.MonkeyPatch) -> None:
+    parts = [" Hi", ",", " (", "you", ")"]
+    pieces = [tokenizer().encode(part) for part in parts]
+    timings = [WordTiming(parts[i], pieces[i], i, i + 1, 0.5) for i in range(5)]
+    monkeypatch.setattr(words, "time_words", lambda *_: [replace(t) for t in timings])
+    whole = segment(0, 0, 0.0, 5.0, "".join(parts), [t for piece in pieces for t in piece])
+    alignment = Alignment((), 4, torch.zeros(1, 1, 1), ())
+    for prepend, append, expected in (
+        ("(", ",)", [" Hi,", " (you)"]),
+        ("", "", parts),
+        ("(", "", [" Hi", ",", " (you", ")"]),
+    ):
+        (found,) = attach_words([whole], alignment, tokenizer(), 3000, 0.0, prepend, append)
+        assert [w.word for w in found.words or ()] == expected

@@ -1,0 +1,99 @@
+"""Large matrices in int8, on a CPU: what is rounded, by how much, and what still comes out."""
+
+from pathlib import Path
+
+import pytest
+import torch
+
+import slimwhisper
+from slimwhisper.api import choose_dtype
+from slimwhisper.cli import main
+from slimwhisper.errors import OptionError
+from slimwhisper.kernels.linear import Packed, Quantized, linear, quantize
+from slimwhisper.model import encoder as encoder_module
+from slimwhisper.model.decoder import Decoder
+from slimwhisper.model.encoder import Encoder
+from slimwhisper.model.layers import Linear, Source
+from tests.support.checkpoints import random_state, tiny_dims
+from tests.support.spoken import EXPECTED, SAMPLES
+
+CPU = torch.device("cpu")
+DIMS = tiny_dims(width=128, heads=2)
+
+
+def test_a_product_is_that_of_rounded_numbers() -> None:
+    """Against the same in float64: weights to 8 bits by output, the input to 8 bits as a whole."""
+    torch.manual_seed(0)
+    weight, bias, x = torch.randn(96, 64), torch.randn(96), torch.randn(3, 5, 64)
+    factors = weight.abs().amax(1, keepdim=True).double() / 127
+    rounded = (weight / factors).round() * factors
+    found = linear(x, quantize(weight, bias))
+    step = float(x.max() - x.min()) / 255  # of the input's numbers
+    exact = x.double() @ rounded.T + bias
+    worst = step * rounded.abs().sum(1)  # every input number off by a step
+    assert ((found - exact).abs() <= worst).all()
+    assert (found - exact).abs().max() > 0
+    relative = (found - exact).norm() / exact.norm()
+    assert relative < 0.02
+    assert torch.equal(
+        linear(x, quantize(weight, bias), gelu=True), torch.nn.functional.gelu(found)
+    )
+
+
+def test_rows_of_zeros_and_huge_rows_are_kept() -> None:
+    weight = torch.zeros(3, 32)
+    weight[1], weight[2] = 1e6, 1e-6
+    found = linear(torch.ones(1, 32), quantize(weight))[0]
+    assert found.tolist() == pytest.approx([0, 32e6, 32e-6], rel=0.01)
+
+
+def test_which_matrices_are_rounded() -> None:
+    state = random_state(DIMS, seed=0)
+    encoder = Encoder(state, DIMS, CPU, torch.float32, int8=True)
+    decoder = Decoder(state, DIMS, CPU, torch.float32, int8=True)
+    for block in encoder.blocks:
+        maps = (block.query, block.key, block.value, block.out)
+        assert all(isinstance(one.weight, Quantized) for one in maps)
+    for block in (*encoder.blocks, *decoder.blocks):
+        ((up, down),) = block.mlp.parts
+        assert isinstance(up.weight, Quantized) and isinstance(down, Quantized)
+    assert isinstance(decoder.head, Quantized)
+    assert decoder.embedding.dtype == torch.float32  # what goes in is exact
+    source = Source(state, "encoder.blocks.0.attn.query.", CPU, torch.float32)
+    assert isinstance(Linear.read(source).weight, Packed | torch.Tensor)
+
+
+@pytest.mark.parametrize("fast", [False, True], ids=["float32", "bfloat16"])
+def test_the_encoder_is_near(fast: bool, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Its attention in float32, and in bfloat16 where the CPU is fast at that."""
+    monkeypatch.setattr(torch.cpu, "_is_avx512_bf16_supported", lambda: fast)
+    used: list[torch.Tensor] = []
+    rounded = encoder_module.rounded_head_attention
+    monkeypatch.setattr(
+        encoder_module, "rounded_head_attention", lambda *a: (used.append(a[0]), rounded(*a))[1]
+    )
+    state = random_state(DIMS, seed=0)
+    mel = torch.randn(1, 80, 3000)
+    exact, near = (Encoder(state, DIMS, CPU, torch.float32, int8)(mel) for int8 in (False, True))
+    assert 0 < (near - exact).norm() / exact.norm() < 0.03
+    assert len(used) == (DIMS.n_audio_layer if fast else 0)
+
+
+def test_the_same_words() -> None:
+    names = [name for name in EXPECTED if name != "three-minutes.ogg"]
+    exact, near = (slimwhisper.load_model("digits", "cpu", dtype=t) for t in ("float32", "int8"))
+    assert near.int8 and not exact.int8
+    assert near.dtype == torch.float32
+    texts = [[m.transcribe(str(SAMPLES / n))["text"] for n in names] for m in (exact, near)]
+    assert texts[0] == texts[1]
+
+
+def test_a_gpu_is_refused() -> None:
+    with pytest.raises(OptionError, match="int8 needs an x86 CPU; on a GPU choose float16"):
+        choose_dtype("int8", torch.device("cuda"))
+
+
+def test_the_command_says_int8(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
+    command = ["transcribe", str(SAMPLES / "door-code.mp3"), "--model", "digits", "--output_dir"]
+    assert main([*command, str(tmp_path), "--compute_type", "int8", "--device", "cpu"]) == 0
+    assert "digits on cpu, int8; cache e+x" in "".join(capsys.readouterr())

@@ -1,0 +1,174 @@
+"""Logits of every cache form against openai-whisper's modules in float64.
+
+The rule, in every dtype: the error is at most twice openai-whisper's own in that dtype.
+"""
+
+from unittest.mock import patch
+
+import pytest
+import torch
+from torch import Tensor
+
+from slimwhisper.cache.base import Rows, Step
+from slimwhisper.cache.forms import PRESETS
+from slimwhisper.cache.plan import DecoderCache
+from slimwhisper.checkpoint.load import Checkpoint
+from slimwhisper.model.calibration import record_activations
+from slimwhisper.model.model import Model
+from tests.support.checkpoints import random_state, tiny_dims
+from tests.support.reference import set_spectrum, whisper_logits, whisper_model
+
+CPU = torch.device("cpu")
+DTYPES = (torch.float32, torch.float16, torch.bfloat16)
+# every cross form and every self form, and the presets
+FORMS = (*PRESETS.values(), ("v", "x"), ("hybrid", "x"), ("e", "v"), ("k", "kv"), ("kv", "x"))
+# width, heads: those of tiny, base, small, medium and large
+OFFICIAL = ((384, 6), (512, 8), (768, 12), (1024, 16), (1280, 20))
+
+
+def texts(rows: int, seed: int = 0) -> list[list[int]]:
+    """Token sequences of different lengths: prompts of 3, 8, 5, ... tokens and 4 more."""
+    generator = torch.Generator().manual_seed(seed)
+    lengths = [4 + (3, 8, 5, 12)[i % 4] for i in range(rows)]
+    return [torch.randint(0, 50_000, (n,), generator=generator).tolist() for n in lengths]
+
+
+def features_like_encoder_output(slots: int, frames: int, width: int) -> Tensor:
+    generator = torch.Generator().manual_seed(1)
+    noise = torch.randn(slots, frames, width, generator=generator)
+    return torch.nn.functional.layer_norm(noise, (width,))
+
+
+def cached_logits(
+    model: Model, features: Tensor, sequences: list[list[int]], group: int = 1
+) -> list[Tensor]:
+    """Logits [T, V] of each row: prompts of different lengths together, then 4 single steps."""
+    slots, frames, _ = features.shape
+    cache = DecoderCache.allocate(model.plan, slots, frames, model.dims.n_text_ctx, group)
+    cache.cross.put(torch.arange(slots), features)
+    prompts = [s[:-4] for s in sequences]
+    longest = max(map(len, prompts))
+    padded = torch.tensor([[*p, *[0] * (longest - len(p))] for p in prompts])
+    every = Rows.block(slots, group)
+    hidden = model.decoder.prefill(padded, Rows.of(every.ids, every.slots), cache)
+    found = [[model.decoder.logits(hidden[i, : len(p)])] for i, p in enumerate(prompts)]
+    for n in range(4):
+        positions = torch.tensor([len(p) + n for p in prompts])
+        tokens = torch.tensor([s[len(p) + n] for s, p in zip(sequences, prompts, strict=True)])
+        extent = int(positions.max()) + 1
+        full = len(set(positions.tolist())) == 1
+        step = Step.at(every, positions, extent, full, model.dtype)
+        for row, logits in enumerate(model.decoder.step(tokens, step, cache)):
+            found[row].append(logits[None])
+    return [torch.cat(parts).double() for parts in found]
+
+
+def errors(found: list[Tensor], true: list[Tensor]) -> tuple[float, float]:
+    """(root mean square, largest) over all rows, positions and tokens."""
+    difference = torch.cat(found) - torch.cat(true)
+    return float(difference.pow(2).mean().sqrt()), float(difference.abs().max())
+
+
+def assert_within_rule(found: list[Tensor], plain: list[Tensor], true: list[Tensor]) -> None:
+    """`plain` is openai-whisper in the same dtype, `true` in float64."""
+    for ours, theirs in zip(errors(found, true), errors(plain, true), strict=True):
+        assert ours <= 2 * theirs
+
+
+class Case:
+    """One checkpoint, its texts and audio, and the reference logits by dtype."""
+
+    def __init__(self, width: int, heads: int, condition: float, slots: int, group: int) -> None:
+        self.dims = tiny_dims(width=width, heads=heads, multilingual=False)
+        state = set_spectrum(random_state(self.dims, seed=width), self.dims, condition)
+        self.checkpoint = Checkpoint("random", self.dims, state)
+        self.texts = texts(slots * group)
+        self.group = group
+        self.slots = slots
+        self.plain = whisper_model(self.dims, state)
+        self.wide = whisper_model(self.dims, state, torch.float64)
+        self.activations = record_activations(self.checkpoint)
+
+    def model(self, dtype: torch.dtype, forms: tuple[str, str]) -> Model:
+        # what the guard measures on is the same for every form and dtype: recorded once
+        with patch(
+            "slimwhisper.model.calibration.record_activations", return_value=self.activations
+        ):
+            return Model(self.checkpoint, CPU, dtype, forms)
+
+    def features(self, dtype: torch.dtype) -> Tensor:
+        # half precision is slow on a CPU: a shorter window there
+        frames = 200 if dtype == torch.float16 else 1500
+        return features_like_encoder_output(self.slots, frames, self.dims.n_text_state).to(dtype)
+
+    def references(self, dtype: torch.dtype) -> tuple[list[Tensor], list[Tensor]]:
+        """(openai-whisper in the dtype, in float64)."""
+        features = self.features(dtype)
+        rows = [(t, features[i // self.group]) for i, t in enumerate(self.texts)]
+        plain = [whisper_logits(self.plain, t, f) for t, f in rows]
+        return plain, [whisper_logits(self.wide, t, f.double()) for t, f in rows]
+
+
+@pytest.fixture(scope="module", params=OFFICIAL, ids=lambda shape: f"d{shape[0]}-h{shape[1]}")
+def official(request: pytest.FixtureRequest) -> Case:
+    return Case(*request.param, condition=3.0, slots=3, group=1)
+
+
+@pytest.mark.parametrize("dtype", DTYPES, ids=str)
+def test_every_form_at_official_shapes(official: Case, dtype: torch.dtype) -> None:
+    plain, true = official.references(dtype)
+    for forms in FORMS[:-2]:  # every form; the last two mix them once more
+        model = official.model(dtype, forms)
+        assert not model.fallbacks, "well-conditioned weights need no fall-back"
+        found = cached_logits(model, official.features(dtype), official.texts)
+        assert_within_rule(found, plain, true)
+
+
+@pytest.fixture(scope="module")
+def beams() -> Case:
+    return Case(128, 2, condition=3.0, slots=2, group=3)
+
+
+@pytest.mark.parametrize("dtype", DTYPES, ids=str)
+@pytest.mark.parametrize("forms", FORMS, ids="+".join)
+def test_rows_that_share_a_slot(beams: Case, forms: tuple[str, str], dtype: torch.dtype) -> None:
+    plain, true = beams.references(dtype)
+    model = beams.model(dtype, forms)
+    found = cached_logits(model, beams.features(dtype), beams.texts, group=3)
+    assert_within_rule(found, plain, true)
+
+
+@pytest.mark.parametrize("forms", FORMS, ids="+".join)
+def test_every_form_is_exact_in_float64(beams: Case, forms: tuple[str, str]) -> None:
+    _, true = beams.references(torch.float64)
+    model = beams.model(torch.float64, forms)
+    found = cached_logits(model, beams.features(torch.float64), beams.texts, group=3)
+    assert errors(found, true)[1] < 1e-11
+
+
+@pytest.mark.parametrize("dtype", DTYPES, ids=str)
+@pytest.mark.parametrize("condition", [1e2, 1e4, 1e6, 1.4e7, 5e9])
+def test_the_guard_keeps_every_preset_exact(condition: float, dtype: torch.dtype) -> None:
+    case = Case(128, 2, condition, slots=2, group=1)
+    plain, true = case.references(dtype)
+    for forms in (*PRESETS.values(), ("v", "v"), ("hybrid", "x")):
+        model = case.model(dtype, forms)
+        found = cached_logits(model, case.features(dtype), case.texts)
+        assert_within_rule(found, plain, true)
+
+
+@pytest.mark.parametrize("condition", [1e4, 1e6, 1.4e7, 5e9])
+@pytest.mark.parametrize("dtype", DTYPES, ids=str)
+def test_without_the_guard_the_rule_would_break(
+    condition: float, dtype: torch.dtype, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """So the guard acts where it must: unguarded, option 1 is not exact on these weights."""
+    case = Case(128, 2, condition, slots=2, group=1)
+    plain, true = case.references(dtype)
+    monkeypatch.setattr("slimwhisper.cache.guard.MARGIN", float("inf"))
+    monkeypatch.setattr("slimwhisper.cache.guard.fits_dtype", lambda *_: True)
+    model = case.model(dtype, PRESETS["option1"])
+    assert not model.fallbacks
+    found = cached_logits(model, case.features(dtype), case.texts)
+    unguarded, whispers = errors(found, true)[0], errors(plain, true)[0]
+    assert not unguarded <= 2 * whispers

@@ -1,0 +1,153 @@
+"""Shapes for random checkpoints, writers of both file formats, and what every loading test asks."""
+
+import json
+import re
+from collections.abc import Mapping
+from dataclasses import asdict
+from pathlib import Path
+from typing import Any
+
+import torch
+from safetensors.torch import save_file
+from torch import Tensor
+
+from slimwhisper.checkpoint.load import load_checkpoint
+from slimwhisper.checkpoint.random_weights import random_state as random_state
+from slimwhisper.errors import CheckpointError
+from slimwhisper.types import Dims
+
+State = dict[str, Tensor]
+
+# This table stands here a second time, the other way round, so that a slip in the product shows.
+_HUGGING_FACE = {
+    "attn.query": "self_attn.q_proj",
+    "attn.key": "self_attn.k_proj",
+    "attn.value": "self_attn.v_proj",
+    "attn.out": "self_attn.out_proj",
+    "attn_ln": "self_attn_layer_norm",
+    "cross_attn.query": "encoder_attn.q_proj",
+    "cross_attn.key": "encoder_attn.k_proj",
+    "cross_attn.value": "encoder_attn.v_proj",
+    "cross_attn.out": "encoder_attn.out_proj",
+    "cross_attn_ln": "encoder_attn_layer_norm",
+    "mlp.0": "fc1",
+    "mlp.2": "fc2",
+    "mlp_ln": "final_layer_norm",
+}
+_HUGGING_FACE_TOP = {
+    "encoder.positional_embedding": "encoder.embed_positions.weight",
+    "decoder.positional_embedding": "decoder.embed_positions.weight",
+    "decoder.token_embedding.weight": "decoder.embed_tokens.weight",
+    "encoder.ln_post.weight": "encoder.layer_norm.weight",
+    "encoder.ln_post.bias": "encoder.layer_norm.bias",
+    "decoder.ln.weight": "decoder.layer_norm.weight",
+    "decoder.ln.bias": "decoder.layer_norm.bias",
+}
+
+
+def tiny_dims(
+    *,
+    multilingual: bool = True,
+    width: int = 64,
+    heads: int = 1,
+    audio_layers: int = 1,
+    text_layers: int = 2,
+    n_mels: int = 80,
+    n_text_ctx: int = 448,
+) -> Dims:
+    """Dimensions of a small model with Whisper's vocabulary; its head width is width / heads."""
+    return Dims(
+        n_mels=n_mels,
+        n_audio_ctx=1500,
+        n_audio_state=width,
+        n_audio_head=heads,
+        n_audio_layer=audio_layers,
+        n_vocab=(51_866 if n_mels == 128 else 51_865) if multilingual else 51_864,
+        n_text_ctx=n_text_ctx,
+        n_text_state=width,
+        n_text_head=heads,
+        n_text_layer=text_layers,
+    )
+
+
+# Eight wide: the vocabulary alone would make wider files large.
+DIMS = tiny_dims(width=8, audio_layers=1, text_layers=1)
+
+
+def save_openai(path: Path, dims: Dims, state: dict[str, Tensor]) -> Path:
+    """Write an OpenAI checkpoint."""
+    torch.save({"dims": asdict(dims), "model_state_dict": state}, path)
+    return path
+
+
+def save_hf(folder: Path, dims: Dims, state: dict[str, Tensor], shards: int = 1) -> Path:
+    """Write a folder as `save_pretrained` does: config.json and one or more safetensors files."""
+    folder.mkdir(parents=True, exist_ok=True)
+    (folder / "config.json").write_text(json.dumps(hf_config(dims), indent=2))
+    tensors = {hf_name(name): tensor.contiguous() for name, tensor in state.items()}
+    if shards == 1:
+        save_file(tensors, folder / "model.safetensors", metadata={"format": "pt"})
+        return folder
+    files = {
+        name: f"model-{1 + i % shards:05}-of-{shards:05}.safetensors"
+        for i, name in enumerate(tensors)
+    }
+    for file in set(files.values()):
+        part = {name: tensors[name] for name in files if files[name] == file}
+        save_file(part, folder / file, metadata={"format": "pt"})
+    index = {
+        "metadata": {"total_size": sum(t.nbytes for t in tensors.values())},
+        "weight_map": files,
+    }
+    (folder / "model.safetensors.index.json").write_text(json.dumps(index, indent=2))
+    return folder
+
+
+def hf_config(dims: Dims) -> dict[str, Any]:
+    """The part of Hugging Face's config.json that gives the dimensions."""
+    return {
+        "architectures": ["WhisperForConditionalGeneration"],
+        "model_type": "whisper",
+        "num_mel_bins": dims.n_mels,
+        "max_source_positions": dims.n_audio_ctx,
+        "d_model": dims.n_text_state,
+        "encoder_attention_heads": dims.n_audio_head,
+        "encoder_layers": dims.n_audio_layer,
+        "vocab_size": dims.n_vocab,
+        "max_target_positions": dims.n_text_ctx,
+        "decoder_attention_heads": dims.n_text_head,
+        "decoder_layers": dims.n_text_layer,
+    }
+
+
+def hf_name(name: str) -> str:
+    """Hugging Face's name of the tensor that OpenAI calls `name`."""
+    if match := re.fullmatch(r"(\w+)\.blocks\.(\d+)\.(.+)\.(weight|bias)", name):
+        side, layer, part, kind = match.groups()
+        return f"model.{side}.layers.{layer}.{_HUGGING_FACE[part]}.{kind}"
+    return f"model.{_HUGGING_FACE_TOP.get(name, name)}"
+
+
+def refusal(name: str | Path, **arguments: Any) -> str:
+    """The message of the CheckpointError that loading raises: one line."""
+    try:
+        load_checkpoint(name, **arguments)
+    except CheckpointError as error:
+        message = str(error)
+    else:
+        raise AssertionError(f"{name} loads")
+    assert "\n" not in message, message
+    assert 0 < len(message) < 700, message
+    return message
+
+
+def assert_equal(
+    found: Mapping[str, Tensor], expected: State, dtype: torch.dtype = torch.float32
+) -> None:
+    """The same names and values, as plain CPU tensors of this dtype."""
+    assert set(found) == set(expected), set(found) ^ set(expected)
+    for name, tensor in expected.items():
+        assert found[name].dtype == dtype, name
+        assert found[name].device.type == "cpu", name
+        assert not found[name].requires_grad, name
+        assert torch.equal(found[name], tensor.to(dtype)), name

@@ -1,0 +1,38 @@
+"""Forks a job for each line on standard input, which names the file for its standard error.
+
+A fork starts in milliseconds, so that kills hit the job and not the imports.
+
+    python kill_child.py transcribe ...
+"""
+
+import importlib.util
+import os
+import sys
+from pathlib import Path
+from types import ModuleType
+
+sys.path.insert(0, str(Path(__file__).parents[2]))
+
+import slimwhisper.jobs.job
+from slimwhisper.cli import main
+from tests.support.fake_model import FakeModel, install
+
+# whisper's writers without whisper's __init__, which imports torch
+package = ModuleType("whisper")
+spec = importlib.util.find_spec("whisper")
+assert spec is not None and spec.submodule_search_locations is not None
+package.__path__ = list(spec.submodule_search_locations)
+sys.modules["whisper"] = package
+importlib.import_module("whisper.utils")
+
+assert slimwhisper.jobs.job
+install(FakeModel(ahead=8, delay=0.005), lambda target, key, value: target.__setitem__(key, value))
+for line in sys.stdin:
+    child = os.fork()
+    if child == 0:
+        log = os.open(line.rstrip("\n"), os.O_CREAT | os.O_WRONLY | os.O_APPEND)
+        os.dup2(log, 2)
+        os._exit(main(sys.argv[1:]))
+    print(child, flush=True)
+    _, status = os.waitpid(child, 0)
+    print(os.waitstatus_to_exitcode(status), flush=True)

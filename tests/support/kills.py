@@ -1,0 +1,188 @@
+"""Kill a job again and again, resume it each time, and see that nothing is lost or done twice."""
+
+import json
+import os
+import random
+import time
+from collections import Counter
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass, field
+from functools import partial
+from pathlib import Path
+from typing import Any, Protocol
+
+from slimwhisper.jobs.journal import NAME
+
+
+class Child(Protocol):
+    """A job in a process of its own."""
+
+    pid: int
+
+    def wait(self) -> int:
+        """Its exit status; negative: the signal that killed it."""
+
+
+@dataclass(frozen=True)
+class Ended:
+    """How one run ended, and what the journal then said."""
+
+    status: int
+    reports: list[str]  # the lines that name a bad file
+    settled: set[str]  # paths with a line in the journal
+
+
+@dataclass
+class Kills:
+    """The runs of one job, and every file that was seen to be done on the way."""
+
+    start: Callable[[Path], Child]  # with its standard error in a file
+    inputs: Path
+    out: Path
+    logs: Path
+    formats: tuple[str, ...]
+    runs: list[Ended] = field(default_factory=list)
+    seen: dict[str, dict[Path, tuple[int, int]]] = field(default_factory=dict)
+
+    def run(self, moments: Iterable[Callable[[Any], None]]) -> None:
+        """Start, wait until each moment, and kill, until the job ends; then run it once more."""
+        for wait in moments:
+            child = self.start(self._log())
+            wait(child)
+            try:
+                os.kill(child.pid, 9)
+            except ProcessLookupError:
+                pass
+            self._ended(child)
+            if self.runs[-1].status != -9:
+                break
+        self._ended(self.start(self._log()))
+
+    @property
+    def kills(self) -> int:
+        return sum(run.status == -9 for run in self.runs)
+
+    def _log(self) -> Path:
+        """Where the present run's standard error goes."""
+        path = self.logs / f"{len(self.runs)}.log"
+        path.touch()
+        return path
+
+    def _ended(self, child: Child) -> None:
+        status = child.wait()
+        log = self._log().read_text(errors="surrogateescape")
+        reports = [line for line in log.splitlines() if line.startswith("slimwhisper: ")]
+        lines = journal_lines(self.out)
+        self.runs.append(Ended(status, reports, {line["path"] for line in lines}))
+        for line in lines:
+            if line["status"] == "done" and line["path"] not in self.seen:
+                self.seen[line["path"]] = {}
+        # the state in which a file was first seen to be done
+        for path, outputs in self.seen.items():
+            if not outputs:
+                outputs.update(self.states(Path(path)))
+
+    def states(self, path: Path) -> dict[Path, tuple[int, int]]:
+        """Inode and time of each output; all suffixes are the recordings' own."""
+        place = self.out / path.relative_to(self.inputs).with_suffix("")
+        found = {}
+        for form in self.formats:
+            target = place.with_name(f"{place.name}.{form}")
+            stat = target.stat()
+            found[target] = (stat.st_ino, stat.st_mtime_ns)
+        return found
+
+    def problems(
+        self, good: set[Path], bad: set[Path], undisturbed: Path, tolerance: float = 0.0
+    ) -> list[str]:
+        """What is not as it must be, once the last run has ended.
+
+        `tolerance`: by which numbers in JSON outputs may differ from the undisturbed run's.
+        """
+        found = []
+        if self.runs[-1].status != (1 if bad else 0):
+            found.append(f"the last run ended with status {self.runs[-1].status}")
+        statuses = Counter((line["path"], line["status"]) for line in journal_lines(self.out))
+        wanted = Counter(
+            [*((str(path), "done") for path in good), *((str(path), "failed") for path in bad)]
+        )
+        for (path, status), count in (statuses - wanted).items():
+            found.append(f"{path}: {count} lines too many that say {status}")
+        for path, status in wanted - statuses:
+            found.append(f"{path}: no line that says {status}")
+        for path, outputs in self.seen.items():
+            if outputs != self.states(Path(path)):
+                found.append(f"{path}: was done, and done again")
+        ours, theirs = whole_tree(self.out), whole_tree(undisturbed)
+        for name in sorted(ours.keys() ^ theirs.keys()):
+            found.append(f"{name}: {'should not be there' if name in ours else 'is missing'}")
+        for name in sorted(ours.keys() & theirs.keys()):
+            if not _agree(ours[name], theirs[name], tolerance if name.endswith(".json") else 0):
+                found.append(f"{name}: differs from the undisturbed run's")
+        for path in bad:
+            count = sum(self._reports(run, path) for run in self.runs)
+            if count != 1:
+                found.append(f"{path}: reported {count} times")
+        return found
+
+    def _reports(self, run: Ended, path: Path) -> int:
+        """How often a run reported a file.
+
+        What it said last before it was killed, and had not yet written down, does not count: that
+        is said again rather than never.
+        """
+        naming = [report for report in run.reports if f"{path}: " in report]
+        cut_off = run.status == -9 and str(path) not in run.settled
+        if cut_off and naming and run.reports[-1] == naming[-1]:
+            naming.pop()
+        return len(naming)
+
+
+def journal_lines(out: Path) -> list[dict[str, Any]]:
+    """The journal's lines that are whole."""
+    path = out / NAME
+    lines = []
+    for line in path.read_bytes().splitlines() if path.exists() else []:
+        try:
+            lines.append(json.loads(line))
+        except ValueError:
+            continue
+    return lines
+
+
+def whole_tree(out: Path) -> dict[str, bytes]:
+    """Every file below a folder but the journal."""
+    return {
+        str(path.relative_to(out)): path.read_bytes()
+        for path in out.rglob("*")
+        if path.is_file() and path.name != NAME
+    }
+
+
+def _agree(ours: bytes, theirs: bytes, tolerance: float) -> bool:
+    if ours == theirs or not tolerance:
+        return ours == theirs
+    return _close(json.loads(ours), json.loads(theirs), tolerance)
+
+
+def _close(ours: Any, theirs: Any, tolerance: float) -> bool:
+    if isinstance(ours, float) and isinstance(theirs, float):
+        return abs(ours - theirs) <= tolerance
+    if isinstance(ours, list) and isinstance(theirs, list):
+        pairs = zip(ours, theirs, strict=False)
+        return len(ours) == len(theirs) and all(_close(a, b, tolerance) for a, b in pairs)
+    if isinstance(ours, dict) and isinstance(theirs, dict):
+        return ours.keys() == theirs.keys() and all(
+            _close(ours[key], theirs[key], tolerance) for key in ours
+        )
+    return bool(ours == theirs)
+
+
+def random_moments(count: int, longest: float, seed: int) -> list[Callable[[Any], None]]:
+    """Seeded waits of up to so many seconds."""
+
+    def wait(_: Any, seconds: float) -> None:
+        time.sleep(seconds)
+
+    rng = random.Random(seed)
+    return [partial(wait, seconds=rng.uniform(0, longest)) for _ in range(count)]

@@ -1,0 +1,79 @@
+"""A server that runs in a thread of the tests."""
+
+import socket
+import threading
+import time
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import httpx
+import openai
+import pytest
+
+from slimwhisper.api import SlimWhisper
+from slimwhisper.app.server import Server, make_app, make_server
+from slimwhisper.app.service.jobs import Limits
+from slimwhisper.app.service.models import Models
+from slimwhisper.app.service.reader import Readers
+from slimwhisper.app.service.service import Service
+from slimwhisper.app.service.settings import Settings
+from slimwhisper.audio.samples import StoredSamples
+
+
+def free_port() -> int:
+    with socket.socket() as free:
+        free.bind(("127.0.0.1", 0))
+        return int(free.getsockname()[1])
+
+
+def held_readers(monkeypatch: pytest.MonkeyPatch) -> threading.Event:
+    """Recordings are read only while this is set."""
+    go, read = threading.Event(), Readers.read
+
+    def waits(self: Readers, path: Path, name: str) -> StoredSamples:
+        go.wait(60)
+        return read(self, path, name)
+
+    monkeypatch.setattr(Readers, "read", waits)
+    return go
+
+
+@dataclass
+class Live:
+    """A server that runs."""
+
+    url: str
+    service: Service
+    server: Server
+    thread: threading.Thread
+    clients: list[openai.OpenAI] = field(default_factory=list)
+
+    def client(self) -> openai.OpenAI:
+        made = openai.OpenAI(base_url=f"{self.url}/v1", api_key="any", max_retries=0)
+        self.clients.append(made)
+        return made
+
+    def post(self, **options: Any) -> httpx.Response:
+        options = {"timeout": 60, **options}
+        return httpx.post(f"{self.url}/v1/audio/transcriptions", **options)
+
+
+def start(model: SlimWhisper, limits: Limits | None = None, **settings: Any) -> Live:
+    port = free_port()
+    service = Service(lambda _: model, batch_size=4, limits=limits)
+    chosen = Settings(port=port, **settings)
+    server = make_server(make_app(service, Models("digits"), chosen), service, chosen)
+    thread = threading.Thread(target=server.run, daemon=True)
+    thread.start()
+    while not server.started:
+        time.sleep(0.01)
+    return Live(f"http://127.0.0.1:{port}", service, server, thread)
+
+
+def stop(live: Live) -> None:
+    for client in live.clients:
+        client.close()
+    live.server.should_exit = True
+    live.thread.join(30)
+    assert not live.thread.is_alive()

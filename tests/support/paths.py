@@ -1,0 +1,7 @@
+"""Where things are, for tests and the programs that they start."""
+
+from pathlib import Path
+
+ROOT = Path(__file__).parents[2]  # of the repository
+SAMPLES = ROOT / "samples"
+SHARED = ROOT.parent / "shared"  # recordings of people, where there are some

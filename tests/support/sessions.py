@@ -1,0 +1,59 @@
+"""One file's state machine on a spectrogram that is not one, and answers to feed it."""
+
+import torch
+from torch import Tensor
+
+from slimwhisper.engine.requests import Decoded, Window
+from slimwhisper.longform.session import Session
+from slimwhisper.types import Dims, Options
+from slimwhisper.vocabulary import get_tokenizer
+from tests.support.checkpoints import tiny_dims
+
+DIMS = tiny_dims(multilingual=False)
+TOKENIZER = get_tokenizer(DIMS)
+BEGIN = TOKENIZER.timestamp_begin
+HELLO, WORLD = TOKENIZER.encode(" hello"), TOKENIZER.encode(" world")
+
+
+def stamp(seconds: float) -> int:
+    return BEGIN + round(seconds / 0.02)
+
+
+class Frames:
+    """Stands in for a spectrogram: frames carry their own number, so that windows show where they
+    lie. Past the recording's end all is -1, and past a window's zero.
+    """
+
+    def __init__(self, seconds: float) -> None:
+        self.frames = round(seconds * 100)
+
+    def window(self, start: int, frames: int) -> Tensor:
+        mel = torch.zeros(80, 3000)
+        mel[:, :frames] = torch.arange(start + 1, start + frames + 1)
+        mel[:, :frames][mel[:, :frames] > self.frames] = -1
+        return mel
+
+
+def session(seconds: float, dims: Dims = DIMS, **options: object) -> Session:
+    return Session(Frames(seconds), dims, Options(**options))  # type: ignore[arg-type]
+
+
+def answer(*tokens: int, **fields: float) -> Decoded:
+    return Decoded(
+        tokens,
+        fields.get("avg_logprob", -0.5),
+        fields.get("no_speech_prob", 0.1),
+        fields.get("temperature", 0.0),
+    )
+
+
+def request(state: Session) -> Window:
+    window = state.next_request()
+    assert isinstance(window, Window)
+    return window
+
+
+def heard(state: Session) -> Tensor:
+    mel = request(state).mel
+    assert mel is not None
+    return mel

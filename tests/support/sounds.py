@@ -1,0 +1,11 @@
+"""Sounds made up for tests."""
+
+import numpy as np
+
+
+def noise_bursts(seconds: float, seed: int) -> np.ndarray:
+    """Float32 [n] at 16 kHz: seeded noise that swells and stops, so that windows differ."""
+    rng = np.random.default_rng(seed)
+    n = int(seconds * 16_000)
+    envelope = np.repeat(rng.uniform(0, 0.3, n // 4_000 + 1), 4_000)[:n]
+    return (rng.standard_normal(n) * envelope).astype(np.float32)

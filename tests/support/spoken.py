@@ -1,0 +1,50 @@
+"""The words of `samples/`, single and joined: speech for tests, with its true text and times."""
+
+import json
+from collections.abc import Sequence
+from functools import cache
+from typing import Any
+
+import numpy as np
+
+import slimwhisper
+from recipes.digits.catalogue import WORDS
+from recipes.digits.voices import RATE
+from tests.support.paths import SAMPLES as SAMPLES
+
+EXPECTED: dict[str, dict[str, Any]] = json.loads((SAMPLES / "expected.json").read_text())
+LONG = "three-minutes.ogg"
+
+
+@cache
+def spoken_words() -> list[tuple[int, np.ndarray]]:
+    """(digit, float32 samples) of each word, cut out of its recording."""
+    found = []
+    for name, truth in EXPECTED.items():
+        audio = slimwhisper.load_audio(SAMPLES / name)
+        for segment in truth["segments"]:
+            for word in segment["words"]:
+                piece = audio[round(word["start"] * RATE) : round(word["end"] * RATE)]
+                found.append((WORDS.index(word["text"]), piece))
+    return found
+
+
+def single_words(step: int = 3) -> list[tuple[int, np.ndarray]]:
+    """Every `step`th word, with a little silence around it."""
+    edge = np.zeros(RATE // 10, np.float32)
+    return [(d, np.concatenate([edge, piece, edge])) for d, piece in spoken_words()[::step]]
+
+
+def joined(parts: Sequence[np.ndarray], rng: np.random.Generator) -> np.ndarray:
+    """Words one after the other with pauses of 0.1 to 0.8 s."""
+    pieces = []
+    for part in parts:
+        pieces += [np.zeros(int(rng.uniform(0.1, 0.8) * RATE), np.float32), part]
+    return np.concatenate(pieces)
+
+
+def sequence(count: int, rng: np.random.Generator) -> tuple[list[str], np.ndarray]:
+    """`count` random words, joined; what they say, and the audio."""
+    words = spoken_words()
+    chosen = rng.integers(len(words), size=count)
+    return [WORDS[words[i][0]] for i in chosen], joined([words[i][1] for i in chosen], rng)

@@ -1,0 +1,88 @@
+"""Windows for tests of the engine, and ways to run them through it."""
+
+from collections.abc import Callable, Mapping, Sequence
+
+import pytest
+import torch
+
+from slimwhisper.audio.mel import first_window
+from slimwhisper.checkpoint.load import Checkpoint
+from slimwhisper.engine.engine import Engine
+from slimwhisper.engine.requests import Answer, Attempt, Breadth, Decoded, Request, Window
+from slimwhisper.engine.rules import make_rules
+from slimwhisper.model.model import Model
+from slimwhisper.types import Options
+from slimwhisper.vocabulary import get_tokenizer, get_vocabulary
+from tests.support.checkpoints import random_state, tiny_dims
+from tests.support.sounds import noise_bursts
+
+CPU = torch.device("cpu")
+DIMS = tiny_dims(multilingual=False, text_layers=2)
+TOKENIZER = get_tokenizer(DIMS)
+VOCABULARY = get_vocabulary(DIMS)
+
+Next = Callable[[int, Answer], Request | None]  # what follows a window's answer
+
+
+def random_model(device: torch.device = CPU, forms: tuple[str, str] = ("e", "x")) -> Model:
+    checkpoint = Checkpoint("random", DIMS, random_state(DIMS, seed=1))
+    return Model(checkpoint, device, torch.float32, forms)
+
+
+def windows(
+    count: int, sample_len: int | None = None, temperatures: Sequence[float] = (0.0,)
+) -> list[Window]:
+    """Windows of different audio, prompts of different length, some without timestamps."""
+    made = []
+    for i in range(count):
+        rules = make_rules(
+            DIMS, Options(sample_len=sample_len or 5 + 3 * i, without_timestamps=i % 3 == 2)
+        )
+        before = [TOKENIZER.sot_prev, *range(1000, 1000 + 7 * i)] if i % 2 else []
+        mel = first_window(noise_bursts(5, seed=i), 80)
+        attempt = Attempt(temperatures[i % len(temperatures)], (0, i))
+        prompt = (*before, *TOKENIZER.sot_sequence)
+        made.append(Window(mel, prompt, len(before), rules, attempt))
+    return made
+
+
+def run(
+    engine: Engine, requests: Mapping[int, Window], then: Next = lambda *_: None
+) -> dict[int, list[Answer]]:
+    """All answers to each window and to the requests that follow."""
+    for tag, window in requests.items():
+        engine.submit(tag, window)
+    done: dict[int, list[Answer]] = {tag: [] for tag in requests}
+    while not engine.idle:
+        for ticket, answer in engine.step():
+            done[ticket.tag].append(answer)
+            engine.reply(ticket, then(ticket.tag, answer))
+    assert engine.free == engine.slots
+    return done
+
+
+def decode(
+    model: Model,
+    requests: Sequence[Window],
+    slots: int,
+    breadth: Breadth | None = None,
+    check_every: int | None = None,
+    backwards: bool = False,
+) -> list[Decoded]:
+    engine = Engine(model, VOCABULARY, slots, breadth, check_every)
+    numbered = list(enumerate(requests))
+    done = run(engine, dict(numbered[::-1] if backwards else numbered))
+    results = []
+    for i in range(len(requests)):
+        (answer,) = done[i]
+        assert isinstance(answer, Decoded)
+        results.append(answer)
+    return results
+
+
+def assert_same(found: Sequence[Decoded], expected: Sequence[Decoded]) -> None:
+    for ours, other in zip(found, expected, strict=True):
+        assert ours.tokens == other.tokens
+        assert ours.temperature == other.temperature
+        assert ours.avg_logprob == pytest.approx(other.avg_logprob, abs=1e-4)
+        assert ours.no_speech_prob == pytest.approx(other.no_speech_prob, abs=1e-6)
