@@ -18,6 +18,7 @@ from slimwhisper.errors import (
     OutputError,
     SlimWhisperError,
 )
+from slimwhisper.types import Dims as ModelDimensions
 from slimwhisper.types import Options, Segment, Transcript
 
 __version__ = version("slimwhisper")
@@ -29,6 +30,7 @@ __all__ = [
     "DecodingOptions",
     "DecodingResult",
     "DependencyError",
+    "ModelDimensions",
     "OptionError",
     "Options",
     "OutputError",
@@ -36,12 +38,15 @@ __all__ = [
     "SlimWhisper",
     "SlimWhisperError",
     "Transcript",
+    "Whisper",
     "available_models",
     "decode",
+    "detect_language",
     "load_audio",
     "load_model",
     "log_mel_spectrogram",
     "pad_or_trim",
+    "transcribe",
 ]
 
 # What needs torch is imported when it is first asked for, so that the command line starts at once
@@ -49,22 +54,22 @@ __all__ = [
 if TYPE_CHECKING:
     from whisper import DecodingOptions, DecodingResult, log_mel_spectrogram, pad_or_trim
 
-    from slimwhisper.api import SlimWhisper, load_model
+    from slimwhisper.api import SlimWhisper, detect_language, load_model, transcribe
+    from slimwhisper.api import SlimWhisper as Whisper
+    from slimwhisper.audio.ffmpeg import decode
     from slimwhisper.audio.load import load_audio
     from slimwhisper.checkpoint.load import available_models
-    from slimwhisper.decoding import decode
 else:  # hidden from type checkers, which would take any name for one of the module's
+    _OURS = ("SlimWhisper", "Whisper", "decode", "detect_language", "load_model", "transcribe")
+    _THEIRS = ("DecodingOptions", "DecodingResult", "log_mel_spectrogram", "pad_or_trim")
+    _MODULES = ("audio", "decoding", "model", "timing", "tokenizer", "utils")
     __getattr__, __dir__ = lazy_names(
         __name__,
         {
-            "DecodingOptions": "whisper",
-            "DecodingResult": "whisper",
-            "SlimWhisper": "slimwhisper.api",
+            **dict.fromkeys(_OURS, "slimwhisper.api"),
+            **dict.fromkeys(_THEIRS, "whisper"),
+            **{name: f"slimwhisper.{name}" for name in _MODULES},
             "available_models": "slimwhisper.checkpoint.load",
-            "decode": "slimwhisper.decoding",
             "load_audio": "slimwhisper.audio.load",
-            "load_model": "slimwhisper.api",
-            "log_mel_spectrogram": "whisper",
-            "pad_or_trim": "whisper",
         },
     )

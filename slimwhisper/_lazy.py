@@ -17,14 +17,17 @@ def lazy_names(
 
     Arguments:
         package: its `__name__`.
-        homes: public name -> the module that defines it.
+        homes: public name -> the module that defines it, with ":name" where it is called
+            otherwise there; a module of the package itself -> its own name.
         fallback: a module of openai-whisper whose other names the package has too, so that scripts
             written for it find them.
     """
 
     def get(name: str) -> Any:
         if name in homes:
-            return getattr(import_module(homes[name]), name)
+            module, _, attribute = homes[name].partition(":")
+            home = import_module(module)
+            return home if module == f"{package}.{name}" else getattr(home, attribute or name)
         if fallback is not None and not name.startswith("__"):
             other = import_module(fallback)
             if hasattr(other, name):

@@ -1,4 +1,4 @@
-"""The public functions: `load_model(...)`, then `transcribe` or `transcribe_many`."""
+"""The library: `load_model(...)`, then the calls of `whisper` on what it returns, and our own."""
 
 import logging
 from collections.abc import Callable, Iterable, Iterator
@@ -13,14 +13,18 @@ from tqdm import tqdm
 from slimwhisper.audio.load import AudioSource, as_waveform, load_samples
 from slimwhisper.audio.mel import first_window
 from slimwhisper.cache.forms import choose_forms
+from slimwhisper.cache.guard import Inspection
+from slimwhisper.checkpoint.alignment_heads import dumped_heads
 from slimwhisper.checkpoint.load import load_checkpoint
-from slimwhisper.decoding import as_windows, decode, hear_languages
 from slimwhisper.errors import OptionError, SlimWhisperError
 from slimwhisper.longform.batch import transcribe_all
 from slimwhisper.longform.recording import Recording
+from slimwhisper.model.calibration import Guard
 from slimwhisper.model.model import Model
 from slimwhisper.options import make_options
-from slimwhisper.types import SAMPLE_RATE, WINDOW_FRAMES, Segment, Transcript
+from slimwhisper.types import SAMPLE_RATE, WINDOW_FRAMES, Dims, Segment, Transcript
+from slimwhisper.vocabulary import get_tokenizer
+from slimwhisper.windows import as_windows, decode_windows, hear_languages
 from slimwhisper.writers import segment_line
 
 if TYPE_CHECKING:
@@ -71,8 +75,80 @@ def as_dtype(dtype: str | torch.dtype, *others: str) -> torch.dtype:
     return chosen
 
 
-class SlimWhisper(Model):
-    """A loaded model with `whisper`'s calls."""
+class SlimWhisper:
+    """A loaded model with `whisper`'s calls.
+
+    What decodes is its `network`, which is no public API: it may change in any version.
+    """
+
+    def __init__(self, network: Model) -> None:
+        self.network = network
+
+    # -- what is loaded, and where ---------------------------------------------------------------
+
+    @property
+    def name(self) -> str:
+        """As it was given to `load_model`."""
+        return self.network.name
+
+    @property
+    def dims(self) -> Dims:
+        """Whisper's ten numbers."""
+        return self.network.dims
+
+    @property
+    def device(self) -> torch.device:
+        """Where it computes."""
+        return self.network.device
+
+    @property
+    def dtype(self) -> torch.dtype:
+        """What it computes in; float32 with int8, see `compute_type`."""
+        return self.network.dtype
+
+    @property
+    def compute_type(self) -> str:
+        """Such as "float16"; "int8" stands for float32 with int8 products."""
+        return self.network.compute_type
+
+    @property
+    def forms(self) -> tuple[str, str]:
+        """The forms of the cross- and the self-attention cache that were asked for."""
+        return self.network.forms
+
+    @property
+    def inspections(self) -> list[Inspection]:
+        """What the guard measured, layer by layer; empty for forms that need no guard."""
+        return self.network.inspections
+
+    @property
+    def fallbacks(self) -> list[str]:
+        """A line for each form that is not exact here and was replaced in some layers."""
+        return self.network.fallbacks
+
+    @property
+    def is_multilingual(self) -> bool:
+        return self.dims.is_multilingual
+
+    @property
+    def num_languages(self) -> int:
+        return self.dims.num_languages
+
+    def bytes_per_window(self) -> int:
+        """Bytes of cache that one more window takes, with one text."""
+        return self.network.bytes_per_window()
+
+    def baseline_bytes_per_window(self) -> int:
+        """The same with keys and values for every layer and token, as in `whisper`."""
+        return self.network.baseline_bytes_per_window()
+
+    def set_alignment_heads(self, dump: bytes) -> None:
+        """The heads that word timestamps are read from, as `whisper` dumps them: base85 of gzipped
+        booleans [layers, heads]. Raises OptionError for a dump of another model.
+        """
+        self.network.alignment_heads = dumped_heads(dump, self.dims)
+
+    # -- recordings ------------------------------------------------------------------------------
 
     def transcribe(
         self,
@@ -110,7 +186,7 @@ class SlimWhisper(Model):
 
         slots = self.choose_batch_size(batch_size) if chosen.parallel else 1
         outcomes = transcribe_all(
-            self,
+            self.network,
             [audio],
             load,
             chosen,
@@ -159,7 +235,7 @@ class SlimWhisper(Model):
             samples = load_samples(source, allow_truncated=allow_truncated)
             return Recording(samples, self.dims, chosen)
 
-        return transcribe_all(self, sources, load, chosen, slots, on_segments, on_duration)
+        return transcribe_all(self.network, sources, load, chosen, slots, on_segments, on_duration)
 
     def choose_batch_size(self, asked: int | None) -> int:
         """How many windows to decode together. Raises OptionError."""
@@ -180,26 +256,76 @@ class SlimWhisper(Model):
     @overload
     def detect_language(self, audio: AudioSource) -> tuple[str, dict[str, float]]: ...
     def detect_language(self, audio: AudioSource) -> tuple[Any, Any]:
-        """The most likely language code, and every language's probability.
+        """The most likely language, and every language's probability.
 
-        `audio`: a recording, whose first 30 s are heard; or a window's spectrogram, a tensor
-        [n_mels, 3000]; or several, [B, n_mels, 3000], which give two lists.
+        A recording, of which the first 30 s are heard, gives a code such as "de". The spectrogram
+        of a window, a tensor [n_mels, 3000], gives what `whisper` gives: the token, int64 []; and
+        several, [B, n_mels, 3000], tokens [B] and a list of B dictionaries.
         """
         window = (self.dims.n_mels, WINDOW_FRAMES)
         if isinstance(audio, Tensor) and audio.shape[-2:] == window:
-            heard = hear_languages(self, as_windows(audio, self.dims))
+            heard = hear_languages(self.network, as_windows(audio, self.dims))
+            tokenizer = get_tokenizer(self.dims)
+            tokens = torch.tensor([tokenizer.to_language_token(h.likeliest) for h in heard])
             if audio.ndim == 3:
-                return [h.likeliest for h in heard], [h.probs for h in heard]
-        else:
-            mel = first_window(as_waveform(audio), self.dims.n_mels)
-            heard = hear_languages(self, mel.unsqueeze(0))
+                return tokens, [h.probs for h in heard]
+            return tokens[0], heard[0].probs
+        mel = first_window(as_waveform(audio), self.dims.n_mels)
+        heard = hear_languages(self.network, mel.unsqueeze(0))
         return heard[0].likeliest, heard[0].probs
+
+    # -- the network, as `whisper` has it --------------------------------------------------------
+
+    def embed_audio(self, mel: Tensor) -> Tensor:
+        """mel [B, n_mels, 3000] -> the encoder's output [B, 1500, d], in the model's dtype."""
+        return self.network.encoder(mel)
+
+    def logits(self, tokens: Tensor, audio_features: Tensor) -> Tensor:
+        """tokens [B, T] int64, audio_features [B, 1500, d] -> logits [B, T, V], float32 or more."""
+        return self.network.logits(tokens, audio_features)
+
+    def forward(self, mel: Tensor, tokens: Tensor) -> Tensor:
+        """mel [B, n_mels, 3000], tokens [B, T] int64 -> logits [B, T, V]."""
+        return self.logits(tokens, self.embed_audio(mel))
+
+    __call__ = forward
+
+
+Whisper = SlimWhisper  # by `whisper`'s name
+
+
+def transcribe(model: SlimWhisper, audio: AudioSource, **options: Any) -> dict[str, Any]:
+    """`model.transcribe(audio, ...)`, as `whisper.transcribe` is called."""
+    return model.transcribe(audio, **options)
+
+
+def decode(
+    model: SlimWhisper, mel: Tensor, options: "DecodingOptions | None" = None, **changes: Any
+) -> "DecodingResult | list[DecodingResult]":
+    """Decode windows of 30 s, as `whisper.decode` does.
+
+    Arguments:
+        mel: [n_mels, 3000] or [B, n_mels, 3000], as `log_mel_spectrogram` and `pad_or_trim` make
+            them; B windows are decoded side by side.
+        options: whisper's; `changes` replace single fields. `fp16` is ignored.
+    Returns:
+        whisper's `DecodingResult`, or a list of B; its `audio_features` are empty.
+    Raises:
+        OptionError.
+    """
+    return decode_windows(model.network, mel, options, **changes)
+
+
+def detect_language(model: SlimWhisper, mel: Tensor, tokenizer: Any = None) -> tuple[Tensor, Any]:
+    """`whisper.detect_language`: see `SlimWhisper.detect_language`; `tokenizer` is not needed."""
+    return model.detect_language(mel)
 
 
 def load_model(
     name: str | PathLike[str],
     device: str | torch.device | None = None,
     download_root: str | PathLike[str] | None = None,
+    in_memory: bool = False,
     *,
     dtype: str | torch.dtype | None = None,
     cache: str = "slim",
@@ -214,6 +340,7 @@ def load_model(
     Arguments:
         device: such as "cpu" or "cuda:1"; None: a GPU where there is one.
         download_root: where named models are kept; None: ~/.cache/whisper.
+        in_memory: read the file's weights into memory first, instead of mapping them.
         dtype: "float32", "float16" or "bfloat16"; None: float16 on a GPU, float32 on a CPU;
             "int8": float32 with the large matrices in int8, on a CPU faster, not exact
             (docs/numerics.md).
@@ -231,8 +358,9 @@ def load_model(
     number = choose_dtype(dtype, place)
     if place.type == "cpu" and number == torch.float16:
         logger.warning("float16 is very slow on a CPU; float32 or bfloat16 are not")
-    checkpoint = load_checkpoint(name, download_root=download_root)
-    mel: Tensor | None = None
+    checkpoint = load_checkpoint(name, download_root=download_root, in_memory=in_memory)
+    guard = Guard(strict_cache)
     if guard_audio is not None:
         mel = first_window(as_waveform(guard_audio), checkpoint.dims.n_mels)
-    return SlimWhisper(checkpoint, place, number, forms, strict_cache, mel, dtype == INT8)
+        guard = Guard(strict_cache, mel)
+    return SlimWhisper(Model(checkpoint, place, number, forms, guard, dtype == INT8))

@@ -275,7 +275,7 @@ class Service:
             self._batches = {k: b for k, b in self._batches.items() if b.running}
             rows = options.beam_size or 1
             slots = max(self.slots // rows, 1)
-            batch = Batch(make_engine(self.model, options, slots), self._progress)
+            batch = Batch(make_engine(self.model.network, options, slots), self._progress)
             self._batches[breadth] = batch
         return batch
 

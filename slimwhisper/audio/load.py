@@ -36,16 +36,22 @@ MAX_CHANNELS = 8  # tells [channels, n] from a batch or a spectrogram
 AudioSource = Source | NDArray[Any] | torch.Tensor  # what as_waveform and load_samples take
 
 
-def load_audio(source: Source, *, allow_truncated: bool = False) -> NDArray[np.float32]:
+def load_audio(
+    source: Source, sr: int = SAMPLE_RATE, *, allow_truncated: bool = False
+) -> NDArray[np.float32]:
     """Decode the audio of a file: float32 [n] in [-1, 1), 16 kHz, channels mixed to mono.
 
     `source` is a path (never a URL), a file's bytes, or a binary file object, which is read to its
     end and left open. Of several audio streams the one that the ffmpeg program would choose is
     taken: marked as default, then with most channels, then first. Packets that do not decode are
-    skipped, as the program does. `allow_truncated` accepts a file that ends early.
+    skipped, as the program does. `allow_truncated` accepts a file that ends early. `sr` is there
+    because `whisper`'s has it, and can only be 16,000 Hz, the one rate that models hear.
 
-    Raises AudioError: no such file, no audio in it, more than half of it damaged, or truncated.
+    Raises AudioError: no such file, no audio in it, more than half of it damaged, or truncated;
+    OptionError for another `sr`.
     """
+    if sr != SAMPLE_RATE:
+        raise OptionError(f"sr={sr!r}: models hear {SAMPLE_RATE} Hz; leave it out, and resample")
     name, file = open_source(source)
     with file:
         samples = np.concatenate(list(pieces_of(name, file, allow_truncated)))

@@ -8,6 +8,7 @@ from pathlib import Path
 
 import numpy as np
 
+from slimwhisper.errors import OptionError
 from slimwhisper.types import Dims
 
 Heads = Mapping[int, Sequence[int]]  # decoder layer: its heads, both in order
@@ -26,8 +27,23 @@ def official_heads(name: str, dims: Dims) -> Heads | None:
     dump = whisper._ALIGNMENT_HEADS.get(name)
     if dump is None:
         return None
-    flags = np.frombuffer(gzip.decompress(base64.b85decode(dump)), dtype=bool)
-    return _by_layer(np.argwhere(flags.reshape(dims.n_text_layer, dims.n_text_head)).tolist())
+    return dumped_heads(dump, dims)
+
+
+def dumped_heads(dump: bytes, dims: Dims) -> Heads:
+    """The heads of a dump of `whisper`'s: base85 of gzipped booleans [layers, heads].
+
+    Raises OptionError for one that is none, or is of another model.
+    """
+    try:
+        flags = np.frombuffer(gzip.decompress(base64.b85decode(dump)), dtype=bool)
+        pairs = np.argwhere(flags.reshape(dims.n_text_layer, dims.n_text_head)).tolist()
+    except (ValueError, OSError, EOFError) as error:
+        raise OptionError(
+            f"alignment heads: no dump of {dims.n_text_layer} layers of {dims.n_text_head} heads; "
+            "give the one of this model"
+        ) from error
+    return _by_layer(pairs)
 
 
 def folder_heads(folder: Path, dims: Dims) -> Heads | None:

@@ -53,6 +53,7 @@ def load_checkpoint(
     *,
     download_root: str | PathLike[str] | None = None,
     local_files_only: bool = False,
+    in_memory: bool = False,
 ) -> Checkpoint:
     """Load by bundled or official name, path (`.pt` file, Hugging Face folder) or hub id, in order.
 
@@ -61,6 +62,8 @@ def load_checkpoint(
         download_root: where named models are kept; None: `default_download_root()`. Hub models
             stay in the hub's own cache.
         local_files_only: never go to the network.
+        in_memory: copy the weights into memory; else they are mapped from the file where its
+            format allows it.
     Raises:
         CheckpointError: one line that names the file, what is wrong and what would work.
     """
@@ -91,7 +94,10 @@ def load_checkpoint(
             "or this user the right"
         ) from error
     validate(label, dims, state)
-    return Checkpoint(label, dims, {k: tensor.detach() for k, tensor in state.items()}, heads)
+    tensors = {name: tensor.detach() for name, tensor in state.items()}
+    if in_memory:
+        tensors = {name: tensor.clone() for name, tensor in tensors.items()}
+    return Checkpoint(label, dims, tensors, heads)
 
 
 def _unknown(label: str) -> CheckpointError:

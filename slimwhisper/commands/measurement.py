@@ -28,6 +28,7 @@ from slimwhisper.checkpoint.load import Checkpoint, load_checkpoint
 from slimwhisper.checkpoint.random_weights import random_checkpoint
 from slimwhisper.commands.costs import OFFICIAL_DIMS
 from slimwhisper.errors import OptionError, SlimWhisperError
+from slimwhisper.model.model import Model
 from slimwhisper.types import SAMPLE_RATE, Dims
 from slimwhisper.vocabulary import get_vocabulary
 
@@ -187,7 +188,7 @@ Run = Callable[[list[Audio], dict[str, Any]], Iterator[int]]  # yields each text
 
 
 def _ours(case: Case, model: SlimWhisper, clock: EncoderClock) -> Run:
-    vars(model)["encoder"] = clock.wrap(model.encoder)
+    vars(model.network)["encoder"] = clock.wrap(model.network.encoder)
 
     def run(audio: list[Audio], options: dict[str, Any]) -> Iterator[int]:
         # an iterator, so that there are `batch` slots whatever the number of recordings
@@ -238,7 +239,8 @@ def measure(case: Case) -> Measured:
         run = _theirs(checkpoint, device, dtype, clock)
     else:
         forms = choose_forms(case.cache)
-        model = SlimWhisper(checkpoint, device, dtype, forms, int8=case.dtype == INT8)
+        network = Model(checkpoint, device, dtype, forms, int8=case.dtype == INT8)
+        model = SlimWhisper(network)
         run = _ours(case, model, clock)
     del checkpoint
     audio = recordings(case.windows)

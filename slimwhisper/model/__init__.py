@@ -21,6 +21,8 @@ else:
             "Decoder": "slimwhisper.model.decoder",
             "Encoder": "slimwhisper.model.encoder",
             "Model": "slimwhisper.model.model",
+            "ModelDimensions": "slimwhisper.types:Dims",
+            "Whisper": "slimwhisper.api",
         },
         fallback="whisper.model",
     )

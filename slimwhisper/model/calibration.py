@@ -21,6 +21,14 @@ CALIBRATION_TOKENS = 48
 
 
 @dataclass(frozen=True, slots=True)
+class Guard:
+    """How the forms that rest on an inverse are checked."""
+
+    strict: bool = False  # raise where one is not exact, instead of falling back
+    mel: Tensor | None = None  # [n_mels, 3000] of real speech to measure on; None: noise
+
+
+@dataclass(frozen=True, slots=True)
 class Activations:
     """What one window's decoding feeds the attention blocks' keys and values; float32."""
 

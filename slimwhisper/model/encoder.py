@@ -85,7 +85,8 @@ class Encoder:
         x = mel.to(self.device, self.dtype)
         x = F.gelu(F.conv1d(x, *self.conv1, padding=1))
         x = F.gelu(F.conv1d(x, *self.conv2, stride=2, padding=1))
-        x = (x.transpose(1, 2) + self.positions).to(self.dtype)
+        # the sum keeps the transposed layout, in which every layer would be slower
+        x = (x.transpose(1, 2) + self.positions).to(self.dtype).contiguous()
         for block in self.blocks:
             x = block(x)
         return self.norm(x)

@@ -5,11 +5,12 @@ import logging
 import torch
 from torch import Tensor
 
+from slimwhisper.cache.base import Rows
 from slimwhisper.cache.plan import CrossCache, DecoderCache, SelfCache
 from slimwhisper.checkpoint.alignment_heads import default_heads
 from slimwhisper.checkpoint.load import Checkpoint
 from slimwhisper.errors import CacheError
-from slimwhisper.model.calibration import describe_fallbacks, guarded_plan
+from slimwhisper.model.calibration import Guard, describe_fallbacks, guarded_plan
 from slimwhisper.model.decoder import Decoder
 from slimwhisper.model.encoder import Encoder
 
@@ -25,21 +26,21 @@ class Model:
         device: torch.device,
         dtype: torch.dtype,
         forms: tuple[str, str] = ("e", "x"),
-        strict_cache: bool = False,
-        guard_mel: Tensor | None = None,
+        guard: Guard | None = None,
         int8: bool = False,
     ) -> None:
-        """forms: (cross, self) as `choose_forms` gives them. guard_mel: [n_mels, 3000] or None.
+        """forms: (cross, self) as `choose_forms` gives them. guard: None stands for `Guard()`.
         int8: weights of the encoder, the MLPs and the logits; on a CPU, with float32.
 
-        Raises `CacheError` when a form is not exact and `strict_cache` is set.
+        Raises `CacheError` when a form is not exact and the guard is strict.
         """
         self.name, self.dims = checkpoint.name, checkpoint.dims
         self.device, self.dtype, self.forms, self.int8 = device, dtype, forms, int8
         self.alignment_heads = checkpoint.alignment_heads or default_heads(self.dims)
-        plan, self.inspections = guarded_plan(checkpoint, *forms, dtype, guard_mel)
+        guard = guard or Guard()
+        plan, self.inspections = guarded_plan(checkpoint, *forms, dtype, guard.mel)
         self.fallbacks = describe_fallbacks(self.inspections)
-        if self.fallbacks and strict_cache:
+        if self.fallbacks and guard.strict:
             first = self.fallbacks[0].partition(";")[0]
             raise CacheError(
                 f"{self.name}: {first}; choose cache slim, always exact, or allow the fall-back"
@@ -62,6 +63,15 @@ class Model:
     def allocate_self(self, rows: int, shared: bool = False) -> SelfCache:
         """Room for `rows` texts; `shared` as in `SelfCache`."""
         return SelfCache(self.plan, rows, self.dims.n_text_ctx, shared=shared)
+
+    @torch.inference_mode()
+    def logits(self, tokens: Tensor, features: Tensor) -> Tensor:
+        """tokens [B, T] int64 from the start, features [B, p, d] -> logits [B, T, V]."""
+        count, tokens = len(tokens), tokens.to(self.device)
+        cache = DecoderCache(self.allocate_cross(count), self.allocate_self(count))
+        rows = Rows.block(count, device=self.device)
+        cache.cross.put(rows.slots, features.to(self.device, self.dtype))
+        return self.decoder.logits(self.decoder.prefill(tokens, rows, cache))
 
     def bytes_per_window(self) -> int:
         """What one more slot of one row takes."""

@@ -9,7 +9,7 @@ from slimwhisper.cache.fold import Attention, fold
 from slimwhisper.cache.guard import condition_number, inspect_layer, measure
 from slimwhisper.checkpoint.load import Checkpoint
 from slimwhisper.errors import CacheError
-from slimwhisper.model.calibration import guarded_plan, record_activations
+from slimwhisper.model.calibration import Guard, guarded_plan, record_activations
 from slimwhisper.model.model import Model
 from tests.support.checkpoints import random_state, tiny_dims
 from tests.support.reference import set_spectrum
@@ -146,10 +146,10 @@ def test_a_single_bad_layer_falls_back_alone() -> None:
 
 def test_strict_raises_instead() -> None:
     with pytest.raises(CacheError, match="not exact in 2 of 2 layers") as caught:
-        Model(checkpoint(1e6), CPU, torch.float32, ("e", "k"), strict_cache=True)
+        Model(checkpoint(1e6), CPU, torch.float32, ("e", "k"), Guard(strict=True))
     assert "\n" not in str(caught.value)
-    Model(checkpoint(1e6), CPU, torch.float32, ("e", "x"), strict_cache=True)
-    Model(checkpoint(3.0), CPU, torch.float32, ("k", "k"), strict_cache=True)
+    Model(checkpoint(1e6), CPU, torch.float32, ("e", "x"), Guard(strict=True))
+    Model(checkpoint(3.0), CPU, torch.float32, ("k", "k"), Guard(strict=True))
 
 
 def test_the_default_needs_no_inverse_and_no_measuring(monkeypatch: pytest.MonkeyPatch) -> None:

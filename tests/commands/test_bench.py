@@ -10,7 +10,6 @@ import pytest
 import torch
 
 from slimwhisper import cli
-from slimwhisper.api import SlimWhisper
 from slimwhisper.cache.forms import PRESETS
 from slimwhisper.checkpoint.random_weights import random_checkpoint
 from slimwhisper.checkpoint.validate import expected_shapes
@@ -26,6 +25,7 @@ from slimwhisper.commands.measurement import (
 )
 from slimwhisper.commands.parsers import BATCHES
 from slimwhisper.errors import OptionError, SlimWhisperError
+from slimwhisper.model.model import Model
 from tests.support.checkpoints import tiny_dims
 from tests.support.command import Run
 
@@ -226,7 +226,7 @@ def test_random_checkpoint() -> None:
     assert torch.equal(one.state[name], same.state[name])
     assert not torch.equal(one.state[name], other.state[name])
     for forms in PRESETS.values():
-        assert SlimWhisper(one, CPU, torch.bfloat16, forms).fallbacks == []
+        assert Model(one, CPU, torch.bfloat16, forms).fallbacks == []
 
 
 def test_recordings_are_seeded_and_shared() -> None:

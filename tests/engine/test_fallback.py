@@ -35,7 +35,8 @@ class Watch:
         self.encoded = 0
         self.started: list[float] = []  # the temperature of each text begun
         self.rows = 0  # decoder rows, over all steps
-        encoder, step, start = model.encoder, model.decoder.step, Lane.start
+        network = model.network
+        encoder, step, start = network.encoder, network.decoder.step, Lane.start
 
         def encode(mels: torch.Tensor) -> torch.Tensor:
             self.encoded += len(mels)
@@ -49,8 +50,8 @@ class Watch:
             self.started += [t.window.attempt.temperature for t in tickets]
             start(lane, tickets, logits)
 
-        monkeypatch.setattr(model, "encoder", encode)
-        monkeypatch.setattr(model.decoder, "step", one_step)
+        monkeypatch.setattr(network, "encoder", encode)
+        monkeypatch.setattr(network.decoder, "step", one_step)
         monkeypatch.setattr(Lane, "start", begin)
 
 

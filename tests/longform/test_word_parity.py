@@ -21,6 +21,7 @@ from slimwhisper.engine.engine import Engine
 from slimwhisper.engine.requests import Align, Alignment, Window
 from slimwhisper.engine.rules import make_rules
 from slimwhisper.longform.words import time_words
+from slimwhisper.model.model import Model
 from slimwhisper.types import Options
 from slimwhisper.vocabulary import get_tokenizer, get_vocabulary
 from tests.support.checkpoints import random_state, tiny_dims
@@ -49,10 +50,10 @@ class Aligners:
         self.theirs: dict[torch.dtype, Any] = {}
         self.ours: dict[torch.dtype, SlimWhisper] = {}
         for dtype in (torch.float32, torch.float64):
-            self.ours[dtype] = SlimWhisper(checkpoint, CPU, dtype)
+            self.ours[dtype] = SlimWhisper(Model(checkpoint, CPU, dtype))
             self.theirs[dtype] = whisper_model(dims, checkpoint.state, dtype)
             flags = torch.zeros(dims.n_text_layer, dims.n_text_head, dtype=torch.bool)
-            for layer, heads in self.ours[dtype].alignment_heads.items():
+            for layer, heads in self.ours[dtype].network.alignment_heads.items():
                 flags[layer, list(heads)] = True
             self.theirs[dtype].register_buffer("alignment_heads", flags.to_sparse(), False)
 
@@ -144,7 +145,7 @@ WORDS: list[dict[str, Any]] = [
 @pytest.mark.parametrize("name", ["multilingual", "english"])
 def test_whole_transcripts_with_words(random_paths: dict[str, Path], name: str) -> None:
     theirs = whisper.load_model(str(random_paths[name]), device="cpu")
-    ours = SlimWhisper(load_checkpoint(random_paths[name]), CPU, torch.float32)
+    ours = SlimWhisper(Model(load_checkpoint(random_paths[name]), CPU, torch.float32))
     recordings = [noise_bursts(seconds, 20 + i) for i, seconds in enumerate((31.5, 22.0))]
     words = 0
     for options in WORDS:
@@ -180,7 +181,7 @@ def test_timing_words_leaves_torch_s_threads_alone() -> None:
 
 def test_the_keys_are_whisper_s(random_paths: dict[str, Path]) -> None:
     theirs = whisper.load_model(str(random_paths["english"]), device="cpu")
-    ours = SlimWhisper(load_checkpoint(random_paths["english"]), CPU, torch.float32)
+    ours = SlimWhisper(Model(load_checkpoint(random_paths["english"]), CPU, torch.float32))
     audio = noise_bursts(3, 1)
     for words in (False, True):
         expected = whisper_transcribe(theirs, audio, word_timestamps=words)

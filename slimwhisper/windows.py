@@ -1,0 +1,121 @@
+"""Single windows through the engine: what `whisper.decode` and `detect_language` do."""
+
+from collections.abc import Sequence
+from dataclasses import fields, replace
+from typing import TYPE_CHECKING, Any
+
+import torch
+from torch import Tensor
+
+from slimwhisper.engine.engine import Engine
+from slimwhisper.engine.requests import Attempt, Decoded, Languages, Window
+from slimwhisper.engine.rules import make_rules
+from slimwhisper.errors import OptionError, SlimWhisperError
+from slimwhisper.longform.batch import make_engine
+from slimwhisper.longform.prompts import Prompts
+from slimwhisper.longform.session import compression_ratio
+from slimwhisper.model.model import Model
+from slimwhisper.options import make_options
+from slimwhisper.types import WINDOW_FRAMES, Dims, Options
+from slimwhisper.vocabulary import get_tokenizer, get_vocabulary
+
+if TYPE_CHECKING:
+    from whisper import DecodingOptions, DecodingResult
+
+
+def hear_languages(model: Model, mels: Tensor) -> list[Languages]:
+    """Every language's probability for windows [B, n_mels, 3000]."""
+    if not model.dims.is_multilingual:
+        return [Languages({"en": 1.0}) for _ in mels]
+    sot = get_vocabulary(model.dims).sot
+    windows = [Window(mel, (sot,), 0, rules=None) for mel in mels]
+    answers = _answers(make_engine(model, Options(), len(windows)), windows)
+    return [a for a in answers if isinstance(a, Languages)]
+
+
+def decode_windows(
+    model: Model, mel: Tensor, options: "DecodingOptions | None" = None, **changes: Any
+) -> "DecodingResult | list[DecodingResult]":
+    """See `slimwhisper.decode`."""
+    from whisper import DecodingOptions, DecodingResult
+
+    asked = replace(options or DecodingOptions(), **changes)
+    mels = as_windows(mel, model.dims)
+    heard: Sequence[Languages | None] = [None] * len(mels)
+    if asked.language is None or asked.task == "lang_id":
+        heard = hear_languages(model, mels)
+    probs = [None if h is None else h.probs for h in heard]
+    languages = [asked.language or ("en" if h is None else h.likeliest) for h in heard]
+    if asked.task == "lang_id":
+        results = [
+            DecodingResult(audio_features=torch.empty(0), language=language, language_probs=p)
+            for language, p in zip(languages, probs, strict=True)
+        ]
+    else:
+        results = [
+            replace(result, language_probs=p)
+            for result, p in zip(_texts(model, mels, asked, languages), probs, strict=True)
+        ]
+    return results[0] if mel.ndim == 2 else results
+
+
+def _texts(
+    model: Model, mels: Tensor, asked: "DecodingOptions", languages: Sequence[str]
+) -> "list[DecodingResult]":
+    """The texts of windows [B, n_mels, 3000], each in its own language."""
+    from whisper import DecodingResult
+
+    given = {f.name: getattr(asked, f.name) for f in fields(asked)}
+    prompt = given.pop("prompt")
+    chosen = make_options(model.dims, model.name, **given)
+    rules = make_rules(model.dims, chosen)
+    windows, tokenizers = [], []
+    for number, (window, language) in enumerate(zip(mels, languages, strict=True)):
+        tokenizer = get_tokenizer(model.dims, language, chosen.task)
+        prompts = Prompts(tokenizer, model.dims, chosen)
+        text = tokenizer.encode(" " + prompt.strip()) if isinstance(prompt, str) else prompt
+        prompts.add(list(text or ()), keep=True)
+        attempt = Attempt(asked.temperature, (chosen.seed, number))
+        windows.append(Window(window, *prompts.of_window(tokenizer), rules, attempt))
+        tokenizers.append(tokenizer)
+    results = []
+    for i, answer in enumerate(_answers(make_engine(model, chosen, len(mels)), windows)):
+        assert isinstance(answer, Decoded)
+        text = tokenizers[i].decode(list(answer.tokens)).strip()
+        results.append(
+            DecodingResult(
+                audio_features=torch.empty(0),
+                language=languages[i],
+                tokens=list(answer.tokens),
+                text=text,
+                avg_logprob=answer.avg_logprob,
+                no_speech_prob=answer.no_speech_prob,
+                temperature=answer.temperature,
+                compression_ratio=compression_ratio(text),
+            )
+        )
+    return results
+
+
+def as_windows(mel: Tensor, dims: Dims) -> Tensor:
+    """[n_mels, 3000] or [B, n_mels, 3000] -> the latter. Raises OptionError."""
+    if mel.ndim not in (2, 3) or mel.shape[-2:] != (dims.n_mels, WINDOW_FRAMES) or not len(mel):
+        raise OptionError(
+            f"mel of shape {list(mel.shape)}: give [{dims.n_mels}, {WINDOW_FRAMES}], or several, "
+            "from log_mel_spectrogram and pad_or_trim"
+        )
+    return (mel if mel.ndim == 3 else mel.unsqueeze(0)).float()
+
+
+def _answers(engine: Engine, windows: Sequence[Window]) -> list[Decoded | Languages]:
+    """One answer to every window, in their order."""
+    found: dict[int, Any] = {}
+    for i, window in enumerate(windows):
+        engine.submit(i, window)
+    while not engine.idle:
+        for ticket, answer in engine.step():
+            found[ticket.tag] = answer
+            engine.reply(ticket, None)
+    if len(found) != len(windows):
+        raise SlimWhisperError("the engine lost a window")
+    return [found[i] for i in range(len(windows))]
