@@ -19,7 +19,7 @@ from slimwhisper.cache.forms import PRESETS, choose_forms
 from slimwhisper.checkpoint.random_weights import random_checkpoint
 from slimwhisper.commands.costs import OFFICIAL_DIMS
 from slimwhisper.engine.engine import Engine
-from slimwhisper.engine.requests import Breadth, Window
+from slimwhisper.engine.requests import Search, Window
 from slimwhisper.engine.rules import make_rules
 from slimwhisper.model.model import Model
 from slimwhisper.types import Options
@@ -74,8 +74,8 @@ def window_seconds(model: Model, windows: int, beams: int, tokens: int) -> float
 
 
 def _engine(model: Model, windows: int, beams: int, look_every: int | None = None) -> Engine:
-    breadth = Breadth(beams=beams if beams > 1 else None)
-    return Engine(model, get_vocabulary(model.dims), windows, breadth, look_every)
+    search = Search(beams=beams if beams > 1 else None)
+    return Engine(model, get_vocabulary(model.dims), windows, search, look_every)
 
 
 def main() -> None:

@@ -5,7 +5,8 @@
 >>> model.transcribe("talk.mp3")["text"]  # doctest: +SKIP
 """
 
-from importlib.metadata import version
+from importlib.metadata import PackageNotFoundError as _NotInstalled
+from importlib.metadata import version as _version
 from typing import TYPE_CHECKING
 
 from slimwhisper._lazy import lazy_names
@@ -21,7 +22,10 @@ from slimwhisper.errors import (
 from slimwhisper.types import Dims as ModelDimensions
 from slimwhisper.types import Options, Segment, Transcript
 
-__version__ = version("slimwhisper")
+try:
+    __version__ = _version("slimwhisper")
+except _NotInstalled:  # a source tree on the path
+    __version__ = "0+unknown"
 
 __all__ = [
     "AudioError",

@@ -17,7 +17,7 @@ from slimwhisper.cache.guard import Inspection
 from slimwhisper.checkpoint.alignment_heads import dumped_heads
 from slimwhisper.checkpoint.load import load_checkpoint
 from slimwhisper.errors import OptionError, SlimWhisperError
-from slimwhisper.longform.batch import transcribe_all
+from slimwhisper.longform.batch import Listeners, transcribe_all
 from slimwhisper.longform.recording import Recording
 from slimwhisper.model.calibration import Guard
 from slimwhisper.model.model import Model
@@ -185,15 +185,8 @@ class SlimWhisper:
             return Recording(load_samples(source, sample_rate=sample_rate), self.dims, chosen)
 
         slots = self.choose_batch_size(batch_size) if chosen.parallel else 1
-        outcomes = transcribe_all(
-            self.network,
-            [audio],
-            load,
-            chosen,
-            slots,
-            show,
-            lambda _, seconds: bar.reset(round(seconds, 1)),
-        )
+        listeners = Listeners(show, lambda _, seconds: bar.reset(round(seconds, 1)))
+        outcomes = transcribe_all(self.network, [audio], load, chosen, slots, listeners)
         with bar, closing(outcomes):
             for _, result in outcomes:
                 if isinstance(result, SlimWhisperError):
@@ -235,7 +228,8 @@ class SlimWhisper:
             samples = load_samples(source, allow_truncated=allow_truncated)
             return Recording(samples, self.dims, chosen)
 
-        return transcribe_all(self.network, sources, load, chosen, slots, on_segments, on_duration)
+        listeners = Listeners(on_segments, on_duration)
+        return transcribe_all(self.network, sources, load, chosen, slots, listeners)
 
     def choose_batch_size(self, asked: int | None) -> int:
         """How many windows to decode together. Raises OptionError."""

@@ -4,9 +4,9 @@ import argparse
 import os
 import sys
 from collections.abc import Sequence
-from importlib.metadata import version
 from typing import NoReturn
 
+from slimwhisper import __version__
 from slimwhisper.commands.parsers import add_bench, add_looks, add_serve
 from slimwhisper.errors import DependencyError, OptionError, SlimWhisperError
 from slimwhisper.jobs.flags import add_transcribe
@@ -22,7 +22,7 @@ class _Parser(argparse.ArgumentParser):
 def build_parser() -> argparse.ArgumentParser:
     """The whole command line."""
     parser = _Parser(prog="slimwhisper", description="Whisper with a several times smaller cache.")
-    parser.add_argument("--version", action="version", version=version("slimwhisper"))
+    parser.add_argument("--version", action="version", version=__version__)
     commands = parser.add_subparsers(dest="command", required=True, parser_class=_Parser)
     add_transcribe(commands)
 

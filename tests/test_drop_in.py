@@ -1,5 +1,8 @@
 """Scripts written for openai-whisper, run with `import slimwhisper as whisper`."""
 
+import base64
+import gc
+import gzip
 import inspect
 from pathlib import Path
 from typing import Any
@@ -21,9 +24,14 @@ words = [(w["word"], w["start"], w["end"]) for s in segments for w in s["words"]
 
 clip = whisper.pad_or_trim(audio)
 mel = whisper.log_mel_spectrogram(clip, n_mels=model.dims.n_mels).to(model.device)
-_, probs = model.detect_language(mel)
+token, probs = model.detect_language(mel)
 spoken = max(probs, key=probs.get)
-_, several = model.detect_language(torch.stack([mel, mel.flip(1)]))
+tokens, several = whisper.detect_language(model, torch.stack([mel, mel.flip(1)]))
+again = whisper.transcribe(model, audio, fp16=False, temperature=0, sample_len=24)["text"]
+features = model.embed_audio(mel.unsqueeze(0))
+ids = torch.tensor([whisper.tokenizer.get_tokenizer(True).sot_sequence])
+logits = model.logits(ids, features)
+forwarded = model(mel.unsqueeze(0), ids)
 
 options = whisper.DecodingOptions(fp16=False, language="de", prompt="well, then", sample_len=24)
 decoded = whisper.decode(model, mel, options)
@@ -44,8 +52,12 @@ def test_the_same_script(random_paths: dict[str, Path]) -> None:
     audio = noise_bursts(41, seed=5)
     ours = run(slimwhisper, random_paths["multilingual"], audio)
     theirs = run(openai_whisper, random_paths["multilingual"], audio)
-    for name in ("text", "language", "words", "spoken"):
+    for name in ("text", "language", "words", "spoken", "again"):
         assert ours[name] == theirs[name], name
+    for name in ("token", "tokens"):
+        assert torch.equal(ours[name], theirs[name]), name
+    for name in ("features", "logits", "forwarded"):
+        torch.testing.assert_close(ours[name], theirs[name], atol=2e-4, rtol=1e-4)
     assert ours["words"], "the comparison is not of nothing"
     for mine, other in zip(ours["segments"], theirs["segments"], strict=True):
         assert list(mine) == list(other)
@@ -77,6 +89,98 @@ def test_every_option_of_whisper_is_known(random_paths: dict[str, Path]) -> None
     for name, field in openai_whisper.DecodingOptions.__dataclass_fields__.items():
         if name not in own:
             assert ours[name] == field.default, name
+
+
+# what scripts will not find here, and why
+MISSING = {
+    "version": "a module with openai-whisper's number; slimwhisper.__version__ is ours",
+    "Whisper.install_kv_cache_hooks": "there are no modules to hook: the caches are passed in",
+}
+# what scripts do not mean when they say whisper.NAME
+IMPORTED = {
+    "List",
+    "Optional",
+    "Union",
+    "hashlib",
+    "io",
+    "os",
+    "torch",
+    "tqdm",
+    "urllib",
+    "warnings",
+}
+
+
+def public(thing: Any) -> set[str]:
+    return {name for name in vars(thing) if not name.startswith("_")}
+
+
+def test_every_public_name_of_whisper() -> None:
+    """All are here, but for a few that are missing on purpose."""
+    expected = {n: slimwhisper for n in public(openai_whisper) - IMPORTED}
+    expected |= {f"Whisper.{n}": slimwhisper.Whisper for n in public(openai_whisper.Whisper)}
+    for module in ("audio", "decoding", "model", "timing", "tokenizer", "utils"):
+        theirs = getattr(openai_whisper, module)
+        own = {
+            n
+            for n in public(theirs)
+            if getattr(vars(theirs)[n], "__module__", None) == theirs.__name__
+        }
+        constants = {n for n in public(theirs) if n.isupper()}
+        ours = getattr(slimwhisper, module)
+        expected |= {f"{module}.{n}": ours for n in own | constants}
+    missing = {n for n, home in expected.items() if not hasattr(home, n.rpartition(".")[2])}
+    assert missing == MISSING.keys()
+    assert len(expected) > 100
+
+
+def test_names_that_need_a_model_are_ours() -> None:
+    from slimwhisper import decoding, model
+
+    assert decoding.decode is slimwhisper.decode
+    assert decoding.detect_language is slimwhisper.detect_language
+    assert model.Whisper is slimwhisper.Whisper is slimwhisper.SlimWhisper
+    assert slimwhisper.audio.load_audio is slimwhisper.load_audio
+    assert slimwhisper.audio.HOP_LENGTH == openai_whisper.audio.HOP_LENGTH
+
+
+def test_alignment_heads_of_ones_own(random_paths: dict[str, Path]) -> None:
+    """The same dump gives the same words."""
+    audio = noise_bursts(8, seed=2)
+    found = []
+    for module in (slimwhisper, openai_whisper):
+        model = module.load_model(str(random_paths["english"]), device="cpu")
+        chosen = np.zeros((model.dims.n_text_layer, model.dims.n_text_head), bool)
+        chosen[0, 1] = True
+        model.set_alignment_heads(base64.b85encode(gzip.compress(chosen.tobytes())))
+        options = {"fp16": False, "temperature": 0, "sample_len": 12, "word_timestamps": True}
+        found.append(model.transcribe(audio, **options)["segments"][0]["words"])
+        assert (model.is_multilingual, model.device.type) == (False, "cpu")
+    assert found[0] and [w["word"] for w in found[0]] == [w["word"] for w in found[1]]
+    assert [w["start"] for w in found[0]] == [w["start"] for w in found[1]]
+    with pytest.raises(slimwhisper.OptionError, match="no dump of 2 layers of 2 heads"):
+        slimwhisper.load_model(random_paths["english"], "cpu").set_alignment_heads(b"nothing")
+
+
+def test_in_memory(random_paths: dict[str, Path], tmp_path: Path) -> None:
+    """The fourth argument, as in `whisper`: the file may go once the model is loaded."""
+    from slimwhisper.checkpoint.load import load_checkpoint
+
+    path = tmp_path / "model.pt"
+    path.write_bytes(random_paths["english"].read_bytes())
+    mapped, copied = (load_checkpoint(path, in_memory=flag) for flag in (False, True))
+    name = "encoder.conv1.weight"
+    assert torch.equal(mapped.state[name], copied.state[name])
+    assert str(path) in Path("/proc/self/maps").read_text()
+    del mapped
+    gc.collect()
+    assert str(path) not in Path("/proc/self/maps").read_text()
+    assert slimwhisper.load_model(path, "cpu", None, True).dims == copied.dims
+
+
+def test_rates_other_than_the_models() -> None:
+    with pytest.raises(slimwhisper.OptionError, match="sr=8000: models hear 16000 Hz"):
+        slimwhisper.load_audio("talk.wav", 8000)
 
 
 def test_wrong_windows(random_paths: dict[str, Path]) -> None:

@@ -34,6 +34,7 @@ TAGS: dict[str, Any] = (
 )
 GAPLESS = {"flac", "ogg"}  # decoding much less than the duration is damage, not silence
 SLACK = 0.25  # seconds by which an intact file may miss its header: codec delay, padding
+REMEDY = "copy the file again"
 FFMPEG_ERRORS = (av.error.FFmpegError, OSError, ValueError)  # Python's two come from file reads
 
 
@@ -43,37 +44,8 @@ def decode(name: str, file: BinaryIO, allow_truncated: bool) -> Iterator[NDArray
     Raises AudioError, some only after the last piece: no audio, more than half of it damaged, or
     truncated and not allowed to be.
     """
-    # FFmpeg sees this name, not the path: its extension tells formats apart (an mp3 behind a large
-    # cover picture), while a path could be a pattern ("%d") or a URL. No protocol is allowed, so
-    # that a playlist cannot make FFmpeg open other files.
-    suffix = Path(name).suffix.lower()
-    if suffix not in AUDIO_SUFFIXES:
-        suffix = ".mp3" if file.read(3) == b"ID3" else ""
-        file.seek(0)
-    reader = SimpleNamespace(name=f"audio{suffix}", read=file.read, seek=file.seek, tell=file.tell)
-    try:
-        container = av.open(
-            reader,
-            mode="r",
-            options=ALLOWED,
-            **TAGS,
-        )
-    except FFMPEG_ERRORS as error:
-        raise AudioError(
-            f"{name}: not audio or video that FFmpeg can read; convert it, or copy it again"
-        ) from error
-    with container:
-        streams = container.streams.audio
-        if not streams:
-            raise AudioError(f"{name}: has no audio stream; give a file with sound")
-        known = [s for s in streams if s.codec_context is not None]
-        if not known:
-            raise AudioError(f"{name}: FFmpeg has no decoder for its audio; convert it first")
-        allowed = [s for s in known if s.codec_context.name in DECODERS]
-        if not allowed:
-            codec = known[0].codec_context.name
-            raise AudioError(f"{name}: audio of the kind {codec!r} is not read; convert it first")
-        stream = max(allowed, key=lambda s: (bool(s.disposition & Disposition.default), s.channels))
+    with _open(name, file) as container:
+        stream = _choose_stream(name, container)
         kind = container.format.name
         promised = promised_seconds(kind, stream, file)
         length = float((stream.duration or 0) * (stream.time_base or 0))
@@ -86,13 +58,12 @@ def decode(name: str, file: BinaryIO, allow_truncated: bool) -> Iterator[NDArray
         except FFMPEG_ERRORS as error:
             raise AudioError(f"{name}: cannot be decoded ({one_line(error)})") from error
 
-    remedy = "copy the file again"
     if run.broken * 2 > run.packets:
         raise AudioError(
-            f"{name}: damaged: {run.broken} of {run.packets} packets do not decode; {remedy}"
+            f"{name}: damaged: {run.broken} of {run.packets} packets do not decode; {REMEDY}"
         )
     if not samples:
-        raise AudioError(f"{name}: its audio stream holds no samples; {remedy} or record it again")
+        raise AudioError(f"{name}: its audio stream holds no samples; {REMEDY} or record it again")
     readable = samples / SAMPLE_RATE
     if promised is None:
         truncated = run.cut_off or (kind == "ogg" and last_ogg_page_is_cut(file))
@@ -101,11 +72,44 @@ def decode(name: str, file: BinaryIO, allow_truncated: bool) -> Iterator[NDArray
     if truncated and not allow_truncated:
         of = "" if promised is None else f"of {promised:.1f} "
         raise AudioError(
-            f"{name}: truncated: {readable:.1f} {of}s can be read; {remedy}, "
+            f"{name}: truncated: {readable:.1f} {of}s can be read; {REMEDY}, "
             "or pass allow_truncated (--allow_truncated True) to transcribe what is there"
         )
     if kind in GAPLESS and not truncated and run.decoded < length / 2:
-        raise AudioError(f"{name}: damaged: {readable:.1f} of {length:.1f} s decode; {remedy}")
+        raise AudioError(f"{name}: damaged: {readable:.1f} of {length:.1f} s decode; {REMEDY}")
+
+
+def _open(name: str, file: BinaryIO) -> InputContainer:
+    """The container, by the short lists of `formats` alone. Raises AudioError."""
+    # FFmpeg sees this name, not the path: its extension tells formats apart (an mp3 behind a large
+    # cover picture), while a path could be a pattern ("%d") or a URL. No protocol is allowed, so
+    # that a playlist cannot make FFmpeg open other files.
+    suffix = Path(name).suffix.lower()
+    if suffix not in AUDIO_SUFFIXES:
+        suffix = ".mp3" if file.read(3) == b"ID3" else ""
+        file.seek(0)
+    reader = SimpleNamespace(name=f"audio{suffix}", read=file.read, seek=file.seek, tell=file.tell)
+    try:
+        return av.open(reader, mode="r", options=ALLOWED, **TAGS)
+    except FFMPEG_ERRORS as error:
+        raise AudioError(
+            f"{name}: not audio or video that FFmpeg can read; convert it, or copy it again"
+        ) from error
+
+
+def _choose_stream(name: str, container: InputContainer) -> AudioStream:
+    """The audio stream that the ffmpeg program would choose. Raises AudioError."""
+    streams = container.streams.audio
+    if not streams:
+        raise AudioError(f"{name}: has no audio stream; give a file with sound")
+    known = [s for s in streams if s.codec_context is not None]
+    if not known:
+        raise AudioError(f"{name}: FFmpeg has no decoder for its audio; convert it first")
+    allowed = [s for s in known if s.codec_context.name in DECODERS]
+    if not allowed:
+        codec = known[0].codec_context.name
+        raise AudioError(f"{name}: audio of the kind {codec!r} is not read; convert it first")
+    return max(allowed, key=lambda s: (bool(s.disposition & Disposition.default), s.channels))
 
 
 class _Run:

@@ -8,6 +8,7 @@ a form is seldom exact, and the guard puts a form of the same size without an in
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from typing import Literal
 
 import torch
 import torch.nn.functional as F
@@ -92,28 +93,31 @@ def fits_dtype(largest: float, dtype: torch.dtype) -> bool:
     return largest <= torch.finfo(dtype).max
 
 
+@dataclass(frozen=True, slots=True)
+class Site:
+    """Which attention block of a decoder."""
+
+    layer: int
+    attention: Literal["cross", "self"]
+    heads: int
+
+    def read(self, state: Mapping[str, Tensor], layer: int | None = None) -> Attention:
+        """Its weights, under OpenAI's names; those of the same attention in another `layer`."""
+        name = "cross_attn" if self.attention == "cross" else "attn"
+        prefix = f"decoder.blocks.{self.layer if layer is None else layer}.{name}."
+        return Attention.from_state(state, prefix, self.heads)
+
+
 def inspect_layer(
-    state: Mapping[str, Tensor],
-    layer: int,
-    attention: str,
-    form: str,
-    heads: int,
-    source: Tensor,
-    dtype: torch.dtype,
+    state: Mapping[str, Tensor], site: Site, form: str, source: Tensor, dtype: torch.dtype
 ) -> tuple[Folded, Inspection]:
     """Fold one decoder block for `form`, measure it, and fall back when it is not exact.
 
-    Arguments: `state` with OpenAI's names; `attention` "cross" or "self"; `source` [n, d]
-    as `measure` takes it.
+    `state` has OpenAI's names; `source` [n, d] is as `measure` takes it.
     Returns the folded weights of the form to use, not yet rounded, and the record.
     """
-
-    def read(index: int) -> Attention:
-        name = "cross_attn" if attention == "cross" else "attn"
-        return Attention.from_state(state, f"decoder.blocks.{index}.{name}.", heads)
-
-    block = read(layer)
-    first_key, inverse = read(0).key, FORMS[form].inverse
+    block = site.read(state)
+    first_key, inverse = site.read(state, layer=0).key, FORMS[form].inverse
     folded = fold(block, form, Context(first_key))
     inverted = {"value": block.value, "first_key": first_key}.get(inverse or "", block.key)
     maps = [t for t in (folded.key_map, folded.value_map) if t is not None]
@@ -121,10 +125,10 @@ def inspect_layer(
     error, baseline_error = measure(block, folded, source, dtype)
     fits = fits_dtype(largest, dtype)
     exact = inverse is None or (fits and error <= MARGIN * baseline_error)
-    used = form if exact else EXACT[attention]
+    used = form if exact else EXACT[site.attention]
     record = Inspection(
-        layer=layer,
-        attention=attention,
+        layer=site.layer,
+        attention=site.attention,
         form=form,
         used=used,
         condition=condition_number(inverted),

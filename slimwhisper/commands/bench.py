@@ -23,6 +23,7 @@ from rich.console import Console
 from rich.table import Table
 from tqdm import tqdm
 
+from slimwhisper import __version__
 from slimwhisper.commands.measurement import RECORDING_SECONDS, Case, Measured
 from slimwhisper.errors import OptionError, SlimWhisperError
 from slimwhisper.text import human_size
@@ -194,7 +195,7 @@ def describe_machine(measured: Measured) -> dict[str, Any]:
         "gpu": measured.gpu,
         "system": f"{platform.system()} {platform.machine()}",
         "python": platform.python_version(),
-        "slimwhisper": version("slimwhisper"),
+        "slimwhisper": __version__,
         "torch": version("torch"),
         WHISPER: version(WHISPER),
     }

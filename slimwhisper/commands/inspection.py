@@ -6,7 +6,7 @@ import math
 import sys
 from collections.abc import Sequence
 from dataclasses import asdict
-from typing import Any, TextIO
+from typing import Any, Literal, TextIO
 
 from slimwhisper.api import choose_device, choose_dtype
 from slimwhisper.audio.load import as_waveform
@@ -26,7 +26,11 @@ def run_inspect(arguments: argparse.Namespace) -> int:
         mel = first_window(as_waveform(arguments.audio), checkpoint.dims.n_mels)
     activations = record_activations(checkpoint, mel)
     records: list[Inspection] = []
-    for attention, forms in (("cross", cross_names()), ("self", self_names())):
+    every: tuple[tuple[Literal["cross", "self"], tuple[str, ...]], ...] = (
+        ("cross", cross_names()),
+        ("self", self_names()),
+    )
+    for attention, forms in every:
         for form in forms:
             if form != "kv":
                 records += inspect_form(checkpoint, attention, form, dtype, activations)[1]

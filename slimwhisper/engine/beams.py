@@ -11,7 +11,7 @@ import torch
 from torch import Tensor
 
 from slimwhisper.cache.plan import CrossCache
-from slimwhisper.engine.lanes import Lane, Layout, Ticket
+from slimwhisper.engine.lanes import Lane, Layout, Places, Ticket
 from slimwhisper.engine.rules import NEVER, TimestampState, apply_timestamp_rules
 from slimwhisper.kernels.graphs import Graphs
 from slimwhisper.model.model import Model
@@ -26,16 +26,15 @@ class BeamLane(Lane):
         model: Model,
         vocabulary: Vocabulary,
         cross: CrossCache,
-        capacity: int,
-        width: int,
+        places: Places,
         patience: float,
         graphs: Graphs | None = None,
     ) -> None:
-        super().__init__(model, vocabulary, cross, capacity, width, graphs=graphs)
-        device = model.device
-        self.enough = round(width * patience)  # finished texts that end a search
+        super().__init__(model, vocabulary, cross, places, graphs)
+        device, capacity, width = model.device, places.capacity, places.width
+        self.max_finished = round(width * patience)  # finished texts that end a search
         # a place for what is finished too late is the last one, never read
-        shape = (capacity, self.enough + 1)
+        shape = (capacity, self.max_finished + 1)
         self.finished = torch.zeros((*shape, self.limit), dtype=torch.int64, device=device)
         self.finished_lengths = torch.zeros(shape, dtype=torch.int64, device=device)
         self.finished_scores = torch.zeros(shape, dtype=torch.float32, device=device)
@@ -70,7 +69,7 @@ class BeamLane(Lane):
         sources = ranked // (width + 1) + slots[:, None] * width  # rows within the block
         ends = tokens == self.vocabulary.eot
         others = (~ends).cumsum(dim=1)
-        over = self.finished_count[self._places(layout)] >= self.enough
+        over = self.finished_count[self._places(layout)] >= self.max_finished
 
         self._finish(layout, ends & (others < width) & ~over[:, None], sources, scores)
 
@@ -94,12 +93,12 @@ class BeamLane(Lane):
         places, block = self._places(layout), layout.block
         count = self.finished_count[places]
         target = new.cumsum(dim=1) - 1 + count[:, None]
-        target = target.masked_fill(~new | (target >= self.enough), self.enough)
+        target = target.masked_fill(~new | (target >= self.max_finished), self.max_finished)
         where = torch.arange(places.start, places.stop, device=new.device)[:, None]
         self.finished[where, target] = self.sampled[block][sources]
         self.finished_lengths[where, target] = self.stamps.count[block][sources]
         self.finished_scores[where, target] = scores
-        self.finished_count[places] = (count + new.sum(dim=1)).clamp_(max=self.enough)
+        self.finished_count[places] = (count + new.sum(dim=1)).clamp_(max=self.max_finished)
 
     def _continue(self, layout: Layout, sources: Tensor) -> None:
         """Each row goes on as a copy of another of the block's; sources [R] int64."""
@@ -110,7 +109,7 @@ class BeamLane(Lane):
             t[block] = t[block][sources]
 
     def _ended(self, places: slice) -> Tensor:
-        return self.finished_count[places] >= self.enough
+        return self.finished_count[places] >= self.max_finished
 
     def _texts(self, place: int) -> list[tuple[list[int], float]]:
         """Finished texts; where they are too few, the best unfinished beams too."""

@@ -20,15 +20,15 @@ from torch import Tensor
 from slimwhisper.cache.base import Rows
 from slimwhisper.cache.plan import DecoderCache
 from slimwhisper.engine.beams import BeamLane
-from slimwhisper.engine.lanes import Lane, Ticket
+from slimwhisper.engine.lanes import Lane, Places, Ticket
 from slimwhisper.engine.requests import (
     Align,
     Alignment,
     Answer,
-    Breadth,
     Languages,
     Request,
     Retry,
+    Search,
     Window,
 )
 from slimwhisper.kernels.graphs import CUDAGraphs, Graphs, Recorder
@@ -54,32 +54,31 @@ class Engine:
         model: Model,
         vocabulary: Vocabulary,
         slots: int,
-        breadth: Breadth | None = None,
+        search: Search | None = None,
         check_every: int | None = None,
         recorder: Recorder | None = None,
     ) -> None:
-        """breadth: greedy, one text a window, unless given. check_every: tokens; None: 1 on a CPU,
+        """search: greedy, one text a window, unless given. check_every: tokens; None: 1 on a CPU,
         `CHECK_EVERY` on a GPU. recorder: of the steps; None: CUDA graphs on a GPU, none on a CPU.
         """
         if recorder is None and model.device.type == "cuda":
             recorder = CUDAGraphs()
         self.recorder = recorder
         self.model, self.vocabulary, self.slots = model, vocabulary, slots
-        self.breadth = breadth or Breadth()
+        self.search = search or Search()
         self.check_every = check_every or (1 if model.device.type == "cpu" else CHECK_EVERY)
-        self.together = CPU_ENCODE_BATCH if model.device.type == "cpu" else ENCODE_BATCH
+        self.encode_batch = CPU_ENCODE_BATCH if model.device.type == "cpu" else ENCODE_BATCH
         self.cross = model.allocate_cross(slots)
         self.first: Lane
-        if self.breadth.beams is None:
-            self.first = Lane(model, vocabulary, self.cross, slots, 1, graphs=self._graphs())
+        if self.search.beams is None:
+            self.first = Lane(model, vocabulary, self.cross, Places(slots), self._graphs())
         else:
             self.first = BeamLane(
                 model,
                 vocabulary,
                 self.cross,
-                slots,
-                self.breadth.beams,
-                self.breadth.patience,
+                Places(slots, self.search.beams),
+                self.search.patience,
                 self._graphs(),
             )
         self._second: Lane | None = None
@@ -155,8 +154,8 @@ class Engine:
         Every ticket that is returned wants a `reply`.
         """
         answers: list[tuple[Ticket, Answer]] = []
-        for start in range(0, len(self._align), self.together):
-            answers += self._aligned(self._align[start : start + self.together])
+        for start in range(0, len(self._align), self.encode_batch):
+            answers += self._aligned(self._align[start : start + self.encode_batch])
         self._align.clear()
         answers += self._admit()
         for lane in self._lanes():
@@ -175,19 +174,17 @@ class Engine:
         return [self.first] if self._second is None else [self.first, self._second]
 
     def _lane_of(self, window: Window) -> Lane:
-        breadth, hot = self.breadth, window.attempt.temperature > 0
-        if not hot or (breadth.beams is None and breadth.samples == 1):
+        search, hot = self.search, window.attempt.temperature > 0
+        if not hot or (search.beams is None and search.samples == 1):
             return self.first
         if self._second is None:  # as many rows as the slots, in all; others wait in their slots
-            capacity = -(-self.slots // breadth.samples)
+            capacity = -(-self.slots // search.samples)
             self._second = Lane(
                 self.model,
                 self.vocabulary,
                 self.cross,
-                capacity,
-                breadth.samples,
-                from_end=True,
-                graphs=self._graphs(),
+                Places(capacity, search.samples, from_end=True),
+                self._graphs(),
             )
         return self._second
 
@@ -196,7 +193,7 @@ class Engine:
         answers = self._restart()
         while self._waiting and self.free:
             fresh: list[Ticket] = []
-            while self._waiting and self.free and len(fresh) < self.together:
+            while self._waiting and self.free and len(fresh) < self.encode_batch:
                 tag, window = self._waiting.popleft()
                 slot = next(s for s in self._middle() if s not in self._held)
                 fresh.append(Ticket(tag, slot, window))
@@ -217,7 +214,7 @@ class Engine:
                 asks = ticket.window.rules is None  # for the language: no lane
                 lane = None if asks else self._lane_of(ticket.window)
                 full = lane is not None and lane.room <= len(group)
-                if full or len(group) == self.together or (group and lane is not kind):
+                if full or len(group) == self.encode_batch or (group and lane is not kind):
                     rest.append(ticket)
                 else:
                     kind = lane
@@ -293,7 +290,7 @@ class Engine:
         for index in sorted(ended, reverse=not lane.from_end):
             shift = len(answers) if lane.from_end else 0
             ticket = lane.tickets[index - shift]
-            answers.append((ticket, lane.result(index - shift, self.breadth.length_penalty)))
+            answers.append((ticket, lane.result(index - shift, self.search.length_penalty)))
             slot = ticket.slot
             leaving = lane.shrink(index - shift)
             if leaving != slot:

@@ -53,8 +53,17 @@ class Layout:
     timestamps: bool  # somebody samples them
 
 
+@dataclass(frozen=True, slots=True)
+class Places:
+    """The room of a lane."""
+
+    capacity: int  # places, each of one slot
+    width: int = 1  # rows of a place
+    from_end: bool = False  # the lane takes the last slots, and grows downwards
+
+
 class Lane:
-    """`capacity` places of `width` rows; place i belongs to slot i + offset.
+    """Places of neighbouring slots; place i belongs to slot i + offset.
 
     The active places lie at the front, or, `from_end`, at the end; `tickets` is in their order.
     """
@@ -64,12 +73,11 @@ class Lane:
         model: Model,
         vocabulary: Vocabulary,
         cross: CrossCache,
-        capacity: int,
-        width: int,
-        from_end: bool = False,
+        places: Places,
         graphs: Graphs | None = None,
     ) -> None:
         self.model, self.vocabulary, self.graphs = model, vocabulary, graphs
+        capacity, width, from_end = places.capacity, places.width, places.from_end
         self.capacity, self.width, self.from_end = capacity, width, from_end
         self.offset = cross.slots - capacity if from_end else 0
         self.cache = DecoderCache(cross, model.allocate_self(capacity * width, shared=width > 1))

@@ -21,8 +21,8 @@ class Rules:
 
 
 @dataclass(frozen=True, slots=True)
-class Breadth:
-    """How many texts of a window are looked at side by side; one for all windows of an engine."""
+class Search:
+    """How a window's text is searched for; one for all windows of an engine."""
 
     beams: int | None = None  # where temperature is 0; None: greedy
     patience: float = 1.0  # beams * patience finished texts end a search

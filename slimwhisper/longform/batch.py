@@ -2,6 +2,7 @@
 
 from collections import Counter, deque
 from collections.abc import Callable, Generator, Iterable
+from dataclasses import dataclass
 from typing import Any, Generic, TypeVar
 
 import torch
@@ -9,7 +10,7 @@ import torch
 from slimwhisper.audio.read_ahead import WORKERS, Loader
 from slimwhisper.engine.engine import Engine
 from slimwhisper.engine.lanes import Ticket
-from slimwhisper.engine.requests import Answer, Breadth, Request, Window
+from slimwhisper.engine.requests import Answer, Request, Search, Window
 from slimwhisper.errors import OptionError, SlimWhisperError, as_ours
 from slimwhisper.longform.recording import Recording
 from slimwhisper.longform.session import Session
@@ -23,16 +24,24 @@ OnSegments = Callable[[Any, list[Segment], float], None]
 OnDuration = Callable[[Any, float], None]
 
 
+@dataclass(frozen=True, slots=True)
+class Listeners:
+    """What is called while recordings are transcribed, with their sources."""
+
+    on_segments: OnSegments | None = None  # as windows end: new segments, the seconds that are done
+    on_duration: OnDuration | None = None  # as a recording begins: its seconds
+
+
 def make_engine(model: Model, options: Options, slots: int) -> Engine:
     """An engine with room for what the options ask for. OptionError where memory is short."""
-    breadth = Breadth(
+    search = Search(
         beams=options.beam_size,
         patience=options.patience or 1.0,
         samples=options.best_of or 1,
         length_penalty=options.length_penalty,
     )
     try:
-        return Engine(model, get_vocabulary(model.dims), slots, breadth)
+        return Engine(model, get_vocabulary(model.dims), slots, search)
     except (torch.OutOfMemoryError, RuntimeError) as error:
         if "memory" not in str(error):
             raise
@@ -147,8 +156,7 @@ def transcribe_all(
     load: Callable[[Source], Recording],
     options: Options,
     slots: int,
-    on_segments: OnSegments | None = None,
-    on_duration: OnDuration | None = None,
+    listeners: Listeners,
 ) -> Generator[tuple[Source, Outcome], None, None]:
     """Transcribe recordings side by side; yields each as it ends, or its error.
 
@@ -156,7 +164,7 @@ def transcribe_all(
     """
     engine = make_engine(model, options, slots)
     loader = Loader(sources, load, ahead=WORKERS + 1)
-    batch: Batch[Source] = Batch(engine, on_segments)
+    batch: Batch[Source] = Batch(engine, listeners.on_segments)
     try:
         while batch.running or not loader.exhausted:
             while batch.fill():
@@ -167,8 +175,8 @@ def transcribe_all(
                 if isinstance(loaded, SlimWhisperError):
                     yield source, loaded
                     continue
-                if on_duration is not None:
-                    on_duration(source, loaded.seconds)
+                if listeners.on_duration is not None:
+                    listeners.on_duration(source, loaded.seconds)
                 result = batch.add(source, loaded)
                 if result is not None:
                     yield source, result

@@ -27,7 +27,7 @@ from slimwhisper.engine.rules import make_rules
 from slimwhisper.errors import SlimWhisperError
 from slimwhisper.longform.hallucination import Place
 from slimwhisper.longform.prompts import Prompts
-from slimwhisper.longform.words import settle, text_tokens
+from slimwhisper.longform.words import Cut, settle, text_tokens
 from slimwhisper.types import FRAMES_PER_SECOND, WINDOW_FRAMES, Dims, Options, Segment, Transcript
 from slimwhisper.vocabulary import get_tokenizer, language_code
 
@@ -71,7 +71,7 @@ class Session:
         self._temperatures = options.temperatures
         self._attempt = 0
         self._last_speech = 0.0  # seconds
-        self._raw: tuple[Decoded, list[Segment], int, bool] | None = None  # wait for their words
+        self._unaligned: tuple[Decoded, Cut] | None = None  # waits for its words' times
         self.rules = make_rules(dims, options)
         self.language = language or (None if dims.is_multilingual else "en")
         if options.language is not None:
@@ -147,8 +147,8 @@ class Session:
                 self._accept_language(answer.likeliest)
                 return []
             case Alignment():
-                assert self._raw is not None
-                return self._finish(*self._raw, answer)
+                assert self._unaligned is not None
+                return self._finish(*self._unaligned, answer)
             case Decoded():
                 return self._accept_text(answer)
 
@@ -176,15 +176,15 @@ class Session:
             self.seek += self.place.frames
             self._request = self._open()
             return []
-        raw, seek, nothing_follows = self._cut(result, ratio)
+        cut = self._cut(result, ratio)
         if self.options.word_timestamps:
-            text = text_tokens(raw, self.tokenizer)
+            text = text_tokens(cut.segments, self.tokenizer)
             if text:
                 before = self.tokenizer.sot_sequence_including_notimestamps
-                self._raw = (result, raw, seek, nothing_follows)
+                self._unaligned = (result, cut)
                 self._request = Align(tuple(before), text)
                 return []
-        return self._finish(result, raw, seek, nothing_follows, None)
+        return self._finish(result, cut, None)
 
     def _failed(self, result: Decoded, ratio: float) -> bool:
         """Whether another temperature may do better; silence needs none."""
@@ -202,8 +202,8 @@ class Session:
             return False
         return sure is None or result.avg_logprob <= sure
 
-    def _cut(self, result: Decoded, ratio: float) -> tuple[list[Segment], int, bool]:
-        """A window's text -> its segments, the mel frame to go on from, whether nothing follows.
+    def _cut(self, result: Decoded, ratio: float) -> Cut:
+        """A window's text, cut at its timestamps.
 
         Between two neighbouring timestamps one segment ends and the next begins. What follows the
         last such pair is unfinished: the next window starts there, unless a single timestamp at
@@ -235,13 +235,13 @@ class Session:
             duration = self.place.frames / FRAMES_PER_SECOND
             if stamps and stamps[-1] != begin:
                 duration = (stamps[-1] - begin) * seconds
-            return [segment(0.0, duration, tokens)], following, nothing_follows
+            return Cut([segment(0.0, duration, tokens)], following, nothing_follows)
         seek = self.place.start + (tokens[ends[-1] - 1] - begin) * self.frames_per_token
         if nothing_follows:
             ends.append(len(tokens))
             seek = following
         pieces = [tokens[start:end] for start, end in pairwise([0, *ends])]
-        return (
+        return Cut(
             [segment((p[0] - begin) * seconds, (p[-1] - begin) * seconds, p) for p in pieces],
             seek,
             nothing_follows,
@@ -250,23 +250,14 @@ class Session:
     def _finish(
         self,
         result: Decoded,
-        raw: list[Segment],
-        seek: int,
-        nothing_follows: bool,
+        cut: Cut,
         alignment: Alignment | None,
     ) -> list[Segment]:
         """Add a window's segments and move on."""
-        fresh, dropped = raw, False
+        fresh, seek, dropped = cut.segments, cut.seek, False
         if self.options.word_timestamps:
             settled = settle(
-                raw,
-                alignment,
-                self.tokenizer,
-                self.options,
-                self.place,
-                seek=seek,
-                nothing_follows=nothing_follows,
-                last_speech=self._last_speech,
+                cut, alignment, self.tokenizer, self.options, self.place, self._last_speech
             )
             fresh, seek, dropped = settled.segments, settled.seek, settled.dropped
             self._last_speech = settled.last_speech
@@ -278,7 +269,7 @@ class Session:
             self.segments += fresh
             keep = self.options.condition_on_previous_text and result.temperature <= 0.5
             self.prompts.add([t for s in fresh for t in s.tokens], keep)
-        self._raw = None
+        self._unaligned = None
         self._request = self._open()
         return fresh
 

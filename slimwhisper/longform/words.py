@@ -31,6 +31,15 @@ _WARPING = threading.Lock()
 
 
 @dataclass(frozen=True, slots=True)
+class Cut:
+    """A window's text, cut into segments at its timestamps."""
+
+    segments: list[Segment]  # those without text not yet cleared
+    seek: int  # mel frame where the timestamps say to continue
+    nothing_follows: bool  # a single timestamp ended the window
+
+
+@dataclass(frozen=True, slots=True)
 class Settled:
     """A window's segments with their words, and where to go on."""
 
@@ -41,33 +50,20 @@ class Settled:
 
 
 def settle(
-    segments: Sequence[Segment],
+    cut: Cut,
     alignment: Alignment | None,
     tokenizer: "Tokenizer",
     options: Options,
     place: Place,
-    *,
-    seek: int,
-    nothing_follows: bool,
     last_speech: float,
 ) -> Settled:
     """Give a window's segments their words, skip hallucinations, say where the next one starts.
 
-    `segments` are as cut at the timestamps, those without text not yet cleared. `alignment` is
-    None where they hold no text tokens. `seek`: mel frame where the timestamps say to go on.
-    `nothing_follows`: a single timestamp ended the window. `last_speech`: seconds, before it.
+    `alignment` is None where they hold no text tokens. `last_speech`: seconds, before the window.
     """
-    kept = attach_words(
-        segments,
-        alignment,
-        tokenizer,
-        place.frames,
-        last_speech,
-        options.prepend_punctuations,
-        options.append_punctuations,
-    )
-    threshold = options.hallucination_silence_threshold
-    if not nothing_follows:
+    kept = attach_words(cut.segments, alignment, tokenizer, options, place.frames, last_speech)
+    threshold, seek = options.hallucination_silence_threshold, cut.seek
+    if not cut.nothing_follows:
         seek = _after_last_word(kept, place, threshold, seek)
     if threshold is not None:
         start = leading_silence(kept, place, threshold)
@@ -139,15 +135,14 @@ def attach_words(
     segments: Sequence[Segment],
     alignment: Alignment | None,
     tokenizer: "Tokenizer",
+    options: Options,
     frames: int,
     last_speech: float,
-    prepend: str,
-    append: str,
 ) -> list[Segment]:
     """One window's segments with their words, and with start and end corrected by these.
 
-    `frames`: mel frames of the recording in the window. `last_speech`: seconds where the last word
-    before it ends. `prepend`, `append`: punctuation that belongs to the word after or before it.
+    `options` say which punctuation belongs to the word after or before it. `frames`: mel frames of
+    the recording in the window. `last_speech`: seconds where the last word before it ends.
     """
     if not segments:
         return []
@@ -160,7 +155,7 @@ def attach_words(
 
         if durations:
             _shorten_at_sentence_ends(timings, longest=2 * usual)
-        merge_punctuations(timings, prepend, append)
+        merge_punctuations(timings, options.prepend_punctuations, options.append_punctuations)
     rest = deque(timings)
     result = []
     for segment in segments:

@@ -2,6 +2,7 @@
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from typing import Literal
 
 import torch
 from torch import Tensor
@@ -10,7 +11,7 @@ from slimwhisper.audio.mel import calibration_mel
 from slimwhisper.cache.base import Rows, Step
 from slimwhisper.cache.fold import Attention, Context, Folded, fold
 from slimwhisper.cache.forms import EXACT, FORMS
-from slimwhisper.cache.guard import Inspection, inspect_layer
+from slimwhisper.cache.guard import Inspection, Site, inspect_layer
 from slimwhisper.cache.plan import CachePlan, DecoderCache
 from slimwhisper.checkpoint.load import Checkpoint
 from slimwhisper.model.decoder import Decoder
@@ -87,7 +88,7 @@ def record_activations(checkpoint: Checkpoint, mel: Tensor | None = None) -> Act
 
 def inspect_form(
     checkpoint: Checkpoint,
-    attention: str,
+    attention: Literal["cross", "self"],
     form: str,
     dtype: torch.dtype,
     activations: Activations,
@@ -97,10 +98,8 @@ def inspect_form(
     pairs = [
         inspect_layer(
             checkpoint.state,
-            layer,
-            attention,
+            Site(layer, attention, dims.n_text_head),
             form,
-            dims.n_text_head,
             activations.of(attention, layer),
             dtype,
         )
@@ -122,7 +121,8 @@ def guarded_plan(
     weights = {"cross": exact.cross, "self": exact.self_}
     records: list[Inspection] = []
     activations = None
-    for attention, form in (("cross", cross), ("self", self_)):
+    asked: tuple[tuple[Literal["cross", "self"], str], ...] = (("cross", cross), ("self", self_))
+    for attention, form in asked:
         if FORMS[form].inverse is not None:
             activations = activations or record_activations(checkpoint, mel)
             weights[attention], seen = inspect_form(checkpoint, attention, form, dtype, activations)

@@ -6,7 +6,7 @@ import pytest
 import torch
 
 from slimwhisper.cache.fold import Attention, fold
-from slimwhisper.cache.guard import condition_number, inspect_layer, measure
+from slimwhisper.cache.guard import Site, condition_number, inspect_layer, measure
 from slimwhisper.checkpoint.load import Checkpoint
 from slimwhisper.errors import CacheError
 from slimwhisper.model.calibration import Guard, guarded_plan, record_activations
@@ -34,10 +34,8 @@ def test_acts_on_ill_conditioned_weights_alone(condition: float, dtype: torch.dt
         for layer in range(DIMS.n_text_layer):
             folded, record = inspect_layer(
                 weights.state,
-                layer,
-                attention,
+                Site(layer, attention, DIMS.n_text_head),
                 form,
-                DIMS.n_text_head,
                 activations.of(attention, layer),
                 dtype,
             )
@@ -62,7 +60,7 @@ def test_forms_without_an_inverse_never_fall_back(condition: float, dtype: torch
     activations = record_activations(weights)
     for attention, form in (("cross", "kv"), ("cross", "e"), ("self", "kv"), ("self", "x")):
         _, record = inspect_layer(
-            weights.state, 1, attention, form, 2, activations.of(attention, 1), dtype
+            weights.state, Site(1, attention, 2), form, activations.of(attention, 1), dtype
         )
         assert not record.fell_back
         assert record.error <= 2 * record.baseline_error
@@ -82,16 +80,14 @@ def test_the_condition_alone_does_not_decide() -> None:
     activations = record_activations(weights)
     for attention, form in INVERSE:
         _, record = inspect_layer(
-            state, 0, attention, form, 20, activations.of(attention, 0), torch.bfloat16
+            state, Site(0, attention, 20), form, activations.of(attention, 0), torch.bfloat16
         )
         assert record.condition == pytest.approx(40, rel=0.02)
         assert not record.fell_back
     _, record = inspect_layer(
         (spread := checkpoint(40)).state,
-        0,
-        "self",
+        Site(0, "self", 2),
         "k",
-        2,
         record_activations(spread).of("self", 0),
         torch.bfloat16,
     )
@@ -101,7 +97,11 @@ def test_the_condition_alone_does_not_decide() -> None:
 def test_weights_that_overflow_half_precision_are_refused() -> None:
     weights = checkpoint(5e9)
     _, record = inspect_layer(
-        weights.state, 0, "cross", "k", 2, record_activations(weights).of("cross", 0), torch.float16
+        weights.state,
+        Site(0, "cross", 2),
+        "k",
+        record_activations(weights).of("cross", 0),
+        torch.float16,
     )
     assert record.largest > 65_504
     assert not record.fits
@@ -115,7 +115,9 @@ def test_a_singular_matrix_is_refused_not_fatal() -> None:
     state[key][:, 0] = 0
     weights = Checkpoint("singular", DIMS, state)
     activations = record_activations(weights)
-    _, record = inspect_layer(state, 0, "self", "k", 2, activations.of("self", 0), torch.float32)
+    _, record = inspect_layer(
+        state, Site(0, "self", 2), "k", activations.of("self", 0), torch.float32
+    )
     assert record.fell_back
     assert record.used == "x"
     assert condition_number(torch.zeros(3, 3)) == float("inf")

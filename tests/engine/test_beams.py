@@ -10,7 +10,7 @@ from torch import Tensor
 from whisper.decoding import BeamSearchDecoder, MaximumLikelihoodRanker
 
 from slimwhisper.engine.beams import BeamLane
-from slimwhisper.engine.lanes import Ticket
+from slimwhisper.engine.lanes import Places, Ticket
 from slimwhisper.engine.requests import Decoded, Rules, Window
 from slimwhisper.model.model import Model
 from tests.support.windows import DIMS, VOCABULARY, random_model
@@ -78,7 +78,11 @@ def search_all(
 ) -> dict[int, Decoded]:
     """All searches side by side in one lane, each taken out when it has ended."""
     lane = BeamLane(
-        model, VOCABULARY, model.allocate_cross(len(searches)), len(searches), width, patience
+        model,
+        VOCABULARY,
+        model.allocate_cross(len(searches)),
+        Places(len(searches), width),
+        patience,
     )
 
     def step(tokens: Tensor, *_: object) -> Tensor:

@@ -15,11 +15,11 @@ from slimwhisper.engine.requests import (
     Alignment,
     Answer,
     Attempt,
-    Breadth,
     Decoded,
     Languages,
     Request,
     Retry,
+    Search,
     Window,
 )
 from slimwhisper.engine.rules import make_rules
@@ -49,35 +49,35 @@ def model() -> Model:
 
 BREADTHS = [
     (None, (0.0,)),
-    (Breadth(samples=3), (0.0, 0.7)),
-    (Breadth(samples=1), (0.7, 0.0, 1.0)),
-    (Breadth(beams=3), (0.0,)),
-    (Breadth(beams=4, patience=0.5), (0.0,)),
-    (Breadth(beams=3, patience=2.0, samples=2), (0.0, 0.0, 0.8)),
+    (Search(samples=3), (0.0, 0.7)),
+    (Search(samples=1), (0.7, 0.0, 1.0)),
+    (Search(beams=3), (0.0,)),
+    (Search(beams=4, patience=0.5), (0.0,)),
+    (Search(beams=3, patience=2.0, samples=2), (0.0, 0.0, 0.8)),
 ]
 
 
-@pytest.mark.parametrize(("breadth", "temperatures"), BREADTHS)
+@pytest.mark.parametrize(("search", "temperatures"), BREADTHS)
 def test_results_do_not_depend_on_neighbours(
-    model: Model, breadth: Breadth | None, temperatures: Sequence[float]
+    model: Model, search: Search | None, temperatures: Sequence[float]
 ) -> None:
     requests = windows(7, temperatures=temperatures)
-    alone = [decode(model, [r], 1, breadth)[0] for r in requests]
-    assert_same(decode(model, requests, 3, breadth), alone)
-    assert_same(decode(model, requests, 7, breadth, backwards=True), alone)
+    alone = [decode(model, [r], 1, search)[0] for r in requests]
+    assert_same(decode(model, requests, 3, search), alone)
+    assert_same(decode(model, requests, 7, search, backwards=True), alone)
     assert len({d.tokens for d in alone}) == 7
     assert [d.temperature for d in alone] == [r.attempt.temperature for r in requests]
 
 
-@pytest.mark.parametrize(("breadth", "temperatures"), BREADTHS)
+@pytest.mark.parametrize(("search", "temperatures"), BREADTHS)
 def test_looking_less_often_changes_nothing(
-    model: Model, breadth: Breadth | None, temperatures: Sequence[float]
+    model: Model, search: Search | None, temperatures: Sequence[float]
 ) -> None:
     """A text that has ended stays as it is until somebody looks: no question at every token."""
     requests = [*windows(4, temperatures=temperatures), *windows(2, 40, temperatures)]
-    expected = decode(model, requests, 3, breadth, check_every=1)
+    expected = decode(model, requests, 3, search, check_every=1)
     for every in (5, 64):
-        found = decode(model, requests, 3, breadth, check_every=every)
+        found = decode(model, requests, 3, search, check_every=every)
         assert [f.tokens for f in found] == [e.tokens for e in expected]
         assert [f.avg_logprob for f in found] == pytest.approx([e.avg_logprob for e in expected])
 
@@ -140,16 +140,16 @@ def test_caches_are_read_in_place(model: Model, monkeypatch: pytest.MonkeyPatch)
     monkeypatch.setattr("slimwhisper.cache.latent.LatentCross.attend", spy)
     temperatures = (0.0, 0.0, 0.5, 0.5)
     requests = [w for w in windows(6, 9, temperatures) if len(w.prompt) > 1]
-    decode(model, requests, 2, Breadth(beams=3, samples=2))
+    decode(model, requests, 2, Search(beams=3, samples=2))
     assert set(groups) == {2, 3}
 
 
 FORMS = [("e", "x"), ("kv", "kv"), ("e", "k"), ("v", "v")]
 
 
-@pytest.mark.parametrize("breadth", [None, Breadth(beams=3, samples=2)], ids=["greedy", "beams"])
+@pytest.mark.parametrize("search", [None, Search(beams=3, samples=2)], ids=["greedy", "beams"])
 @pytest.mark.parametrize("forms", FORMS, ids="+".join)
-def test_moves_keep_the_right_audio(forms: tuple[str, str], breadth: Breadth | None) -> None:
+def test_moves_keep_the_right_audio(forms: tuple[str, str], search: Search | None) -> None:
     """Windows come, go and begin again in every order; each one's text is still of its audio."""
     dims = tiny_dims(multilingual=False, width=32, heads=2, text_layers=1)
     state = set_spectrum(random_state(dims, seed=1), dims, 3.0)
@@ -165,7 +165,7 @@ def test_moves_keep_the_right_audio(forms: tuple[str, str], breadth: Breadth | N
             left = seen[tag] <= (tag + 1) % 4  # none, or up to three more attempts
             return Retry(tries[seen[tag] - 1]) if left else None
 
-        return run(Engine(model, VOCABULARY, slots, breadth), requests, then)
+        return run(Engine(model, VOCABULARY, slots, search), requests, then)
 
     numbered = {
         i: Window(w.mel, w.prompt, w.sot_index, make_rules(dims, Options(sample_len=2 + 3 * i % 7)))
@@ -224,8 +224,8 @@ def test_sample_len_and_context_bound_the_text(model: Model) -> None:
     rules = make_rules(DIMS, Options())
     prompt = (TOKENIZER.sot_prev, *range(1000, 1000 + 443), *TOKENIZER.sot_sequence)
     full = Window(request.mel, prompt, len(prompt) - 1, rules)
-    for breadth in (None, Breadth(beams=2)):
-        tokens = decode(model, [full], 1, breadth)[0].tokens
+    for search in (None, Search(beams=2)):
+        tokens = decode(model, [full], 1, search)[0].tokens
         assert len(tokens) <= DIMS.n_text_ctx + 1 - len(prompt) == 4
 
 
@@ -237,13 +237,13 @@ def test_room_counts_what_waits(model: Model) -> None:
     assert (engine.idle, engine.room, engine.free) == (False, -1, 2)
 
 
-@pytest.mark.parametrize("breadth", [None, Breadth(beams=3)])
-def test_nan_in_one_row_stays_there(model: Model, breadth: Breadth | None) -> None:
+@pytest.mark.parametrize("search", [None, Search(beams=3)])
+def test_nan_in_one_row_stays_there(model: Model, search: Search | None) -> None:
     """A window whose numbers overflow is reported as NaN; its neighbours and heirs are not."""
     good = windows(3)
-    expected = decode(model, good, 1, breadth)
+    expected = decode(model, good, 1, search)
     bad = Window(torch.full((80, 3000), float("nan")), good[0].prompt, 0, good[0].rules)
-    done = decode(model, [good[0], bad, good[1], good[2]], 2, breadth)
+    done = decode(model, [good[0], bad, good[1], good[2]], 2, search)
     assert done[1].avg_logprob != done[1].avg_logprob
     assert_same([done[0], *done[2:]], expected)
 
@@ -272,12 +272,12 @@ def test_language_requests_among_others() -> None:
         assert [a.tokens for a in together[i][1:]] == [a.tokens for a in alone[i][1:]]
 
 
-@pytest.mark.parametrize("breadth", [None, Breadth(beams=3, samples=2)], ids=["greedy", "beams"])
-def test_windows_that_are_given_up_leave_soon(model: Model, breadth: Breadth | None) -> None:
+@pytest.mark.parametrize("search", [None, Search(beams=3, samples=2)], ids=["greedy", "beams"])
+def test_windows_that_are_given_up_leave_soon(model: Model, search: Search | None) -> None:
     """Those that decode, wait for a slot, or are to be decoded again; the others go on."""
     requests = windows(4, 40)
-    (expected,) = decode(model, requests[1:2], 1, breadth)
-    engine = Engine(model, VOCABULARY, 3, breadth)
+    (expected,) = decode(model, requests[1:2], 1, search)
+    engine = Engine(model, VOCABULARY, 3, search)
     short = Window(requests[2].mel, requests[2].prompt, 0, make_rules(DIMS, Options(sample_len=2)))
     for tag, window in enumerate([*requests[:2], short, requests[3]]):
         engine.submit(tag, window)

@@ -102,13 +102,13 @@ def test_who_fails_is_tried_again_and_others_are_not_touched(
     assert watch.rows <= sum(tries) * (BASE["sample_len"] - 1)
 
 
-@pytest.mark.parametrize("breadth", BREADTHS, ids=lambda b: ",".join(b) or "one")
+@pytest.mark.parametrize("search", BREADTHS, ids=lambda b: ",".join(b) or "one")
 def test_samples_do_not_depend_on_neighbours_order_or_batch(
-    model: SlimWhisper, breadth: dict[str, Any]
+    model: SlimWhisper, search: dict[str, Any]
 ) -> None:
-    first = transcribe_each(model, RECORDINGS, **{**BASE, **breadth, "temperature": 0})
+    first = transcribe_each(model, RECORDINGS, **{**BASE, **search, "temperature": 0})
     half = float(np.median([r["segments"][0]["avg_logprob"] for r in first]))
-    options = {**BASE, **breadth, "logprob_threshold": half}
+    options = {**BASE, **search, "logprob_threshold": half}
     alone = [model.transcribe(a, **options) for a in RECORDINGS]
     assert len(set(temperatures(alone))) >= 2
     for batch_size in (1, 3, 64):
@@ -121,12 +121,12 @@ def test_samples_do_not_depend_on_neighbours_order_or_batch(
             assert not differences(result, alone[number[id(audio)]])
 
 
-@pytest.mark.parametrize("breadth", BREADTHS, ids=lambda b: ",".join(b) or "one")
+@pytest.mark.parametrize("search", BREADTHS, ids=lambda b: ",".join(b) or "one")
 def test_when_all_fail_at_once_nobody_is_lost(
-    model: SlimWhisper, monkeypatch: pytest.MonkeyPatch, breadth: dict[str, Any]
+    model: SlimWhisper, monkeypatch: pytest.MonkeyPatch, search: dict[str, Any]
 ) -> None:
     """More texts to sample than the second lane has places: the others wait in their slots."""
-    options = {**BASE, **breadth, "logprob_threshold": 1.0}  # no text is that likely
+    options = {**BASE, **search, "logprob_threshold": 1.0}  # no text is that likely
     alone = [model.transcribe(a, **options) for a in RECORDINGS]
     watch = Watch(model, monkeypatch)
     found = transcribe_each(model, RECORDINGS, **options, batch_size=len(RECORDINGS))

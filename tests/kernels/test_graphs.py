@@ -16,7 +16,7 @@ from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_leaves, tree_map
 
 from slimwhisper.engine.engine import Engine
-from slimwhisper.engine.requests import Breadth, Decoded
+from slimwhisper.engine.requests import Decoded, Search
 from slimwhisper.kernels.configurations import Processor
 from slimwhisper.kernels.graphs import CUDAGraphs, Graphs, bucket_of
 from slimwhisper.model.model import Model
@@ -79,23 +79,23 @@ def model() -> Model:
 
 BREADTHS = [
     (None, (0.0,)),
-    (Breadth(samples=3), (0.0, 0.7)),
-    (Breadth(samples=1), (0.7, 0.0, 1.0)),
-    (Breadth(beams=3), (0.0,)),
-    (Breadth(beams=3, patience=2.0, samples=2), (0.0, 0.0, 0.8)),
+    (Search(samples=3), (0.0, 0.7)),
+    (Search(samples=1), (0.7, 0.0, 1.0)),
+    (Search(beams=3), (0.0,)),
+    (Search(beams=3, patience=2.0, samples=2), (0.0, 0.0, 0.8)),
 ]
 
 
 @pytest.mark.parametrize("slots", [3, 11])
-@pytest.mark.parametrize(("breadth", "temperatures"), BREADTHS)
+@pytest.mark.parametrize(("search", "temperatures"), BREADTHS)
 def test_replayed_steps_give_the_same(
-    model: Model, breadth: Breadth | None, temperatures: Sequence[float], slots: int
+    model: Model, search: Search | None, temperatures: Sequence[float], slots: int
 ) -> None:
     """Slots are refilled, texts end at different times, rows draw and do not."""
     requests = [*windows(6, temperatures=temperatures), *windows(3, 30, temperatures)]
-    expected = decode(model, requests, slots, breadth, check_every=4)
+    expected = decode(model, requests, slots, search, check_every=4)
     recorder = OperatorRecorder()
-    engine = Engine(model, VOCABULARY, slots, breadth, 4, recorder)
+    engine = Engine(model, VOCABULARY, slots, search, 4, recorder)
     done = run(engine, dict(enumerate(requests)))
     found = [answer for i in range(len(requests)) for answer in done[i]]
     assert all(isinstance(f, Decoded) for f in found)
@@ -108,22 +108,22 @@ def test_replayed_steps_give_the_same(
 
 
 @pytest.mark.parametrize("forms", [("e", "x"), ("kv", "kv"), ("k", "k")], ids="+".join)
-@pytest.mark.parametrize(("breadth", "temperatures"), BREADTHS[-2:])
+@pytest.mark.parametrize(("search", "temperatures"), BREADTHS[-2:])
 @pytest.mark.parametrize("recorder", [None, OperatorRecorder()], ids=["launched", "replayed"])
 def test_rows_read_each_others_tokens_in_place(
     forms: tuple[str, str],
-    breadth: Breadth,
+    search: Search,
     temperatures: Sequence[float],
     recorder: OperatorRecorder | None,
 ) -> None:
     """Beams and samples that go on as copies copy a list of rows, not the cache; slots move."""
     requests = [*windows(5, temperatures=temperatures), *windows(2, 20, temperatures)]
-    expected = decode(random_model(forms=forms), requests, 3, breadth)
+    expected = decode(random_model(forms=forms), requests, 3, search)
     model = random_model(forms=forms)
     kernels = model.plan.kernels
     kernels.processor = Processor(shared=0, count=1, capability=0)  # for which there is no shape
     kernels.failures["choose_token"] = "needs none"
-    engine = Engine(model, VOCABULARY, 3, breadth, 4, recorder)
+    engine = Engine(model, VOCABULARY, 3, search, 4, recorder)
     done = run(engine, dict(enumerate(requests)))
     assert_same([done[i][0] for i in range(len(requests))], expected)
     assert all(lane.cache.self_.sources is not None for lane in engine._lanes())
@@ -170,13 +170,13 @@ def test_buckets() -> None:
 
 @pytest.mark.gpu
 @pytest.mark.skipif(not torch.cuda.is_available(), reason="no CUDA device")
-@pytest.mark.parametrize(("breadth", "temperatures"), BREADTHS)
-def test_cuda_graphs(breadth: Breadth | None, temperatures: Sequence[float]) -> None:
+@pytest.mark.parametrize(("search", "temperatures"), BREADTHS)
+def test_cuda_graphs(search: Search | None, temperatures: Sequence[float]) -> None:
     model = random_model(torch.device("cuda"))
     requests = [*windows(6, temperatures=temperatures), *windows(3, 30, temperatures)]
-    engine = Engine(model, VOCABULARY, 3, breadth, 4, CUDAGraphs())
+    engine = Engine(model, VOCABULARY, 3, search, 4, CUDAGraphs())
     done = run(engine, dict(enumerate(requests)))
     assert engine.first.graphs.replays > 0 and engine.first.graphs.failure is None
-    for i, expected in enumerate(decode(random_model(), requests, 3, breadth)):
+    for i, expected in enumerate(decode(random_model(), requests, 3, search)):
         (found,) = done[i]
         assert found.tokens == expected.tokens

@@ -18,7 +18,7 @@ from whisper.timing import WordTiming
 from slimwhisper.engine.requests import Alignment
 from slimwhisper.longform import words
 from slimwhisper.longform.hallucination import Place, anomaly_score, is_anomaly
-from slimwhisper.longform.words import settle
+from slimwhisper.longform.words import Cut, settle
 from slimwhisper.types import Options, Segment, Word
 from tests.support.checkpoints import tiny_dims
 from tests.support.scripted import BEGIN, random_text, segment, tokenizer
@@ -163,14 +163,12 @@ def replay(loop: Loop, monkeypatch: pytest.MonkeyPatch) -> Counter[str]:
         seek = loop.seeks[window["number"]]
         proposed, single = after_stamps(window["tokens"], seek, window["frames"])
         settled = settle(
-            window["segments"],
+            Cut(window["segments"], proposed, single),
             alignment if window["timings"] else None,
             tokenizer(),
             options,
             Place(seek, window["frames"], loop.content),
-            seek=proposed,
-            nothing_follows=single,
-            last_speech=window["last_speech"],
+            window["last_speech"],
         )
         following = loop.seeks[window["number"] + 1]
         assert settled.seek == following or settled.seek >= following == loop.content

@@ -176,10 +176,9 @@ def test_segments_get_whisper_s_words(seed: int) -> None:
         segments,
         alignment if text else None,
         tokenizer(language),
+        Options(),
         frames,
         last_speech,
-        Options.__dataclass_fields__["prepend_punctuations"].default,
-        Options.__dataclass_fields__["append_punctuations"].default,
     )
     assert [asdict(s) for s in found] == expected
     assert all(s.words is not None for s in found)
@@ -190,7 +189,7 @@ def test_segments_get_whisper_s_words(seed: int) -> None:
 
 
 def test_no_segments_no_words() -> None:
-    assert attach_words([], None, tokenizer(), 3000, 0.0, "", "") == []
+    assert attach_words([], None, tokenizer(), Options(), 3000, 0.0) == []
     assert last_word_end([]) is None
 
 
@@ -206,5 +205,6 @@ def test_punctuation_goes_where_it_is_told(monkeypatch: pytest.MonkeyPatch) -> N
         ("", "", parts),
         ("(", "", [" Hi", ",", " (you", ")"]),
     ):
-        (found,) = attach_words([whole], alignment, tokenizer(), 3000, 0.0, prepend, append)
+        options = Options(prepend_punctuations=prepend, append_punctuations=append)
+        (found,) = attach_words([whole], alignment, tokenizer(), options, 3000, 0.0)
         assert [w.word for w in found.words or ()] == expected

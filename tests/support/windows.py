@@ -8,7 +8,7 @@ import torch
 from slimwhisper.audio.mel import first_window
 from slimwhisper.checkpoint.load import Checkpoint
 from slimwhisper.engine.engine import Engine
-from slimwhisper.engine.requests import Answer, Attempt, Breadth, Decoded, Request, Window
+from slimwhisper.engine.requests import Answer, Attempt, Decoded, Request, Search, Window
 from slimwhisper.engine.rules import make_rules
 from slimwhisper.model.model import Model
 from slimwhisper.types import Options
@@ -65,11 +65,11 @@ def decode(
     model: Model,
     requests: Sequence[Window],
     slots: int,
-    breadth: Breadth | None = None,
+    search: Search | None = None,
     check_every: int | None = None,
     backwards: bool = False,
 ) -> list[Decoded]:
-    engine = Engine(model, VOCABULARY, slots, breadth, check_every)
+    engine = Engine(model, VOCABULARY, slots, search, check_every)
     numbered = list(enumerate(requests))
     done = run(engine, dict(numbered[::-1] if backwards else numbered))
     results = []
