@@ -19,7 +19,13 @@ PACKAGES = (
     ("openai-whisper", True, "whisper", "for its tokenizer and list of models"),
     ("av", True, "av", "decodes audio"),
     ("soundfile", True, "soundfile", "reads WAV"),
-    ("torchaudio", False, "torchaudio", "not needed: soxr resamples in its place"),
+    (
+        "torchaudio",
+        False,
+        "torchaudio",
+        "not needed: soxr resamples in its place; but `transformers` does not load beside it: "
+        "install torchaudio from the index that torch came from, or pip uninstall torchaudio",
+    ),
     ("soxr", True, "soxr", "resamples"),
     ("safetensors", True, "safetensors.torch", "reads Hugging Face checkpoints"),
     ("huggingface_hub", True, "huggingface_hub", "downloads from Hugging Face"),

@@ -19,7 +19,7 @@ from slimwhisper.audio import load as audio
 from slimwhisper.checkpoint import openai as checkpoint
 from slimwhisper.commands import doctor
 from slimwhisper.commands.doctor import checks, healthy, print_doctor, run_doctor
-from slimwhisper.commands.packages import Check, check_package
+from slimwhisper.commands.packages import PACKAGES, Check, check_package
 
 LINES = (
     "python, slimwhisper, torch, triton, openai-whisper, av, soundfile, torchaudio, soxr, "
@@ -214,6 +214,9 @@ def test_torchaudio_that_does_not_load_is_no_obstacle(monkeypatch: pytest.Monkey
     monkeypatch.setitem(sys.modules, "torchaudio", None)
     check = check_package("torchaudio", False, "torchaudio", "not needed: soxr resamples")
     assert check.ok is None and "soxr" in check.advice
+    (row,) = [package for package in PACKAGES if package[0] == "torchaudio"]
+    advice = check_package(*row).advice
+    assert "from the index that torch came from, or pip uninstall torchaudio" in advice
 
 
 def test_resampler_says_why(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -1,0 +1,141 @@
+"""A cache form and an output format from outside: a row each, and everything that has names for
+them runs them. `docs/architecture.md` has the steps.
+"""
+
+from collections.abc import Iterator
+from dataclasses import replace
+from pathlib import Path
+from typing import TextIO
+
+import pytest
+from torch import Tensor
+
+import slimwhisper
+from slimwhisper import writers
+from slimwhisper.cache import forms
+from slimwhisper.cache.base import CrossStore, Room, Rows, SelfLayer, Step
+from slimwhisper.cache.fold import Attention, Context, Folded, fold_latent
+from slimwhisper.cache.latent import LatentCross, LatentSelf, LatentStore
+from slimwhisper.types import Transcript
+from tests.support.command import Run
+from tests.support.paths import SAMPLES
+
+RECORDING = SAMPLES / "phone-number.wav"
+KEPT: list[str] = []  # who kept something
+
+
+def fold_negated(block: Attention, context: Context) -> Folded:
+    """What is kept is -X: both maps change their sign."""
+    folded = fold_latent(block, context)
+    assert folded.key_map is not None and folded.value_map is not None
+    return replace(folded, key_map=-folded.key_map, value_map=-folded.value_map)
+
+
+class NegatedStore(LatentStore):
+    """-E of the slots."""
+
+    def put(self, slots: Tensor, features: Tensor) -> None:
+        KEPT.append("cross")
+        super().put(slots, -features)
+
+
+class NegatedCross(LatentCross):
+    """Reads it."""
+
+    def __init__(self, weights: Folded, room: Room, store: CrossStore | None = None) -> None:
+        super().__init__(weights, room, store or NegatedStore(weights, room))
+
+
+class NegatedSelf(SelfLayer):
+    """-X of the rows, in a store of its own making."""
+
+    def __init__(self, weights: Folded, room: Room) -> None:
+        self.inner = LatentSelf(weights, room)
+        super().__init__(*self.inner.tensors)
+
+    def reorder(self, rows: Tensor, sources: Tensor, extent: int) -> None:
+        self.inner.reorder(rows, sources, extent)
+
+    def prefill(self, x: Tensor, rows: Rows) -> Tensor:
+        return self._negated(self.inner.prefill, x, rows)
+
+    def step(self, x: Tensor, step: Step) -> Tensor:
+        KEPT.append("self")
+        return self._negated(self.inner.step, x, step)
+
+    def _negated(self, run, x, where):  # type: ignore[no-untyped-def]
+        """Let it keep -x, and ask with x: what asks has a bias, so its sign goes to the weight."""
+        weights = self.inner.attention.weights
+        query = weights.query
+        assert isinstance(query, Tensor)
+        self.inner.attention.weights = replace(weights, query=-query)
+        try:
+            return run(-x, where)
+        finally:
+            self.inner.attention.weights = weights
+
+
+@pytest.fixture
+def negated() -> Iterator[str]:
+    name = "negated"
+    forms.register(forms.Form(name, "-X", fold_negated, NegatedCross, NegatedSelf, shared=True))
+    KEPT.clear()
+    yield name
+    del forms.FORMS[name]
+
+
+@pytest.fixture
+def shout() -> Iterator[str]:
+    def write(transcript: Transcript, file: TextIO, layout: writers.Layout) -> None:
+        file.write(transcript.text.strip().upper() + "\n")
+
+    writers.register(writers.Format("shout", "text/x-shout", write))
+    yield "shout"
+    del writers.FORMATS["shout"]
+
+
+def test_a_form_and_a_format_from_outside(
+    negated: str, shout: str, capsys: pytest.CaptureFixture[str], tmp_path: Path
+) -> None:
+    plain = Run(capsys, "transcribe", str(RECORDING), "--model", "digits", "-o", str(tmp_path))
+    assert plain.status == 0, plain.err
+    text = (tmp_path / "phone-number.txt").read_text()
+    flags = ("--cross-cache", negated, "-f", shout, "-o", str(tmp_path / "loud"))
+    ours = Run(capsys, "transcribe", str(RECORDING), "--model", "digits", *flags)
+    assert ours.status == 0, ours.err
+    (written,) = (tmp_path / "loud").iterdir()
+    assert written.name == "phone-number.shout"
+    assert written.read_text().split() == text.upper().split()
+    assert KEPT and "cache negated+x" in ours.err
+
+
+def test_both_halves_of_a_model(negated: str, digits_path: Path) -> None:
+    """The library takes the names too, the text's part as well, and the tokens are the same."""
+    found = []
+    for chosen in (None, negated):
+        model = slimwhisper.load_model(
+            digits_path, "cpu", dtype="float64", cross_cache=chosen, self_cache=chosen
+        )
+        found.append(model.transcribe(RECORDING, language="en")["segments"])
+        assert model.fallbacks == []
+    assert [s["tokens"] for s in found[0]] == [s["tokens"] for s in found[1]]
+    assert set(KEPT) == {"cross", "self"}
+    assert (
+        model.bytes_per_window()
+        == slimwhisper.load_model(digits_path, "cpu", dtype="float64").bytes_per_window()
+    )
+
+
+def test_names_are_taken_once(negated: str, shout: str) -> None:
+    with pytest.raises(ValueError, match="a cache form 'negated' already"):
+        forms.register(forms.FORMS[negated])
+    with pytest.raises(ValueError, match="an output format 'shout'"):
+        writers.register(writers.FORMATS[shout])
+
+
+def test_what_is_not_registered_is_refused(capsys: pytest.CaptureFixture[str]) -> None:
+    for flags in (("--cross-cache", "negated"), ("-f", "shout")):
+        run = Run(capsys, "transcribe", "x.wav", *flags)
+        assert run.status == 2 and "invalid choice" in run.err
+    with pytest.raises(slimwhisper.OptionError, match="'negated' is not one of kv, k, v, e"):
+        slimwhisper.load_model("digits", cross_cache="negated")
