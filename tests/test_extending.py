@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import TextIO
 
 import pytest
+import torch
 from torch import Tensor
 
 import slimwhisper
@@ -114,7 +115,7 @@ def test_both_halves_of_a_model(negated: str, digits_path: Path) -> None:
     found = []
     for chosen in (None, negated):
         model = slimwhisper.load_model(
-            digits_path, "cpu", dtype="float64", cross_cache=chosen, self_cache=chosen
+            digits_path, "cpu", dtype=torch.float64, cross_cache=chosen, self_cache=chosen
         )
         found.append(model.transcribe(RECORDING, language="en")["segments"])
         assert model.fallbacks == []
