@@ -123,7 +123,7 @@ def test_both_halves_of_a_model(negated: str, digits_path: Path) -> None:
     assert set(KEPT) == {"cross", "self"}
     assert (
         model.bytes_per_window()
-        == slimwhisper.load_model(digits_path, "cpu", dtype="float64").bytes_per_window()
+        == slimwhisper.load_model(digits_path, "cpu", dtype=torch.float64).bytes_per_window()
     )
 
 
