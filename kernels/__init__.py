@@ -1,1 +1,1 @@
-"""The arithmetic of the caches' attention: each operation with its plain PyTorch reference."""
+"""The arithmetic of the caches: each operation beside its plain PyTorch reference."""

@@ -1,1 +1,1 @@
-"""The decoder's caches: one file a store, `base` with the protocols they share."""
+"""What the decoder keeps of the audio and the text, in which form, and whether that is exact."""
