@@ -1,4 +1,4 @@
-"""Whisper speech-to-text with a decoder cache several times smaller and the same transcripts.
+"""Whisper speech-to-text with a decoder cache up to eight times smaller, and the same transcripts.
 
 >>> import slimwhisper
 >>> model = slimwhisper.load_model("turbo")  # doctest: +SKIP

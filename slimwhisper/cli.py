@@ -12,6 +12,8 @@ from slimwhisper.errors import DependencyError, OptionError, SlimWhisperError
 from slimwhisper.jobs.flags import add_transcribe
 from slimwhisper.text import shown
 
+DESCRIPTION = "Speech to text with Whisper, and a decoder cache up to eight times smaller."
+
 
 class _Parser(argparse.ArgumentParser):
     def error(self, message: str) -> NoReturn:
@@ -21,16 +23,13 @@ class _Parser(argparse.ArgumentParser):
 
 def build_parser() -> argparse.ArgumentParser:
     """The whole command line."""
-    parser = _Parser(prog="slimwhisper", description="Whisper with a several times smaller cache.")
+    parser = _Parser(prog="slimwhisper", description=DESCRIPTION)
     parser.add_argument("--version", action="version", version=__version__)
     commands = parser.add_subparsers(dest="command", required=True, parser_class=_Parser)
     add_transcribe(commands)
-
     add_serve(commands)
-
     add_looks(commands)
     add_bench(commands)
-
     return parser
 
 

@@ -13,10 +13,34 @@ import pytest
 
 from tests.support.paths import ROOT
 
-PACKAGES = ("slimwhisper", "slimwhisper/cache", "slimwhisper/kernels", "slimwhisper/app")
+# every package of the wheel
+PACKAGES = [
+    "slimwhisper",
+    "slimwhisper/app",
+    "slimwhisper/app/api",
+    "slimwhisper/app/page",
+    "slimwhisper/app/service",
+    "slimwhisper/audio",
+    "slimwhisper/cache",
+    "slimwhisper/checkpoint",
+    "slimwhisper/commands",
+    "slimwhisper/engine",
+    "slimwhisper/jobs",
+    "slimwhisper/kernels",
+    "slimwhisper/longform",
+    "slimwhisper/model",
+]
+DATA = {
+    *("slimwhisper/py.typed", "slimwhisper/models/digits.pt", "slimwhisper/models/digits.md"),
+    "slimwhisper/kernels/configurations.json",
+    *(
+        f"slimwhisper/app/page/assets/{n}"
+        for n in ("icon.svg", "page.css", "player.html", "player.js")
+    ),
+}
 PROBE = """
 import importlib.util
-import slimwhisper, slimwhisper.app, slimwhisper.cache.plan, slimwhisper.kernels.latent
+import slimwhisper, slimwhisper.app.api.access, slimwhisper.cache.plan, slimwhisper.kernels.latent
 for name in ("kernels", "app", "tests", "cache"):
     assert importlib.util.find_spec(name) is None, name
 print(slimwhisper.kernels.latent.__file__)
@@ -75,9 +99,8 @@ def test_wheel(source: Path, tmp_path: Path) -> None:
     with zipfile.ZipFile(wheel) as archive:
         names = archive.namelist()
     assert modules(names) == tracked()
-    assert {
-        f"slimwhisper/{n}" for n in ("py.typed", "models/digits.pt", "models/digits.md")
-    } <= set(names)
+    assert sorted({str(Path(n).parent) for n in modules(names)}) == PACKAGES
+    assert {n for n in names if ".dist-info/" not in n} - modules(names) == DATA
     assert wheel.stat().st_size < 6e6  # unused embedding rows pack to nothing
     tops = {n.split("/")[0] for n in names}
     assert {t for t in tops if not t.endswith(".dist-info")} == {"slimwhisper"}

@@ -106,7 +106,7 @@ def test_mutated_audio(live: Live, path: Path) -> None:
             else:
                 assert isinstance(body["text"], str)
             statuses.add(found.status_code)
-    assert 200 in statuses or 400 in statuses
+    assert statuses == {200, 400}  # some can still be read, some cannot
 
 
 def test_mutated_fields(live: Live) -> None:
