@@ -24,7 +24,7 @@ from pathlib import Path
 
 sys.path.insert(0, str(Path(__file__).parents[1]))
 from slimwhisper.audio.formats import AUDIO_SUFFIXES
-from slimwhisper.jobs.journal import NAME
+from slimwhisper.jobs.journal import JOURNAL_NAME
 from tests.support.kills import Kills, journal_lines
 
 FORMATS = ("txt", "vtt", "srt", "tsv", "json")
@@ -74,7 +74,7 @@ def measure(work: Path, arguments: argparse.Namespace, flags: list[str]) -> int:
     kills = Kills(partial(start, out), work / "in", out, logs, FORMATS)
     began = time.perf_counter()
     longest = arguments.longest or 1.6 * alone / arguments.kills
-    kills.run(moments(out / NAME, arguments.kills, longest, arguments.seed))
+    kills.run(moments(out / JOURNAL_NAME, arguments.kills, longest, arguments.seed))
     spent = time.perf_counter() - began
     # a window's numbers depend in their last digits on which others it is computed beside
     problems = kills.problems(good, bad, undisturbed, tolerance=1e-3)

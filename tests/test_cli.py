@@ -11,7 +11,7 @@ import torch
 
 import slimwhisper
 from slimwhisper.cache.forms import PRESETS, cross_names, self_names
-from slimwhisper.jobs.journal import NAME
+from slimwhisper.jobs.journal import JOURNAL_NAME
 from slimwhisper.writers import FORMATS
 from tests.support.command import Run
 from tests.support.sounds import noise_bursts
@@ -45,7 +45,7 @@ def test_transcribe_writes_every_format(
     alone = slimwhisper.load_model(model, "cpu").transcribe(recording, **LIBRARY)
     assert written == alone
     assert run.out.count(" --> ") == len(alone["segments"]) > 0
-    assert "1 of 1 files transcribed, 0 failed" in run.err
+    assert "1 of 1 file transcribed, 0 failed" in run.err
     assert "cache e+x" in run.err
 
 
@@ -64,7 +64,7 @@ def test_folders_formats_and_quiet(
     assert run.status == 0
     assert sorted(p.name for p in out.iterdir()) == [
         "second.srt",
-        NAME,
+        JOURNAL_NAME,
         "speech.srt",
     ]
     assert run.out == ""
@@ -191,7 +191,7 @@ def test_bad_input_is_one_line(
     lines = [
         line
         for line in run.err.splitlines()
-        if ("files transcribed" not in line and "cache" not in line) or says in line
+        if (" transcribed, " not in line and "cache" not in line) or says in line
     ]
     assert len(lines) == 1, run.err
     assert says in lines[0]

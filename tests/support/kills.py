@@ -11,7 +11,7 @@ from functools import partial
 from pathlib import Path
 from typing import Any, Protocol
 
-from slimwhisper.jobs.journal import NAME
+from slimwhisper.jobs.journal import JOURNAL_NAME
 
 
 class Child(Protocol):
@@ -140,7 +140,7 @@ class Kills:
 
 def journal_lines(out: Path) -> list[dict[str, Any]]:
     """The journal's lines that are whole."""
-    path = out / NAME
+    path = out / JOURNAL_NAME
     lines = []
     for line in path.read_bytes().splitlines() if path.exists() else []:
         try:
@@ -155,7 +155,7 @@ def whole_tree(out: Path) -> dict[str, bytes]:
     return {
         str(path.relative_to(out)): path.read_bytes()
         for path in out.rglob("*")
-        if path.is_file() and path.name != NAME
+        if path.is_file() and path.name != JOURNAL_NAME
     }
 
 
