@@ -120,6 +120,23 @@ def test_one_bad_file_costs_no_other(
     assert "1 of 3 files transcribed, 2 failed" in run.err
 
 
+def test_a_job_resumes_only_with_the_same_settings(
+    capsys: pytest.CaptureFixture[str], model: str, recording: Path, tmp_path: Path
+) -> None:
+    def job(*arguments: str) -> str:
+        common = ("--model", model, "-o", str(tmp_path / "out"), "-f", "txt", "--device", "cpu")
+        run = Run(capsys, "transcribe", str(recording.parent), *common, *QUICK, *arguments)
+        assert run.status == 0
+        return run.err.splitlines()[0]
+
+    assert job().startswith("1 of 1 file transcribed")
+    for same in (("--dtype", "float32"), ("--fp16", "False"), ("--cache", "slim")):
+        assert job(*same) == "Nothing to do: 1 file already done."
+    for other in (("--cache", "baseline"), ("--dtype", "bfloat16")):
+        assert job(*other).startswith("1 of 1 file transcribed")
+        assert job(*other) == "Nothing to do: 1 file already done."
+
+
 def bad_inputs(folder: Path) -> dict[str, tuple[list[str], str]]:
     """Kind: (arguments, what the message says). Each exits with a status other than 0."""
     folder.mkdir()

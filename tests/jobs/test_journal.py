@@ -1,4 +1,4 @@
-"""The journal remembers every file that is finished with, whatever happens to it meanwhile."""
+"""The journal remembers every finished file, whatever happens to the journal meanwhile."""
 
 import json
 import os
