@@ -33,7 +33,7 @@ BAD_EVERY = 25  # one in this many recordings is damaged
 
 def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0])
-    parser.add_argument("checkpoint", help="name or .pt file")
+    parser.add_argument("checkpoint", help="model name or .pt file")
     parser.add_argument("recordings", type=Path, help="a folder of short recordings")
     parser.add_argument("--files", type=int, default=2500)
     parser.add_argument("--kills", type=int, default=50)

@@ -98,6 +98,29 @@ def _add_decoding(parser: argparse.ArgumentParser) -> None:
     )
     _option(g, "language", none_or(str), "language code or name [detected for each file]")
     _option(g, "multilingual", boolean, "detect the language of every window")
+    _add_search(g)
+    _option(g, "without_timestamps", boolean, "decode text without timestamps")
+    _option(
+        g, "max_initial_timestamp", none_or(float), "latest possible first timestamp, in seconds"
+    )
+    _option(g, "suppress_blank", boolean, "do not start with a blank")
+    _option(
+        g,
+        "suppress_tokens",
+        none_or(str),
+        "comma-separated token ids; -1 means symbols that are not spoken",
+    )
+    _option(g, "vad_filter", boolean, "skip audio without speech")
+    _option(g, "parallel", boolean, "decode the speech regions of each file in parallel")
+    _option(
+        g,
+        "clip_timestamps",
+        str,
+        "clips to transcribe, in seconds: start,end,start,end,...; the last end is optional",
+    )
+
+
+def _add_search(g: FlagGroup) -> None:
     _option(g, "temperature", float, "first temperature to try; 0 means greedy or beam search")
     g.add(
         "--temperature_increment_on_fallback",
@@ -127,25 +150,6 @@ def _add_decoding(parser: argparse.ArgumentParser) -> None:
     )
     _option(g, "sample_len", none_or(int), "maximum number of tokens per window [224]")
     _option(g, "seed", int, "random seed for sampling")
-    _option(g, "without_timestamps", boolean, "decode text without timestamps")
-    _option(
-        g, "max_initial_timestamp", none_or(float), "latest possible first timestamp, in seconds"
-    )
-    _option(g, "suppress_blank", boolean, "do not start with a blank")
-    _option(
-        g,
-        "suppress_tokens",
-        none_or(str),
-        "comma-separated token ids; -1 means symbols that are not spoken",
-    )
-    _option(g, "vad_filter", boolean, "skip audio without speech")
-    _option(g, "parallel", boolean, "decode the speech regions of each file in parallel")
-    _option(
-        g,
-        "clip_timestamps",
-        str,
-        "clips to transcribe, in seconds: start,end,start,end,...; the last end is optional",
-    )
 
 
 def _add_prompting(parser: argparse.ArgumentParser) -> None:

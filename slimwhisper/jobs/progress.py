@@ -129,14 +129,21 @@ def summary_lines(facts: dict[str, Any], model: dict[str, Any] | None) -> list[s
     if facts["journal"]:
         lines.append(f"journal: {facts['journal']}")
     if model is not None:
-        kept, baseline = model["bytes_per_window"], model["baseline_bytes_per_window"]
-        lines.append(
-            f"{model['model']} on {model['device']}, {model['dtype']}; "
-            f"cache {model['cache']}: {kept / 1e6:.1f} MB per window, "
-            f"{baseline / kept:.1f} times smaller than the baseline's {baseline / 1e6:.1f} MB"
-        )
-        lines += model["fallbacks"]
+        lines += [_model_line(model), *model["fallbacks"]]
     return lines
+
+
+def _model_line(model: dict[str, Any]) -> str:
+    """Which model ran where, and how much its cache saved."""
+    kept, baseline = model["bytes_per_window"], model["baseline_bytes_per_window"]
+    line = (
+        f"{model['model']} on {model['device']}, {model['dtype']}; "
+        f"cache {model['cache']}: {kept / 1e6:.1f} MB per window"
+    )
+    if kept == baseline:
+        return line
+    times = f"{baseline / kept:.1f} times smaller"
+    return f"{line}, {times} than the baseline's {baseline / 1e6:.1f} MB"
 
 
 def _counts_line(facts: dict[str, Any]) -> str:

@@ -91,7 +91,7 @@ def test_the_judge_sees_what_is_wrong(tmp_path: Path) -> None:
         (before / "extra.txt").touch()
     problems = "\n".join(kills.problems(good, bad, before))
     assert f"{victim}: done twice" in problems
-    assert f"{victim}: 1 extra lines with status done" in problems
+    assert f"{victim}: extra lines with status done: 1" in problems
     assert "left.part: unexpected" in problems
     assert "extra.txt: missing" in problems
     missing = kills.problems(good | {tmp_path / "in/no.wav"}, bad | {tmp_path / "in/b.wav"}, before)

@@ -107,7 +107,7 @@ class Kills:
             [*((str(path), "done") for path in good), *((str(path), "failed") for path in bad)]
         )
         for (path, status), count in (statuses - wanted).items():
-            found.append(f"{path}: {count} extra lines with status {status}")
+            found.append(f"{path}: extra lines with status {status}: {count}")
         for path, status in wanted - statuses:
             found.append(f"{path}: no line with status {status}")
         for path, outputs in self.seen.items():
