@@ -77,17 +77,15 @@ class TerminalConsole:
 
     def segments(self, path: Path, segments: Sequence[Segment]) -> None:
         if self._live:
-            self._print(*map(segment_line, segments))
+            self._print(*spoken_lines(segments))
 
     def done(self, current: Current, transcript: Transcript, outputs: Sequence[Path]) -> None:
         if not self._verbose:
             return
-        has_speech = any(segment.text.strip() for segment in transcript.segments)
+        lines = spoken_lines(transcript.segments)
         if not self._live:
-            self._print(f"{shown(current.recording.path)}:")
-            if has_speech:
-                self._print(*map(segment_line, transcript.segments))
-        if not has_speech:
+            self._print(f"{shown(current.recording.path)}:", *lines)
+        if not lines:
             self._print(NO_SPEECH)
 
     def failed(self, current: Current, status: str, error: SlimWhisperError) -> None:
@@ -201,6 +199,11 @@ class LogHandler(logging.Handler):
     def emit(self, record: logging.LogRecord) -> None:
         if not record.name.startswith("slimwhisper.cache"):
             self._console.warning(record.getMessage())
+
+
+def spoken_lines(segments: Sequence[Segment]) -> list[str]:
+    """A line for each segment that has text; silence yields segments without any."""
+    return [segment_line(segment) for segment in segments if segment.text.strip()]
 
 
 def with_path(path: Path, error: SlimWhisperError) -> str:

@@ -103,6 +103,11 @@ def test_silence(run: Any, fake_model: FakeModel) -> None:
     assert written()["a.txt"] == ""
 
 
+def test_segments_without_text(run: Any) -> None:
+    Path("in/a.wav").write_text(" ")
+    assert run("in/a.wav").out == "[no speech]\n"
+
+
 def test_segments_as_they_come(run: Any) -> None:
     assert run("in/a.wav").out == "[00:00.000 --> 00:01.500]  one\n"
     assert run("in/a.wav", "--verbose", "False").out == ""
