@@ -1,11 +1,11 @@
-"""Kill a job on real recordings again and again, resume it, and see that nothing is lost.
+"""Kill and resume a job on real recordings repeatedly, and check that nothing is lost.
 
-Recordings are copied into a nested tree, with damaged ones among them. A job transcribes it, is
-killed at seeded random moments (while the model loads, or some time after the run's first file),
-and resumed, until it ends. Then every good file must have its outputs, equal to those of a run that
-nobody disturbed, and one line in the journal; every bad file one line and one report; nothing may
-be done twice or left half-written. Ends in a verdict and a line of JSON; exit status 0 if all is
-well. What follows `--` goes to `slimwhisper transcribe`.
+Recordings, some of them damaged, are copied into a nested tree. A job transcribes the tree; it is
+killed at random moments, chosen by a seed (while the model loads, or after the run's first file),
+and resumed until it ends. Then every good file must have one line in the journal and the same
+outputs as in an undisturbed run, and every bad file one line and one report. Nothing may be done
+twice or left unfinished. The last two lines are a verdict and a JSON object; the exit status is 0
+if there were no problems. Arguments after `--` go to `slimwhisper transcribe`.
 
     python bench/kill.py CHECKPOINT RECORDINGS [--files 2500] [--kills 50] [-- --batch_size 16]
 """
@@ -24,24 +24,28 @@ from pathlib import Path
 
 sys.path.insert(0, str(Path(__file__).parents[1]))
 from slimwhisper.audio.formats import AUDIO_SUFFIXES
-from slimwhisper.jobs.journal import NAME
+from slimwhisper.jobs.journal import JOURNAL_NAME
 from tests.support.kills import Kills, journal_lines
 
 FORMATS = ("txt", "vtt", "srt", "tsv", "json")
-BAD_EVERY = 25  # one of so many recordings is damaged
+BAD_EVERY = 25  # one in this many recordings is damaged
 
 
 def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0])
-    parser.add_argument("checkpoint", help="name or .pt file")
+    parser.add_argument("checkpoint", help="model name or .pt file")
     parser.add_argument("recordings", type=Path, help="a folder of short recordings")
     parser.add_argument("--files", type=int, default=2500)
     parser.add_argument("--kills", type=int, default=50)
     parser.add_argument("--seed", type=int, default=0)
     parser.add_argument(
-        "--longest", type=float, help="seconds after a first file [such that kills fill the job]"
+        "--longest",
+        type=float,
+        help="longest wait after the first file, in seconds [spreads the kills over the job]",
     )
-    parser.add_argument("--work", type=Path, help="a new folder to keep [a temporary one]")
+    parser.add_argument(
+        "--work", type=Path, help="new folder for all files, kept afterwards [a temporary folder]"
+    )
     arguments, rest = parser.parse_known_args()
     flags = rest[1:] if rest[:1] == ["--"] else rest
     if arguments.work is not None:
@@ -52,7 +56,7 @@ def main() -> int:
 
 
 def measure(work: Path, arguments: argparse.Namespace, flags: list[str]) -> int:
-    """Plant, run undisturbed, run with kills, judge."""
+    """Run the job undisturbed, run it with kills, and compare."""
     good, bad = plant(work / "in", arguments.recordings, arguments.files)
     print(f"{len(good)} good and {len(bad)} bad recordings", flush=True)
     logs, out, undisturbed = (work / name for name in ("logs", "out", "undisturbed"))
@@ -74,9 +78,9 @@ def measure(work: Path, arguments: argparse.Namespace, flags: list[str]) -> int:
     kills = Kills(partial(start, out), work / "in", out, logs, FORMATS)
     began = time.perf_counter()
     longest = arguments.longest or 1.6 * alone / arguments.kills
-    kills.run(moments(out / NAME, arguments.kills, longest, arguments.seed))
+    kills.run(moments(out / JOURNAL_NAME, arguments.kills, longest, arguments.seed))
     spent = time.perf_counter() - began
-    # a window's numbers depend in their last digits on which others it is computed beside
+    # the last digits of a window's numbers depend on the other windows in its batch
     problems = kills.problems(good, bad, undisturbed, tolerance=1e-3)
     print(*problems, sep="\n")
     verdict = f"FAILED, {len(problems)} problems" if problems else "passed"
@@ -99,7 +103,7 @@ def measure(work: Path, arguments: argparse.Namespace, flags: list[str]) -> int:
 
 
 def plant(tree: Path, recordings: Path, count: int) -> tuple[set[Path], set[Path]]:
-    """Copies of recordings in nested folders, some of them damaged in one of three ways."""
+    """Copy recordings into nested folders, damaging some of them in one of three ways."""
     found = sorted(p for p in recordings.rglob("*") if p.suffix.lower() in AUDIO_SUFFIXES)
     good, bad = set(), set()
     for number in range(count):
@@ -120,7 +124,7 @@ def plant(tree: Path, recordings: Path, count: int) -> tuple[set[Path], set[Path
 def moments(
     journal: Path, count: int, longest: float, seed: int
 ) -> list[Callable[[subprocess.Popen[bytes]], None]]:
-    """When to kill: every fifth time while the program starts, else after a file is done."""
+    """When to kill: every fifth time during startup, otherwise after a file is done."""
 
     def early(child: subprocess.Popen[bytes], seconds: float) -> None:
         time.sleep(seconds)

@@ -11,7 +11,7 @@ import torch
 
 import slimwhisper
 from slimwhisper.cache.forms import PRESETS, cross_names, self_names
-from slimwhisper.jobs.journal import NAME
+from slimwhisper.jobs.journal import JOURNAL_NAME
 from slimwhisper.writers import FORMATS
 from tests.support.command import Run
 from tests.support.sounds import noise_bursts
@@ -45,7 +45,7 @@ def test_transcribe_writes_every_format(
     alone = slimwhisper.load_model(model, "cpu").transcribe(recording, **LIBRARY)
     assert written == alone
     assert run.out.count(" --> ") == len(alone["segments"]) > 0
-    assert "1 of 1 files transcribed, 0 failed" in run.err
+    assert "1 of 1 file transcribed, 0 failed" in run.err
     assert "cache e+x" in run.err
 
 
@@ -64,7 +64,7 @@ def test_folders_formats_and_quiet(
     assert run.status == 0
     assert sorted(p.name for p in out.iterdir()) == [
         "second.srt",
-        NAME,
+        JOURNAL_NAME,
         "speech.srt",
     ]
     assert run.out == ""
@@ -118,6 +118,23 @@ def test_one_bad_file_costs_no_other(
     assert "bad.mp3: not audio or video that FFmpeg can read" in run.err
     assert "gone.wav: no such file" in run.err
     assert "1 of 3 files transcribed, 2 failed" in run.err
+
+
+def test_a_job_resumes_only_with_the_same_settings(
+    capsys: pytest.CaptureFixture[str], model: str, recording: Path, tmp_path: Path
+) -> None:
+    def job(*arguments: str) -> str:
+        common = ("--model", model, "-o", str(tmp_path / "out"), "-f", "txt", "--device", "cpu")
+        run = Run(capsys, "transcribe", str(recording.parent), *common, *QUICK, *arguments)
+        assert run.status == 0
+        return run.err.splitlines()[0]
+
+    assert job().startswith("1 of 1 file transcribed")
+    for same in (("--dtype", "float32"), ("--fp16", "False"), ("--cache", "slim")):
+        assert job(*same) == "Nothing to do: 1 file already done."
+    for other in (("--cache", "baseline"), ("--dtype", "bfloat16")):
+        assert job(*other).startswith("1 of 1 file transcribed")
+        assert job(*other) == "Nothing to do: 1 file already done."
 
 
 def bad_inputs(folder: Path) -> dict[str, tuple[list[str], str]]:
@@ -191,7 +208,7 @@ def test_bad_input_is_one_line(
     lines = [
         line
         for line in run.err.splitlines()
-        if ("files transcribed" not in line and "cache" not in line) or says in line
+        if (" transcribed, " not in line and "cache" not in line) or says in line
     ]
     assert len(lines) == 1, run.err
     assert says in lines[0]

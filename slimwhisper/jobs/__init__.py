@@ -1,1 +1,1 @@
-"""The `transcribe` command: what a folder job is made of."""
+"""The parts of the `transcribe` command: inputs, outputs, the journal, progress."""

@@ -1,4 +1,4 @@
-"""What a job says while it runs: to people (`Talk`), or to machines (`Lines`)."""
+"""What a job prints while it runs: text for people, or JSON lines for programs."""
 
 import json
 import logging
@@ -17,53 +17,56 @@ from slimwhisper.text import shown
 from slimwhisper.types import Segment, Transcript
 from slimwhisper.writers import segment_line
 
-EVERY = 0.1  # seconds between two drawings of the bar
+BAR_INTERVAL = 0.1  # seconds between updates of the progress bar
+PROGRESS_INTERVAL = 1.0  # seconds between progress events
+NO_SPEECH = "[no speech]"
 
 
 class Console(Protocol):
-    """The occasions on which something is said; any thread may call."""
+    """Receives the events of a job, from any thread."""
 
-    has_bar: bool  # total audio time is of use
+    has_bar: bool  # whether the total length of the audio is needed
 
     def start(self, facts: dict[str, Any]) -> None:
-        """The model is loaded."""
+        """The model has been loaded."""
 
     def segments(self, path: Path, segments: Sequence[Segment]) -> None:
-        """New segments of a file."""
+        """More segments of a file have been decoded."""
 
     def done(self, current: Current, transcript: Transcript, outputs: Sequence[Path]) -> None:
-        """A file's outputs are in place."""
+        """A file's outputs have been written."""
 
     def failed(self, current: Current, status: str, error: SlimWhisperError) -> None:
-        """A file cost a line."""
+        """A file could not be transcribed, or its outputs could not be written."""
 
     def error(self, text: str) -> None:
-        """Something else did."""
+        """Something other than a file went wrong."""
 
     def warning(self, text: str) -> None:
-        """Something is to be known."""
+        """The user should know something."""
 
     def progress(self, tally: Tally) -> None:
-        """Something went on; called often."""
+        """The job has advanced; called often."""
 
     def summary(self, facts: dict[str, Any], lines: Sequence[str]) -> None:
-        """The end: `facts` for machines, `lines` for people."""
+        """The job has ended; `facts` and `lines` say the same, for programs and for people."""
 
     def close(self) -> None:
-        """No more will be said but errors and the summary."""
+        """Only errors and the summary follow."""
 
 
-class Talk:
-    """Transcripts on standard output; errors, a bar and the summary on standard error.
+class TerminalConsole:
+    """Prints transcripts on standard output; errors, progress and the summary on standard error.
 
-    `live`: segments are printed as they come, else file by file. The bar is for terminals alone.
+    `live`: print each segment as it is decoded; otherwise print file by file. There is a progress
+    bar only if standard error is a terminal.
     """
 
     def __init__(self, *, verbose: bool, live: bool) -> None:
         self._verbose = verbose
         self._live = live
         self._bar: tqdm[Any] | None = None
-        self._next = 0.0
+        self._next_update = 0.0
         self.has_bar = sys.stderr.isatty()
 
     def start(self, facts: dict[str, Any]) -> None:
@@ -74,15 +77,19 @@ class Talk:
 
     def segments(self, path: Path, segments: Sequence[Segment]) -> None:
         if self._live:
-            self._print(*map(segment_line, segments))
+            self._print(*spoken_lines(segments))
 
     def done(self, current: Current, transcript: Transcript, outputs: Sequence[Path]) -> None:
-        if self._verbose and not self._live:
-            heading = f"{shown(current.recording.path)}:"
-            self._print(heading, *map(segment_line, transcript.segments))
+        if not self._verbose:
+            return
+        lines = spoken_lines(transcript.segments)
+        if not self._live:
+            self._print(f"{shown(current.recording.path)}:", *lines)
+        if not lines:
+            self._print(NO_SPEECH)
 
     def failed(self, current: Current, status: str, error: SlimWhisperError) -> None:
-        self.error(naming(current.recording.path, error))
+        self.error(with_path(current.recording.path, error))
 
     def error(self, text: str) -> None:
         tqdm.write(f"slimwhisper: {shown(text)}", file=sys.stderr)
@@ -91,8 +98,8 @@ class Talk:
         self.error(f"warning: {text}")
 
     def progress(self, tally: Tally) -> None:
-        if self._bar is not None and time.monotonic() >= self._next:
-            self._next = time.monotonic() + EVERY
+        if self._bar is not None and time.monotonic() >= self._next_update:
+            self._next_update = time.monotonic() + BAR_INTERVAL
             self._bar.total = max(tally.total, 1e-3)
             self._bar.n = min(tally.position, self._bar.total)
             self._bar.set_description_str(tally.line(), refresh=False)
@@ -112,14 +119,14 @@ class Talk:
         sys.stdout.flush()
 
 
-class Lines:
-    """One JSON object a line on standard output: its `event`, and what belongs to it."""
+class JSONConsole:
+    """Prints one JSON object per line on standard output: an `event` and its fields."""
 
     has_bar = False
 
     def __init__(self, *, verbose: bool) -> None:
         self._verbose = verbose
-        self._next = 0.0
+        self._next_update = 0.0
         self._lock = threading.Lock()
 
     def start(self, facts: dict[str, Any]) -> None:
@@ -132,14 +139,13 @@ class Lines:
                 self._emit("segment", path=str(path), **fields)
 
     def done(self, current: Current, transcript: Transcript, outputs: Sequence[Path]) -> None:
-        self._file(
-            current, "done", None, language=transcript.language, outputs=[str(p) for p in outputs]
-        )
+        written = [str(path) for path in outputs]
+        self._file(current, "done", None, language=transcript.language, outputs=written)
 
     def failed(self, current: Current, status: str, error: SlimWhisperError) -> None:
         self._file(current, status, str(error), language=None, outputs=[])
 
-    def _file(self, current: Current, status: str, error: str | None, **rest: Any) -> None:
+    def _file(self, current: Current, status: str, error: str | None, **fields: Any) -> None:
         elapsed = round(time.perf_counter() - current.began, 3)
         self._emit(
             "file",
@@ -148,7 +154,7 @@ class Lines:
             seconds=current.seconds,
             error=error,
             elapsed=elapsed,
-            **rest,
+            **fields,
         )
 
     def error(self, text: str) -> None:
@@ -158,8 +164,8 @@ class Lines:
         self._emit("warning", message=text)
 
     def progress(self, tally: Tally) -> None:
-        if time.monotonic() >= self._next:
-            self._next = time.monotonic() + 1
+        if time.monotonic() >= self._next_update:
+            self._next_update = time.monotonic() + PROGRESS_INTERVAL
             self._emit(
                 "progress",
                 done=tally.done,
@@ -174,14 +180,17 @@ class Lines:
     def close(self) -> None:
         pass
 
-    def _emit(self, event: str, **rest: Any) -> None:
-        line = json.dumps({"event": event, **rest})
+    def _emit(self, event: str, **fields: Any) -> None:
+        line = json.dumps({"event": event, **fields})
         with self._lock:
             print(line, flush=True)
 
 
 class LogHandler(logging.Handler):
-    """What the library logs, said on a console; the summary tells which caches were chosen."""
+    """Shows the library's warnings on a console, except those about caches.
+
+    The summary says which cache forms were replaced.
+    """
 
     def __init__(self, console: Console) -> None:
         super().__init__(logging.WARNING)
@@ -192,13 +201,18 @@ class LogHandler(logging.Handler):
             self._console.warning(record.getMessage())
 
 
-def naming(path: Path, error: SlimWhisperError) -> str:
-    """The error's line, with the file's name if it has none yet."""
+def spoken_lines(segments: Sequence[Segment]) -> list[str]:
+    """A line for each segment that has text; silence yields segments without any."""
+    return [segment_line(segment) for segment in segments if segment.text.strip()]
+
+
+def with_path(path: Path, error: SlimWhisperError) -> str:
+    """The error's message, preceded by the file's path unless it already contains it."""
     text = str(error)
     return text if str(path) in text or repr(str(path)) in text else f"{path}: {text}"
 
 
 def printable(text: str, stream: TextIO) -> str:
-    """What a stream's encoding cannot say becomes a question mark, as whisper does."""
+    """Replace what the stream's encoding lacks by question marks, as whisper does."""
     encoding = stream.encoding or "utf-8"
     return text.encode(encoding, "replace").decode(encoding)

@@ -1,6 +1,6 @@
-"""Arguments -> recordings, one after another, each with the place of its outputs.
+"""Command-line arguments -> recordings, each with the location of its outputs.
 
-Nothing here holds a whole tree: a folder is listed when it is reached, and forgotten after it.
+No whole tree is ever held in memory: each folder is listed when the walk reaches it.
 """
 
 import glob
@@ -14,17 +14,17 @@ from typing import BinaryIO, Literal
 from slimwhisper.errors import AudioError
 from slimwhisper.jobs.listing import Listing, is_audio, list_folder
 
-OUTSIDE = "outside"  # holds the outputs of listed recordings from elsewhere
-NOTHING = {
+OUTSIDE = "outside"  # subfolder for the outputs of recordings from outside the base folder
+EMPTY = {
     "folder": "no audio or video files in this folder; check the path",
     "glob": "matches no audio or video files; check the pattern",
-    "list": "no paths on standard input; pipe a list into it, one path a line",
+    "list": "no paths on standard input; pipe in a list with one path per line",
 }
 
 
 @dataclass(frozen=True, slots=True)
 class InputFile:
-    """An input file, and where its outputs go: `output` lacks the format's suffix."""
+    """An input file; `output` is the path of its outputs without the format's suffix."""
 
     path: Path
     output: Path
@@ -32,7 +32,7 @@ class InputFile:
 
 @dataclass(frozen=True, slots=True)
 class Argument:
-    """One argument, and the absolute folder that its outputs' places are counted from."""
+    """One argument; outputs mirror the folders below `base`, which is absolute."""
 
     text: str
     kind: Literal["file", "folder", "glob", "list", "missing"]
@@ -40,31 +40,34 @@ class Argument:
 
 
 class Inputs:
-    """What the arguments stand for: files, folders, globs, and `-`, a list on standard input."""
+    """The recordings that the arguments name.
+
+    An argument is a file, a folder, a glob, or `-` for a list on standard input.
+    """
 
     def __init__(
         self, arguments: Iterable[str], output_dir: Path, stdin: BinaryIO | None = None
     ) -> None:
         self._output_dir = output_dir
         self._stdin = stdin
-        self._listed: tuple[Path, Listing] | None = None  # the last folder that a file was in
-        self._walked: set[Path] = set()  # absolute folders of a glob, or the last one of a list
+        self._listed: tuple[Path, Listing] | None = None  # the last folder listed for a file in it
+        self._walked: set[Path] = set()  # absolute folders of a glob, or the last folder of a list
         self._arguments = _without_repeats([_classify(a) for a in arguments])
         kinds = [a.kind for a in self._arguments]
         self.is_job = bool({"folder", "glob", "list"} & set(kinds))
-        self.is_list = "list" in kinds  # it can be read only once
+        self.is_list = "list" in kinds  # standard input can be read only once
         self.is_one_file = kinds == ["file"]
         self._base = self._common_base()
 
     def files(self) -> Iterator[InputFile | AudioError]:
         """Every recording, and an error for each path that cannot be found or listed."""
         for argument in self._arguments:
-            nothing = True
+            is_empty = True
             for found in self._expand(argument):
-                nothing = False
+                is_empty = False
                 yield found
-            if nothing and argument.kind in NOTHING:
-                yield AudioError(f"{argument.text}: {NOTHING[argument.kind]}")
+            if is_empty and argument.kind in EMPTY:
+                yield AudioError(f"{argument.text}: {EMPTY[argument.kind]}")
 
     def _expand(self, argument: Argument) -> Iterator[InputFile | AudioError]:
         match argument.kind:
@@ -75,10 +78,10 @@ class Inputs:
             case "folder":
                 yield from self._walk(Path(argument.text))
             case "glob":
-                # "*.dat" asks for these files; "talks/*" for the recordings among them
+                # "*.dat" means all such files; "talks/*" means the recordings among the files
                 suffix = Path(argument.text).suffix
                 any_file = bool(suffix) and not glob.has_magic(suffix)
-                # as the shell does it, and lazily: Path.glob takes hidden files too
+                # matches as the shell does, lazily; Path.glob includes hidden files
                 for text in glob.iglob(argument.text, recursive=True):  # noqa: PTH207
                     path = Path(text)
                     if any_file or is_audio(text) or _kind(path) == "folder":
@@ -89,11 +92,11 @@ class Inputs:
                 for text in read_list(self._stdin):
                     path = Path(text)
                     if _kind(path) == "folder" and not self._is_walked(path):
-                        self._walked.clear()  # a list may be long, and `find` goes in order
+                        self._walked.clear()  # enough for the order in which `find` prints
                     yield from self._one_of_many(path)
 
     def _one_of_many(self, path: Path) -> Iterator[InputFile | AudioError]:
-        """One path of a list or glob."""
+        """The recordings of one path from a list or glob."""
         if self._is_walked(path):
             return
         match _kind(path):
@@ -106,13 +109,16 @@ class Inputs:
                 yield AudioError(f"{path}: no such file; check the list")
 
     def _is_walked(self, path: Path) -> bool:
-        """`find` and `**` name a folder, which is walked, before what is in it."""
+        """Whether a folder already walked contains the path.
+
+        `find` and `**` name a folder first and its files later, which would be a repetition.
+        """
         absolute = _absolute(path)
         return absolute in self._walked or any(p in self._walked for p in absolute.parents)
 
     def _walk(self, top: Path) -> Iterator[InputFile | AudioError]:
-        """All recordings below a folder; links to folders are not followed."""
-        pending: list[Iterator[Path]] = [iter([top])]  # folders yet to visit, level by level
+        """All recordings below a folder; does not follow links to folders."""
+        pending: list[Iterator[Path]] = [iter([top])]  # folders still to visit, per level
         while pending:
             folder = next(pending[-1], None)
             if folder is None:
@@ -137,24 +143,27 @@ class Inputs:
         if self._listed is None or self._listed[0] != path.parent:
             try:
                 listing = list_folder(path.parent)
-            except OSError:  # a folder may be closed to listing, and its files open to reading
+            except OSError:  # the folder cannot be listed, but its files may be readable
                 listing = Listing()
             self._listed = (path.parent, listing)
         return self._listed[1].output_of(path.name)
 
     def _place(self, folder: Path) -> Path:
-        """Where the outputs of an absolute folder's recordings go."""
+        """The output folder for the recordings in an absolute folder."""
         if self._base is None:
             return self._output_dir
         if folder.is_relative_to(self._base):
             relative = folder.relative_to(self._base)
-            # a folder that is itself called "outside" would mix with the others from there
+            # a folder that is itself called "outside" would collide with the subfolder
             if not (self.is_list and relative.parts[:1] == (OUTSIDE,)):
                 return self._output_dir / relative
         return self._output_dir / OUTSIDE / folder.relative_to(folder.anchor)
 
     def _common_base(self) -> Path | None:
-        """The folder that all outputs mirror; None: plain files, each with its own folder."""
+        """The folder whose structure the outputs mirror.
+
+        None for plain files with distinct names: their outputs go into the output folder itself.
+        """
         known = [a for a in self._arguments if a.kind != "missing"]
         if all(a.kind == "file" for a in known):
             names = [self._output_name(_absolute(Path(a.text))).casefold() for a in known]
@@ -164,8 +173,9 @@ class Inputs:
 
 
 def read_list(stream: BinaryIO) -> Iterator[str]:
-    """The paths of a list, as they arrive: one a line, or with NULs between (`find -print0`)."""
-    read = getattr(stream, "read1", stream.read)  # does not wait until so much has arrived
+    """The paths of a list, as they arrive: one per line, or NUL-separated (`find -print0`)."""
+    # read1 returns what has arrived, without waiting for a full block
+    read = getattr(stream, "read1", stream.read)
     separator = rest = b""
     while chunk := read(1 << 16):
         rest += chunk
@@ -185,7 +195,7 @@ def _path_text(path: bytes) -> str:
 def _kind(path: Path) -> Literal["file", "folder"] | None:
     try:
         return "folder" if S_ISDIR(path.stat().st_mode) else "file"
-    except (OSError, ValueError):  # the latter for what cannot be a path
+    except (OSError, ValueError):  # ValueError: the text cannot be a path
         return None
 
 
@@ -206,7 +216,7 @@ def _classify(text: str) -> Argument:
 
 
 def _without_repeats(arguments: Sequence[Argument]) -> list[Argument]:
-    """Leave out what is named twice, or lies in a folder that is named too."""
+    """Drop arguments that repeat another, and those inside a folder that is also given."""
     places = [(_identity(a), a) for a in arguments]
     folders = {place for place, a in places if a.kind == "folder"}
     kept: dict[Path | str, Argument] = {}
@@ -217,7 +227,7 @@ def _without_repeats(arguments: Sequence[Argument]) -> list[Argument]:
 
 
 def _identity(argument: Argument) -> Path | str:
-    """What two names of one file or folder have in common; a link to a file is a file itself."""
+    """The same value for two names of one file or folder; a link to a file is distinct from it."""
     path = Path(argument.text)
     if argument.kind == "folder":
         return path.resolve()
@@ -227,7 +237,7 @@ def _identity(argument: Argument) -> Path | str:
 
 
 def _absolute(path: Path) -> Path:
-    """Absolute; links stay, unless there is a `..`, which may lead elsewhere behind one."""
+    """The absolute path. Links are kept, except before a `..`, which would change its meaning."""
     if path.name == os.pardir:
         return path.resolve()
     if os.pardir in path.parts:

@@ -1,4 +1,4 @@
-"""Ctrl-C and SIGTERM during a job: finish what is in progress, or stop at once."""
+"""Ctrl-C and SIGTERM during a job: finish the files in progress, or stop at once."""
 
 import os
 import signal
@@ -9,7 +9,7 @@ from typing import Any
 
 
 class StopNow(KeyboardInterrupt):
-    """Raised in the main thread, wherever it is: what is half-done is undone, and no more."""
+    """Raised in the main thread to stop at once; unfinished outputs are removed."""
 
     def __init__(self, status: int) -> None:
         super().__init__()
@@ -17,15 +17,16 @@ class StopNow(KeyboardInterrupt):
 
 
 class Interrupts:
-    """While entered: the first SIGINT asks to finish, the second and SIGTERM raise `StopNow`.
+    """A context in which the first SIGINT sets `requested`; a second one raises `StopNow`.
 
-    `in_progress` says how many files would be finished; with none the first SIGINT raises too.
-    Elsewhere than in the main thread, where signals cannot be caught, nothing changes.
+    SIGTERM raises `StopNow` at once, and so does the first SIGINT if `in_progress`, the number of
+    files that would be finished, returns 0. Only the main thread can catch signals; in any other
+    thread the context does nothing.
     """
 
     def __init__(self, in_progress: Callable[[], int], *, quiet: bool = False) -> None:
-        self.requested = False  # admit no more files
-        self.status = 0  # exit status, once a signal has come
+        self.requested = False  # start no more files
+        self.status = 0  # exit status, once a signal has arrived
         self._in_progress = in_progress
         self._quiet = quiet
         self._before: dict[signal.Signals, Any] = {}
@@ -53,6 +54,6 @@ class Interrupts:
         if number == signal.SIGTERM or not first or not files:
             raise StopNow(self.status)
         if not self._quiet:
-            # past the buffers: the main thread may be in the midst of writing to them
+            # unbuffered: the signal may have interrupted a write to sys.stderr
             line = f"finishing {files} file{'s' * (files > 1)} in progress"
             os.write(2, f"\nslimwhisper: {line}; press Ctrl-C again to stop at once\n".encode())

@@ -1,4 +1,4 @@
-"""The `transcribe` command: recordings in, text on the screen and files in the output folder."""
+"""The `transcribe` command: reads recordings, prints transcripts and writes output files."""
 
 import argparse
 import logging
@@ -12,25 +12,31 @@ from typing import TYPE_CHECKING, Any
 
 from slimwhisper.errors import OptionError, OutputError, SlimWhisperError
 from slimwhisper.flags import load_chosen
-from slimwhisper.jobs.console import Console, Lines, LogHandler, Talk
+from slimwhisper.jobs.console import Console, JSONConsole, LogHandler, TerminalConsole
 from slimwhisper.jobs.flags import DEFAULTS, dtype_of, layout_of, options_of
+from slimwhisper.jobs.identity import (
+    accepted_precisions,
+    identify_caches,
+    identify_model,
+    identify_precision,
+)
 from slimwhisper.jobs.inputs import InputFile, Inputs
 from slimwhisper.jobs.interrupts import Interrupts, StopNow
-from slimwhisper.jobs.journal import NAME, Journal, Stamp, Status
+from slimwhisper.jobs.journal import JOURNAL_NAME, Journal, Stamp, Status
 from slimwhisper.jobs.outputs import Sweeper, outputs_exist, prepare_output_dir, write_outputs
 from slimwhisper.jobs.progress import Current, Tally, model_facts, summary_facts, summary_lines
 from slimwhisper.jobs.survey import Survey
 from slimwhisper.types import Segment, Transcript
 from slimwhisper.writers import FORMATS, check_layout
 
-if TYPE_CHECKING:  # a job with nothing left to do ends without torch
+if TYPE_CHECKING:  # a job with nothing to do does not import torch
     from slimwhisper.api import SlimWhisper
 
 
 def run_transcribe(arguments: argparse.Namespace) -> int:
-    """Transcribe all recordings; the exit status: see `cli.main`.
+    """Transcribe all recordings; returns the exit status, see `cli.main`.
 
-    A bad recording costs one line and no other's work.
+    A file that fails is reported in one line, and the job continues.
     """
     job = Job(arguments)
     try:
@@ -44,8 +50,8 @@ def run_transcribe(arguments: argparse.Namespace) -> int:
 class Job:
     """One run of the command, from its arguments to its summary.
 
-    The recordings are found by whichever thread `transcribe_many` takes them in, and finished in
-    the main thread; what both touch is behind `_lock`, or changed by one of them alone.
+    Files are found in whichever thread `transcribe_many` reads its sources in, and finished in the
+    main thread. State that both use is protected by `_lock` or changed by only one of them.
     """
 
     def __init__(self, arguments: argparse.Namespace) -> None:
@@ -57,29 +63,25 @@ class Job:
             raise OptionError("--skip_existing and --overwrite exclude each other; choose one")
         if arguments.threads < 0:
             raise OptionError(f"threads {arguments.threads} is not a positive number, or 0 for all")
-        wanted = arguments.output_format
-        self.formats = tuple(FORMATS) if wanted == "all" else (wanted,)
+        chosen = arguments.output_format
+        self.formats = tuple(FORMATS) if chosen == "all" else (chosen,)
         self.output_dir = Path(arguments.output_dir)
         self.inputs = self._read_inputs()
-        self.console: Console = (
-            Lines(verbose=arguments.verbose)
-            if arguments.log_json
-            else Talk(verbose=arguments.verbose, live=arguments.verbose and self.inputs.is_one_file)
-        )
+        self.console = self._open_console()
         self.tally = Tally()
         self.journal: Journal | None = None
         self.model: SlimWhisper | None = None
         self.survey: Survey | None = None
         self.interrupts = Interrupts(self._in_progress, quiet=arguments.log_json)
         self._sweeper = Sweeper()
-        self._running = False  # files are in progress that could be finished
-        self._halted = False  # --fail_fast, and something failed
+        self._running = False  # files in progress would be finished after an interrupt
+        self._halted = False  # something failed, with --fail_fast
         self._lock = threading.RLock()
         for warning in warnings:
             self.console.warning(warning)
 
     def run(self) -> int:
-        """Do it all, and say how it went."""
+        """Run the job and print its summary; returns the exit status."""
         status = 0
         with ExitStack() as stack:
             stack.enter_context(self.interrupts)
@@ -103,18 +105,16 @@ class Job:
         if first is None:
             return
         prepare_output_dir(self.output_dir)
-        wanted = self.arguments.journal
-        if wanted or (wanted is None and self.inputs.is_job):
-            path = self.output_dir / NAME
-            forget = self.arguments.overwrite
-            self.journal = Journal(path, self._journaled_options(), forget=forget)
-            stack.enter_context(closing(self.journal))
+        self._open_journal(stack)
         pending = self._pending(chain([first], found))
-        start = next(pending, None)  # the model is loaded only if there is work for it
+        start = next(pending, None)  # load the model only if there is work
         if start is None:
             return
         model = self.model = self._load()
-        self.console.start(model_facts(model) | {"options": self._changed_options()})
+        facts = model_facts(model)
+        if self.journal is not None:
+            self.journal.record_variant(identify_precision(facts["dtype"], facts["device"]))
+        self.console.start(facts | {"options": self._changed_options()})
         if self.console.has_bar and not self.inputs.is_list:
             self.survey = Survey(self._read_inputs().files, self._is_new)
             self.survey.start()
@@ -135,6 +135,24 @@ class Job:
                 if self._halted:
                     break
 
+    def _open_console(self) -> Console:
+        verbose = self.arguments.verbose
+        if self.arguments.log_json:
+            return JSONConsole(verbose=verbose)
+        return TerminalConsole(verbose=verbose, live=verbose and self.inputs.is_one_file)
+
+    def _open_journal(self, stack: ExitStack) -> None:
+        """Open the journal if this job keeps one; by default, plain files do without."""
+        a = self.arguments
+        if a.journal or (a.journal is None and self.inputs.is_job):
+            self.journal = Journal(
+                self.output_dir / JOURNAL_NAME,
+                self._journaled_options(),
+                variants=accepted_precisions(dtype_of(a), a.device),
+                forget=a.overwrite,
+            )
+            stack.enter_context(closing(self.journal))
+
     def _read_inputs(self) -> Inputs:
         stdin = sys.stdin.buffer if "-" in self.arguments.audio else None
         return Inputs(self.arguments.audio, self.output_dir, stdin)
@@ -148,7 +166,7 @@ class Job:
         return load_chosen(a, dtype=dtype_of(a))
 
     def _found(self) -> Iterator[InputFile]:
-        """The recordings of the walk; what it cannot find or list is reported."""
+        """The recordings that the arguments name; reports what cannot be found or listed."""
         for found in self.inputs.files():
             if isinstance(found, InputFile):
                 yield found
@@ -161,14 +179,14 @@ class Job:
                 return
 
     def _pending(self, recordings: Iterator[InputFile]) -> Iterator[Path]:
-        """The recordings that are to be transcribed, noted as in progress."""
+        """The recordings that still have to be transcribed; adds them to those in progress."""
         for recording in recordings:
             if self.interrupts.requested or self._halted:
                 return
             stamp = Stamp.of(recording.path)
             with self._lock:
                 if recording.path in self.tally.current:
-                    continue  # a list that names it twice
+                    continue  # listed twice
                 match self._settled(recording, stamp):
                     case "done":
                         self.tally.skipped += 1
@@ -182,7 +200,7 @@ class Job:
     def _settled(
         self, recording: InputFile, stamp: Stamp, *, before: bool = False
     ) -> Status | None:
-        """Whether a recording is done, or failed and would again; `before`: before this run."""
+        """The status of a recording that needs no work; `before`: from an earlier run only."""
         status = self.journal.status(stamp, before=before) if self.journal else None
         if status == "failed":
             return None if self.arguments.retry_failed else status
@@ -210,7 +228,7 @@ class Job:
         self.console.progress(self.tally)
 
     def _finish(self, current: Current, result: Transcript | SlimWhisperError) -> None:
-        """Write a file's outputs, then its line in the journal; or report it."""
+        """Write a file's outputs and its line in the journal, or report why it failed."""
         if current.seconds is None and current.done:
             current.seconds = current.done
         seconds = current.seconds or 0.0
@@ -224,8 +242,8 @@ class Job:
             except OutputError as error:
                 result, status = error, "unwritten"
         if isinstance(result, SlimWhisperError):
-            # reported before it is in the journal: killed between the two, it is told twice
-            # rather than never
+            # report before adding to the journal: if the job is killed in between, the error
+            # appears twice rather than never
             with self._lock:
                 self.tally.failed += 1
                 self.console.failed(current, status, result)
@@ -250,10 +268,17 @@ class Job:
         return {name: value for name, value in self.options.items() if value != DEFAULTS[name]}
 
     def _journaled_options(self) -> dict[str, Any]:
-        """What the outputs depend on, beside the recording."""
-        truncated = {"allow_truncated": True} if self.arguments.allow_truncated else {}
-        kind = {"model": self.arguments.model, "formats": self.formats}
-        return kind | self._changed_options() | self.layout | truncated
+        """What the outputs depend on besides the recording and the precision."""
+        a = self.arguments
+        truncated = {"allow_truncated": True} if a.allow_truncated else {}
+        return {
+            **identify_model(a.model),
+            "cache": identify_caches(a.cache, a.cross_cache, a.self_cache, a.cache_dtype),
+            "formats": self.formats,
+            **self._changed_options(),
+            **self.layout,
+            **truncated,
+        }
 
     def _summarise(self, status: int) -> None:
         facts = summary_facts(self.tally, status, self.journal.path if self.journal else None)

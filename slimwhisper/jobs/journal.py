@@ -1,7 +1,7 @@
-"""The journal of a folder job: one JSON line for every file that is finished with.
+"""The journal of a folder job: one JSON line per finished file, so that a killed job can resume.
 
-A killed run is resumed from it. A line is added, in one write, once all outputs of its file are in
-place; so what is written `done` is whole, and at most the last line can be torn.
+A line is appended in one write, once all outputs of the file are in place. So a file marked `done`
+is complete, and only the last line of a journal can be torn.
 """
 
 import fcntl
@@ -9,7 +9,7 @@ import json
 import os
 import time
 from array import array
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from errno import EACCES, EAGAIN, ENOSPC
 from hashlib import blake2b
@@ -21,19 +21,19 @@ from numpy.typing import NDArray
 
 from slimwhisper.errors import OutputError
 
-NAME = "slimwhisper-journal.jsonl"
-MERGE = 1 << 15  # new digests kept in a set before they join the sorted array
+JOURNAL_NAME = "slimwhisper-journal.jsonl"
+MERGE = 1 << 15  # new digests collected in a set before they join the sorted array
 
-# failed: the recording's fault, and the same again next time; unwritten: the output folder's
+# failed: the recording is at fault and would fail again; unwritten: the output folder is at fault
 Status = Literal["done", "failed", "unwritten"]
 
 
 @dataclass(frozen=True, slots=True)
 class Stamp:
-    """One state of a file: it changes when the file does."""
+    """The state of a file; it changes when the file does."""
 
     path: str  # absolute
-    size: int | None  # bytes; None: there is no such file
+    size: int | None  # bytes; None: the file does not exist
     mtime_ns: int | None
 
     @staticmethod
@@ -48,7 +48,7 @@ class Stamp:
 
 
 class Digests:
-    """A set of 64-bit numbers that takes 8 bytes each: a million files are 8 MB."""
+    """A set of 64-bit numbers, 8 bytes each: 8 MB for a million files."""
 
     def __init__(self, digests: NDArray[np.uint64] | None = None) -> None:
         self._sorted = np.sort(np.zeros(0, np.uint64) if digests is None else digests)
@@ -63,26 +63,37 @@ class Digests:
     def add(self, digest: int) -> None:
         self._new.add(digest)
         if len(self._new) >= MERGE:
-            # the new array stands before the set is emptied: another thread may be looking
+            # replace the array before emptying the set: another thread may be searching
             new = np.fromiter(self._new, np.uint64, len(self._new))
             self._sorted = np.union1d(self._sorted, new)
             self._new = set()
 
 
 class Journal:
-    """A journal open for one job, which nobody else writes to meanwhile.
+    """A journal, locked for one job while it is open.
 
     Arguments:
-        options: what a transcript depends on beside its recording; lines with others do not count.
-        forget: do not look at the lines of earlier runs.
+        options: what a transcript depends on besides its recording. Lines with other options do
+            not count.
+        variants: more options; a line counts with any one of the variants. New lines record the
+            first, or the one given to `record_variant`.
+        forget: ignore the lines of earlier runs.
     Raises:
-        OutputError: it cannot be opened, or another job holds it.
+        OutputError: the journal cannot be opened, or another job holds it.
     """
 
-    def __init__(self, path: Path, options: Mapping[str, Any], *, forget: bool = False) -> None:
+    def __init__(
+        self,
+        path: Path,
+        options: Mapping[str, Any],
+        *,
+        variants: Sequence[Mapping[str, Any]] = ({},),
+        forget: bool = False,
+    ) -> None:
         self.path = path
-        self._options = json.loads(json.dumps(options))
-        self._key = _canonical(self._options)
+        self._options = dict(options)
+        self._accepted = [_canonical(self._options | dict(variant)) for variant in variants]
+        self.record_variant(variants[0])
         try:
             self._file = os.open(path, os.O_RDWR | os.O_APPEND | os.O_CREAT | os.O_CLOEXEC, 0o666)
         except OSError as error:
@@ -97,6 +108,10 @@ class Journal:
             raise
         self._now = Digests()
 
+    def record_variant(self, variant: Mapping[str, Any]) -> None:
+        """Record these options in new lines, next to those that all variants share."""
+        self._recorded = self._options | dict(variant)
+
     def _lock(self) -> None:
         try:
             fcntl.flock(self._file, fcntl.LOCK_EX | fcntl.LOCK_NB)
@@ -106,10 +121,10 @@ class Journal:
                     f"{self.path}: another job is writing to this folder; wait for it to end, "
                     "or choose another --output_dir"
                 ) from error
-            # else: a file system without locks
+            # otherwise the file system has no locks
 
     def _read(self) -> NDArray[np.uint64]:
-        """The digests of all lines that settle a file."""
+        """The digests of all lines that mark a file done or failed."""
         digests = array("Q")
         with open(self._file, "rb", closefd=False) as file:
             for record in _records(file):
@@ -120,31 +135,32 @@ class Journal:
         return np.frombuffer(digests, np.uint64) if digests else np.zeros(0, np.uint64)
 
     def status(self, stamp: Stamp, *, before: bool = False) -> Status | None:
-        """What became of a file in this state with these options; `before`: before this run."""
+        """Whether a file in this state is done or failed; `before`: in an earlier run."""
         if stamp.size is None:
             return None
         statuses: tuple[Status, ...] = ("done", "failed")
         for status in statuses:
-            digest = _digest(stamp, self._key, status)
-            if digest in self.earlier or (not before and digest in self._now):
-                return status
+            for options in self._accepted:
+                digest = _digest(stamp, options, status)
+                if digest in self.earlier or (not before and digest in self._now):
+                    return status
         return None
 
     def add(
         self, stamp: Stamp, status: Status, seconds: float | None, error: str | None = None
     ) -> None:
-        """Write down that a file is finished with; on the disk when this returns."""
+        """Append a finished file; the line is on disk when this returns."""
         record = {
             "path": stamp.path,
             "size": stamp.size,
             "mtime_ns": stamp.mtime_ns,
-            "options": self._options,
+            "options": self._recorded,
             "status": status,
             "seconds": None if seconds is None else round(seconds, 3),
             "error": error,
             "time": time.strftime("%Y-%m-%dT%H:%M:%S%z"),
         }
-        # ASCII: names that are not UTF-8 survive as escaped surrogates
+        # ASCII, so that names that are not UTF-8 survive as escaped surrogates
         line = ("\n" if self._torn else "") + json.dumps(record) + "\n"
         data = line.encode("ascii")
         try:
@@ -156,10 +172,10 @@ class Journal:
         except OSError as failure:
             raise self._unwritable(failure) from failure
         if status != "unwritten":
-            self._now.add(_digest(stamp, self._key, status))
+            self._now.add(_digest(stamp, _canonical(self._recorded), status))
 
     def close(self) -> None:
-        """Let go of it; the lock ends with it."""
+        """Close the file, which releases the lock."""
         os.close(self._file)
 
     def _unwritable(self, error: OSError) -> OutputError:
@@ -169,8 +185,8 @@ class Journal:
         )
 
 
-def _records(lines: Iterator[bytes] | Any) -> Iterator[dict[str, Any]]:
-    """The lines that can be read; a torn one, or one that somebody edited, settles nothing."""
+def _records(lines: Iterable[bytes]) -> Iterator[dict[str, Any]]:
+    """The lines that are JSON objects; torn or damaged lines are ignored."""
     for line in lines:
         try:
             record = json.loads(line)
@@ -185,6 +201,6 @@ def _canonical(options: Any) -> str:
 
 
 def _digest(stamp: Stamp, options: str, status: str) -> int:
-    """64 bits: among a million files two agree by chance once in 10^7 jobs."""
+    """64 bits: two of a million files collide by chance once in 10^7 jobs."""
     text = json.dumps([stamp.path, stamp.size, stamp.mtime_ns, options, status])
     return int.from_bytes(blake2b(text.encode("ascii"), digest_size=8).digest(), "little")

@@ -1,6 +1,6 @@
-"""One folder's recordings, and the names of their outputs.
+"""The recordings of one folder, and the names of their outputs.
 
-A name depends on what is in the folder alone, so that a resumed job names its outputs as before.
+The names depend only on what the folder contains, so a resumed job uses the same ones.
 """
 
 import os
@@ -13,18 +13,21 @@ from slimwhisper.writers import FORMATS
 
 
 class Listing:
-    """The recordings of one folder with their outputs' names, and the folders in it."""
+    """The recordings of one folder with the names of their outputs, and its subfolders."""
 
     def __init__(self, files: Sequence[str] = (), folders: Sequence[str] = ()) -> None:
         self.folders = folders
         self._files = files
-        # the output "a.txt" of "a.mp3" cannot be written beside a mirrored folder "a.txt"
+        # "a.mp3" cannot have the output "a.txt" next to a mirrored folder of that name
         ends = tuple(f".{name}" for name in FORMATS)
         self._blocked = {Path(f).stem.casefold() for f in folders if f.lower().endswith(ends)}
         self.outputs = self._distinct(name for name in files if is_audio(name))
 
     def output_of(self, name: str) -> str:
-        """The output's name of any file here; one without an audio suffix gives way to the rest."""
+        """The output name of any file in the folder.
+
+        Files without an audio suffix must avoid the names of the others.
+        """
         if name in self.outputs:
             return self.outputs[name]
         output = self._distinct({name: None, **dict.fromkeys(self._files)})[name]
@@ -34,7 +37,7 @@ class Listing:
         return output
 
     def _distinct(self, names: Iterable[str]) -> dict[str, str]:
-        """Name -> output: without its suffix, or whole where two would be the same."""
+        """Name -> output name: without the suffix, or with it where two names would collide."""
         outputs = {name: Path(name).stem for name in names}
         while True:
             taken = Counter(output.casefold() for output in outputs.values())
@@ -50,22 +53,22 @@ class Listing:
 
 
 def list_folder(folder: Path) -> Listing:
-    """List a folder, sorted; links to folders are left out. Raises OSError."""
+    """List a folder, sorted, without links to folders. Raises OSError."""
     files, folders = [], []
     with os.scandir(folder) as entries:
         for entry in entries:
             try:
                 is_folder, is_file = entry.is_dir(), entry.is_file()
                 is_broken = not is_folder and entry.is_symlink() and not Path(entry.path).exists()
-            except OSError:  # a link in a circle, or to where we may not look
+            except OSError:  # a circular link, or a target without permission
                 is_folder, is_file, is_broken = False, False, True
             if is_folder and not entry.is_symlink():
                 folders.append(entry.name)
-            elif is_file or is_broken:  # the latter is a recording that fails, not nothing
+            elif is_file or is_broken:  # report a broken link as a failed recording
                 files.append(entry.name)
     return Listing(sorted(files), sorted(folders))
 
 
 def is_audio(name: str) -> bool:
-    """Whether a file is one of those that are looked for in folders, by its suffix."""
-    return os.path.splitext(name)[1].lower() in AUDIO_SUFFIXES  # noqa: PTH122  (a million times)
+    """Whether a name has the suffix of an audio or video file."""
+    return os.path.splitext(name)[1].lower() in AUDIO_SUFFIXES  # noqa: PTH122  (faster than Path, for millions of files)

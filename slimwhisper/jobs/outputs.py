@@ -1,4 +1,4 @@
-"""Transcripts -> output files, each written whole or not at all."""
+"""Transcripts -> output files, each written completely or not at all."""
 
 import os
 import secrets
@@ -13,12 +13,12 @@ from slimwhisper.jobs.inputs import InputFile
 from slimwhisper.types import Transcript
 from slimwhisper.writers import write_transcript
 
-PART = (".slimwhisper-", ".part")  # how the name of an output begins and ends until it is whole
-REMEMBERED = 4096  # folders seen to hold no parts; another look at one only costs time
+PART = (".slimwhisper-", ".part")  # prefix and suffix of the name of an unfinished output
+MAX_SWEPT = 4096  # folders remembered as swept; sweeping one again only costs time
 
 
 def prepare_output_dir(output_dir: Path) -> None:
-    """Create the folder and see that it can be written to, before any work. Raises OutputError."""
+    """Create the folder and check that it is writable. Raises OutputError."""
     try:
         output_dir.mkdir(parents=True, exist_ok=True)
         with tempfile.TemporaryFile(dir=output_dir):
@@ -35,10 +35,10 @@ def output_paths(recording: InputFile, formats: Sequence[str]) -> list[Path]:
 
 
 def outputs_exist(recording: InputFile, formats: Sequence[str]) -> bool:
-    """Whether every one of them is there."""
+    """Whether all outputs of a recording exist."""
     try:
         return all(path.exists() for path in output_paths(recording, formats))
-    except OSError:  # where we may not look, writing will say what is wrong
+    except OSError:  # no permission; writing will report it
         return False
 
 
@@ -48,7 +48,7 @@ def write_outputs(
     formats: Sequence[str],
     layout: Mapping[str, Any] | None = None,
 ) -> list[Path]:
-    """Write every format atomically: a temporary file beside it, then a rename.
+    """Write every format atomically: to a temporary file in the same folder, then rename it.
 
     `layout`: see `write_transcript`. Raises OutputError.
     """
@@ -76,29 +76,29 @@ def write_outputs(
 
 
 class Sweeper:
-    """Removes what a killed run left half-written.
+    """Removes unfinished outputs that a killed run left behind.
 
-    A recording whose writing was cut short is transcribed again, so only folders that are written
-    to are looked at, and there only files older than this run. Of the jobs that keep a journal one
-    at a time writes to a folder.
+    Their recordings are transcribed again, so it is enough to sweep the folders that this run
+    writes to. It removes only files older than this run. Only one job with a journal can write to
+    a folder at a time.
     """
 
     def __init__(self) -> None:
-        self._began = time.time()
-        self._clean: dict[Path, None] = {}
+        self._start_time = time.time()
+        self._swept: dict[Path, None] = {}
 
     def sweep(self, folder: Path) -> None:
-        """Remove the parts in a folder, if it was not looked at lately."""
-        if folder in self._clean:
+        """Remove unfinished outputs from a folder, unless it was swept recently."""
+        if folder in self._swept:
             return
-        if len(self._clean) >= REMEMBERED:
-            del self._clean[next(iter(self._clean))]
-        self._clean[folder] = None
+        if len(self._swept) >= MAX_SWEPT:
+            del self._swept[next(iter(self._swept))]
+        self._swept[folder] = None
         try:
             with os.scandir(folder) as entries:
                 for entry in entries:
                     is_part = entry.name.startswith(PART[0]) and entry.name.endswith(PART[1])
-                    if is_part and entry.stat().st_mtime < self._began:
+                    if is_part and entry.stat().st_mtime < self._start_time:
                         Path(entry.path).unlink(missing_ok=True)
         except OSError:
-            pass  # no such folder yet, or not ours to clean
+            pass  # the folder does not exist yet, or we lack permission

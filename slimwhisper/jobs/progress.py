@@ -1,4 +1,4 @@
-"""Where a job stands, and how it ended: counts, the files in progress, audio time in words."""
+"""The progress and summary of a job: counts, files in progress, audio time, speed."""
 
 import time
 from dataclasses import dataclass, field
@@ -9,10 +9,10 @@ from slimwhisper.jobs.inputs import InputFile
 from slimwhisper.jobs.journal import Stamp
 from slimwhisper.text import clock, shorten, shown
 
-if TYPE_CHECKING:  # a job with nothing left to do ends without torch
+if TYPE_CHECKING:  # a job with nothing to do does not import torch
     from slimwhisper.api import SlimWhisper
 
-NAMES = 2  # of files in progress that the bar shows
+NAMES_SHOWN = 2  # files in progress that the bar names
 
 
 @dataclass(slots=True)
@@ -22,8 +22,8 @@ class Current:
     recording: InputFile
     stamp: Stamp
     began: float = field(default_factory=time.perf_counter)
-    seconds: float | None = None  # its length, once it is loaded
-    done: float = 0.0  # seconds of it transcribed
+    seconds: float | None = None  # length, once it is loaded
+    done: float = 0.0  # seconds transcribed
 
 
 @dataclass(slots=True)
@@ -31,45 +31,45 @@ class Tally:
     """A job's counts, and the audio of this run."""
 
     done: int = 0
-    failed: int = 0  # and reported, in this run
-    skipped: int = 0  # done in an earlier run, or their outputs exist
-    failed_earlier: int = 0
-    audio: float = 0.0  # seconds of the files done
-    passed: float = 0.0  # seconds of the files done or failed
-    loaded: float = 0.0  # seconds of all files that were loaded
-    surveyed: float = 0.0  # seconds of all files, as far as they are known
-    complete: bool = False  # whether all of them are
-    began: float | None = None  # transcribing, after the model is loaded
+    failed: int = 0  # in this run
+    skipped: int = 0  # done in an earlier run, or the outputs exist
+    failed_earlier: int = 0  # in an earlier run, and not tried again
+    audio: float = 0.0  # seconds of audio in files done
+    passed: float = 0.0  # seconds of audio in files done or failed
+    loaded: float = 0.0  # seconds of audio in files loaded so far
+    surveyed: float = 0.0  # seconds of audio in files surveyed so far
+    complete: bool = False  # the survey is complete
+    began: float | None = None  # when transcription started, after loading the model
     current: dict[Path, Current] = field(default_factory=dict)
 
     def start(self) -> None:
-        """Count time from now."""
+        """Start the clock."""
         self.began = time.perf_counter()
 
     @property
     def elapsed(self) -> float:
-        """Seconds of transcribing."""
+        """Seconds since transcription started."""
         return 0.0 if self.began is None else time.perf_counter() - self.began
 
     @property
     def audio_so_far(self) -> float:
-        """Seconds transcribed, those of files in progress included."""
+        """Seconds of audio transcribed, including files in progress."""
         return self.audio + sum(c.done for c in list(self.current.values()))
 
     @property
     def speed(self) -> float:
-        """Times real time."""
+        """Seconds of audio per second."""
         elapsed = self.elapsed
         return self.audio_so_far / elapsed if elapsed > 0 else 0.0
 
     @property
     def position(self) -> float:
-        """Seconds behind us, transcribed or failed."""
+        """Seconds of audio transcribed or failed, including files in progress."""
         return self.passed + sum(c.done for c in list(self.current.values()))
 
     @property
     def total(self) -> float:
-        """Seconds in all, as far as they are known."""
+        """Seconds of audio in the whole job, as far as known."""
         return max(self.surveyed, self.loaded, self.position)
 
     def line(self) -> str:
@@ -78,9 +78,9 @@ class Tally:
         speed = self.speed
         left = clock((self.total - self.position) / speed) + more if speed > 0 else "?"
         counts = f"{self.done} done" + (f", {self.failed} failed" if self.failed else "")
-        names = [shorten(shown(path.name)) for path in list(self.current)[:NAMES]]
-        if len(self.current) > NAMES:
-            names.append(f"+{len(self.current) - NAMES}")
+        names = [shorten(shown(path.name)) for path in list(self.current)[:NAMES_SHOWN]]
+        if len(self.current) > NAMES_SHOWN:
+            names.append(f"+{len(self.current) - NAMES_SHOWN}")
         parts = [
             f"{clock(self.position)} of {clock(self.total)}{more}",
             f"{speed:.1f} x real time, {left} left",
@@ -91,7 +91,7 @@ class Tally:
 
 
 def model_facts(model: "SlimWhisper") -> dict[str, Any]:
-    """Which model runs where, on which caches."""
+    """The model, where it runs, and its caches."""
     return {
         "model": model.name,
         "device": str(model.device),
@@ -104,7 +104,7 @@ def model_facts(model: "SlimWhisper") -> dict[str, Any]:
 
 
 def summary_facts(tally: Tally, status: int, journal: Path | None) -> dict[str, Any]:
-    """The numbers of a job that is over."""
+    """The numbers of a finished job."""
     return {
         "status": status,
         "done": tally.done,
@@ -119,27 +119,57 @@ def summary_facts(tally: Tally, status: int, journal: Path | None) -> dict[str, 
 
 
 def summary_lines(facts: dict[str, Any], model: dict[str, Any] | None) -> list[str]:
-    """The same in words; `facts` and `model` are those of the functions above."""
-    done, failed = facts["done"], facts["failed"]
-    counts = f"{done} of {done + failed} files transcribed, {failed} failed"
-    if facts["skipped"]:
-        counts += f", {facts['skipped']} already done"
-    if facts["failed_earlier"]:
-        counts += f", {facts['failed_earlier']} failed in an earlier run"
-    audio, elapsed, speed = facts["audio_seconds"], facts["elapsed"], facts["speed"]
-    lines = [f"{counts}; {audio:.1f} s of audio in {elapsed:.1f} s ({speed:.1f} x real time)"]
+    """The summary as text, from `summary_facts` and, if a model was loaded, `model_facts`."""
+    lines = [_counts_line(facts)]
     if facts["status"] > 1:
-        resume = "; the same command resumes" if facts["journal"] else ""
-        lines.append(f"stopped; what was done is written{resume}")
+        resume = "; run the same command again to resume" if facts["journal"] else ""
+        lines.append(f"stopped early; finished files are saved{resume}")
+    if facts["failed_earlier"]:
+        lines.append("add --retry_failed True to retry files that failed in an earlier run")
     if facts["journal"]:
-        again = "; --retry_failed True tries the failed ones again"
-        lines.append(f"journal: {facts['journal']}" + (again if facts["failed_earlier"] else ""))
+        lines.append(f"journal: {facts['journal']}")
     if model is not None:
-        kept, baseline = model["bytes_per_window"], model["baseline_bytes_per_window"]
-        lines.append(
-            f"{model['model']} on {model['device']}, {model['dtype']}; "
-            f"cache {model['cache']}: {kept / 1e6:.1f} MB a window, "
-            f"{baseline / kept:.1f} times less than {baseline / 1e6:.1f}"
-        )
-        lines += model["fallbacks"]
+        lines += [_model_line(model), *model["fallbacks"]]
     return lines
+
+
+def _model_line(model: dict[str, Any]) -> str:
+    """Which model ran where, and how much its cache saved."""
+    kept, baseline = model["bytes_per_window"], model["baseline_bytes_per_window"]
+    line = (
+        f"{model['model']} on {model['device']}, {model['dtype']}; "
+        f"cache {model['cache']}: {kept / 1e6:.1f} MB per window"
+    )
+    if kept == baseline:
+        return line
+    times = f"{baseline / kept:.1f} times smaller"
+    return f"{line}, {times} than the baseline's {baseline / 1e6:.1f} MB"
+
+
+def _counts_line(facts: dict[str, Any]) -> str:
+    """How many files were transcribed, failed or skipped, and how fast."""
+    done, failed = facts["done"], facts["failed"]
+    earlier = [
+        (count, outcome)
+        for count, outcome in (
+            (facts["skipped"], "already done"),
+            (facts["failed_earlier"], "failed in an earlier run"),
+        )
+        if count
+    ]
+    if done + failed:
+        counts = [f"{done} of {_files(done + failed)} transcribed", f"{failed} failed"]
+        line = ", ".join(counts + [f"{count} {outcome}" for count, outcome in earlier])
+        if done:
+            audio, elapsed, speed = facts["audio_seconds"], facts["elapsed"], facts["speed"]
+            line += f"; {audio:.1f} s of audio in {elapsed:.1f} s ({speed:.1f} x real time)"
+        return line
+    verdict = "No files transcribed" if facts["status"] > 1 else "Nothing to do"
+    counts = [
+        f"{count if n else _files(count)} {outcome}" for n, (count, outcome) in enumerate(earlier)
+    ]
+    return f"{verdict}: {', '.join(counts)}." if counts else f"{verdict}."
+
+
+def _files(count: int) -> str:
+    return f"{count} file" if count == 1 else f"{count} files"

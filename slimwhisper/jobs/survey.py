@@ -1,4 +1,4 @@
-"""How much audio a job has before it, from the files' headers, while the job already runs."""
+"""Adds up the length of a job's audio from file headers, while the job already runs."""
 
 import threading
 from collections.abc import Callable, Iterator
@@ -11,9 +11,10 @@ from slimwhisper.jobs.inputs import InputFile
 
 
 def header_seconds(path: Path) -> float:
-    """What a container says of its audio's length; 0 where it says nothing or cannot be read."""
+    """The length of a file's audio according to its header; 0 if unknown or unreadable."""
     try:
-        # an open file, and no protocol: a name can neither be a pattern nor a URL
+        # open the file ourselves and allow no protocols, so that FFmpeg cannot take a name for a
+        # pattern or a URL
         with (
             path.open("rb") as file,
             av.open(file, mode="r", options={"protocol_whitelist": "none"}) as container,
@@ -29,9 +30,9 @@ def header_seconds(path: Path) -> float:
 
 
 class Survey:
-    """Adds up the lengths of the recordings of a walk, in a thread of its own.
+    """Adds up the lengths of the recordings of a walk, in its own thread.
 
-    It serves the progress bar alone: whatever goes wrong in it ends it, and nothing else.
+    Only the progress bar uses it, so an error in it ends the survey and not the job.
     """
 
     def __init__(
@@ -47,11 +48,11 @@ class Survey:
         self._thread = threading.Thread(target=self._run, name="survey", daemon=True)
 
     def start(self) -> None:
-        """Begin in the background."""
+        """Start in the background."""
         self._thread.start()
 
     def close(self) -> None:
-        """Stop, if it still runs; not longer than a second is lost on a header that hangs."""
+        """Stop the survey, waiting at most a second for a header that hangs."""
         self._closing.set()
         if self._thread.is_alive():
             self._thread.join(1)
@@ -65,4 +66,4 @@ class Survey:
                     self.seconds += header_seconds(found.path)
             self.complete = True
         except Exception:
-            return  # the bar goes on without a total
+            return  # the bar does without a total

@@ -94,7 +94,7 @@ def test_names_of_one_folder(names: list[str], expected: dict[str, str]) -> None
     touch(*(f"in/{name}" for name in names))
     found = outputs("in")
     assert expected.items() <= {p.removeprefix("in/"): o for p, o in found.items()}.items()
-    for path, output in found.items():  # one file alone is named as among all of them
+    for path, output in found.items():  # a file given by itself has the same output name
         assert outputs(path) == {path: Path(output).name}
 
 
@@ -198,12 +198,12 @@ def test_lists() -> None:
     for separator in ("\n", "\0", "\r\n"):
         text = separator.join([*listed, ""]).encode()
         found = recordings("-", stdin=text)
-        # once more after other folders; the journal knows it
+        # listed again after other folders; the journal prevents a repetition
         assert [str(r.path) for r in found].count("b/c.wav") == 2
         assert {str(r.path): str(r.output.relative_to(OUT)) for r in found} == expected
         assert errors("-", stdin=text) == ["gone.mp3: no such file; check the list"]
     assert errors("-", stdin=b"\n") == [
-        "-: no paths on standard input; pipe a list into it, one path a line"
+        "-: no paths on standard input; pipe in a list with one path per line"
     ]
 
 

@@ -64,7 +64,7 @@ def test_ctrl_c_finishes_what_is_in_progress() -> None:
     status, err = end(child)
     assert status == 130
     assert "slimwhisper: finishing " in err and "press Ctrl-C again to stop at once" in err
-    assert "stopped; what was done is written; the same command resumes" in err
+    assert "stopped early; finished files are saved; run the same command again to resume" in err
     lines = journal()
     assert 2 <= len(lines) < 400
     finished = err.count("\nfinished") + 1
@@ -83,6 +83,6 @@ def test_stopping_at_once(signals: list[str], expected: int) -> None:
     status, err = end(child)
     assert status == expected
     assert "Traceback" not in err
-    assert "stopped; what was done is written" in err
+    assert "stopped early; finished files are saved" in err
     assert {line["status"] for line in journal()} <= {"done", "failed"}
     assert len(journal()) < 400

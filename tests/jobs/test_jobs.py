@@ -1,5 +1,6 @@
-"""Folder jobs from the command line to the journal, on a model that is none."""
+"""Folder jobs from the command line to the journal, on a fake model."""
 
+import json
 import os
 import signal
 import sys
@@ -9,7 +10,7 @@ from typing import Any
 import pytest
 
 from slimwhisper.jobs import job as jobs
-from slimwhisper.jobs.journal import NAME
+from slimwhisper.jobs.journal import JOURNAL_NAME
 from slimwhisper.writers import FORMATS
 from tests.support.command import Run
 from tests.support.fake_model import FakeModel, fake_model
@@ -31,7 +32,7 @@ def test_a_folder_job_and_again(run: Any, fake_model: FakeModel) -> None:
     assert "task" not in journal()[0]["options"]
     assert first.err.count("in/c/x.wav: damaged") == 1
     assert "3 of 4 files transcribed, 1 failed; 11.0 s of audio" in first.err
-    assert f"journal: out/{NAME}" in first.err
+    assert f"journal: out/{JOURNAL_NAME}" in first.err
     assert "in/b/a.mp3:\n[00:00.000 --> 00:01.500]  three\n" in first.out
 
     before = {p: p.stat() for p in Path("out").rglob("*.txt")}
@@ -40,8 +41,8 @@ def test_a_folder_job_and_again(run: Any, fake_model: FakeModel) -> None:
     assert again.status == 1 and fake_model.taken == []
     assert {p: p.stat() for p in Path("out").rglob("*.txt")} == before
     assert "damaged" not in again.err
-    assert "3 already done, 1 failed in an earlier run" in again.err
-    assert "--retry_failed True tries the failed ones again" in again.err
+    assert "Nothing to do: 3 files already done, 1 failed in an earlier run.\n" in again.err
+    assert "add --retry_failed True to retry files that failed in an earlier run" in again.err
     assert statuses() == DONE
 
 
@@ -77,7 +78,7 @@ def test_skip_existing_needs_no_journal(run: Any, fake_model: FakeModel) -> None
     assert written()["b/a.wav.txt"] == "by hand"
     assert Path("in/b/a.wav") not in fake_model.taken and len(fake_model.taken) == 3
     assert "1 already done" in done.err
-    assert not (Path("out") / NAME).exists()
+    assert not (Path("out") / JOURNAL_NAME).exists()
     both = run("in", "--skip_existing", "True", "--overwrite", "True")
     assert both.status == 2 and "exclude each other" in both.err
 
@@ -85,9 +86,26 @@ def test_skip_existing_needs_no_journal(run: Any, fake_model: FakeModel) -> None
 def test_plain_files_keep_no_journal(run: Any) -> None:
     assert run("in/a.wav", "in/b/a.mp3").status == 0
     assert written() == {"a.txt": "one\n", "a.mp3.txt": "three\n"}
-    assert not (Path("out") / NAME).exists()
+    assert not (Path("out") / JOURNAL_NAME).exists()
     assert run("in/a.wav", "--journal", "True").status == 0
     assert statuses() == {"a.wav": "done"}
+
+
+def test_silence(run: Any, fake_model: FakeModel) -> None:
+    Path("in/a.wav").write_text("")
+    assert run("in/a.wav").out == "[no speech]\n"
+    assert run("in/a.wav", "--verbose", "False").out == ""
+    assert run("in/a.wav", "in/b/a.wav").out == (
+        "in/a.wav:\n[no speech]\nin/b/a.wav:\n[00:00.000 --> 00:01.500]  two\n"
+    )
+    events = run("in/a.wav", "--log_json", "True").out.splitlines()
+    assert [json.loads(e)["event"] for e in events] == ["start", "progress", "file", "summary"]
+    assert written()["a.txt"] == ""
+
+
+def test_segments_without_text(run: Any) -> None:
+    Path("in/a.wav").write_text(" ")
+    assert run("in/a.wav").out == "[no speech]\n"
 
 
 def test_segments_as_they_come(run: Any) -> None:
@@ -153,10 +171,24 @@ def test_names_are_on_one_line(run: Any) -> None:
 
 
 def test_nothing_to_do(run: Any) -> None:
+    for name in ("b/a.wav", "b/a.mp3", "c/x.wav"):
+        Path("in", name).unlink()
+    assert "1 of 1 file transcribed, 0 failed; 3.0 s of audio" in run("in").err
+    assert run("in").err == f"Nothing to do: 1 file already done.\njournal: out/{JOURNAL_NAME}\n"
+    Path("in/a.wav").write_text("bad")
+    assert "0 of 1 file transcribed, 1 failed\n" in run("in").err
+    assert run("in").err == (
+        "Nothing to do: 1 file failed in an earlier run.\n"
+        "add --retry_failed True to retry files that failed in an earlier run\n"
+        f"journal: out/{JOURNAL_NAME}\n"
+    )
+
+
+def test_nothing_found(run: Any) -> None:
     Path("empty").mkdir()
     done = run("empty", "gone.wav")
     assert done.status == 1
-    assert "0 of 2 files transcribed, 2 failed; 0.0 s" in done.err
+    assert "0 of 2 files transcribed, 2 failed\n" in done.err
     assert not Path("out").exists()
 
 

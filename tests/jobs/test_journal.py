@@ -1,4 +1,4 @@
-"""The journal remembers every file that is finished with, whatever happens to it meanwhile."""
+"""The journal remembers every finished file, whatever happens to the journal meanwhile."""
 
 import json
 import os
@@ -13,7 +13,7 @@ import numpy as np
 import pytest
 
 from slimwhisper.errors import OutputError
-from slimwhisper.jobs.journal import MERGE, NAME, Digests, Journal, Stamp, Status
+from slimwhisper.jobs.journal import JOURNAL_NAME, MERGE, Digests, Journal, Stamp, Status
 
 OPTIONS: dict[str, Any] = {"model": "tiny", "formats": ("txt",), "temperature": (0.0, 0.2)}
 STAMP = Stamp("/in/a.wav", 100, 1_700_000_000_123_456_789)
@@ -36,7 +36,7 @@ def status(path: Path, stamp: Stamp = STAMP, **options: Any) -> Status | None:
 
 @pytest.fixture
 def path(tmp_path: Path) -> Path:
-    return tmp_path / NAME
+    return tmp_path / JOURNAL_NAME
 
 
 def test_a_line_says_it_all(path: Path) -> None:
@@ -69,6 +69,27 @@ def test_what_settles_a_file(path: Path) -> None:
         assert status(path, changed) is None
     write(path, (failed, "done"))
     assert status(path, failed) == "done"  # tried again, and well
+
+
+def test_variants(path: Path) -> None:
+    """A line counts with any accepted variant; new lines record the one that was chosen."""
+    wide, narrow = {"dtype": "float32"}, {"dtype": "float16"}
+    new = Stamp("/in/new.wav", 1, 1)
+    journal = Journal(path, OPTIONS, variants=[wide, narrow])
+    journal.add(STAMP, "done", 1.0)
+    journal.record_variant(narrow)
+    journal.add(new, "done", 1.0)
+    assert journal.status(STAMP) == journal.status(new) == "done"
+    journal.close()
+    assert [json.loads(line)["options"]["dtype"] for line in path.read_text().splitlines()] == [
+        "float32",
+        "float16",
+    ]
+    assert status(path, STAMP, **wide) == status(path, new, **narrow) == "done"
+    assert status(path, STAMP, **narrow) is status(path, new, **wide) is status(path) is None
+    both = Journal(path, OPTIONS, variants=[narrow, wide])
+    assert both.status(STAMP, before=True) == both.status(new, before=True) == "done"
+    both.close()
 
 
 def test_this_run_and_those_before(path: Path) -> None:

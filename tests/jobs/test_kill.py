@@ -1,4 +1,4 @@
-"""A job that is killed at random moments, and resumed, ends as if nothing had happened."""
+"""A job that is killed at random moments and resumed ends as if nothing had happened."""
 
 import subprocess
 import sys
@@ -26,7 +26,7 @@ class Forked:
 
 @contextmanager
 def forking(*arguments: str) -> Iterator[subprocess.Popen[str]]:
-    """The process that forks jobs with these arguments."""
+    """A process that forks jobs with these arguments."""
     script = ROOT / "tests" / "support" / "kill_child.py"
     with subprocess.Popen(
         [sys.executable, str(script), *arguments],
@@ -67,7 +67,7 @@ def test_fifty_kills(tmp_path: Path) -> None:
 
 
 def test_the_judge_sees_what_is_wrong(tmp_path: Path) -> None:
-    """A verdict that cannot be bad is worth nothing."""
+    """A check that cannot fail proves nothing."""
     good, bad = plant(tmp_path / "in")
     logs, out = tmp_path / "logs", tmp_path / "out"
     logs.mkdir()
@@ -90,10 +90,10 @@ def test_the_judge_sees_what_is_wrong(tmp_path: Path) -> None:
         (out / "left.part").touch()
         (before / "extra.txt").touch()
     problems = "\n".join(kills.problems(good, bad, before))
-    assert f"{victim}: was done, and done again" in problems
-    assert f"{victim}: 1 lines too many that say done" in problems
-    assert "left.part: should not be there" in problems
-    assert "extra.txt: is missing" in problems
+    assert f"{victim}: done twice" in problems
+    assert f"{victim}: extra lines with status done: 1" in problems
+    assert "left.part: unexpected" in problems
+    assert "extra.txt: missing" in problems
     missing = kills.problems(good | {tmp_path / "in/no.wav"}, bad | {tmp_path / "in/b.wav"}, before)
-    assert f"{tmp_path}/in/no.wav: no line that says done" in missing
+    assert f"{tmp_path}/in/no.wav: no line with status done" in missing
     assert f"{tmp_path}/in/b.wav: reported 0 times" in missing

@@ -34,11 +34,11 @@ SPOKEN = Transcript(
 )
 
 
-@pytest.mark.parametrize("form", FORMATS)
-def test_every_format(tmp_path: Path, form: str) -> None:
+@pytest.mark.parametrize("name", FORMATS)
+def test_every_format(tmp_path: Path, name: str) -> None:
     recording = InputFile(Path("in.wav"), tmp_path / "in")
-    assert write_outputs(TRANSCRIPT, recording, [form]) == [tmp_path / f"in.{form}"]
-    text = (tmp_path / f"in.{form}").read_text(encoding="utf-8")
+    assert write_outputs(TRANSCRIPT, recording, [name]) == [tmp_path / f"in.{name}"]
+    text = (tmp_path / f"in.{name}").read_text(encoding="utf-8")
     expected = {
         "txt": "hello\nwörld\n",
         "vtt": "WEBVTT\n\n00:00.000 --> 00:01.500\nhello\n\n01:01.250 --> 01:00:05.000\nwörld\n\n",
@@ -46,10 +46,10 @@ def test_every_format(tmp_path: Path, form: str) -> None:
         "2\n00:01:01,250 --> 01:00:05,000\nwörld\n\n",
         "tsv": "start\tend\ttext\n0\t1500\thello\n61250\t3605000\twörld\n",
     }
-    if form == "json":
+    if name == "json":
         assert json.loads(text) == TRANSCRIPT.as_dict()
     else:
-        assert text == expected[form]
+        assert text == expected[name]
 
 
 @pytest.mark.parametrize(
@@ -160,7 +160,7 @@ def test_parts_of_a_killed_run_are_swept(tmp_path: Path) -> None:
     for path in (old, new, other):
         path.write_text("half")
         os.utime(path, (1, 1))
-    os.utime(new, (4e9, 4e9))  # somebody is at it
+    os.utime(new, (4e9, 4e9))  # newer than this run
     sweeper = Sweeper()
     sweeper.sweep(tmp_path / "not yet there")
     sweeper.sweep(tmp_path)

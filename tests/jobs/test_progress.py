@@ -14,7 +14,7 @@ from slimwhisper.errors import AudioError
 from slimwhisper.jobs.inputs import InputFile
 from slimwhisper.jobs.interrupts import Interrupts, StopNow
 from slimwhisper.jobs.journal import Stamp
-from slimwhisper.jobs.progress import Current, Tally
+from slimwhisper.jobs.progress import Current, Tally, summary_facts, summary_lines
 from slimwhisper.jobs.survey import Survey, header_seconds
 from slimwhisper.text import clock, shorten, shown
 
@@ -71,6 +71,44 @@ def test_the_line() -> None:
     tally.surveyed = 0.0  # none was made: what is loaded counts
     tally.loaded = 1000.0
     assert "12:30 of 16:40" in tally.line()
+
+
+@pytest.mark.parametrize(
+    ("tally", "status", "line"),
+    [
+        (Tally(), 0, "Nothing to do."),
+        (Tally(skipped=1), 0, "Nothing to do: 1 file already done."),
+        (
+            Tally(skipped=2, failed_earlier=1),
+            1,
+            "Nothing to do: 2 files already done, 1 failed in an earlier run.",
+        ),
+        (Tally(failed_earlier=2), 1, "Nothing to do: 2 files failed in an earlier run."),
+        (Tally(), 130, "No files transcribed."),
+        (Tally(skipped=2), 130, "No files transcribed: 2 files already done."),
+        (Tally(failed=1), 1, "0 of 1 file transcribed, 1 failed"),
+        (
+            Tally(done=2, skipped=1, failed_earlier=3, audio=1.5),
+            1,
+            "2 of 2 files transcribed, 0 failed, 1 already done, 3 failed in an earlier run; "
+            "1.5 s of audio in 0.0 s (0.0 x real time)",
+        ),
+    ],
+)
+def test_the_first_line_of_the_summary(tally: Tally, status: int, line: str) -> None:
+    assert summary_lines(summary_facts(tally, status, None), None)[0] == line
+
+
+def test_the_line_about_the_model() -> None:
+    model = {"model": "tiny", "device": "cpu", "dtype": "float32", "cache": "e+x", "fallbacks": []}
+    sizes = {"bytes_per_window": 1_000_000, "baseline_bytes_per_window": 8_000_000}
+    facts = summary_facts(Tally(), 0, None)
+    assert summary_lines(facts, model | sizes)[-1] == (
+        "tiny on cpu, float32; cache e+x: 1.0 MB per window, "
+        "8.0 times smaller than the baseline's 8.0 MB"
+    )
+    sizes["bytes_per_window"] = 8_000_000
+    assert summary_lines(facts, model | sizes)[-1].endswith("cache e+x: 8.0 MB per window")
 
 
 def test_header_seconds(tmp_path: Path) -> None:

@@ -1,7 +1,7 @@
-"""A model that needs no weights and no torch: what a job asks of one, and nothing else.
+"""A model without weights or torch that does only what a job needs.
 
-Its recordings are text files: the text is the transcript, `bad...` is an error, `cut...` one that
-`allow_truncated` lifts. The length in seconds is the file's size.
+Its recordings are text files whose text is the transcript. An empty file is silent, `bad...` fails,
+and `cut...` fails unless `allow_truncated` is set. A character lasts a second.
 """
 
 import sys
@@ -19,14 +19,15 @@ from slimwhisper.types import Segment, Transcript
 
 
 class FakeModel:
-    """See above. `ahead` files are taken before the first is finished, as the engine does."""
+    """See above. Like the engine, it takes `ahead` files before the first one is finished."""
 
-    name, device, compute_type, forms = "fake", "cpu", "float32", ("e", "x")
+    name, forms = "fake", ("e", "x")
     fallbacks: tuple[str, ...] = ()
 
     def __init__(self, ahead: int = 4, delay: float = 0.0) -> None:
         self.ahead = ahead
         self.delay = delay
+        self.device, self.compute_type = "cpu", "float32"
         self.taken: list[Path] = []
         self.calls: list[dict[str, Any]] = []
         self.closed = False
@@ -68,22 +69,29 @@ class FakeModel:
                     yield path, AudioError(f"{path}: damaged; copy the file again")
                     continue
                 on_duration(path, float(len(text)))
-                segment = Segment(0, 0, 0.0, 1.5, f" {text}", [1], 0.0, -0.5, 1.0, 0.1)
-                on_segments(path, [segment], float(len(text)))
-                yield path, Transcript(f" {text}", [segment], "en")
+                spoken = f" {text}" if text else ""
+                segment = Segment(0, 0, 0.0, 1.5, spoken, [1], 0.0, -0.5, 1.0, 0.1)
+                segments = [segment] if text else []
+                on_segments(path, segments, float(len(text)))
+                yield path, Transcript(spoken, segments, "en")
         finally:
             self.closed = True
 
 
 def install(model: FakeModel, set_item: Callable[[Any, str, Any], None]) -> None:
-    """Put it where a job loads its model from."""
-    module = SimpleNamespace(load_model=lambda *_, **__: model)
-    set_item(sys.modules, "slimwhisper.api", module)
+    """Make every job load this model."""
+
+    def load_model(*, dtype: str | None, device: str | None, **_: Any) -> FakeModel:
+        model.device = device or "cpu"
+        model.compute_type = dtype or ("float32" if model.device == "cpu" else "float16")
+        return model
+
+    set_item(sys.modules, "slimwhisper.api", SimpleNamespace(load_model=load_model))
 
 
 @pytest.fixture
 def fake_model(monkeypatch: pytest.MonkeyPatch) -> FakeModel:
-    """Every job of the test runs on it."""
+    """The model of every job in the test."""
     model = FakeModel()
     install(model, monkeypatch.setitem)
     return model

@@ -1,4 +1,4 @@
-"""A small folder job on a model that is none: its fixtures, and what it writes."""
+"""Fixtures for a small folder job on a fake model, and readers of what it writes."""
 
 import json
 from pathlib import Path
@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from slimwhisper.jobs.journal import NAME
+from slimwhisper.jobs.journal import JOURNAL_NAME
 from tests.support.command import Run
 
 GOOD = {"a.txt": "one\n", "b/a.wav.txt": "two\n", "b/a.mp3.txt": "three\n"}
@@ -42,7 +42,7 @@ def written() -> dict[str, str]:
 
 
 def journal() -> list[dict[str, Any]]:
-    return [json.loads(line) for line in (Path("out") / NAME).read_text().splitlines()]
+    return [json.loads(line) for line in (Path("out") / JOURNAL_NAME).read_text().splitlines()]
 
 
 def statuses() -> dict[str, str]:

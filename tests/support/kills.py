@@ -1,4 +1,4 @@
-"""Kill a job again and again, resume it each time, and see that nothing is lost or done twice."""
+"""Kill and resume a job repeatedly, and check that nothing is lost or done twice."""
 
 import json
 import os
@@ -11,32 +11,32 @@ from functools import partial
 from pathlib import Path
 from typing import Any, Protocol
 
-from slimwhisper.jobs.journal import NAME
+from slimwhisper.jobs.journal import JOURNAL_NAME
 
 
 class Child(Protocol):
-    """A job in a process of its own."""
+    """A job in its own process."""
 
     pid: int
 
     def wait(self) -> int:
-        """Its exit status; negative: the signal that killed it."""
+        """The exit status; negative: the signal that killed the job."""
 
 
 @dataclass(frozen=True)
 class Ended:
-    """How one run ended, and what the journal then said."""
+    """How one run ended, and what was in the journal by then."""
 
     status: int
-    reports: list[str]  # the lines that name a bad file
+    reports: list[str]  # the error lines
     settled: set[str]  # paths with a line in the journal
 
 
 @dataclass
 class Kills:
-    """The runs of one job, and every file that was seen to be done on the way."""
+    """All runs of one job, and the outputs of each file when it was first done."""
 
-    start: Callable[[Path], Child]  # with its standard error in a file
+    start: Callable[[Path], Child]  # writes its standard error to this file
     inputs: Path
     out: Path
     logs: Path
@@ -45,7 +45,7 @@ class Kills:
     seen: dict[str, dict[Path, tuple[int, int]]] = field(default_factory=dict)
 
     def run(self, moments: Iterable[Callable[[Any], None]]) -> None:
-        """Start, wait until each moment, and kill, until the job ends; then run it once more."""
+        """Start and kill the job at each moment until it ends, then run it once more."""
         for wait in moments:
             child = self.start(self._log())
             wait(child)
@@ -63,7 +63,7 @@ class Kills:
         return sum(run.status == -9 for run in self.runs)
 
     def _log(self) -> Path:
-        """Where the present run's standard error goes."""
+        """The file for the standard error of the current run."""
         path = self.logs / f"{len(self.runs)}.log"
         path.touch()
         return path
@@ -77,17 +77,17 @@ class Kills:
         for line in lines:
             if line["status"] == "done" and line["path"] not in self.seen:
                 self.seen[line["path"]] = {}
-        # the state in which a file was first seen to be done
+        # the outputs of each file when it was first done
         for path, outputs in self.seen.items():
             if not outputs:
                 outputs.update(self.states(Path(path)))
 
     def states(self, path: Path) -> dict[Path, tuple[int, int]]:
-        """Inode and time of each output; all suffixes are the recordings' own."""
+        """Inode and modification time of each output of a recording."""
         place = self.out / path.relative_to(self.inputs).with_suffix("")
         found = {}
-        for form in self.formats:
-            target = place.with_name(f"{place.name}.{form}")
+        for suffix in self.formats:
+            target = place.with_name(f"{place.name}.{suffix}")
             stat = target.stat()
             found[target] = (stat.st_ino, stat.st_mtime_ns)
         return found
@@ -95,9 +95,9 @@ class Kills:
     def problems(
         self, good: set[Path], bad: set[Path], undisturbed: Path, tolerance: float = 0.0
     ) -> list[str]:
-        """What is not as it must be, once the last run has ended.
+        """Everything that is wrong after the last run.
 
-        `tolerance`: by which numbers in JSON outputs may differ from the undisturbed run's.
+        `tolerance`: how much numbers in JSON outputs may differ from those of the undisturbed run.
         """
         found = []
         if self.runs[-1].status != (1 if bad else 0):
@@ -107,18 +107,18 @@ class Kills:
             [*((str(path), "done") for path in good), *((str(path), "failed") for path in bad)]
         )
         for (path, status), count in (statuses - wanted).items():
-            found.append(f"{path}: {count} lines too many that say {status}")
+            found.append(f"{path}: extra lines with status {status}: {count}")
         for path, status in wanted - statuses:
-            found.append(f"{path}: no line that says {status}")
+            found.append(f"{path}: no line with status {status}")
         for path, outputs in self.seen.items():
             if outputs != self.states(Path(path)):
-                found.append(f"{path}: was done, and done again")
+                found.append(f"{path}: done twice")
         ours, theirs = whole_tree(self.out), whole_tree(undisturbed)
         for name in sorted(ours.keys() ^ theirs.keys()):
-            found.append(f"{name}: {'should not be there' if name in ours else 'is missing'}")
+            found.append(f"{name}: {'unexpected' if name in ours else 'missing'}")
         for name in sorted(ours.keys() & theirs.keys()):
             if not _agree(ours[name], theirs[name], tolerance if name.endswith(".json") else 0):
-                found.append(f"{name}: differs from the undisturbed run's")
+                found.append(f"{name}: differs from the undisturbed run")
         for path in bad:
             count = sum(self._reports(run, path) for run in self.runs)
             if count != 1:
@@ -128,8 +128,8 @@ class Kills:
     def _reports(self, run: Ended, path: Path) -> int:
         """How often a run reported a file.
 
-        What it said last before it was killed, and had not yet written down, does not count: that
-        is said again rather than never.
+        The last report before a kill does not count if it is not in the journal: the next run
+        repeats it, so that none is lost.
         """
         naming = [report for report in run.reports if f"{path}: " in report]
         cut_off = run.status == -9 and str(path) not in run.settled
@@ -139,8 +139,8 @@ class Kills:
 
 
 def journal_lines(out: Path) -> list[dict[str, Any]]:
-    """The journal's lines that are whole."""
-    path = out / NAME
+    """The complete lines of the journal."""
+    path = out / JOURNAL_NAME
     lines = []
     for line in path.read_bytes().splitlines() if path.exists() else []:
         try:
@@ -151,11 +151,11 @@ def journal_lines(out: Path) -> list[dict[str, Any]]:
 
 
 def whole_tree(out: Path) -> dict[str, bytes]:
-    """Every file below a folder but the journal."""
+    """The content of every file below a folder, except the journal."""
     return {
         str(path.relative_to(out)): path.read_bytes()
         for path in out.rglob("*")
-        if path.is_file() and path.name != NAME
+        if path.is_file() and path.name != JOURNAL_NAME
     }
 
 
@@ -179,7 +179,7 @@ def _close(ours: Any, theirs: Any, tolerance: float) -> bool:
 
 
 def random_moments(count: int, longest: float, seed: int) -> list[Callable[[Any], None]]:
-    """Seeded waits of up to so many seconds."""
+    """Reproducible random waits of up to `longest` seconds."""
 
     def wait(_: Any, seconds: float) -> None:
         time.sleep(seconds)

@@ -1,0 +1,111 @@
+"""The model, precision and caches of a job, as its journal records them.
+
+A file counts as done only if it was transcribed with the same settings. That has to be decided
+before a model is loaded, so everything here follows from the arguments and the files on disk,
+without torch and without the network.
+
+Models:
+
+- A bundled model, a `.pt` file or a Hugging Face folder is identified by its file name and a digest
+  of its content. The path does not matter, nor does the time of the last change.
+- One of OpenAI's names is identified by the name. The loader verifies the file's checksum.
+- A Hugging Face id is identified by the name. Its revision is unknown until the model is
+  downloaded, so new weights under the same id go unnoticed: use `--overwrite True`.
+
+Caches: the two forms that were asked for. The guard may replace a form; what it chooses depends on
+the weights, the precision and `--guard_audio`. Of these the last is not recorded.
+"""
+
+import os
+from hashlib import blake2b
+from pathlib import Path
+
+from slimwhisper.cache.forms import choose_forms
+from slimwhisper.checkpoint.bundled import BUNDLED, bundled_file
+
+MIB = 1 << 20
+WHOLE_FILE = 64 * MIB  # a file up to this size is read completely
+SAMPLE = 4096  # bytes read at the start of each MiB of a larger file
+TAIL = MIB  # bytes read at the end of a larger file
+
+DEFAULT_DTYPES = {"cpu": "float32", "gpu": "float16"}  # as in `slimwhisper.api.choose_dtype`
+
+Precision = dict[str, str]
+
+
+def identify_model(name: str) -> dict[str, str]:
+    """A model's name and, if it is on disk under that name, the digest of its content."""
+    if name in BUNDLED:
+        return {"model": name, "digest": file_digest(bundled_file(name))}
+    try:
+        path = Path(name).expanduser()
+        if name and path.is_file():
+            return {"model": path.name, "digest": file_digest(path)}
+        if name and (path / "config.json").is_file():
+            return {"model": path.absolute().name, "digest": folder_digest(path)}
+    except (OSError, RuntimeError, ValueError):
+        pass  # not a path, or unreadable; the loader reports it
+    return {"model": name}
+
+
+def folder_digest(folder: Path) -> str:
+    """A digest of the files in a Hugging Face folder that the loader reads."""
+    configs = ("config.json", "generation_config.json", "model.safetensors.index.json")
+    files = [folder / name for name in configs] + sorted(folder.glob("*.safetensors"))
+    digest = blake2b(digest_size=16)
+    for file in files:
+        if file.is_file():
+            digest.update(f"{file.name} {file_digest(file)}\n".encode(errors="surrogateescape"))
+    return digest.hexdigest()
+
+
+def file_digest(path: Path) -> str:
+    """A digest of a file's size and content; large files are sampled.
+
+    Of a file over 64 MiB it reads 4 KiB of every MiB, and the last MiB: about 13 MB of 3 GB, in
+    milliseconds once the file is cached. New weights for a whole model, a layer, or a matrix of
+    1 MiB or more change the digest. So does any other change to a `.pt` file that PyTorch wrote as
+    a zip archive: the last MiB holds a checksum of every tensor. What can go unnoticed is a change
+    to a few small tensors of a large safetensors file.
+    """
+    digest = blake2b(digest_size=16)
+    with path.open("rb", buffering=0) as file:
+        descriptor = file.fileno()
+        size = os.fstat(descriptor).st_size
+        digest.update(size.to_bytes(8, "little"))
+        if size <= WHOLE_FILE:
+            while block := file.read(MIB):
+                digest.update(block)
+        else:
+            for offset in range(0, size - TAIL, MIB):
+                digest.update(os.pread(descriptor, SAMPLE, offset))
+            digest.update(os.pread(descriptor, TAIL, size - TAIL))
+    return digest.hexdigest()
+
+
+def identify_caches(
+    cache: str, cross_cache: str | None, self_cache: str | None, cache_dtype: str | None
+) -> str:
+    """The cross and self forms, such as "e+x", however they were asked for. Raises OptionError."""
+    return "+".join(choose_forms(cache, cross_cache, self_cache, cache_dtype))
+
+
+def identify_precision(dtype: str, device: str) -> Precision:
+    """The precision of a loaded model, as new journal lines record it."""
+    return {"dtype": dtype, "device": _device_kind(device)}
+
+
+def accepted_precisions(dtype: str | None, device: str | None) -> list[Precision]:
+    """Every recorded precision that meets the request; None: not specified.
+
+    A dtype asked for by name counts on any device. The default dtype is that of the device, and
+    without torch we cannot tell whether this machine has a GPU. So the default accepts whatever
+    was the default where it was computed: float32 on a CPU, float16 on a GPU.
+    """
+    if dtype is None and device is not None:
+        dtype = DEFAULT_DTYPES[_device_kind(device)]
+    return [{"dtype": dtype or default, "device": kind} for kind, default in DEFAULT_DTYPES.items()]
+
+
+def _device_kind(device: str) -> str:
+    return "cpu" if device.partition(":")[0] == "cpu" else "gpu"
