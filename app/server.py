@@ -80,7 +80,8 @@ def make_app(service: Service, models: Models, settings: Settings) -> FastAPI:
         Access,
         api_key=settings.api_key,
         login=settings.login,
-        most_bytes=settings.most_bytes,
+        max_bytes=settings.most_bytes,
+        page=settings.page is not None,
     )
     return app
 
