@@ -107,9 +107,9 @@ def test_one_call_by_http(begin: Begin) -> None:
         ]
         peaks = np.frombuffer(base64.b64decode(file["peaks"]), np.int8)
         assert len(peaks) == 2 * COLUMNS and peaks.min() < -20 and peaks.max() > 20
-        for form, path in file["downloads"].items():
+        for name, path in file["downloads"].items():
             found = client.get(f"/{path}")
-            assert found.status_code == 200 and form in found.headers["content-disposition"]
+            assert found.status_code == 200 and name in found.headers["content-disposition"]
         sound = client.get(f"/{file['audio']}", headers={"Range": "bytes=0-3"})
         assert sound.status_code == 206 and sound.content == b"RIFF"
         assert sound.headers["content-type"].startswith("audio/")
@@ -162,7 +162,7 @@ def test_only_uploads_are_read(begin: Begin, folder: Path, tmp_path: Path) -> No
 
 
 def test_files_that_are_too_large(begin: Begin) -> None:
-    live = begin(most_bytes=100_000)
+    live = begin(max_bytes=100_000)
     with httpx.Client(base_url=live.url) as client:
         found = client.post("/gradio_api/upload", files={"files": ("a.wav", b"x" * 200_000)})
         assert found.status_code == 413
@@ -288,7 +288,7 @@ def test_places_in_the_queue(
 
 
 def test_what_is_kept_and_for_how_long(tmp_path: Path) -> None:
-    results = Results(tmp_path / "kept", most_bytes=30, keep=3600, most=3)
+    results = Results(tmp_path / "kept", max_bytes=30, keep=3600, max_count=3)
     source = tmp_path / "a.wav"
     source.write_bytes(b"0123456789")
     first, second = results.add(source, "a.wav"), results.add(source, "b.wav")
@@ -370,7 +370,7 @@ def test_the_chart(model: SlimWhisper) -> None:
         ">baseline<", "", 3
     ), "no second bar beside itself"
     service = Service(lambda _: model)
-    assert "No model is loaded" in panel(costs_of(service, "digits"))
+    assert "No model is loaded" in panel(costs_of(service.engines, "digits"))
     service.close()
 
 
