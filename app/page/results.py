@@ -140,8 +140,9 @@ def make_results_router(results: Results) -> APIRouter:
             media_type = "application/octet-stream"  # which a browser does not run
         return FileResponse(result.path, media_type=media_type, headers=SAFE)
 
-    @router.get("/result/{token}.{suffix}")
-    async def transcript(token: str, suffix: str) -> Response:
+    @router.get("/result/{file}")
+    async def transcript(file: str) -> Response:
+        token, _, suffix = file.partition(".")
         result = results.find(token)
         if result is None or result.transcript is None:
             raise HTTPException(404, GONE)

@@ -15,13 +15,14 @@ import warnings
 import zipfile
 from collections.abc import Callable, Iterator
 from pathlib import Path
-from typing import Any
+from typing import Any, TextIO
 
 import httpx
 import numpy as np
 import pytest
 
 import slimwhisper
+from slimwhisper import writers
 from slimwhisper.api import SlimWhisper
 from slimwhisper.app.page.cache_costs import Costs, costs_of, panel
 from slimwhisper.app.page.outline import COLUMNS, outline
@@ -32,6 +33,8 @@ from slimwhisper.app.service.jobs import ModelChoice
 from slimwhisper.app.service.service import Service
 from slimwhisper.app.service.turns import AHEAD
 from slimwhisper.audio.samples import ArraySamples
+from slimwhisper.types import Transcript
+from slimwhisper.writers import FORMATS, Format, Layout
 from tests.support.live import Live, held_readers, start, stop
 from tests.support.paths import ROOT
 from tests.support.spoken import EXPECTED, SAMPLES
@@ -122,6 +125,74 @@ def test_one_call_by_http(begin: Begin) -> None:
         assert kind == "error" and "temperature 'hot' is not a number" in str(said)
         kind, said = call(client)
         assert kind == "error" and "Add a file" in str(said)
+
+
+def test_an_unknown_format_is_one_line(begin: Begin) -> None:
+    live = begin()
+    with httpx.Client(base_url=live.url, timeout=60) as client:
+        _, (_, view) = call(client, upload(client, PHONE))
+        path = view["files"][0]["downloads"]["txt"]
+        for wrong in ("exe", "TXT", "tar.gz", "", "x" * 200):
+            found = client.get(f"/{path.removesuffix('txt')}{wrong}")
+            assert found.status_code == 404
+            message = found.json()["error"]["message"]
+            assert message.endswith("no such format; choose: txt, vtt, srt, tsv, json"), message
+            assert "\n" not in message
+
+
+@pytest.fixture
+def chapters() -> Iterator[Format]:
+    """A format of a user's own, registered for one test."""
+
+    def write(transcript: Transcript, file: TextIO, layout: Layout) -> None:
+        file.writelines(f"{s.start:.0f} {s.text.strip()}\n" for s in transcript.segments)
+
+    row = Format("chapters", "text/x-chapters", write)
+    writers.register(row)
+    yield row
+    FORMATS.pop(row.name, None)
+
+
+def test_a_registered_format_is_downloaded(begin: Begin, chapters: Format) -> None:
+    live = begin()
+    with httpx.Client(base_url=live.url, timeout=60) as client:
+        file = upload(client, PHONE)
+        _, (_, view) = call(client, file, file)
+        one = view["files"][0]
+        assert list(one["downloads"]) == [*("txt", "vtt", "srt", "tsv", "json"), "chapters"]
+        found = client.get(f"/{one['downloads']['chapters']}")
+        assert found.headers["content-type"].partition(";")[0] == chapters.media_type
+        assert found.headers["content-disposition"].endswith("phone-number.chapters")
+        lines = [f"{start:.0f} {text}" for start, _, text, _ in one["segments"]]
+        assert found.text.splitlines() == lines and len(lines) > 1
+        with zipfile.ZipFile(io.BytesIO(client.get(f"/{view['zip']}").content)) as archive:
+            assert archive.read("phone-number (2).chapters").decode() == found.text
+        del FORMATS[chapters.name]  # the page still shows its link
+        assert client.get(f"/{one['downloads']['chapters']}").status_code == 404
+        with zipfile.ZipFile(io.BytesIO(client.get(f"/{view['zip']}").content)) as archive:
+            assert not any(name.endswith(".chapters") for name in archive.namelist())
+
+
+def test_a_format_that_is_removed_while_it_is_written(begin: Begin) -> None:
+    """The download is finished, and so is the zip."""
+
+    def write(transcript: Transcript, file: TextIO, layout: Layout) -> None:
+        file.write(transcript.text)
+        FORMATS.pop("fleeting", None)
+
+    row = Format("fleeting", "text/plain", write)
+    live = begin()
+    with httpx.Client(base_url=live.url, timeout=60) as client:
+        file = upload(client, PHONE)
+        _, (_, view) = call(client, file, file)
+        path = view["files"][0]["downloads"]["txt"].removesuffix("txt")
+        try:
+            for address in (f"{path}{row.name}", view["zip"]):
+                writers.register(row)
+                found = client.get(f"/{address}")
+                assert found.status_code == 200, found.text
+        finally:
+            FORMATS.pop(row.name, None)
 
 
 def test_gradios_own_client(begin: Begin) -> None:
