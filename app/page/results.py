@@ -1,6 +1,6 @@
 """The page's results: recordings to play and transcripts to download, kept for some hours.
 
-Each has a random token as its address, and only the page that made the request is told it.
+Each has a random token as its address, known only to the page that made the request.
 """
 
 import io

@@ -51,7 +51,7 @@ Open = Callable[..., Shown]
 
 @pytest.fixture
 def show(browser: Any, live: Live) -> Iterator[Open]:
-    """Opens the page; at the end, it has asked nobody else, and no script has failed."""
+    """Opens the page; at the end, it has sent no request elsewhere, and no script has failed."""
     opened: list[Shown] = []
 
     def opens(query: str = "", url: str = live.url, **context: Any) -> Shown:
@@ -65,7 +65,7 @@ def show(browser: Any, live: Live) -> Iterator[Open]:
 
 
 def idle(live: Live) -> bool:
-    """Wait until nobody is served any more."""
+    """Wait until the service has no jobs."""
     deadline = time.monotonic() + 60
     while any(live.service.states().values()) and time.monotonic() < deadline:
         time.sleep(0.05)

@@ -209,8 +209,18 @@ def test_gradios_own_client(begin: Begin) -> None:
     assert view["files"][1]["message"].startswith("Not audio or video that FFmpeg can read")
 
 
+def test_the_names_of_the_call(begin: Begin) -> None:
+    """Clients of the page's API pass its parameters by name."""
+    (call,) = httpx.get(f"{begin().url}/gradio_api/info").json()["named_endpoints"].items()
+    assert call[0] == "/transcribe"
+    assert [parameter["parameter_name"] for parameter in call[1]["parameters"]] == [
+        *("files", "recording", "language", "task", "words", "prompt"),
+        *("model", "cache", "beams", "temperature", "vad"),
+    ]
+
+
 def test_only_uploads_are_read(begin: Begin, folder: Path, tmp_path: Path) -> None:
-    """Neither files of the server nor addresses, whoever asks for them."""
+    """No other file of the server is read, and no address is fetched."""
     live = begin()
     secret = tmp_path / "secret.wav"
     secret.write_bytes(PHONE.read_bytes())

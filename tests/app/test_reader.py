@@ -1,4 +1,4 @@
-"""Reading strangers' files in other processes: the same samples, and failures that stay there."""
+"""Reading uploads in other processes: the same samples, and failures that stay there."""
 
 import os
 import signal
