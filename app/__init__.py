@@ -1,1 +1,1 @@
-"""The web page and the HTTP routes, on top of `slimwhisper.api`."""
+"""The web page and the HTTP API, built on `slimwhisper.api`."""

@@ -24,41 +24,48 @@ from slimwhisper.flags import load_chosen
 
 logger = logging.getLogger("slimwhisper.serve")
 
-REPLACING = ("cross_cache", "self_cache", "cache_dtype")  # what makes a preset another one
+OVERRIDES = ("cross_cache", "self_cache", "cache_dtype")  # flags that change a preset's caches
 
 
 def run_serve(a: argparse.Namespace) -> int:
-    """Serve until a signal ends it; 1 where it could not begin."""
+    """Serve until a signal arrives. Returns the exit status: 1 if the server did not start."""
     logging.basicConfig(level=logging.INFO, format="%(levelname)s: %(message)s")
     if a.threads:
         torch.set_num_threads(a.threads)
-    choose_dtype(a.dtype, choose_device(a.device))  # mistakes come before anything is loaded
-    with ended_by_sigterm(), page_folder() if a.page else nullcontext() as folder:
-        settings = Settings(
-            host=a.host,
-            port=a.port,
-            api_key=a.api_key,
-            login=a.auth,
-            root_path="/" + a.root_path.strip("/") if a.root_path.strip("/") else "",
-            most_bytes=a.max_upload * 10**6,
-            timeout=a.timeout,
-            patience=a.patience,
-            page=folder,
-            cache=None if any(getattr(a, name) for name in REPLACING) else a.cache,
-        )
+    choose_dtype(a.dtype, choose_device(a.device))  # report mistakes before loading anything
+    with exit_on_sigterm(), page_folder() if a.page else nullcontext() as folder:
+        settings = make_settings(a, folder)
         if not (settings.api_key or settings.login or is_loopback(settings.host)):
             logger.warning(
-                "%s: whoever reaches this address can use the server; give --auth user:password "
-                "or --api-key KEY, or listen at 127.0.0.1",
+                "%s: anyone who can reach this address can use the server; set --auth "
+                "user:password or --api-key KEY, or listen on 127.0.0.1",
                 settings.host,
             )
         return _serve(a, settings)
 
 
+def make_settings(a: argparse.Namespace, page: Path | None) -> Settings:
+    """The flags as `Settings`. page: the folder for the page's files; None: no page."""
+    root_path = a.root_path.strip("/")
+    return Settings(
+        host=a.host,
+        port=a.port,
+        api_key=a.api_key,
+        login=a.auth,
+        root_path=f"/{root_path}" if root_path else "",
+        max_bytes=a.max_upload * 10**6,
+        timeout=a.timeout,
+        patience=a.patience,
+        page=page,
+        cache=None if any(getattr(a, name) for name in OVERRIDES) else a.cache,
+    )
+
+
 @contextmanager
-def ended_by_sigterm() -> Iterator[None]:
-    """SIGTERM ends it with status 0, and what is open is closed; uvicorn raises it anew at its end,
-    and the default would leave files behind.
+def exit_on_sigterm() -> Iterator[None]:
+    """Turn SIGTERM into an exit with status 0, so that files and folders are cleaned up.
+
+    Uvicorn raises the signal again when it has shut down; Python's default would exit at once.
     """
 
     def end(*_: object) -> None:
@@ -72,10 +79,10 @@ def ended_by_sigterm() -> Iterator[None]:
 
 
 def load_choice(a: argparse.Namespace, choice: ModelChoice) -> SlimWhisper:
-    """The model chosen, with the server's flags but for its cache where one is chosen."""
+    """Load a model with the server's flags; a cache form in `choice` replaces theirs."""
     cache: dict[str, Any] = {}
     if choice.cache is not None:
-        cache = {"cache": choice.cache, **dict.fromkeys(REPLACING)}
+        cache = {"cache": choice.cache, **dict.fromkeys(OVERRIDES)}
     return load_chosen(a, name=choice.name, **cache)
 
 
@@ -104,7 +111,7 @@ def _serve(a: argparse.Namespace, settings: Settings) -> int:
 
 
 def is_loopback(host: str) -> bool:
-    """Whether only this machine reaches an address."""
+    """Whether an address can be reached from this machine only."""
     try:
         return ipaddress.ip_address(host).is_loopback
     except ValueError:

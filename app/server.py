@@ -1,4 +1,4 @@
-"""One server: OpenAI's API under /v1, /health, /metrics, and the page at "/"."""
+"""The server: OpenAI's API under /v1, /health, /metrics, and the page at "/"."""
 
 import asyncio
 import logging
@@ -13,7 +13,7 @@ from fastapi.responses import JSONResponse, Response
 from starlette.exceptions import HTTPException
 
 from slimwhisper.app.api.access import Access
-from slimwhisper.app.api.errors import APIError
+from slimwhisper.app.api.errors import APIError, internal_error
 from slimwhisper.app.api.metrics import metrics_text
 from slimwhisper.app.api.routes import make_router
 from slimwhisper.app.service.models import Models
@@ -27,7 +27,7 @@ logger = logging.getLogger("slimwhisper.serve")
 
 
 def make_app(service: Service, models: Models, settings: Settings) -> FastAPI:
-    """All routes, and what is told when one fails. `state.page` is the page, or None."""
+    """All routes, error responses and access control. `state.page` is the page, or None."""
 
     @asynccontextmanager
     async def lifespan(app: FastAPI) -> AsyncIterator[None]:
@@ -41,11 +41,28 @@ def make_app(service: Service, models: Models, settings: Settings) -> FastAPI:
     app = FastAPI(
         title="slimwhisper",
         lifespan=lifespan,
-        openapi_url=None,  # its pages load scripts from elsewhere
+        openapi_url=None,  # FastAPI's documentation pages load scripts from other servers
     )
-    # mounted, so that a path or method it does not know is not looked for on the page
+    # mounted, so that unknown paths and methods under /v1 do not fall through to the page
     app.mount("/v1", make_router(service, models, settings.timeout))
+    _add_status_routes(app, service)
+    _add_error_handlers(app)
+    app.state.page = None
+    if settings.page is not None:
+        from slimwhisper.app.page.mount import mount_page  # Gradio takes seconds to import
 
+        app.state.page = mount_page(app, service, models, settings)
+    app.add_middleware(
+        Access,
+        page=settings.page is not None,
+        api_key=settings.api_key,
+        login=settings.login,
+        max_bytes=settings.max_bytes,
+    )
+    return app
+
+
+def _add_status_routes(app: FastAPI, service: Service) -> None:
     @app.get("/health")
     async def health() -> Response:
         state = service.health()
@@ -55,51 +72,45 @@ def make_app(service: Service, models: Models, settings: Settings) -> FastAPI:
     def metrics() -> Response:
         return Response(metrics_text(service), media_type="text/plain; version=0.0.4")
 
-    async def told(_: Request, error: Exception) -> Response:
+
+def _add_error_handlers(app: FastAPI) -> None:
+    """Give every error OpenAI's format."""
+
+    async def api_error(_: Request, error: Exception) -> Response:
         assert isinstance(error, APIError)
         return error.response()
 
-    async def by_http(request: Request, error: Exception) -> Response:
+    async def http_error(request: Request, error: Exception) -> Response:
         assert isinstance(error, HTTPException)
         message = f"{request.method} {request.url.path}: {error.detail}"
         return APIError(error.status_code, message).response()
 
     async def unexpected(_: Request, error: Exception) -> Response:
         logger.error("a request failed", exc_info=error)
-        return APIError(500, "the server failed; its log has more", "internal_error").response()
+        return internal_error().response()
 
-    handlers: dict[Any, Any] = {APIError: told, HTTPException: by_http, Exception: unexpected}
-    for kind, handler in handlers.items():
-        app.add_exception_handler(kind, handler)
-    app.state.page = None
-    if settings.page is not None:
-        from slimwhisper.app.page.mount import mount_page  # Gradio takes seconds to import
-
-        app.state.page = mount_page(app, service, models, settings)
-    app.add_middleware(
-        Access,
-        api_key=settings.api_key,
-        login=settings.login,
-        most_bytes=settings.most_bytes,
-    )
-    return app
+    app.add_exception_handler(APIError, api_error)
+    app.add_exception_handler(HTTPException, http_error)
+    app.add_exception_handler(Exception, unexpected)
 
 
 class Server(uvicorn.Server):
-    """Uvicorn's, which tells the service at once that it is to end."""
+    """Uvicorn's server; it tells the service about a signal at once."""
 
     def __init__(
         self, config: uvicorn.Config, service: Service, page: "Page | None", patience: float
     ) -> None:
+        """patience: seconds that running requests get after a signal."""
         super().__init__(config)
         self._service, self._page, self._patience = service, page, patience
 
     def handle_exit(self, sig: int, frame: Any) -> None:
+        """A signal: refuse new requests, then shut down."""
         self._service.stop(self._patience)
         super().handle_exit(sig, frame)
 
     async def shutdown(self, sockets: list[socket.socket] | None = None) -> None:
-        """Wait for what runs, then for connections; browsers keep theirs until they are told."""
+        """Wait for running requests, then close connections, those of open pages too."""
         while self._service.finishing and not self.force_exit:
             await asyncio.sleep(0.1)
         if self._page is not None:
@@ -108,7 +119,7 @@ class Server(uvicorn.Server):
 
 
 def make_server(app: FastAPI, service: Service, settings: Settings) -> Server:
-    """A server ready to `run`."""
+    """A server, ready to `run`."""
     config = uvicorn.Config(
         app,
         host=settings.host,

@@ -1,1 +1,1 @@
-"""OpenAI's audio API over HTTP, who may ask, and what Prometheus scrapes."""
+"""OpenAI's audio API over HTTP, access control, and metrics for Prometheus."""

@@ -1,16 +1,30 @@
-"""Who may ask, and how much they may send: before anything of a request is read."""
+"""Access control: keys, and the size of bodies, before anything of a request is read.
+
+Only what is known to be open is open:
+
+    http        /health; the page's paths, if there is a page (it has its own login).
+                Every other path needs the key.
+    websocket   refused, unless the path is in WEBSOCKETS; then it needs the key
+    lifespan    the server's own start and end: passed on
+    any other   an error
+"""
 
 import base64
+import re
 import secrets
 from collections.abc import Iterable
+from urllib.parse import unquote
 
 from starlette.responses import PlainTextResponse
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from slimwhisper.app.api.errors import APIError
 
-OURS = ("/v1", "/metrics")  # the page has its own login, and its own limit
-# of Gradio's, what the page has no use for: some fetch addresses for whoever asks, some keep files
+OPEN = "/health"
+API = ("/v1", "/metrics")  # need the key; with a page, all other paths are the page's
+WEBSOCKETS: frozenset[str] = frozenset()  # paths that serve a websocket: none today
+POLICY_VIOLATION = 1008  # a websocket's close code; before it is accepted, HTTP's 403
+# Gradio's routes that the page does not need: some fetch any URL, some keep files. In lower case.
 UNUSED = (
     *("/gradio_api/file=http", "/gradio_api/proxy=", "/gradio_api/file/", "/gradio_api/deep_link"),
     *("/gradio_api/process_recording", "/gradio_api/vibe", "/gradio_api/undo-vibe"),
@@ -19,60 +33,89 @@ UNUSED = (
 
 
 class Access:
-    """ASGI middleware: keys and passwords, and the size of bodies, of the API's paths."""
+    """ASGI middleware: checks keys, passwords and the size of bodies."""
 
     def __init__(
         self,
         app: ASGIApp,
+        *,
+        page: bool,
         api_key: str | None = None,
         login: tuple[str, str] | None = None,
-        most_bytes: int = 1 << 30,
+        max_bytes: int = 1 << 30,
     ) -> None:
-        """api_key, login (user, password): either opens; both None: open to all."""
-        self.app, self.most_bytes = app, most_bytes
+        """page: whether `app` has the page, which checks its own users.
+
+        api_key, login (user, password): either gives access; both None: open to everyone.
+        max_bytes: of a body.
+        """
+        self.app, self.page, self.max_bytes = app, page, max_bytes
         self._accepted = [f"Bearer {api_key}"] if api_key else []
         if login is not None:
-            both = base64.b64encode(":".join(login).encode()).decode()
-            self._accepted.append(f"Basic {both}")
+            pair = base64.b64encode(":".join(login).encode()).decode()
+            self._accepted.append(f"Basic {pair}")
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        path = scope.get("path", "").removeprefix(scope.get("root_path", ""))
-        if scope["type"] == "http" and path.startswith(UNUSED):
+        match scope["type"]:
+            case "lifespan":
+                await self.app(scope, receive, send)
+            case "http":
+                await self._http(scope, receive, send)
+            case "websocket":
+                await self._websocket(scope, receive, send)
+            case kind:
+                raise RuntimeError(f"ASGI scopes of type {kind!r} are not served")
+
+    async def _http(self, scope: Scope, receive: Receive, send: Send) -> None:
+        path = route_path(scope)
+        spellings = (path, _folded(path))
+        if any(spelling.startswith(UNUSED) for spelling in spellings):
             await PlainTextResponse("Not Found", 404)(scope, receive, send)
             return
-        if scope["type"] != "http" or not path.startswith(OURS):
+        of_api = any(spelling.startswith(API) for spelling in spellings)
+        if path == OPEN or (self.page and not of_api):
             await self.app(scope, receive, send)
             return
         try:
-            headers = {k.lower(): v for k, v in scope["headers"]}
-            self._check_key(headers.get(b"authorization", b"").decode("latin-1"))
-            self._check_length(headers.get(b"content-length", b"0"))
+            self._check_key(scope)
+            self._check_length(_header(scope, b"content-length") or "0")
         except APIError as error:
             await error.response()(scope, receive, send)
             return
         await self.app(scope, self._counted(receive), send)
 
-    def _check_key(self, given: str) -> None:
-        if self._accepted and not _matches(given, self._accepted):
+    async def _websocket(self, scope: Scope, receive: Receive, send: Send) -> None:
+        try:
+            if route_path(scope) not in WEBSOCKETS:
+                raise APIError(403, "no websocket is served here")
+            self._check_key(scope)
+        except APIError as error:
+            reason = str(error)
+            await send({"type": "websocket.close", "code": POLICY_VIOLATION, "reason": reason})
+            return
+        await self.app(scope, receive, send)
+
+    def _check_key(self, scope: Scope) -> None:
+        if self._accepted and not _matches(_header(scope, b"authorization"), self._accepted):
             headers = {"WWW-Authenticate": "Bearer"}
             message = "give the server's key as 'Authorization: Bearer KEY'"
             raise APIError(401, message, "invalid_api_key", headers=headers)
 
-    def _check_length(self, given: bytes) -> None:
+    def _check_length(self, given: str) -> None:
         try:
             length = int(given)
         except ValueError:
             raise APIError(400, "Content-Length is not a number") from None
-        if length > self.most_bytes:
+        if length > self.max_bytes:
             raise self._too_large()
 
     def _too_large(self) -> APIError:
-        size = f"{self.most_bytes / 1e6:g}"
-        return APIError(413, f"the file is larger than the {size} MB taken here", "too_large")
+        size = f"{self.max_bytes / 1e6:g}"
+        return APIError(413, f"the file is larger than the limit of {size} MB", "too_large")
 
     def _counted(self, receive: Receive) -> Receive:
-        """The same, until more comes than is allowed."""
-        left = self.most_bytes
+        """`receive`, which fails once more than `max_bytes` have arrived."""
+        left = self.max_bytes
 
         async def counted() -> Message:
             nonlocal left
@@ -85,7 +128,26 @@ class Access:
         return counted
 
 
+def route_path(scope: Scope) -> str:
+    """The path without `root_path`, exactly as Starlette's router takes it."""
+    path: str = scope.get("path", "")
+    root: str = scope.get("root_path", "")
+    rest = path.removeprefix(root)
+    return rest if path.startswith(root) and rest[:1] in ("", "/") else path
+
+
+def _folded(path: str) -> str:
+    """One spelling for paths that a lenient router could confuse: //v1, /V1, /%76%31."""
+    return re.sub("/{2,}", "/", unquote(path)).lower()
+
+
+def _header(scope: Scope, name: bytes) -> str:
+    """A header's value, the last one if it is repeated; "" if it is missing."""
+    values = [value for key, value in scope["headers"] if key.lower() == name]
+    return values[-1].decode("latin-1") if values else ""
+
+
 def _matches(given: str, accepted: Iterable[str]) -> bool:
-    """Whether a header is one of the accepted; the time it takes tells nothing."""
+    """Whether `given` is one of `accepted`, compared in constant time."""
     found = [secrets.compare_digest(given.encode(), a.encode()) for a in accepted]
     return any(found)

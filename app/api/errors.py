@@ -1,4 +1,4 @@
-"""Errors in OpenAI's shape."""
+"""Errors in OpenAI's format."""
 
 from typing import Any
 
@@ -14,11 +14,12 @@ from slimwhisper.errors import (
     SlimWhisperError,
 )
 
-RETRY_AFTER = 10  # seconds, where the queue is full
+RETRY_AFTER = 10  # seconds, when the queue is full
+RETRY_AFTER_STOP = 60  # seconds, when the server shuts down
 
 
 class APIError(Exception):
-    """An answer in OpenAI's shape of errors."""
+    """An error response in OpenAI's format."""
 
     def __init__(
         self,
@@ -32,23 +33,26 @@ class APIError(Exception):
         self.status, self.code, self.param, self.headers = status, code, param, headers
 
     def body(self) -> dict[str, Any]:
+        """The response's JSON."""
         kind = "invalid_request_error" if self.status < 500 else "server_error"
         kind = {401: "authentication_error", 429: "rate_limit_error"}.get(self.status, kind)
         error = {"message": str(self), "type": kind, "param": self.param, "code": self.code}
         return {"error": error}
 
     def response(self) -> JSONResponse:
+        """The whole response."""
         return JSONResponse(self.body(), self.status, self.headers)
 
 
 def as_api_error(error: SlimWhisperError) -> APIError:
-    """What a request is told of an error of ours."""
+    """The response to an error of this package."""
     match error:
         case BusyError():
             headers = {"Retry-After": str(RETRY_AFTER)}
             return APIError(429, str(error), "queue_full", headers=headers)
         case StoppingError():
-            return APIError(503, str(error), "stopping", headers={"Retry-After": "60"})
+            headers = {"Retry-After": str(RETRY_AFTER_STOP)}
+            return APIError(503, str(error), "stopping", headers=headers)
         case AudioError():
             return APIError(400, str(error), "invalid_audio", "file")
         case OptionError() | CacheError():
@@ -60,4 +64,9 @@ def as_api_error(error: SlimWhisperError) -> APIError:
         case DependencyError():
             return APIError(501, str(error), "not_installed")
         case _:
-            return APIError(500, "the server failed; its log has more", "internal_error")
+            return internal_error()
+
+
+def internal_error() -> APIError:
+    """The response to an unexpected error: its details are for the log alone."""
+    return APIError(500, "the server failed; see its log", "internal_error")

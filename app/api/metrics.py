@@ -1,4 +1,4 @@
-"""What Prometheus scrapes at /metrics."""
+"""Metrics for Prometheus, served at /metrics."""
 
 from collections.abc import Iterator
 
@@ -8,55 +8,65 @@ from prometheus_client.registry import Collector
 
 from slimwhisper.app.service.service import Service
 
+OUTCOMES = ("finished", "failed", "cancelled", "refused")  # fields of `Counts`
+
 
 class ServiceCollector(Collector):
-    """Reads a service's counts when asked."""
+    """Reads a service's counts at every scrape."""
 
     def __init__(self, service: Service) -> None:
         self.service = service
 
     def collect(self) -> Iterator[Metric]:
-        service, counts = self.service, self.service.counts
+        """All metrics: first the requests, then the engines' work, then their memory."""
+        yield from self._requests()
+        yield from self._work()
+        engines = self.service.engines
+        yield GaugeMetricFamily("slimwhisper_slots", "Slots of an engine.", value=engines.slots)
+        yield GaugeMetricFamily(
+            "slimwhisper_cache_bytes", "Bytes allocated for caches.", value=engines.cache_bytes()
+        )
+
+    def _requests(self) -> Iterator[Metric]:
         requests = CounterMetricFamily(
             "slimwhisper_requests", "Requests that ended, by outcome.", labels=["outcome"]
         )
-        for outcome in ("finished", "failed", "cancelled", "refused"):
-            requests.add_metric([outcome], getattr(counts, outcome))
+        for outcome in OUTCOMES:
+            requests.add_metric([outcome], getattr(self.service.counts, outcome))
         yield requests
+        in_flight = GaugeMetricFamily(
+            "slimwhisper_in_flight", "Requests in flight, by state.", labels=["state"]
+        )
+        for state, count in self.service.states().items():
+            in_flight.add_metric([state], count)
+        yield in_flight
+
+    def _work(self) -> Iterator[Metric]:
+        counts = self.service.counts
         yield CounterMetricFamily(
-            "slimwhisper_audio_seconds", "Audio transcribed.", value=counts.audio_seconds
+            "slimwhisper_audio_seconds", "Seconds of audio transcribed.", value=counts.audio_seconds
         )
         yield CounterMetricFamily(
-            "slimwhisper_busy_seconds", "Time the engine worked.", value=counts.busy_seconds
+            "slimwhisper_busy_seconds", "Seconds the engines worked.", value=counts.busy_seconds
         )
         speed = counts.audio_seconds / counts.busy_seconds if counts.busy_seconds else 0.0
         yield GaugeMetricFamily(
-            "slimwhisper_speed", "Audio a second of the engine's work, so far.", value=speed
-        )
-        waiting = GaugeMetricFamily(
-            "slimwhisper_in_flight", "Requests now, by where they are.", labels=["state"]
-        )
-        for state, count in service.states().items():
-            waiting.add_metric([state], count)
-        yield waiting
-        yield CounterMetricFamily(
-            "slimwhisper_steps", "Steps of the engine, each with every slot in use.", counts.steps
+            "slimwhisper_speed", "Seconds of audio per second of the engines' work.", value=speed
         )
         yield CounterMetricFamily(
-            "slimwhisper_filled_slots", "Slots in use, summed over the steps.", counts.filled
+            "slimwhisper_steps", "Engine steps; a step advances every slot in use.", counts.steps
+        )
+        yield CounterMetricFamily(
+            "slimwhisper_filled_slots", "Slots in use, summed over all steps.", counts.filled
         )
         fill = counts.filled / counts.steps if counts.steps else 0.0
         yield GaugeMetricFamily(
-            "slimwhisper_batch_fill", "Windows in slots, mean over the engine's steps.", value=fill
-        )
-        yield GaugeMetricFamily("slimwhisper_slots", "Slots of an engine.", value=service.slots)
-        yield GaugeMetricFamily(
-            "slimwhisper_cache_bytes", "Bytes that the caches hold.", value=service.cache_bytes()
+            "slimwhisper_batch_fill", "Slots in use, mean over all steps.", value=fill
         )
 
 
 def metrics_text(service: Service) -> bytes:
-    """The text format, of this service alone."""
+    """One service's metrics in Prometheus' text format."""
     registry = CollectorRegistry()
     registry.register(ServiceCollector(service))
     return generate_latest(registry)

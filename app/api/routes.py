@@ -1,8 +1,8 @@
 """OpenAI's audio API: /v1/audio/transcriptions, /v1/audio/translations, /v1/models.
 
-Requests and answers are those of OpenAI's reference (platform.openai.com/docs/api-reference/audio),
-so that its clients work unchanged. Beyond it: every field of `slimwhisper.Options` that a user of
-faster-whisper's servers would look for is left to the command line and the page.
+Requests and responses follow OpenAI's reference (platform.openai.com/docs/api-reference/audio), so
+its clients work unchanged. Other options of `slimwhisper.Options` are not part of the API: set them
+on the command line or on the page.
 """
 
 import asyncio
@@ -18,7 +18,7 @@ from fastapi.responses import Response, StreamingResponse
 from starlette.datastructures import FormData, UploadFile
 
 from slimwhisper.app.api.errors import APIError, as_api_error
-from slimwhisper.app.api.request import Asked, display_name, read_form, usage
+from slimwhisper.app.api.request import TranscriptionRequest, display_name, read_form, usage
 from slimwhisper.app.service.jobs import (
     Event,
     Failed,
@@ -30,16 +30,16 @@ from slimwhisper.app.service.models import ALIAS, Models
 from slimwhisper.app.service.service import Service
 from slimwhisper.errors import CheckpointError, SlimWhisperError
 
-DISCONNECT_POLL = 0.5  # seconds between looks whether the client is still there
+DISCONNECT_POLL = 0.5  # seconds between checks that the client is still connected
 
 
 def open_path(upload: UploadFile) -> Path:
-    """A path by which another process of this user reads an upload that has no name on disk."""
+    """A path to an upload's unnamed file, for another process of the same user."""
     return Path(f"/proc/{os.getpid()}/fd/{upload.file.fileno()}")
 
 
 class Listener:
-    """A job's events, brought to an asyncio loop."""
+    """Receives a job's events in any thread and queues them for an asyncio loop."""
 
     def __init__(self) -> None:
         self._loop = asyncio.get_running_loop()
@@ -49,7 +49,7 @@ class Listener:
         self._loop.call_soon_threadsafe(self._queue.put_nowait, event)
 
     async def next(self, timeout: float) -> Event | None:
-        """The next event; None where there is none in time."""
+        """The next event; None if none arrives within `timeout` seconds."""
         try:
             return await asyncio.wait_for(self._queue.get(), timeout)
         except TimeoutError:
@@ -59,8 +59,11 @@ class Listener:
 async def events_of(
     service: Service, job: Job, listener: Listener, request: Request, timeout: float
 ) -> AsyncGenerator[Event, None]:
-    """A job's events to its last; given up when the client leaves or time is over."""
-    ends = time.monotonic() + timeout
+    """A job's events up to the last.
+
+    Cancels the job if the client disconnects or `timeout` seconds pass. Raises APIError.
+    """
+    deadline = time.monotonic() + timeout
     try:
         while True:
             event = await listener.next(DISCONNECT_POLL)
@@ -69,15 +72,15 @@ async def events_of(
                 if isinstance(event, Finished | Failed):
                     return
             elif await request.is_disconnected():
-                raise APIError(499, "the client has gone", "client_closed_request")
-            elif time.monotonic() > ends:
+                raise APIError(499, "the client disconnected", "client_closed_request")
+            elif time.monotonic() > deadline:
                 raise APIError(504, f"took longer than {timeout:g} s", "timeout")
     finally:
         service.cancel(job)
 
 
 def make_router(service: Service, models: Models, timeout: float) -> APIRouter:
-    """The routes, to be mounted at /v1. timeout: seconds that a request may take."""
+    """The routes, to be mounted at /v1. timeout: seconds a request may take."""
     router = APIRouter()
 
     @router.get("/models")
@@ -103,43 +106,57 @@ def make_router(service: Service, models: Models, timeout: float) -> APIRouter:
     async def answer(request: Request, task: str) -> Response:
         form = await read_form(request)
         try:
-            asked = Asked(form, task, models)
-            listener = Listener()
-            upload = asked.upload
-            await asyncio.to_thread(upload.file.fileno)  # on disk from here on
-            user = request.client.host if request.client else ""
-            path, name = open_path(upload), display_name(upload.filename)
-            job = Job(path, name, asked.model, asked.options, user, listener)
-            try:
-                service.submit(job)
-            except SlimWhisperError as error:
-                raise as_api_error(error) from error
+            wanted = TranscriptionRequest(form, task, models)
+            job, listener = await _submit(service, wanted, request)
         except BaseException:
             await form.close()
             raise
         events = events_of(service, job, listener, request, timeout)
-        if asked.stream:
+        if wanted.stream:
             return StreamingResponse(
                 _streamed(events, form),
                 media_type="text/event-stream",
                 headers={"Cache-Control": "no-cache", "X-Accel-Buffering": "no"},
             )
-        try:
-            async for event in events:
-                if isinstance(event, Failed):
-                    raise as_api_error(event.error)
-                if isinstance(event, Finished):
-                    return asked.response(event)
-        finally:
-            await events.aclose()
-            await form.close()
-        raise AssertionError("a job ends")
+        return await _whole(events, form, wanted)
 
     return router
 
 
+async def _submit(
+    service: Service, wanted: TranscriptionRequest, request: Request
+) -> tuple[Job, Listener]:
+    """Hand a request to the service. Raises APIError if the service refuses it."""
+    await asyncio.to_thread(wanted.upload.file.fileno)  # moves the upload to disk
+    path, name = open_path(wanted.upload), display_name(wanted.upload.filename)
+    user = request.client.host if request.client else ""
+    listener = Listener()
+    job = Job(path, name, wanted.model, wanted.options, user, listener)
+    try:
+        service.submit(job)
+    except SlimWhisperError as error:
+        raise as_api_error(error) from error
+    return job, listener
+
+
+async def _whole(
+    events: AsyncGenerator[Event, None], form: FormData, wanted: TranscriptionRequest
+) -> Response:
+    """One response, once the job has ended."""
+    try:
+        async for event in events:
+            if isinstance(event, Failed):
+                raise as_api_error(event.error)
+            if isinstance(event, Finished):
+                return wanted.response(event)
+    finally:
+        await events.aclose()
+        await form.close()
+    raise AssertionError("a job's last event is Finished or Failed")
+
+
 async def _streamed(events: AsyncGenerator[Event, None], form: FormData) -> AsyncIterator[str]:
-    """OpenAI's server-sent events: deltas, one a segment, then the whole."""
+    """OpenAI's server-sent events: one delta per segment, then the whole text."""
     try:
         async for event in events:
             match event:

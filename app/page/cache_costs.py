@@ -1,4 +1,4 @@
-"""What the caches cost now, beside the baseline's: a small chart of plain HTML."""
+"""The memory that the caches take, beside the baseline's: a small chart in plain HTML."""
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
@@ -8,7 +8,7 @@ from pathlib import Path
 import torch
 
 from slimwhisper.api import SlimWhisper
-from slimwhisper.app.service.service import Service
+from slimwhisper.app.service.engines import Engines
 from slimwhisper.cache.forms import PRESETS
 from slimwhisper.text import human_size
 
@@ -18,42 +18,43 @@ BASELINE = "baseline"
 
 @dataclass(frozen=True, slots=True)
 class Costs:
-    """Bytes; those of the baseline are for the same windows."""
+    """A model's cache memory in bytes, and the baseline's for the same windows."""
 
     model: str
-    form: str
-    window: int
-    baseline_window: int
-    allocated: int
-    free: int
+    cache_form: str  # a preset, or the two forms joined with "+"
+    window: int  # bytes per window of 30 s
+    baseline_window: int  # likewise
+    allocated: int  # bytes
+    free: int  # bytes, on the model's device
 
     @property
     def baseline_allocated(self) -> int:
+        """Bytes that the baseline would take now."""
         return self.allocated * self.baseline_window // self.window
 
     def fit(self, window: int) -> int:
-        """Windows of this size that the free memory has room for."""
+        """The number of windows of `window` bytes that fit in the free memory."""
         return self.free // window
 
 
-def costs_of(service: Service, name: str) -> Costs | None:
-    """What the loaded model costs; None where none is loaded. name: how the model is called."""
-    model, choice = service.model, service.loaded
-    if model is None or choice is None:
+def costs_of(engines: Engines, name: str) -> Costs | None:
+    """The loaded model's costs; None if no model is loaded. name: the model's name to show."""
+    model = engines.model
+    if model is None:
         return None
-    forms = {pair: preset for preset, pair in PRESETS.items()}
+    presets = {pair: preset for preset, pair in PRESETS.items()}
     return Costs(
         name,
-        forms.get(model.forms, "+".join(model.forms)),
+        presets.get(model.forms, "+".join(model.forms)),
         model.bytes_per_window(),
         model.baseline_bytes_per_window(),
-        service.cache_bytes(),
+        engines.cache_bytes(),
         free_memory(model),
     )
 
 
 def free_memory(model: SlimWhisper) -> int:
-    """Bytes that are free where the model's caches are."""
+    """Free bytes on the model's device."""
     if model.device.type == "cuda":
         return torch.cuda.mem_get_info(model.device)[0]
     lines = (line.split() for line in MEMORY.read_text().splitlines())
@@ -63,8 +64,8 @@ def free_memory(model: SlimWhisper) -> int:
 def panel(costs: Costs | None) -> str:
     """The chart, in HTML."""
     if costs is None:
-        return '<p class="sw-note">No model is loaded just now; the next recording loads one.</p>'
-    forms = [costs.form] if costs.form == BASELINE else [costs.form, BASELINE]
+        return '<p class="sw-note">No model is loaded now. The next recording loads one.</p>'
+    names = [costs.cache_form] if costs.cache_form == BASELINE else [costs.cache_form, BASELINE]
     windows = (costs.window, costs.baseline_window)
     fitting = [costs.fit(window) for window in windows]
     charts = (
@@ -73,23 +74,23 @@ def panel(costs: Costs | None) -> str:
         (f"Windows that fit in the {human_size(costs.free)} free", fitting, "{:,}".format),
     )
     figures = [
-        _chart(title, list(zip(forms, values, strict=False)), shown)
+        _chart(title, list(zip(names, values, strict=False)), shown)
         for title, values, shown in charts
     ]
     ratio = costs.baseline_window / costs.window
     return (
         f'<p class="sw-note">Model <b>{escape(costs.model)}</b>, cache form '
-        f"<b>{escape(costs.form)}</b>: {ratio:.1f} times smaller than the baseline.</p>"
+        f"<b>{escape(costs.cache_form)}</b>: {ratio:.1f} times smaller than the baseline.</p>"
         f'<div class="sw-charts">{"".join(figures)}</div>'
     )
 
 
 def _chart(title: str, bars: Sequence[tuple[str, int]], shown: Callable[[int], str]) -> str:
-    """A figure: a bar for each form, as long as its number."""
-    most = max(1, *(value for _, value in bars))
+    """A figure with one bar per (name, value); `shown` formats the value."""
+    largest = max(1, *(value for _, value in bars))
     rows = "".join(
-        f'<span>{escape(form)}</span><span class="sw-bar{" sw-base" if form == BASELINE else ""}">'
-        f'<i style="width:{100 * value / most:.1f}%"></i></span><b>{shown(value)}</b>'
-        for form, value in bars
+        f'<span>{escape(name)}</span><span class="sw-bar{" sw-base" if name == BASELINE else ""}">'
+        f'<i style="width:{100 * value / largest:.1f}%"></i></span><b>{shown(value)}</b>'
+        for name, value in bars
     )
     return f"<figure><figcaption>{escape(title)}</figcaption><div>{rows}</div></figure>"

@@ -1,4 +1,4 @@
-"""The page put on a server, with its login, its files and its end."""
+"""Mounts the page on a server, with its login, its files and its shutdown."""
 
 import asyncio
 import secrets
@@ -10,7 +10,8 @@ from fastapi import FastAPI
 from gradio.routes import App
 from starlette.routing import Mount
 
-from slimwhisper.app.page.page import ASSETS, make_page
+from slimwhisper.app.page.layout import ASSETS
+from slimwhisper.app.page.page import make_page
 from slimwhisper.app.page.results import Results, make_results_router
 from slimwhisper.app.page.run import Runs
 from slimwhisper.app.service.models import Models
@@ -19,38 +20,38 @@ from slimwhisper.app.service.settings import Settings
 
 SANS = ("system-ui", "-apple-system", "Segoe UI", "Roboto", "Helvetica Neue", "sans-serif")
 MONO = ("ui-monospace", "SFMono-Regular", "Menlo", "Consolas", "monospace")
-TIDY_SECONDS = 600.0
-LAST_WORDS = 5.0  # seconds
+TIDY_SECONDS = 600.0  # between two removals of old results
+LAST_UPDATES = 5.0  # seconds for browsers to receive the end of their runs
 
 
 class Page:
-    """What the server must know of its page."""
+    """The page, as its server uses it."""
 
     def __init__(self, results: Results, runs: Runs, stopped: asyncio.Event) -> None:
-        """stopped: ends the connections that browsers keep open."""
+        """stopped: set to close the connections that open pages keep."""
         self.results, self.runs, self._stopped = results, runs, stopped
 
     async def tidy(self) -> None:
-        """Give up what is too old, for ever."""
+        """Remove old results from time to time. Runs until it is cancelled."""
         while True:
             await asyncio.sleep(TIDY_SECONDS)
             self.results.forget()
 
     async def leave(self) -> None:
-        """Let browsers hear of the end of what they asked for, then let go of them."""
-        deadline = time.monotonic() + LAST_WORDS
+        """Wait until browsers have received the end of their runs, then disconnect them."""
+        deadline = time.monotonic() + LAST_UPDATES
         while self.runs and time.monotonic() < deadline:
             await asyncio.sleep(0.1)
         self._stopped.set()
 
 
 def mount_page(app: FastAPI, service: Service, models: Models, settings: Settings) -> Page:
-    """Put the page on a server's app, below all routes that are there already.
+    """Mount the page on a server's app. Routes added before take precedence.
 
-    `settings.page` is the folder that `page_folder` gave. Not for a running event loop.
+    `settings.page` is a `page_folder`. Not to be called in a running event loop.
     """
 
-    async def mount() -> Page:  # outside of a loop Gradio makes some, and leaves them open
+    async def mount() -> Page:  # without a running loop, Gradio makes some and never closes them
         return _mount(app, service, models, settings)
 
     return asyncio.run(mount())
@@ -58,7 +59,7 @@ def mount_page(app: FastAPI, service: Service, models: Models, settings: Setting
 
 def _mount(app: FastAPI, service: Service, models: Models, settings: Settings) -> Page:
     assert settings.page is not None
-    results = Results(settings.page / "results", most_bytes=16 * settings.most_bytes)
+    results = Results(settings.page / "results", max_bytes=16 * settings.max_bytes)
     app.include_router(make_results_router(results))
     runs = Runs()
     blocks = make_page(service, models, results, runs, settings)
@@ -70,7 +71,7 @@ def _mount(app: FastAPI, service: Service, models: Models, settings: Settings) -
         auth_message=_login_message(settings),
         root_path=settings.root_path or None,
         favicon_path=str(ASSETS / "icon.svg"),
-        max_file_size=settings.most_bytes,
+        max_file_size=settings.max_bytes,
         show_error=False,
         footer_links=[],
         run_history=False,
@@ -79,17 +80,17 @@ def _mount(app: FastAPI, service: Service, models: Models, settings: Settings) -
         mcp_server=False,
         pwa=False,
         theme=_theme(),
-        # as `css` it would be rewritten, and some selectors broken
+        # passed as `css`, Gradio would rewrite it and break some selectors
         head=f"<style>{(ASSETS / 'page.css').read_text(encoding='utf-8')}</style>",
     )
-    blocks.has_launched = True  # else files that were not uploaded would be taken too
+    blocks.has_launched = True  # else Gradio would accept files that were not uploaded
     mounted = app.routes[-1]
     assert isinstance(mounted, Mount) and isinstance(mounted.app, App)
     return Page(results, runs, mounted.app.stop_event)
 
 
 def _login(settings: Settings) -> Callable[[str, str], bool] | None:
-    """Who may see the page; None: all."""
+    """Checks a user and a password; None: no login is needed."""
     key, login = settings.api_key, settings.login
     if key is None and login is None:
         return None
@@ -107,12 +108,12 @@ def _login(settings: Settings) -> Callable[[str, str], bool] | None:
 
 def _login_message(settings: Settings) -> str | None:
     if settings.login is None and settings.api_key is not None:
-        return "Any user name, and the server's key as the password."
+        return "Use any user name, with the server's API key as the password."
     return None
 
 
 def _theme() -> gr.themes.Base:
-    """Calm, and with the fonts of the reader's system."""
+    """Plain, with the fonts of the user's system."""
     return gr.themes.Base(
         primary_hue="indigo", neutral_hue="slate", font=SANS, font_mono=MONO, radius_size="lg"
     ).set(

@@ -1,4 +1,4 @@
-"""The outline of a recording, for its picture."""
+"""The outline of a recording's waveform, for its picture on the page."""
 
 import base64
 from itertools import pairwise
@@ -9,20 +9,20 @@ from numpy.typing import NDArray
 from slimwhisper.audio.samples import Samples
 
 COLUMNS = 1000
-STRETCH = 1 << 20  # samples read at once
+READ_SAMPLES = 1 << 20  # at once
 
 
 def outline(samples: Samples, columns: int = COLUMNS) -> str:
-    """The lowest and the highest sample of each of `columns` stretches of equal length.
+    """The lowest and the highest sample in each of `columns` stretches of equal length.
 
-    Returns int8 [columns, 2], -127 to 127 for -1 to 1, in base64. Stretches without a sample, of
-    recordings that have fewer than `columns`, are silent.
+    samples: float32 [n] in [-1, 1] at 16 kHz. Returns int8 [columns, 2] in base64: -127 to 127
+    for -1 to 1. With fewer than `columns` samples, the stretches without any are 0.
     """
-    found = np.zeros((columns, 2), np.float32)
+    found = np.zeros((columns, 2), np.float32)  # lowest (at most 0), highest (at least 0)
     edges = np.linspace(0, len(samples), columns + 1).round().astype(np.int64)
     for column, (start, stop) in enumerate(pairwise(edges.tolist())):
-        for first in range(start, stop, STRETCH):
-            piece: NDArray[np.float32] = samples.read(first, min(first + STRETCH, stop))
+        for first in range(start, stop, READ_SAMPLES):
+            piece: NDArray[np.float32] = samples.read(first, min(first + READ_SAMPLES, stop))
             if len(piece):
                 found[column, 0] = min(found[column, 0], np.min(piece))
                 found[column, 1] = max(found[column, 1], np.max(piece))

@@ -1,6 +1,6 @@
-"""What the page's users asked for: recordings to play, transcripts to take home, for some hours.
+"""The page's results: recordings to play and transcripts to download, kept for some hours.
 
-Each is found by a token that nobody can guess, and that only its owner's page was told.
+Each has a random token as its address, known only to the page that made the request.
 """
 
 import io
@@ -22,11 +22,12 @@ from starlette.concurrency import run_in_threadpool
 from starlette.exceptions import HTTPException
 
 from slimwhisper.types import Transcript
-from slimwhisper.writers import FORMATS, write_transcript
+from slimwhisper.writers import FORMATS, Format
 
 KEEP = 6 * 3600.0  # seconds
-MOST = 1000  # recordings
-GONE = "this is not kept any more; transcribe the recording again"
+MAX_COUNT = 1000  # recordings
+GONE = "no longer available; transcribe the recording again"
+SAFE = {"X-Content-Type-Options": "nosniff", "Cache-Control": "private"}  # headers
 
 
 @dataclass(eq=False)
@@ -34,71 +35,74 @@ class Result:
     """A recording, and its transcript once there is one."""
 
     token: str
-    name: str  # its owner's name for the file
+    name: str  # the user's name for the file
     path: Path
     size: int  # bytes
-    made: float = field(default_factory=time.monotonic)
+    made: float = field(default_factory=time.monotonic)  # seconds
     transcript: Transcript | None = None
 
-    def written(self, format: str) -> bytes:
-        """The transcript in one of `FORMATS`."""
+    def written(self, format: Format) -> bytes:
+        """The transcript as a file in one of the formats."""
         assert self.transcript is not None
         text = io.StringIO()
-        write_transcript(self.transcript, format, text)
+        format.write(self.transcript, text, {})
         return text.getvalue().encode()
 
 
 class Results:
-    """Recordings by token, bounded in age, number and bytes: the oldest go first."""
+    """Recordings by token. Their age, number and total size are limited; the oldest go first."""
 
-    def __init__(self, folder: Path, most_bytes: int, keep: float = KEEP, most: int = MOST) -> None:
-        """folder: for the recordings, made here. most_bytes: of all of them together."""
+    def __init__(
+        self, folder: Path, max_bytes: int, keep: float = KEEP, max_count: int = MAX_COUNT
+    ) -> None:
+        """folder: for the recordings; it is created. max_bytes: of all together. keep: seconds."""
         folder.mkdir(mode=0o700, exist_ok=True)
-        self._folder, self._most_bytes, self._keep, self._most = folder, most_bytes, keep, most
+        self._folder, self._keep = folder, keep
+        self._max_bytes, self._max_count = max_bytes, max_count
         self._by_token: dict[str, Result] = {}  # the oldest first
         self._groups: dict[str, list[str]] = {}
 
     def add(self, source: Path, name: str) -> Result:
-        """Keep a recording of our own, whatever becomes of `source`. Raises OSError."""
+        """Keep a recording, even if `source` is removed. Raises OSError."""
         token = secrets.token_urlsafe(24)
         path = self._folder / token
         try:
             os.link(source, path)
-        except OSError:  # another file system
+        except OSError:  # on a different file system
             shutil.copyfile(source, path)
         self._by_token[token] = result = Result(token, name, path, path.stat().st_size)
         self.forget()
         return result
 
     def group(self, results: Sequence[Result]) -> str:
-        """A token for several, in one file."""
+        """A token for several results together."""
         token = secrets.token_urlsafe(24)
         self._groups[token] = [result.token for result in results]
         return token
 
     def drop(self, result: Result) -> None:
-        """Give one up now."""
+        """Remove a result now."""
         self._by_token.pop(result.token, None)
         with suppress(OSError):
             result.path.unlink()
 
     def find(self, token: str) -> Result | None:
-        """A recording; None where there is none, or no more."""
+        """The result with this token; None if it does not exist or was removed."""
         self.forget()
         return self._by_token.get(token)
 
     def find_group(self, token: str) -> list[Result]:
-        """Those of a group that have a transcript."""
+        """The results of a group that have a transcript."""
         found = [self.find(each) for each in self._groups.get(token, ())]
         return [r for r in found if r is not None and r.transcript is not None]
 
     def forget(self) -> None:
-        """Give up what is too old; then the oldest, while there are too many or too large ones."""
+        """Remove results that are too old, then the oldest while the limits are exceeded."""
         since = time.monotonic() - self._keep
         size = sum(result.size for result in self._by_token.values())
         for result in list(self._by_token.values()):
-            many = len(self._by_token) > self._most or size > self._most_bytes
-            if result.made > since and (not many or len(self._by_token) == 1):
+            over = len(self._by_token) > self._max_count or size > self._max_bytes
+            if result.made > since and (not over or len(self._by_token) == 1):
                 break
             size -= result.size
             self.drop(result)
@@ -107,8 +111,9 @@ class Results:
 
 
 def zipped(results: Sequence[Result]) -> bytes:
-    """A zip file of every format of each; files of the same name are numbered."""
+    """A zip file with every result in every format. Equal names are numbered."""
     file, used = io.BytesIO(), set[str]()
+    formats = list(FORMATS.values())
     with zipfile.ZipFile(file, "w", zipfile.ZIP_DEFLATED) as archive:
         for result in results:
             stem, number = Path(result.name).stem, 2
@@ -116,8 +121,8 @@ def zipped(results: Sequence[Result]) -> bytes:
             while name.lower() in used:
                 name, number = f"{stem} ({number})", number + 1
             used.add(name.lower())
-            for format in FORMATS:
-                archive.writestr(f"{name}.{format}", result.written(format))
+            for format in formats:
+                archive.writestr(f"{name}.{format.name}", result.written(format))
     return file.getvalue()
 
 
@@ -130,18 +135,22 @@ def make_results_router(results: Results) -> APIRouter:
         result = results.find(token)
         if result is None:
             raise HTTPException(404, GONE)
-        kind = mimetypes.guess_type(result.name)[0] or ""
-        if not kind.startswith(("audio/", "video/")):
-            kind = "application/octet-stream"  # nothing that a browser would run
-        return FileResponse(result.path, media_type=kind, headers=SAFE)
+        media_type = mimetypes.guess_type(result.name)[0] or ""
+        if not media_type.startswith(("audio/", "video/")):
+            media_type = "application/octet-stream"  # which a browser does not run
+        return FileResponse(result.path, media_type=media_type, headers=SAFE)
 
-    @router.get("/result/{token}.{format}")
-    async def transcript(token: str, format: str) -> Response:
+    @router.get("/result/{file}")
+    async def transcript(file: str) -> Response:
+        token, _, suffix = file.partition(".")
         result = results.find(token)
-        if result is None or result.transcript is None or format not in FORMATS:
+        if result is None or result.transcript is None:
             raise HTTPException(404, GONE)
+        format = FORMATS.get(suffix)
+        if format is None:
+            raise HTTPException(404, f"there is no such format; choose: {', '.join(FORMATS)}")
         content = await run_in_threadpool(result.written, format)
-        return _download(content, f"{Path(result.name).stem}.{format}", FORMATS[format].media_type)
+        return _download(content, f"{Path(result.name).stem}.{format.name}", format.media_type)
 
     @router.get("/results/{token}.zip")
     async def transcripts(token: str) -> Response:
@@ -154,9 +163,6 @@ def make_results_router(results: Results) -> APIRouter:
     return router
 
 
-SAFE = {"X-Content-Type-Options": "nosniff", "Cache-Control": "private"}
-
-
-def _download(content: bytes, name: str, kind: str) -> Response:
+def _download(content: bytes, name: str, media_type: str) -> Response:
     headers = {**SAFE, "Content-Disposition": f"attachment; filename*=UTF-8''{quote(name)}"}
-    return Response(content, media_type=kind, headers=headers)
+    return Response(content, media_type=media_type, headers=headers)

@@ -1,8 +1,8 @@
-"""One press of the page's button: its recordings as jobs of the service, and how they are shown.
+"""A press of the page's button: its recordings as jobs of the service, and what the page shows.
 
-What the page shows is a dictionary that goes to the browser again and again, and that
-`assets/player.js` draws: {"run": a name of its own, "files": [...], "zip": address or None,
-"running": bool}. A file is described at `Part.view`.
+The page shows a dictionary, sent to the browser again and again and drawn by `assets/player.js`:
+{"run": an id, "files": [...], "zip": address or None, "running": bool}. `Part.view` describes a
+file.
 """
 
 import asyncio
@@ -30,8 +30,8 @@ from slimwhisper.errors import SlimWhisperError
 from slimwhisper.types import Segment, Transcript
 from slimwhisper.writers import FORMATS
 
-UPDATE = 0.3  # seconds between two updates, at least
-REFRESH = 1.0  # and at most: places in the queue change without an event
+MIN_UPDATE = 0.3  # seconds between two updates
+MAX_UPDATE = 1.0  # seconds: places in the queue change without an event
 ENDED = ("done", "failed", "stopped")
 
 
@@ -40,10 +40,10 @@ class Part:
 
     def __init__(self, name: str) -> None:
         self.name = name
-        self.state = "waiting"  # then "working"; at the end one of ENDED
-        self.message = ""  # what went wrong
-        self.done = 0.0  # seconds
-        self.seconds = 0.0
+        self.state = "waiting"  # then "working", then one of ENDED
+        self.message = ""  # the error, if it failed
+        self.done = 0.0  # seconds of audio
+        self.seconds = 0.0  # of audio
         self.segments: list[list[Any]] = []
         self.text = ""
         self.language = ""
@@ -53,19 +53,20 @@ class Part:
 
     @property
     def ended(self) -> bool:
+        """Whether nothing more will happen."""
         return self.state in ENDED
 
     def fail(self, error: SlimWhisperError) -> None:
-        """The error's one line is shown at this recording, without its name."""
+        """Show an error's message, without the recording's name."""
         message = str(as_api_error(error)).removeprefix(f"{self.name}: ")
         self.state, self.message = "failed", message[:1].upper() + message[1:]
 
-    def look(self, samples: Samples) -> None:
-        """In a reading thread."""
+    def take_samples(self, samples: Samples) -> None:
+        """Draw the outline of the samples, float32 [n] at 16 kHz. In a reading thread."""
         self.peaks = outline(samples)
 
-    def take(self, event: Event) -> None:
-        """Something happened to the job."""
+    def update(self, event: Event) -> None:
+        """Take in one of the job's events."""
         match event:
             case Started(seconds=seconds):
                 self.state, self.seconds = "working", seconds
@@ -86,10 +87,11 @@ class Part:
             self.result.transcript = transcript
 
     def view(self, service: Service) -> dict[str, Any]:
-        """What the browser is told.
+        """The recording as the browser receives it.
 
-        segments: [start, end, text, [[start, end, word], ...] or None] each, in seconds. peaks: see
-        `outline`. Addresses are relative to the server's root.
+        segments: a list of [start, end, text, [[start, end, word], ...] or None], in seconds.
+        peaks: see `outline`. place: in the queue, from 1; 0: not waiting. downloads: address by
+        format. Addresses are relative to the server's root.
         """
         token = self.result.token if self.result is not None else None
         waits = self.state == "waiting"
@@ -99,7 +101,7 @@ class Part:
             "state": self.state,
             "message": self.message,
             "place": service.position(self.job) if waits and self.job is not None else 0,
-            "loading": waits and service.loading,
+            "loading": waits and service.engines.loading,
             "done": round(self.done, 2),
             "seconds": round(self.seconds, 2),
             "text": self.text.strip(),
@@ -123,7 +125,10 @@ class Run:
         options: dict[str, Any],
         user: str,
     ) -> None:
-        """Hands all in. recordings: files, and their owner's names for them."""
+        """Submit all recordings. recordings: (path, the user's name for the file) each.
+
+        options: fields of `slimwhisper.Options`. Needs a running event loop.
+        """
         self._service = service
         self._loop = asyncio.get_running_loop()
         self._events: asyncio.Queue[tuple[Part, Event] | None] = asyncio.Queue()
@@ -132,10 +137,10 @@ class Run:
             try:
                 part.result = results.add(path, name)
             except OSError:
-                part.state, part.message = "failed", "Not here any more; add it again"
+                part.state, part.message = "failed", "No longer on the server; add it again"
                 continue
-            kept = part.result.path
-            part.job = Job(kept, name, model, options, user, self._listener(part), part.look)
+            kept, listener = part.result.path, self._listener(part)
+            part.job = Job(kept, name, model, options, user, listener, part.take_samples)
             try:
                 service.submit(part.job)
             except SlimWhisperError as error:
@@ -143,7 +148,7 @@ class Run:
         self._group = results.group([p.result for p in self.parts if p.result is not None])
 
     def stop(self) -> None:
-        """Cancel what has not ended; for a second time, nothing."""
+        """Cancel the parts that have not ended. A second call does nothing."""
         for part in self.parts:
             if not part.ended:
                 part.state = "stopped"
@@ -153,14 +158,15 @@ class Run:
 
     @property
     def running(self) -> bool:
+        """Whether a part has not ended."""
         return not all(part.ended for part in self.parts)
 
     async def updates(self) -> AsyncGenerator[dict[str, Any], None]:
-        """The view, whenever there is something new, to the last. Left early, all is cancelled."""
+        """The view at each change, up to the last. Closing the generator early stops the run."""
         try:
             while self.running:
                 yield self.view()
-                due = time.monotonic() + UPDATE
+                due = time.monotonic() + MIN_UPDATE
                 self._take(await self._next())
                 await asyncio.sleep(max(due - time.monotonic(), 0))
                 while not self._events.empty():
@@ -170,7 +176,7 @@ class Run:
             self.stop()
 
     def view(self) -> dict[str, Any]:
-        """See this module."""
+        """The run as the browser receives it; see the top of this file."""
         files = [part.view(self._service) for part in self.parts]
         done = sum(part.state == "done" for part in self.parts)
         several = done > 1 and not self.running
@@ -183,7 +189,7 @@ class Run:
 
     @property
     def text(self) -> str:
-        """All texts; with several recordings, each below its name."""
+        """The text; with several recordings, each text below its file's name."""
         if len(self.parts) == 1:
             return self.parts[0].text.strip()
         return "\n\n".join(f"{part.name}\n{part.text.strip()}" for part in self.parts)
@@ -195,28 +201,29 @@ class Run:
         return listener
 
     async def _next(self) -> tuple[Part, Event] | None:
+        """The next event; None if the run was stopped or none came within MAX_UPDATE."""
         try:
-            return await asyncio.wait_for(self._events.get(), REFRESH)
+            return await asyncio.wait_for(self._events.get(), MAX_UPDATE)
         except TimeoutError:
             return None
 
     def _take(self, found: tuple[Part, Event] | None) -> None:
         if found is not None and not found[0].ended:
-            found[0].take(found[1])
+            found[0].update(found[1])
 
 
 class Runs:
-    """What runs now, by the browser's session."""
+    """The current runs, by browser session."""
 
     def __init__(self) -> None:
         self._by_session: defaultdict[str, set[Run]] = defaultdict(set)
 
     def add(self, session: str, run: Run) -> None:
-        """Remember a run until `remove`."""
+        """Add a run, until `remove`."""
         self._by_session[session].add(run)
 
     def remove(self, session: str, run: Run) -> None:
-        """Forget a run."""
+        """Remove a run."""
         self._by_session[session].discard(run)
         if not self._by_session[session]:
             del self._by_session[session]
@@ -225,12 +232,13 @@ class Runs:
         return sum(map(len, self._by_session.values()))
 
     def stop(self, session: str) -> None:
-        """Cancel all that a session runs."""
+        """Stop all runs of a session."""
         for run in list(self._by_session.get(session, ())):
             run.stop()
 
 
 def _segment(segment: Segment) -> list[Any]:
+    """A segment as `Part.view` describes it."""
     words: list[list[Any]] | None = None
     if segment.words is not None:
         words = [[w.start, w.end, w.word] for w in segment.words]

@@ -1,4 +1,4 @@
-"""Where the page keeps what it is sent: a folder of this process, gone when the process is."""
+"""The folder for the page's files: private to this process, and removed when it ends."""
 
 import fcntl
 import os
@@ -9,9 +9,9 @@ from contextlib import contextmanager, suppress
 from pathlib import Path
 
 PREFIX = "slimwhisper-serve-"
-FILES = "files"  # Gradio's, below ours; uploads carry this path, as its protocol wants it
+FILES = "files"  # the subfolder for Gradio's uploads; its protocol shows clients their paths
 
-QUIET = {  # no reports to anybody, no table of all events made anew after each
+QUIET = {  # no telemetry, and no table of all events rebuilt after each one
     "GRADIO_ANALYTICS_ENABLED": "False",
     "GRADIO_ANALYTICS_MAX_EVENTS": "100",
     "GRADIO_ANALYTICS_CACHE_FREQUENCY": "1000000000",
@@ -20,14 +20,14 @@ QUIET = {  # no reports to anybody, no table of all events made anew after each
 
 @contextmanager
 def page_folder() -> Iterator[Path]:
-    """An empty folder that nobody else may read, for Gradio's files too, removed at the end.
+    """A new folder that only this user can read, for Gradio's files too; removed at the end.
 
-    Gradio learns of it, and of what is in QUIET, from the environment, where it looks whenever it
-    needs to know. Folders of processes that were killed go first.
+    Gradio reads the folder and the settings in QUIET from environment variables, each time it needs
+    them. Folders of processes that were killed are removed first.
     """
     sweep()
     folder = Path(tempfile.mkdtemp(prefix=PREFIX))
-    lock = os.open(folder, os.O_RDONLY)  # held as long as the process lives
+    lock = os.open(folder, os.O_RDONLY)  # held until the process ends
     fcntl.flock(lock, fcntl.LOCK_SH)
     wanted = {"GRADIO_TEMP_DIR": str(folder / FILES), **QUIET}
     before = {name: os.environ.get(name) for name in wanted}
@@ -44,9 +44,9 @@ def page_folder() -> Iterator[Path]:
 
 
 def sweep() -> None:
-    """Remove the folders that no process holds."""
+    """Remove the folders whose process has ended."""
     for folder in Path(tempfile.gettempdir()).glob(f"{PREFIX}*"):
-        with suppress(OSError):  # somebody else's, or gone in the meantime
+        with suppress(OSError):  # in use, another user's, or just removed
             lock = os.open(folder, os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW)
             try:
                 fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)

@@ -1,1 +1,1 @@
-"""One engine for all users' requests, and who is next."""
+"""One engine for the requests of all users, and the order in which they get it."""

@@ -1,7 +1,6 @@
-"""What the service takes in and what it tells: jobs, their events, limits and counts."""
+"""The service's jobs, the events they report, and its limits and counts."""
 
 import logging
-import time
 from collections.abc import Callable
 from contextlib import suppress
 from dataclasses import dataclass, field
@@ -18,62 +17,66 @@ logger = logging.getLogger("slimwhisper.serve")
 
 
 class BusyError(SlimWhisperError):
-    """The queue is full: ask again later."""
+    """The queue is full; a later attempt may succeed."""
 
 
 class StoppingError(SlimWhisperError):
-    """The server shuts down and takes nothing new."""
+    """The server is shutting down and accepts no new jobs."""
 
 
 class ModelError(SlimWhisperError):
-    """A model does not load; the log says why."""
+    """A model could not be loaded; the log has the reason."""
 
 
 @dataclass(frozen=True, slots=True)
 class ModelChoice:
-    """A model, and the caches it is loaded with."""
+    """A model, and the cache form to load it with."""
 
     name: str
-    cache: str | None = None  # a preset; None: what the server was started with
+    cache: str | None = None  # a preset; None: the server's own
 
     @property
     def shown(self) -> str:
-        """The name, without the folder it lies in."""
+        """The name without its folder."""
         return PurePath(self.name).name
 
 
 @dataclass(frozen=True, slots=True)
 class Limits:
-    """What a request may take."""
+    """Limits on requests."""
 
     queue: int = 256  # requests that wait or run
-    seconds: float = 4 * 3600.0  # the longest recording
-    reading: float = 600.0  # seconds for decoding a file
+    seconds: float = 4 * 3600.0  # of audio in a recording
+    reading: float = 600.0  # seconds to decode a file
 
 
 @dataclass(frozen=True, slots=True)
 class Started:
-    """Its first window is about to be heard."""
+    """The recording has been read and is about to be transcribed."""
 
     seconds: float  # of audio
 
 
 @dataclass(frozen=True, slots=True)
 class Progress:
-    """New segments, and how far the recording is."""
+    """New segments, and how much of the recording is done."""
 
     segments: list[Segment]
-    done: float  # seconds
+    done: float  # seconds of audio
 
 
 @dataclass(frozen=True, slots=True)
 class Finished:
+    """The recording has been transcribed."""
+
     transcript: Transcript
     seconds: float  # of audio
 
 
 @dataclass(frozen=True, slots=True)
 class Failed:
+    """The job ended with an error."""
+
     error: SlimWhisperError
 
 
@@ -82,50 +85,49 @@ Event = Started | Progress | Finished | Failed
 
 @dataclass(eq=False)
 class Job:
-    """One recording's request."""
+    """A recording to transcribe."""
 
     path: Path
-    name: str  # its owner's name for the file, in messages
+    name: str  # the user's name for the file, shown in messages
     model: ModelChoice
-    options: dict[str, Any]
-    user: str
-    listener: Callable[[Event], None]
-    look: Callable[[Samples], None] | None = None  # called in a reading thread
-    accepted: float = field(default_factory=time.monotonic)
-    recording: Recording | None = None
-    batch: "Batch[Job] | None" = None
-    ended: bool = False
-    size: int = field(init=False, default=0)  # bytes of the file; 0 where it is gone
+    options: dict[str, Any]  # fields of `slimwhisper.Options`
+    user: str  # users take turns
+    listener: Callable[[Event], None]  # called in the service's thread
+    on_samples: Callable[[Samples], None] | None = None  # called in a reading thread
+    recording: Recording | None = field(init=False, default=None)  # once it has been read
+    batch: "Batch[Job] | None" = field(init=False, default=None)  # likewise
+    ended: bool = field(init=False, default=False)
+    size: int = field(init=False, default=0)  # bytes; 0 if the file is missing
 
     def __post_init__(self) -> None:
         with suppress(OSError):
             self.size = self.path.stat().st_size
 
     def tell(self, event: Event) -> None:
-        """Pass an event on; a listener that is gone must not stop the others."""
+        """Pass an event to the listener. A listener that fails must not harm other jobs."""
         try:
             self.listener(event)
         except Exception as error:
-            logger.debug("a listener is gone: %s", error)
+            logger.debug("a job's listener failed: %s", error)
 
     def show(self, samples: Samples) -> None:
-        """Let who asked look at the samples, before they are heard."""
-        if self.look is not None:
+        """Pass the recording's samples, float32 [n] at 16 kHz, to `on_samples`."""
+        if self.on_samples is not None:
             try:
-                self.look(samples)
+                self.on_samples(samples)
             except Exception:
-                logger.exception("a look at the samples failed")
+                logger.exception("on_samples failed")
 
 
 @dataclass
 class Counts:
-    """What `/metrics` shows; written by the service's thread."""
+    """The counters behind `/metrics`; only the service's thread writes them, except `refused`."""
 
     finished: int = 0
     failed: int = 0
     cancelled: int = 0
     refused: int = 0
-    audio_seconds: float = 0.0
-    busy_seconds: float = 0.0
-    steps: int = 0
-    filled: int = 0  # slots in use, summed over steps
+    audio_seconds: float = 0.0  # of finished recordings
+    busy_seconds: float = 0.0  # that engines worked
+    steps: int = 0  # of engines
+    filled: int = 0  # slots in use, summed over the steps

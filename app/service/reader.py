@@ -1,7 +1,7 @@
-"""Recordings of strangers, decoded in other processes: a crash or hang fails one request alone.
+"""Reads uploads in other processes, so that a decoder's crash or hang fails one request only.
 
-A worker reads a file, never a URL, within a limit of memory, and sends its samples down a pipe;
-whoever waits for them kills it when it takes too long, or sends too much.
+A worker reads a file, never a URL, within a memory limit, and sends the samples through a pipe. It
+is killed if it takes too long or sends too much.
 """
 
 import json
@@ -25,19 +25,19 @@ from slimwhisper.audio.sources import open_source, pieces_of
 from slimwhisper.errors import AudioError, SlimWhisperError
 from slimwhisper.types import SAMPLE_RATE
 
-MEMORY = 4 << 30  # bytes of address space that a worker may take
-SIZE = struct.Struct("<I")  # before each piece: its bytes; 0: the answer follows, as one line
+MAX_MEMORY = 4 << 30  # bytes of address space of a worker
+SIZE = struct.Struct("<I")  # before each piece: its bytes; 0: the answer follows, one line of JSON
 
 
 class AnswerError(Exception):
-    """What a worker says of a file; the worker itself is well."""
+    """A worker's message about a file it cannot read; the worker itself is fine."""
 
 
 class Readers:
-    """Worker processes, each started when it is first needed, and again when it has died."""
+    """Worker processes, each started when first needed and restarted after it has died."""
 
     def __init__(self, count: int, seconds: float, timeout: float) -> None:
-        """seconds: the longest recording taken. timeout: for decoding one, in seconds."""
+        """seconds: of audio, at most, in a recording. timeout: seconds to decode one."""
         self.seconds, self.timeout = seconds, timeout
         self._free: queue.SimpleQueue[subprocess.Popen[bytes] | None] = queue.SimpleQueue()
         self._count = count
@@ -45,17 +45,18 @@ class Readers:
             self._free.put(None)
 
     def read(self, path: Path, name: str) -> StoredSamples:
-        """The samples of a file; `name` stands for it in messages. Waits for a free worker.
+        """A file's samples, mono at 16 kHz. Waits for a free worker.
 
-        Raises AudioError, also where it is longer than allowed or its decoder fails.
+        `name` stands for the file in messages. Raises AudioError, also if the recording is too
+        long or its decoder crashes or hangs.
         """
         worker = self._free.get()
-        if worker is not None and worker.poll() is not None:  # died while it waited
+        if worker is not None and worker.poll() is not None:  # died while it was idle
             _end(worker)
             worker = None
         worker = worker or _start()
-        late = threading.Timer(self.timeout, worker.kill)
-        late.start()
+        killer = threading.Timer(self.timeout, worker.kill)
+        killer.start()
         whole = False
         try:
             samples = StoredSamples(name, self._pieces(worker, path, name))
@@ -65,14 +66,14 @@ class Readers:
             whole = True
             raise AudioError(str(error)) from None
         finally:
-            late.cancel()
-            late.join()
+            killer.cancel()
+            killer.join()
             if not whole or worker.poll() is not None:
-                _end(worker)  # what it still has to say is no answer to the next question
+                _end(worker)  # else the rest of its output would answer the next request
             self._free.put(worker if worker.returncode is None else None)
 
     def close(self) -> None:
-        """End the workers that wait; the others end with what they read."""
+        """End the idle workers. Busy ones end with the files they are reading."""
         for _ in range(self._count):
             with suppress(queue.Empty):
                 worker = self._free.get_nowait()
@@ -82,6 +83,7 @@ class Readers:
     def _pieces(
         self, worker: "subprocess.Popen[bytes]", path: Path, name: str
     ) -> Iterator[NDArray[np.int16]]:
+        """The samples that a worker sends, in pieces of int16 [n] at 16 kHz."""
         assert worker.stdin is not None and worker.stdout is not None
         left = self.seconds * SAMPLE_RATE
         try:
@@ -92,7 +94,7 @@ class Readers:
                 left -= len(piece)
                 if left < 0:
                     minutes = self.seconds / 60
-                    raise AudioError(f"{name}: longer than the {minutes:g} minutes taken here")
+                    raise AudioError(f"{name}: longer than the limit of {minutes:g} min")
                 yield piece
             answer = json.loads(worker.stdout.readline())
         except (OSError, EOFError) as error:
@@ -105,6 +107,7 @@ class Readers:
 
 
 def _exactly(file: IO[bytes], count: int) -> bytes:
+    """`count` bytes. Raises EOFError if there are fewer."""
     data = file.read(count)
     if len(data) < count:
         raise EOFError
@@ -128,7 +131,7 @@ def _end(worker: "subprocess.Popen[bytes]") -> None:
 
 
 def _send(path: str, name: str, out: BinaryIO) -> str | None:
-    """Send a file's pieces; the message of what went wrong."""
+    """Send a file's samples; the error message, or None."""
     try:
         _, file = open_source(path)
         with file:
@@ -143,11 +146,11 @@ def _send(path: str, name: str, out: BinaryIO) -> str | None:
 
 
 def main() -> None:
-    """The worker: a path and a name as a line of JSON -> pieces, then null or a message."""
-    resource.setrlimit(resource.RLIMIT_AS, (MEMORY, MEMORY))
+    """The worker. In: a line of JSON, [path, name]. Out: pieces, then null or an error message."""
+    resource.setrlimit(resource.RLIMIT_AS, (MAX_MEMORY, MAX_MEMORY))
     resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
     out = os.fdopen(os.dup(1), "wb")
-    os.dup2(2, 1)  # what libraries print is no answer
+    os.dup2(2, 1)  # keeps what libraries print out of the pipe
     for line in sys.stdin.buffer:
         path, name = json.loads(line)
         message = _send(path, name, out)

@@ -1,4 +1,4 @@
-"""How a server is reached, and what it takes."""
+"""A server's settings."""
 
 from dataclasses import dataclass
 from pathlib import Path
@@ -6,15 +6,15 @@ from pathlib import Path
 
 @dataclass(frozen=True, slots=True)
 class Settings:
-    """What the command line says of a server, but for its model."""
+    """What the command line says about a server, except its model."""
 
     host: str = "127.0.0.1"
     port: int = 7860
     api_key: str | None = None
-    login: tuple[str, str] | None = None
-    root_path: str = ""
-    most_bytes: int = 1 << 30  # of an upload
-    timeout: float = 3600.0  # seconds that a request of the API may take
-    patience: float = 30.0  # seconds that running requests get at the end
-    page: Path | None = None  # where the page keeps its files; None: no page
-    cache: str | None = None  # the preset of the model as it is loaded; None: none of them
+    login: tuple[str, str] | None = None  # user, password
+    root_path: str = ""  # the path behind a proxy, such as "/speech"
+    max_bytes: int = 1 << 30  # of an upload
+    timeout: float = 3600.0  # seconds a request to the API may take
+    patience: float = 30.0  # seconds for running requests at shutdown
+    page: Path | None = None  # the folder for the page's files; None: no page
+    cache: str | None = None  # the preset the model is loaded with; None: not a preset

@@ -1,4 +1,4 @@
-"""Whose recording is read next."""
+"""The order in which recordings are read: users take turns."""
 
 from collections import Counter, deque
 from collections.abc import Collection
@@ -6,16 +6,17 @@ from collections.abc import Collection
 from slimwhisper.app.service.jobs import Job
 from slimwhisper.audio.read_ahead import WORKERS
 
-AHEAD = 2 * WORKERS  # recordings that are read at once, or about to be
-AHEAD_BYTES = 32 << 20  # of small ones more, so that a step of the engine can fill all its slots
+AHEAD = 2 * WORKERS  # recordings read ahead, whatever their size
+AHEAD_BYTES = 32 << 20  # more are read ahead, up to this size, so that a step can fill all slots
 
 
 def next_jobs(
     waiting: deque[Job], reading: Collection[Job], running: Collection[Job], slots: int
 ) -> list[Job]:
-    """Take jobs out of `waiting`: of the users with the fewest in flight, all for one model.
+    """Take the jobs to read next out of `waiting`; all are for one model.
 
-    Another model's turn comes when the jobs before it have ended.
+    Users with the fewest jobs in flight come first. A different model has to wait until all jobs
+    for the current one have ended.
     """
     taken: list[Job] = []
     while waiting and _may_read([*reading, *taken], slots):
@@ -32,7 +33,7 @@ def next_jobs(
 
 
 def _may_read(ahead: list[Job], slots: int) -> bool:
-    """Whether one more recording may be read, where these are."""
+    """Whether to read one more recording while those in `ahead` are read."""
     if len(ahead) < AHEAD:
         return True
     return len(ahead) < slots and sum(job.size for job in ahead) < AHEAD_BYTES

@@ -81,7 +81,7 @@ def test_models(live: Live) -> None:
     client = live.client()
     assert [m.id for m in client.models.list()] == ["digits"]
     assert client.models.retrieve("digits").id == "digits"
-    with pytest.raises(openai.NotFoundError, match="'gpt-7' is not available here; there are: dig"):
+    with pytest.raises(openai.NotFoundError, match="'gpt-7' is not available here; choose: dig"):
         client.models.retrieve("gpt-7")
 
 
@@ -148,7 +148,7 @@ def test_health_and_metrics(live: Live) -> None:
 
 
 def test_keys_and_sizes(model: SlimWhisper) -> None:
-    live = start(model, api_key="secret", login=("ann", "pass"), most_bytes=100_000)
+    live = start(model, api_key="secret", login=("ann", "pass"), max_bytes=100_000)
     url = f"{live.url}/v1/models"
     assert httpx.get(url).status_code == 401
     assert httpx.get(url, headers={"Authorization": "Bearer wrong"}).status_code == 401
@@ -159,7 +159,10 @@ def test_keys_and_sizes(model: SlimWhisper) -> None:
     key = {"Authorization": "Bearer secret"}
     big = b"x" * 200_000
     found = live.post(files={"file": big}, headers=key)
-    assert found.status_code == 413 and "larger than the 0.1 MB" in found.json()["error"]["message"]
+    assert (
+        found.status_code == 413
+        and "larger than the limit of 0.1 MB" in found.json()["error"]["message"]
+    )
 
     def chunks() -> Iterator[bytes]:  # no Content-Length
         yield b'--x\r\nContent-Disposition: form-data; name="file"; filename="a.wav"\r\n\r\n'

@@ -51,7 +51,7 @@ Open = Callable[..., Shown]
 
 @pytest.fixture
 def show(browser: Any, live: Live) -> Iterator[Open]:
-    """Opens the page; at the end, it has asked nobody else, and no script has failed."""
+    """Opens the page; at the end, it has sent no request elsewhere, and no script has failed."""
     opened: list[Shown] = []
 
     def opens(query: str = "", url: str = live.url, **context: Any) -> Shown:
@@ -65,7 +65,7 @@ def show(browser: Any, live: Live) -> Iterator[Open]:
 
 
 def idle(live: Live) -> bool:
-    """Wait until nobody is served any more."""
+    """Wait until the service has no jobs."""
     deadline = time.monotonic() + 60
     while any(live.service.states().values()) and time.monotonic() < deadline:
         time.sleep(0.05)
@@ -129,8 +129,8 @@ def test_several_files_one_of_them_bad(show: Open) -> None:
     with zipfile.ZipFile(io.BytesIO(download.value.path().read_bytes())) as archive:
         names = set(archive.namelist())
         assert archive.read("phone-number.txt").decode().split() == TEXT.split()
-    forms = ("txt", "srt", "vtt", "tsv", "json")
-    assert names == {f"{stem}.{form}" for stem in ("phone-number", "flight") for form in forms}
+    formats = ("txt", "srt", "vtt", "tsv", "json")
+    assert names == {f"{stem}.{name}" for stem in ("phone-number", "flight") for name in formats}
 
 
 def test_a_recording(show: Open) -> None:
@@ -174,7 +174,7 @@ def test_what_the_cache_costs(show: Open, live: Live) -> None:
     shown.page.wait_for_selector(".sw-charts figure >> nth=2")
     said = shown.page.inner_text("#sw-chart")
     assert "slim" in said and "baseline" in said and "times smaller" in said
-    assert live.service.cache_bytes() > 0
+    assert live.service.engines.cache_bytes() > 0
     widths = shown.page.eval_on_selector_all(
         ".sw-charts i", "bars => bars.map((bar) => bar.getBoundingClientRect().width)"
     )

@@ -15,13 +15,14 @@ import warnings
 import zipfile
 from collections.abc import Callable, Iterator
 from pathlib import Path
-from typing import Any
+from typing import Any, TextIO
 
 import httpx
 import numpy as np
 import pytest
 
 import slimwhisper
+from slimwhisper import writers
 from slimwhisper.api import SlimWhisper
 from slimwhisper.app.page.cache_costs import Costs, costs_of, panel
 from slimwhisper.app.page.outline import COLUMNS, outline
@@ -32,6 +33,8 @@ from slimwhisper.app.service.jobs import ModelChoice
 from slimwhisper.app.service.service import Service
 from slimwhisper.app.service.turns import AHEAD
 from slimwhisper.audio.samples import ArraySamples
+from slimwhisper.types import Transcript
+from slimwhisper.writers import FORMATS, Format, Layout
 from tests.support.live import Live, held_readers, start, stop
 from tests.support.paths import ROOT
 from tests.support.spoken import EXPECTED, SAMPLES
@@ -107,9 +110,9 @@ def test_one_call_by_http(begin: Begin) -> None:
         ]
         peaks = np.frombuffer(base64.b64decode(file["peaks"]), np.int8)
         assert len(peaks) == 2 * COLUMNS and peaks.min() < -20 and peaks.max() > 20
-        for form, path in file["downloads"].items():
+        for name, path in file["downloads"].items():
             found = client.get(f"/{path}")
-            assert found.status_code == 200 and form in found.headers["content-disposition"]
+            assert found.status_code == 200 and name in found.headers["content-disposition"]
         sound = client.get(f"/{file['audio']}", headers={"Range": "bytes=0-3"})
         assert sound.status_code == 206 and sound.content == b"RIFF"
         assert sound.headers["content-type"].startswith("audio/")
@@ -122,6 +125,74 @@ def test_one_call_by_http(begin: Begin) -> None:
         assert kind == "error" and "temperature 'hot' is not a number" in str(said)
         kind, said = call(client)
         assert kind == "error" and "Add a file" in str(said)
+
+
+def test_an_unknown_format_is_one_line(begin: Begin) -> None:
+    live = begin()
+    with httpx.Client(base_url=live.url, timeout=60) as client:
+        _, (_, view) = call(client, upload(client, PHONE))
+        path = view["files"][0]["downloads"]["txt"]
+        for wrong in ("exe", "TXT", "tar.gz", "", "x" * 200):
+            found = client.get(f"/{path.removesuffix('txt')}{wrong}")
+            assert found.status_code == 404
+            message = found.json()["error"]["message"]
+            assert message.endswith("no such format; choose: txt, vtt, srt, tsv, json"), message
+            assert "\n" not in message
+
+
+@pytest.fixture
+def chapters() -> Iterator[Format]:
+    """A format of a user's own, registered for one test."""
+
+    def write(transcript: Transcript, file: TextIO, layout: Layout) -> None:
+        file.writelines(f"{s.start:.0f} {s.text.strip()}\n" for s in transcript.segments)
+
+    row = Format("chapters", "text/x-chapters", write)
+    writers.register(row)
+    yield row
+    FORMATS.pop(row.name, None)
+
+
+def test_a_registered_format_is_downloaded(begin: Begin, chapters: Format) -> None:
+    live = begin()
+    with httpx.Client(base_url=live.url, timeout=60) as client:
+        file = upload(client, PHONE)
+        _, (_, view) = call(client, file, file)
+        one = view["files"][0]
+        assert list(one["downloads"]) == [*("txt", "vtt", "srt", "tsv", "json"), "chapters"]
+        found = client.get(f"/{one['downloads']['chapters']}")
+        assert found.headers["content-type"].partition(";")[0] == chapters.media_type
+        assert found.headers["content-disposition"].endswith("phone-number.chapters")
+        lines = [f"{start:.0f} {text}" for start, _, text, _ in one["segments"]]
+        assert found.text.splitlines() == lines and len(lines) > 1
+        with zipfile.ZipFile(io.BytesIO(client.get(f"/{view['zip']}").content)) as archive:
+            assert archive.read("phone-number (2).chapters").decode() == found.text
+        del FORMATS[chapters.name]  # the page still shows its link
+        assert client.get(f"/{one['downloads']['chapters']}").status_code == 404
+        with zipfile.ZipFile(io.BytesIO(client.get(f"/{view['zip']}").content)) as archive:
+            assert not any(name.endswith(".chapters") for name in archive.namelist())
+
+
+def test_a_format_that_is_removed_while_it_is_written(begin: Begin) -> None:
+    """The download is finished, and so is the zip."""
+
+    def write(transcript: Transcript, file: TextIO, layout: Layout) -> None:
+        file.write(transcript.text)
+        FORMATS.pop("fleeting", None)
+
+    row = Format("fleeting", "text/plain", write)
+    live = begin()
+    with httpx.Client(base_url=live.url, timeout=60) as client:
+        file = upload(client, PHONE)
+        _, (_, view) = call(client, file, file)
+        path = view["files"][0]["downloads"]["txt"].removesuffix("txt")
+        try:
+            for address in (f"{path}{row.name}", view["zip"]):
+                writers.register(row)
+                found = client.get(f"/{address}")
+                assert found.status_code == 200, found.text
+        finally:
+            FORMATS.pop(row.name, None)
 
 
 def test_gradios_own_client(begin: Begin) -> None:
@@ -138,8 +209,18 @@ def test_gradios_own_client(begin: Begin) -> None:
     assert view["files"][1]["message"].startswith("Not audio or video that FFmpeg can read")
 
 
+def test_the_names_of_the_call(begin: Begin) -> None:
+    """Clients of the page's API pass its parameters by name."""
+    (call,) = httpx.get(f"{begin().url}/gradio_api/info").json()["named_endpoints"].items()
+    assert call[0] == "/transcribe"
+    assert [parameter["parameter_name"] for parameter in call[1]["parameters"]] == [
+        *("files", "recording", "language", "task", "words", "prompt"),
+        *("model", "cache", "beams", "temperature", "vad"),
+    ]
+
+
 def test_only_uploads_are_read(begin: Begin, folder: Path, tmp_path: Path) -> None:
-    """Neither files of the server nor addresses, whoever asks for them."""
+    """No other file of the server is read, and no address is fetched."""
     live = begin()
     secret = tmp_path / "secret.wav"
     secret.write_bytes(PHONE.read_bytes())
@@ -162,7 +243,7 @@ def test_only_uploads_are_read(begin: Begin, folder: Path, tmp_path: Path) -> No
 
 
 def test_files_that_are_too_large(begin: Begin) -> None:
-    live = begin(most_bytes=100_000)
+    live = begin(max_bytes=100_000)
     with httpx.Client(base_url=live.url) as client:
         found = client.post("/gradio_api/upload", files={"files": ("a.wav", b"x" * 200_000)})
         assert found.status_code == 413
@@ -288,7 +369,7 @@ def test_places_in_the_queue(
 
 
 def test_what_is_kept_and_for_how_long(tmp_path: Path) -> None:
-    results = Results(tmp_path / "kept", most_bytes=30, keep=3600, most=3)
+    results = Results(tmp_path / "kept", max_bytes=30, keep=3600, max_count=3)
     source = tmp_path / "a.wav"
     source.write_bytes(b"0123456789")
     first, second = results.add(source, "a.wav"), results.add(source, "b.wav")
@@ -370,7 +451,7 @@ def test_the_chart(model: SlimWhisper) -> None:
         ">baseline<", "", 3
     ), "no second bar beside itself"
     service = Service(lambda _: model)
-    assert "No model is loaded" in panel(costs_of(service, "digits"))
+    assert "No model is loaded" in panel(costs_of(service.engines, "digits"))
     service.close()
 
 

@@ -1,4 +1,4 @@
-"""Reading strangers' files in other processes: the same samples, and failures that stay there."""
+"""Reading uploads in other processes: the same samples, and failures that stay there."""
 
 import os
 import signal
@@ -50,7 +50,7 @@ def test_messages_name_the_file_as_its_owner_knows_it(readers: Readers, tmp_path
 def test_too_long(tmp_path: Path) -> None:
     soundfile.write(tmp_path / "long.wav", np.zeros(16_000 * 62, np.int16), 16_000)
     readers = Readers(count=1, seconds=60, timeout=60)
-    with pytest.raises(AudioError, match=r"long\.wav: longer than the 1 minutes taken here"):
+    with pytest.raises(AudioError, match=r"long\.wav: longer than the limit of 1 min"):
         readers.read(tmp_path / "long.wav", "long.wav")
     assert len(readers.read(SAMPLES / "phone-number.wav", "a.wav")) > 16_000
     readers.close()

@@ -12,10 +12,9 @@ from pathlib import Path
 import httpx
 import pytest
 
-from slimwhisper.app.command import is_loopback
+from slimwhisper.app.command import is_loopback, load_choice
 from slimwhisper.app.service.jobs import ModelChoice
 from slimwhisper.cli import build_parser, main
-from slimwhisper.flags import load_chosen
 from tests.support.live import free_port
 from tests.support.spoken import SAMPLES
 
@@ -76,7 +75,9 @@ def test_a_warning_where_strangers_reach_it() -> None:
         process.send_signal(signal.SIGTERM)
         process.wait(60)
         assert process.stderr is not None
-        assert "0.0.0.0: whoever reaches this address can use the server" in process.stderr.read()
+        assert (
+            "0.0.0.0: anyone who can reach this address can use the server" in process.stderr.read()
+        )
 
 
 def test_a_model_that_does_not_load_ends_it(capsys: pytest.CaptureFixture[str]) -> None:
@@ -103,6 +104,6 @@ def test_flags(monkeypatch: pytest.MonkeyPatch) -> None:
 def test_a_cache_chosen_on_the_page() -> None:
     flags = ["--model", "digits", "--cross-cache", "kv", "--device", "cpu"]
     a = build_parser().parse_args(["serve", *flags])
-    assert load_chosen(a, ModelChoice("digits")).forms == ("kv", "x")
-    assert load_chosen(a, ModelChoice("digits", "slim")).forms == ("e", "x")
-    assert load_chosen(a, ModelChoice("digits", "baseline")).forms == ("kv", "kv")
+    assert load_choice(a, ModelChoice("digits")).forms == ("kv", "x")
+    assert load_choice(a, ModelChoice("digits", "slim")).forms == ("e", "x")
+    assert load_choice(a, ModelChoice("digits", "baseline")).forms == ("kv", "kv")

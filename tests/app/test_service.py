@@ -141,7 +141,7 @@ def test_one_bad_request_harms_nobody(make: Make) -> None:
     assert "broken.m4a: not audio" in str(broken.error)
     assert isinstance(wrong.error, OptionError)
     error = unknown.error
-    assert isinstance(error, ModelError) and "gigantic does not load just now" in str(error)
+    assert isinstance(error, ModelError) and "gigantic cannot be loaded at the moment" in str(error)
     assert good.text == Heard(service).text
     assert service.counts.failed == 3
 
@@ -207,13 +207,13 @@ def test_users_take_turns(make: Make, model: SlimWhisper, monkeypatch: pytest.Mo
 
 def test_models_are_switched_and_unloaded(make: Make, monkeypatch: pytest.MonkeyPatch) -> None:
     service = make(unload_after=0.2)
-    assert service.loaded is None
+    assert service.engines.loaded is None
     first, second, third = Heard(service), Heard(service, model="other"), Heard(service)
     assert first.text == second.text == third.text
     deadline = time.monotonic() + 30
-    while service.loaded is not None and time.monotonic() < deadline:
+    while service.engines.loaded is not None and time.monotonic() < deadline:
         time.sleep(0.01)
-    assert service.loaded is None and service.model is None
+    assert service.engines.loaded is None and service.engines.model is None
     assert Heard(service).text
 
 
@@ -249,15 +249,13 @@ def test_shutting_down_without_patience(make: Make) -> None:
         assert isinstance(heard.error, StoppingError)
 
 
-@pytest.mark.parametrize(
-    ("most_bytes", "ahead"), [(1 << 20, 6), (1, AHEAD)], ids=["small", "large"]
-)
+@pytest.mark.parametrize(("max_bytes", "ahead"), [(1 << 20, 6), (1, AHEAD)], ids=["small", "large"])
 def test_small_recordings_are_read_ahead(
-    make: Make, monkeypatch: pytest.MonkeyPatch, most_bytes: int, ahead: int
+    make: Make, monkeypatch: pytest.MonkeyPatch, max_bytes: int, ahead: int
 ) -> None:
     """As many as there are slots, so that a step can fill them; large ones a few at a time."""
     go = held_readers(monkeypatch)
-    monkeypatch.setattr(turns, "AHEAD_BYTES", most_bytes)
+    monkeypatch.setattr(turns, "AHEAD_BYTES", max_bytes)
     service = make(batch_size=6)
     first = Heard(service, "door-code.mp3")  # the slots are known once the model is loaded
     go.set()

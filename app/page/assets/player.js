@@ -1,5 +1,5 @@
-// Draws the page's results. `element`, `props` and `watch` are Gradio's: gr.HTML's js_on_load.
-// Names and texts come from strangers: they are set as text, never as HTML.
+// Draws the page's results. Gradio provides `element`, `props` and `watch` (gr.HTML's js_on_load).
+// Names and texts are untrusted: always set them as text, never as HTML.
 
 const list = element.querySelector(".sw-player");
 const prefix = new URL(window.gradio_config?.root || "./", location.href).pathname.replace(/\/$/, "");
@@ -40,14 +40,14 @@ function status(file) {
   if (file.state === "done") return clock(file.seconds);
   if (file.state === "working") return `${clock(file.done)} of ${clock(file.seconds)}`;
   if (file.loading) return "Loading the model";
-  if (file.place > 1) return `Waiting, ${file.place - 1} before it`;
+  if (file.place > 1) return `Waiting, ${file.place - 1} ahead`;
   return file.place ? "Next" : "Reading";
 }
 
 async function copy(text, from) {
   try {
     await navigator.clipboard.writeText(text);
-  } catch {  // not over plain http from elsewhere
+  } catch {  // browsers refuse it over http, except on localhost
     const area = make("textarea");
     area.value = text;
     document.body.append(area);
@@ -82,7 +82,7 @@ class Card {
     this.text = make("p", "sw-text");
     this.copy = button("sw-copy", "Copy text", () => copy(this.file.text, this.copy));
     this.segments = make("ol", "sw-segments");
-    this.segments.setAttribute("aria-label", "Segments; each plays from its time");
+    this.segments.setAttribute("aria-label", "Segments; each plays from its start");
     this.foot = make("footer");
     this.root.append(
       this.head, this.bar, this.error, this.text, this.sound, this.segments, this.foot);
@@ -132,7 +132,7 @@ class Card {
     this.audio.controls = true;
     this.audio.preload = "metadata";
     this.audio.src = address(this.file.audio);
-    this.audio.setAttribute("aria-label", `Sound of ${this.file.name}`);
+    this.audio.setAttribute("aria-label", `Audio of ${this.file.name}`);
     this.canvas = make("canvas", "sw-wave");
     this.canvas.tabIndex = 0;
     this.canvas.setAttribute("role", "slider");
@@ -176,7 +176,7 @@ class Card {
   play(seconds) {
     for (const card of cards) if (card !== this) card.audio?.pause();
     this.audio.currentTime = seconds;
-    this.audio.play().catch(() => {});  // a file that cannot be played says so by itself
+    this.audio.play().catch(() => {});  // the "error" event shows a message
   }
 
   animate() {
@@ -186,7 +186,7 @@ class Card {
 
   drawSegments(ended) {
     const { segments } = this.file;
-    if (ended) this.segments.replaceChildren();  // times and words are final now
+    if (ended) this.segments.replaceChildren();  // draw the final times and words
     for (let i = this.segments.children.length; i < segments.length; i++) {
       const [start, end, text, words] = segments[i];
       const row = make("li");
@@ -281,9 +281,9 @@ class Card {
   addDownloads() {
     const row = make("span", "sw-downloads");
     row.append(make("span", "sw-note", "Download"));
-    for (const [form, path] of Object.entries(this.file.downloads)) {
-      const one = link(path, form);
-      one.setAttribute("aria-label", `Download ${form} of ${this.file.name}`);
+    for (const [format, path] of Object.entries(this.file.downloads)) {
+      const one = link(path, format);
+      one.setAttribute("aria-label", `Download ${format} of ${this.file.name}`);
       row.append(one);
     }
     this.foot.replaceChildren(...(this.file.text ? [this.copy] : []), row);
@@ -291,7 +291,7 @@ class Card {
   }
 }
 
-const together = make("div", "sw-together");
+const archive = make("div", "sw-archive");
 const announced = make("p", "sw-announced");
 announced.setAttribute("role", "status");
 let run = null;
@@ -299,18 +299,18 @@ let run = null;
 function draw() {
   const view = props.value || {};
   const files = view.files || [];
-  if (view.run !== run) {  // another press of the button
+  if (view.run !== run) {  // the button was pressed again
     run = view.run;
     cards.forEach((card) => card.audio?.pause());
     cards = files.map((_, i) => new Card(i));
-    list.replaceChildren(together, announced, ...cards.map((card) => card.root));
+    list.replaceChildren(archive, announced, ...cards.map((card) => card.root));
   }
   files.forEach((file, i) => cards[i].update(file));
-  together.hidden = !view.zip;
-  if (view.zip && !together.firstChild) {
+  archive.hidden = !view.zip;
+  if (view.zip && !archive.firstChild) {
     const count = files.filter((file) => file.state === "done").length;
-    together.append(link(view.zip, `Download all ${count} transcripts (zip)`));
-  } else if (!view.zip) together.replaceChildren();
+    archive.append(link(view.zip, `Download all ${count} transcripts (zip)`));
+  } else if (!view.zip) archive.replaceChildren();
   const left = files.filter((file) => ["waiting", "working"].includes(file.state)).length;
   const said = !files.length ? "" : left ? `${files.length - left} of ${files.length} ready` : "Ready";
   if (announced.textContent !== said) announced.textContent = said;

@@ -1,0 +1,124 @@
+"""What the page's buttons do."""
+
+import secrets
+from collections.abc import AsyncGenerator
+from pathlib import Path
+from typing import Any
+
+import gradio as gr
+
+from slimwhisper.app.api.request import display_name
+from slimwhisper.app.page.cache_costs import costs_of, panel
+from slimwhisper.app.page.results import Results
+from slimwhisper.app.page.run import Run, Runs
+from slimwhisper.app.page.tempdir import FILES
+from slimwhisper.app.service.jobs import ModelChoice
+from slimwhisper.app.service.models import Models
+from slimwhisper.app.service.service import Service
+from slimwhisper.app.service.settings import Settings
+from slimwhisper.cache.forms import PRESETS
+from slimwhisper.errors import SlimWhisperError
+
+
+class Handlers:
+    """The functions behind the page's events."""
+
+    def __init__(
+        self, service: Service, models: Models, results: Results, runs: Runs, settings: Settings
+    ) -> None:
+        assert settings.page is not None
+        self.service, self.models = service, models
+        self.results, self.runs = results, runs
+        self._preset = settings.cache
+        self._uploads = (settings.page / FILES).resolve()
+
+    # Gradio passes the values of `Layout.arguments`. Its API shows these names and the docstring.
+    async def transcribe(
+        self,
+        request: gr.Request,
+        files: list[dict[str, Any]] | None = None,
+        recording: dict[str, Any] | None = None,
+        language: str | None = "",
+        task: str | None = "transcribe",
+        words: bool | None = False,
+        prompt: str | None = None,
+        model: str | None = None,
+        cache: str | None = "",
+        beams: float | None = 1,
+        temperature: str | float | None = "",
+        vad: bool | None = False,
+    ) -> AsyncGenerator[tuple[str, dict[str, Any]], None]:
+        """Recordings -> (their text, all that the page shows), at each update."""
+        recordings = self._recordings(files, recording)
+        choice = self._choice(model, cache)
+        options: dict[str, Any] = {
+            "task": task or "transcribe",
+            "language": language or None,
+            "initial_prompt": prompt or None,
+            "word_timestamps": bool(words),
+            "beam_size": int(_number("beams", beams)) if beams and beams != 1 else None,
+            "vad_filter": bool(vad),
+        }
+        if temperature not in (None, ""):
+            options["temperature"] = _number("temperature", temperature)
+        session = request.session_hash or secrets.token_hex(8)
+        user = f"{request.client.host if request.client else ''} {session}"
+        run = Run(self.service, self.results, recordings, choice, options, user)
+        self.runs.add(session, run)
+        try:
+            async for view in run.updates():
+                yield run.text, view
+        finally:
+            run.stop()
+            self.runs.remove(session, run)
+
+    def stop(self, request: gr.Request) -> None:
+        """Stop everything that the page runs."""
+        self.runs.stop(request.session_hash or "")
+
+    def costs(self) -> str:
+        """The chart of the cache costs, in HTML."""
+        loaded = self.service.engines.loaded
+        name = self.models.shown
+        if loaded is not None and loaded.name != self.models.default:
+            name = loaded.name
+        return panel(costs_of(self.service.engines, name))
+
+    def _recordings(
+        self, files: list[dict[str, Any]] | None, recording: dict[str, Any] | None
+    ) -> list[tuple[Path, str]]:
+        """(path, name to show) of each file, then of the recording."""
+        found = [self._upload(file, str(file.get("orig_name"))) for file in files or []]
+        if recording:
+            found.append(self._upload(recording, "recording.wav"))
+        if not found:
+            raise _error("Add a file or record something first.")
+        return found
+
+    def _upload(self, file: dict[str, Any], name: str) -> tuple[Path, str]:
+        """An upload's path and its name to show. Any other file of the server is refused."""
+        path = Path(str(file.get("path"))).resolve()
+        if not path.is_relative_to(self._uploads) or not path.is_file():
+            raise _error("A file is no longer on the server. Add it again.")
+        return path, display_name(name)
+
+    def _choice(self, model: str | None, cache: str | None) -> ModelChoice:
+        try:
+            name = self.models.resolve(model)
+        except SlimWhisperError as error:
+            raise _error(str(error)) from error
+        if cache and cache not in PRESETS:
+            raise _error(f"There is no cache form {cache[:100]!r}.")
+        return ModelChoice(name, None if cache in ("", self._preset) else cache)
+
+
+def _number(what: str, value: Any) -> float:
+    try:
+        return float(value)
+    except (TypeError, ValueError):
+        raise _error(f"{what} {str(value)[:100]!r} is not a number") from None
+
+
+def _error(message: str) -> gr.Error:
+    """An error that the page shows and the log does not."""
+    return gr.Error(message, print_exception=False)

@@ -1,0 +1,194 @@
+"""The page's components, in the order in which they are shown."""
+
+from dataclasses import dataclass
+from pathlib import Path
+
+import gradio as gr
+from gradio.components import Component
+from whisper.tokenizer import LANGUAGES
+
+from slimwhisper.app.service.models import Models
+from slimwhisper.cache.forms import PRESETS
+
+ASSETS = Path(__file__).with_name("assets")
+SUBTITLE = "Speech to text on this server. Nothing you upload leaves it."
+TEMPERATURES = ("0", "0.2", "0.4", "0.6", "0.8", "1")
+PANEL_SECONDS = 3.0  # between updates of the cache costs, while they are shown
+
+
+@dataclass(frozen=True, slots=True)
+class Inputs:
+    """The recordings to transcribe."""
+
+    files: gr.File
+    recording: gr.Audio
+
+
+@dataclass(frozen=True, slots=True)
+class Options:
+    """The options that are always shown."""
+
+    language: gr.Dropdown
+    task: gr.Dropdown
+    words: gr.Checkbox
+    prompt: gr.Textbox
+
+
+@dataclass(frozen=True, slots=True)
+class MoreOptions:
+    """The options behind "More options"."""
+
+    model: gr.Dropdown
+    cache: gr.Dropdown
+    beams: gr.Slider
+    temperature: gr.Dropdown
+    vad: gr.Checkbox
+
+
+@dataclass(frozen=True, slots=True)
+class Buttons:
+    """Transcribe and Stop."""
+
+    transcribe: gr.Button
+    stop: gr.Button
+
+
+@dataclass(frozen=True, slots=True)
+class Output:
+    """The results, and the costs of the cache."""
+
+    view: gr.HTML
+    costs: gr.Accordion
+    chart: gr.HTML
+    text: gr.Textbox
+    clock: gr.Timer
+
+
+@dataclass(frozen=True, slots=True)
+class Layout:
+    """All components that the page's events use."""
+
+    inputs: Inputs
+    options: Options
+    more: MoreOptions
+    buttons: Buttons
+    output: Output
+
+    def arguments(self) -> list[Component]:
+        """The inputs of `Handlers.transcribe`, in the order of its parameters."""
+        inputs, options, more = self.inputs, self.options, self.more
+        return [
+            *(inputs.files, inputs.recording),
+            *(options.language, options.task, options.words, options.prompt),
+            *(more.model, more.cache, more.beams, more.temperature, more.vad),
+        ]
+
+
+def lay_out(models: Models, preset: str | None) -> Layout:
+    """Make all components, within a `gr.Blocks`. preset: the server's; None: not a preset."""
+    gr.HTML(
+        f"<h1>{asset('icon.svg')}slimwhisper</h1><p>{SUBTITLE}</p>",
+        elem_id="sw-title",
+        apply_default_css=False,
+    )
+    return Layout(_inputs(), _options(), _more_options(models, preset), _buttons(), _output())
+
+
+def asset(name: str) -> str:
+    """The text of a file in `assets`."""
+    return (ASSETS / name).read_text(encoding="utf-8")
+
+
+def _inputs() -> Inputs:
+    with gr.Row(elem_id="sw-inputs", equal_height=True):
+        files = gr.File(
+            label="Audio or video files",
+            file_count="multiple",
+            file_types=["audio", "video"],
+            height=168,
+            elem_id="sw-files",
+            scale=3,
+            min_width=260,
+        )
+        recording = gr.Audio(
+            label="Or record",
+            sources=["microphone"],
+            type="filepath",
+            editable=False,
+            buttons=[],
+            elem_id="sw-record",
+            scale=2,
+            min_width=260,
+        )
+    return Inputs(files, recording)
+
+
+def _options() -> Options:
+    with gr.Row(elem_id="sw-options", equal_height=True):
+        language = gr.Dropdown(
+            [("Detect", ""), *((n.title(), code) for code, n in LANGUAGES.items())],
+            value="",
+            label="Language",
+            min_width=150,
+        )
+        task = gr.Dropdown(
+            [("Transcribe", "transcribe"), ("Translate into English", "translate")],
+            value="transcribe",
+            label="Task",
+            filterable=False,
+            min_width=150,
+        )
+        prompt = gr.Textbox(
+            label="Prompt",
+            placeholder="names and words to expect",
+            max_lines=1,
+            scale=2,
+            min_width=200,
+        )
+        words = gr.Checkbox(label="Word times", elem_classes="sw-check", min_width=130)
+    return Options(language, task, words, prompt)
+
+
+def _more_options(models: Models, preset: str | None) -> MoreOptions:
+    with gr.Accordion("More options", open=False, elem_id="sw-more"), gr.Row():
+        model = gr.Dropdown(models.choices(), value=models.shown, label="Model", min_width=140)
+        own = preset or "as the server was started"
+        cache = gr.Dropdown(
+            [(own, ""), *((p, p) for p in reversed(PRESETS) if p != preset)],
+            value="",
+            label="Cache form",
+            filterable=False,
+            min_width=140,
+        )
+        beams = gr.Slider(1, 10, value=1, step=1, label="Beams", min_width=140)
+        temperature = gr.Dropdown(
+            [("Automatic", ""), *TEMPERATURES],
+            value="",
+            label="Temperature",
+            filterable=False,
+            min_width=140,
+        )
+        vad = gr.Checkbox(label="Skip silence", elem_classes="sw-check", min_width=140)
+    return MoreOptions(model, cache, beams, temperature, vad)
+
+
+def _buttons() -> Buttons:
+    with gr.Row(elem_id="sw-buttons"):
+        transcribe = gr.Button("Transcribe", variant="primary", elem_id="sw-go", scale=3)
+        stop = gr.Button("Stop", visible=False, elem_id="sw-stop", scale=1)
+    return Buttons(transcribe, stop)
+
+
+def _output() -> Output:
+    view = gr.HTML(
+        value=None,
+        html_template=asset("player.html"),
+        js_on_load=asset("player.js"),
+        apply_default_css=False,
+        elem_id="sw-results",
+    )
+    with gr.Accordion("What the cache costs", open=False, elem_id="sw-costs") as costs:
+        chart = gr.HTML(elem_id="sw-chart", apply_default_css=False)
+    text = gr.Textbox(label="Text", visible=False)
+    clock = gr.Timer(PANEL_SECONDS, active=False)
+    return Output(view, costs, chart, text, clock)

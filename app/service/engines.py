@@ -1,0 +1,93 @@
+"""The loaded model and its engines: one model at a time, one engine for each kind of search."""
+
+import gc
+from collections.abc import Callable, Hashable
+
+import torch
+
+from slimwhisper.api import SlimWhisper
+from slimwhisper.app.service.jobs import Job, ModelChoice, ModelError
+from slimwhisper.errors import CacheError, DependencyError, OptionError, SlimWhisperError
+from slimwhisper.longform.batch import Batch, OnSegments, make_engine
+from slimwhisper.types import Options
+
+
+class Engines:
+    """Loads and unloads models, and makes their engines.
+
+    The attributes and `cache_bytes` may be read from any thread; the rest is for the service's own.
+    """
+
+    def __init__(
+        self,
+        load: Callable[[ModelChoice], SlimWhisper],
+        batch_size: int | None,
+        on_segments: OnSegments,
+    ) -> None:
+        """load: makes a model. batch_size: windows decoded together; None: chosen by the model.
+
+        on_segments: called with a job, its new segments and the seconds of audio done.
+        """
+        self.model: SlimWhisper | None = None
+        self.loaded: ModelChoice | None = None  # what `model` was loaded as
+        self.loading = False
+        self.slots = 0  # of a greedy engine; 0: no model is loaded
+        self._load, self._batch_size, self._on_segments = load, batch_size, on_segments
+        self._batches: dict[Hashable, Batch[Job]] = {}  # by search
+
+    def load(self, choice: ModelChoice) -> SlimWhisper:
+        """The chosen model. A different one is unloaded first. Raises what loading raises."""
+        if self.model is not None and self.loaded == choice:
+            return self.model
+        self.unload()
+        self.loading = True
+        try:
+            model = self._load(choice)
+        finally:
+            self.loading = False
+        self.model, self.loaded = model, choice
+        self.slots = model.choose_batch_size(self._batch_size)
+        return model
+
+    def unload(self) -> None:
+        """Free the model and its caches."""
+        self.drop_all()
+        self.model, self.loaded, self.slots = None, None, 0
+        gc.collect()
+        if torch.cuda.is_available():
+            torch.cuda.empty_cache()
+
+    def drop_all(self) -> None:
+        """Drop every engine, with what runs in it. The model stays."""
+        self._batches.clear()
+
+    def batch_for(self, options: Options) -> "Batch[Job]":
+        """The batch whose engine searches as the options say.
+
+        A new one replaces those that are idle. Raises OptionError if memory is short.
+        """
+        assert self.model is not None
+        search = (options.beam_size, options.patience, options.best_of, options.length_penalty)
+        batch = self._batches.get(search)
+        if batch is None:
+            self._batches = {k: b for k, b in self._batches.items() if b.running}
+            rows = options.beam_size or 1
+            slots = max(self.slots // rows, 1)
+            batch = Batch(make_engine(self.model.network, options, slots), self._on_segments)
+            self._batches[search] = batch
+        return batch
+
+    def running(self) -> "list[Batch[Job]]":
+        """The batches that have something to do."""
+        return [batch for batch in self._batches.values() if batch.running]
+
+    def cache_bytes(self) -> int:
+        """Bytes allocated for the caches of all engines."""
+        return sum(batch.engine.nbytes() for batch in list(self._batches.values()))
+
+
+def public_error(error: Exception, choice: ModelChoice) -> SlimWhisperError:
+    """The error to report for a model that could not be loaded, without the model's path."""
+    if isinstance(error, CacheError | DependencyError | OptionError):
+        return type(error)(str(error).replace(choice.name, choice.shown))
+    return ModelError(f"{choice.shown} cannot be loaded at the moment; see the server's log")
