@@ -18,6 +18,7 @@ from pathlib import Path
 import grimp
 
 ROOT = Path(__file__).parents[1]
+sys.path.insert(0, str(ROOT))
 PICTURE = ROOT / "docs" / "architecture.svg"
 WIDTH, ROW, BOX, MARGIN, WIDEST = 1060, 104, 80, 16, 300  # points
 CHARACTERS = 38  # of a line in a box
