@@ -86,7 +86,7 @@ class Step:
 
     @staticmethod
     def at(rows: Rows, positions: Tensor, extent: int, full: bool, dtype: torch.dtype) -> "Step":
-        """positions [R] int64 -> the step, with lengths [R] int64 and bias [R, 1, extent] in `dtype`.
+        """positions [R] int64 -> the step, with lengths [R] and bias [R, 1, extent] in `dtype`.
 
         full: every row's position is extent - 1, so neither is needed.
         """
@@ -164,7 +164,7 @@ class SelfLayer(Buffers, ABC):
 
     @abstractmethod
     def reorder(self, rows: Tensor, sources: Tensor, extent: int) -> None:
-        """Row rows[i] becomes a copy of row sources[i], both [R] int64; the first `extent` tokens."""
+        """Row rows[i] becomes a copy of row sources[i], both [R] int64, up to `extent` tokens."""
 
     @abstractmethod
     def prefill(self, x: Tensor, rows: Rows) -> Tensor:

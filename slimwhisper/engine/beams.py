@@ -92,7 +92,7 @@ class BeamLane(Lane):
 
     def _finish(self, layout: Layout, new: Tensor, sources: Tensor, scores: Tensor) -> None:
         """Keep texts that have just ended, best first, while there is room. All [S, n]: new bool,
-        sources int64 rows of the block, scores float32.
+        sources int64, rows of the block; scores floating.
         """
         places, block = self._places(layout), layout.block
         count = self.finished_count[places]

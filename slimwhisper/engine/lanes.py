@@ -264,7 +264,7 @@ class Lane:
         )
 
     def _choose(self, layout: Layout, logits: Tensor, fresh: bool) -> None:
-        """Filter the logits [R, V] of the layout's rows, choose their next tokens and store them."""
+        """Filter the logits [R, V] of the layout's rows, choose and store their next tokens."""
         self.banned.apply(logits, layout.block)
         self._pick(layout, logits, self.stamps.view(layout.block), fresh)
 

@@ -101,7 +101,7 @@ class BannedTokens:
         return self.tokens, self.penalties
 
     def start(self, rows: slice, tokens: Tensor) -> bool:
-        """Ban exactly `tokens` [n] int64 in some rows. Returns whether the buffers were replaced."""
+        """Ban just `tokens` [n] int64 in some rows. Returns whether the buffers were replaced."""
         more = len(tokens) - self.tokens.shape[1]
         if more > 0:
             self.tokens, self.penalties = (

@@ -31,7 +31,7 @@ class Guard:
 
 @dataclass(frozen=True, slots=True)
 class Activations:
-    """What the keys and values of the attention blocks are computed from, in one window; float32."""
+    """What the attention blocks compute keys and values from, in one window; float32."""
 
     features: Tensor  # [p, d]: the encoder's output
     self_: Sequence[Tensor]  # per layer: [T, d], the layer-normed input of its self-attention
