@@ -1,1 +1,1 @@
-"""The arithmetic of the caches: each operation beside its plain PyTorch reference."""
+"""The arithmetic of the caches: each operation next to its plain PyTorch reference."""

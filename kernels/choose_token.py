@@ -1,8 +1,8 @@
 """The most likely token of each row under the timestamp rules, and its log-probability: Triton.
 
 One pass over the logits, which `slimwhisper.engine.rules` (the reference, in PyTorch) reads and
-writes some ten times: text and special tokens on one side, timestamps on the other, each with a
-running maximum and sum; at the end the side that the rules leave.
+writes about ten times. Text and special tokens form one side, timestamps the other, each with a
+running maximum and sum; at the end the rules decide which side the token comes from.
 """
 
 import torch
@@ -10,21 +10,21 @@ import triton
 import triton.language as tl
 from torch import Tensor
 
-BLOCK = 4096  # logits of one step of the loop
+BLOCK = 4096  # logits per step of the loop
 
 
 @triton.jit
 def _gathered(best, total, place):
-    """Lanes' maxima, sums and places -> those of all."""
+    """Maxima, sums and places per lane, [BLOCK] -> those over all lanes, []."""
     top = tl.max(best, 0)
-    safe = tl.where(top == float("-inf"), 0.0, top)  # a side may have nothing
+    safe = tl.where(top == float("-inf"), 0.0, top)  # a side may be empty
     first = tl.min(tl.where(best == top, place, 2147483647), 0)
     return top, tl.log(tl.sum(total * tl.exp(best - safe), 0)) + safe, first
 
 
 @triton.jit
 def _taken(x, place, best, total, where):
-    """Lanes' running maxima, sums of exponentials and places, with one more value each."""
+    """The running maxima, sums of exponentials and places, each [BLOCK], with one more value x."""
     new = tl.maximum(best, x)
     safe = tl.where(new == float("-inf"), 0.0, new)
     total = total * tl.exp(best - safe) + tl.exp(x - safe)
@@ -34,7 +34,7 @@ def _taken(x, place, best, total, where):
 @triton.jit
 def choose_token_kernel(
     logits,
-    enabled,  # [R] of TimestampState, as the rest
+    enabled,  # [R] of TimestampState, as are the next five
     initial_limit,
     last,
     before_last,
@@ -117,11 +117,12 @@ def choose_token(
     """The greedy choice, on the device.
 
     Arguments:
-        logits: [R, V] float32, contiguous along V, tokens that are banned at -inf.
+        logits: [R, V] float32, contiguous along V; banned tokens at -inf.
         state: `rules.TimestampState.tensors()`, each [R].
         rules: whether any row samples timestamps.
     Returns:
-        tokens [R] int64, and their log-probabilities [R] float32 among what the rules leave.
+        tokens [R] int64, and their log-probabilities [R] float32 among the tokens that the rules
+        allow.
     """
     rows, size = logits.shape
     tokens = torch.empty(rows, dtype=torch.int64, device=logits.device)

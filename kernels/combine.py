@@ -1,7 +1,7 @@
-"""Brings the parts of a split attention together, on a GPU: flash-decoding's second step.
+"""Combines the parts of a split attention on a GPU: the second step of flash-decoding.
 
-Each part has its weighted sum, its largest score and the sum of its weights, all in float32; a part
-with no position has the weight 0 and the maximum -inf.
+Each part has its weighted sum, its largest score and the sum of its weights, all in float32; an
+empty part has the weight 0 and the maximum -inf.
 """
 
 from dataclasses import dataclass
@@ -21,7 +21,7 @@ class Parts:
 
     @staticmethod
     def allocate(queries: int, splits: int, width: int, device: torch.device) -> "Parts":
-        """Room for M queries; for one split, which needs none, hardly any."""
+        """Empty buffers for M queries; with one split, which needs none, for no query."""
         if splits == 1:
             queries = 0
         return Parts(
@@ -34,7 +34,7 @@ class Parts:
 def part_of_positions(
     lengths, slots, window, split, positions, SPLITS, BLOCK_T, HAS_LENGTHS, HAS_SLOTS
 ):
-    """The slot of a window, and the positions [begin, end) that one of its splits reads."""
+    """The slot of a window, and the positions [begin, end) that one split of it reads."""
     length, slot = positions, window
     if HAS_LENGTHS:
         length = tl.load(lengths + window).to(tl.int32)
@@ -47,9 +47,10 @@ def part_of_positions(
 
 @triton.jit
 def weigh(scores, best, weight):
-    """A tile's scores, in powers of 2, taken into an online softmax (arXiv 1805.02867).
+    """Adds a tile's scores [Q, T], in powers of 2, to an online softmax (arXiv 1805.02867).
 
-    Returns its weights, what older sums shrink by, the new maximum and the new sum of weights.
+    Returns the tile's weights [Q, T] and, each [Q], the factor that older sums shrink by, the new
+    maximum and the new sum of weights.
     """
     new = tl.maximum(best, tl.max(scores, 1))
     shrink = tl.exp2(best - new)
@@ -59,7 +60,7 @@ def weigh(scores, best, weight):
 
 @triton.jit
 def write_mix(mix, weight, out_at, sums_at, real, SPLITS):
-    """A weighted sum [Q, n]: divided to where the result goes, or as it is to the parts'."""
+    """Store a weighted sum [Q, n]: divided, in the result, or undivided, in the part's sums."""
     if SPLITS == 1:
         share = 1.0 / tl.where(weight > 0, weight, 1.0)  # no position: zeros
         whole = (mix * share[:, None]).to(out_at.dtype.element_ty)
@@ -70,7 +71,7 @@ def write_mix(mix, weight, out_at, sums_at, real, SPLITS):
 
 @triton.jit
 def write_stats(stats, part, best, weight, real, SPLITS):
-    """What `combine` needs of a part."""
+    """Store what `combine` needs of a part: maximum and weight, each [Q]."""
     if SPLITS > 1:
         tl.store(stats + part * 2, best, mask=real)
         tl.store(stats + part * 2 + 1, weight, mask=real)
@@ -127,7 +128,7 @@ def combine(parts: Parts, out: Tensor) -> Tensor:
 
 
 def combine_reference(parts: Parts, out: Tensor) -> Tensor:
-    """The same in PyTorch, float64 inside."""
+    """The same in PyTorch, in float64: fills `out` [N, h, d]."""
     best, weights = parts.stats.double().unbind(-1)
     held = weights > 0
     top = best.masked_fill(~held, float("-inf")).amax(dim=1, keepdim=True)

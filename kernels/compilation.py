@@ -1,9 +1,9 @@
-"""Compiles the table's configurations for GPUs that need not be there.
+"""Compiles the table's configurations, for GPUs that this machine need not have.
 
     python -m slimwhisper.kernels.compilation [KERNEL DTYPE WIDTH]
 
-prints a line of JSON for each configuration, or the first one of a kernel, and capability that its
-shared memory fits: registers, bytes of stack and of shared memory.
+prints a line of JSON for each configuration, or the first one of a kernel, and each capability
+whose shared memory holds it: registers, bytes of stack and of shared memory.
 """
 
 import json
@@ -40,17 +40,17 @@ STRIDED = ("query_", "latent_", "out_", "kept_")
 
 @dataclass(frozen=True, slots=True)
 class Compiled:
-    """What the assembler made of a kernel."""
+    """What a compiled kernel uses."""
 
-    registers: int  # a thread
-    stack: int  # bytes a thread: what was spilled
-    shared: int  # bytes a block
+    registers: int  # per thread
+    stack: int  # bytes per thread: what was spilled
+    shared: int  # bytes per block
 
 
 def compile_for(configuration: Configuration, capability: int, sources: bool = False) -> Compiled:
-    """Compile for a compute capability such as 90, with 16-byte aligned rows as torch gives them.
+    """Compile for a compute capability such as 90, with rows aligned to 16 bytes as in torch.
 
-    sources: the variant in which rows read each other's tokens. Raises what Triton raises where it
+    sources: the variant in which rows read each other's tokens. Raises what Triton raises if it
     cannot.
     """
     c = configuration
@@ -76,7 +76,7 @@ def compile_for(configuration: Configuration, capability: int, sources: bool = F
 
 
 def compile_fixed(name: str, capability: int) -> Compiled:
-    """The kernels that have one shape: "combine" and "choose_token"."""
+    """Compile a kernel with a single configuration: "combine" or "choose_token"."""
     constants: dict[str, Any]
     if name == "combine":
         constants = {"D": 1280, "BLOCK_D": 2048, "SPLITS": 16}
@@ -127,7 +127,7 @@ def _type_of(name: str, constants: dict[str, Any], kind: str) -> str:
 
 
 def _resources(cubin: bytes) -> tuple[int, int]:
-    """(registers, stack bytes) as cuobjdump, which Triton brings along, reads them."""
+    """(registers, stack bytes) as read by cuobjdump, which comes with Triton."""
     tool = next(Path(triton.__file__).parent.rglob("cuobjdump"))
     with tempfile.NamedTemporaryFile(suffix=".cubin") as file:
         file.write(cubin)
@@ -141,7 +141,7 @@ def _resources(cubin: bytes) -> tuple[int, int]:
 
 
 def variants(configuration: Configuration) -> tuple[bool, ...]:
-    """With and without `sources`, which a float8 latent does not have."""
+    """Without and with `sources`; a float8 latent has no `sources`."""
     return (False,) if configuration.kernel == "latent8" else (False, True)
 
 

@@ -1,7 +1,7 @@
-"""Which shapes the Triton kernels run in: read from configurations.json, never tuned at run time.
+"""The configurations of the Triton kernels: read from configurations.json, not tuned at run time.
 
 `bench/tune.py` writes that file, best first for each kernel, dtype, width and number of queries; a
-device takes the first that its shared memory holds.
+device uses the first that fits its shared memory.
 """
 
 import json
@@ -15,23 +15,23 @@ TABLE = Path(__file__).with_name("configurations.json")
 
 @dataclass(frozen=True, slots=True)
 class Configuration:
-    """One shape of one kernel."""
+    """One configuration of one kernel."""
 
-    kernel: str  # "latent", "latent8" of a float8 latent, or "heads"
-    dtype: str  # "float16", whose shapes serve bfloat16 too, or "float32"
+    kernel: str  # "latent", "latent8" for a float8 latent, or "heads"
+    dtype: str  # "float16", also used for bfloat16, or "float32"
     width: int  # d, or d_k
-    piece: int  # columns of one load
-    slices: int  # of a piece, one a warp; 1: plain products
-    block_q: int  # queries of a program; 16 at least, the matrix units' own
-    block_t: int  # positions of a tile
-    stages: int  # tiles under way
+    piece: int  # columns per load
+    slices: int  # of a piece, one per warp; 1: plain products
+    block_q: int  # queries per program; at least 16, the size of the matrix units
+    block_t: int  # positions per tile
+    stages: int  # tiles in flight
     warps: int
     shared: int  # bytes of shared memory, as compiled
     capability: int = 80  # the least compute capability it compiles well for
 
     @property
     def precision(self) -> str:
-        """What `tl.dot` does with float32."""
+        """How `tl.dot` treats float32."""
         return "ieee" if self.dtype == "float32" else "tf32"
 
 
@@ -44,7 +44,7 @@ def configurations() -> tuple[Configuration, ...]:
 
 @dataclass(frozen=True, slots=True)
 class Processor:
-    """What the choice of a kernel's shape depends on."""
+    """What the choice of a configuration depends on."""
 
     shared: int  # bytes of shared memory that a block may have
     count: int  # streaming multiprocessors
@@ -54,8 +54,8 @@ class Processor:
 def find(
     kernel: str, dtype: str, width: int, queries: int, processor: Processor
 ) -> Configuration | None:
-    """The best configuration for `queries` a window."""
-    if dtype == "bfloat16":  # as many bytes, the same instructions
+    """The best configuration for `queries` queries per window; None if the table has none."""
+    if dtype == "bfloat16":  # the same size and instructions
         dtype = "float16"
     fitting = [
         c
@@ -67,7 +67,7 @@ def find(
     if not fitting:
         return None
     enough = [c for c in fitting if c.block_q >= queries]
-    if not enough:  # several blocks: as few as there may be
+    if not enough:  # several blocks: as few as possible
         most = max(c.block_q for c in fitting)
         return next(c for c in fitting if c.block_q == most)
     least = min(c.block_q for c in enough)
@@ -75,9 +75,9 @@ def find(
 
 
 def choose_splits(programs: int, tiles: int, processors: int) -> int:
-    """In how many parts to cut `tiles` tiles of positions, so that all processors have work.
+    """How many parts to split `tiles` tiles of positions into, so that all processors have work.
 
-    The fewest that come within 85 % of the best use of the last wave. programs: without splitting.
+    The fewest that reach 85 % of the best use of the last wave. programs: without splitting.
     """
 
     def use(splits: int) -> float:

@@ -3,8 +3,8 @@
     Triton             on CUDA devices, from the table of configurations, by dtype and width
     PyTorch            everywhere else, and where a Triton kernel fails: one warning, then PyTorch
 
-SLIMWHISPER_KERNELS=torch keeps Triton out; =triton asks for it on a CPU, too, which needs Triton's
-interpreter (TRITON_INTERPRET=1) and is for tests.
+SLIMWHISPER_KERNELS=torch turns Triton off; =triton uses it on a CPU too, which needs Triton's
+interpreter (TRITON_INTERPRET=1) and is meant for tests.
 """
 
 import logging
@@ -27,27 +27,27 @@ Result = TypeVar("Result")
 
 CHOICES = ("auto", "torch", "triton")
 LEAST_CAPABILITY = (8, 0)  # tensor cores for bfloat16, asynchronous copies
-MOST_ROWS = 32  # of a window in one call by heads; more, a prompt, are torch's flash-attention's
+MOST_ROWS = 32  # of a window in one call by heads; more, as in a prompt, go to flash-attention
 
 
 class Kernels:
     """The attention operations of one device and dtype."""
 
     def __init__(self, device: torch.device, dtype: torch.dtype, choice: str | None = None) -> None:
-        """choice: one of `CHOICES`; None: what SLIMWHISPER_KERNELS says, else auto.
+        """choice: one of `CHOICES`; None: the value of SLIMWHISPER_KERNELS, else auto.
 
-        Raises `OptionError` for a choice that does not exist.
+        Raises `OptionError` for an unknown choice.
         """
         choice = choice or os.environ.get("SLIMWHISPER_KERNELS") or "auto"
         if choice not in CHOICES:
             raise OptionError(f"SLIMWHISPER_KERNELS: {choice!r} is not one of {', '.join(CHOICES)}")
         self.device, self.dtype = device, dtype
         self.used: Counter[tuple[str, str]] = Counter()  # (operation, path): calls
-        self.failures: dict[str, str] = {}  # kernel: why it is not used any more
+        self.failures: dict[str, str] = {}  # kernel: why it is no longer used
         self.processor, self.why = _processor(device, dtype, choice)
 
     def describe(self) -> str:
-        """Which path is taken, and why."""
+        """Which path is used, and why."""
         if self.processor is None:
             return f"PyTorch: {self.why}"
         failed = "".join(f"; {name} by PyTorch: {why}" for name, why in self.failures.items())
@@ -63,9 +63,9 @@ class Kernels:
         """softmax(Q~ Z^T * scale) Z for all heads of each row.
 
         Arguments:
-            queries: [N, h, d] folded queries; neighbours of one window beside each other.
-            latent: S slots of T positions; N a multiple of the windows that `reads` names.
-            reads: which positions; no `sources` of a float8 latent.
+            queries: [N, h, d] folded queries; the rows of one window are adjacent.
+            latent: values [S, T, d]; N is a multiple of the number of windows in `reads`.
+            reads: which positions; no `sources` with a float8 latent.
         Returns:
             [N, h, d].
         """
@@ -76,7 +76,7 @@ class Kernels:
         def by_triton(c: Configuration, p: Processor) -> Tensor:
             from slimwhisper.kernels.latent_triton import split_latent
 
-            # float8 is turned into float16, whatever the model's dtype
+            # the kernel turns float8 into float16, whatever the model's dtype
             asked = queries if latent.factors is None else queries.half()
             splits = _splits(c, p, windows * -(-each // c.block_q), latent.values.shape[1])
             return split_latent(asked, latent, scale, c, splits, reads).to(queries.dtype)
@@ -102,8 +102,8 @@ class Kernels:
         """softmax(q_i K_i^T / sqrt(d_k)) V_i for every head i of each row.
 
         Arguments:
-            queries: [N, h, d_k]; neighbours of one window beside each other.
-            keys, values: [S, h, T, d_k]; N a multiple of the windows that `reads` names.
+            queries: [N, h, d_k]; the rows of one window are adjacent.
+            keys, values: [S, h, T, d_k]; N is a multiple of the number of windows in `reads`.
             reads: which positions.
         Returns:
             [N, h, d_k].
@@ -139,9 +139,10 @@ class Kernels:
         rules: bool,
         by_torch: Callable[[], tuple[Tensor, Tensor]],
     ) -> tuple[Tensor, Tensor]:
-        """Each row's most likely token and its log-probability, as in `choose_token.choose_token`.
+        """Each row's most likely token [R] int64 and its log-probability [R].
 
-        tokens: end of text, first timestamp, <|notimestamps|>. by_torch: does the same.
+        logits [R, V], state each [R], as in `choose_token.choose_token`. tokens: end of text, first
+        timestamp, <|notimestamps|>. by_torch: does the same in PyTorch.
         """
 
         def by_triton() -> tuple[Tensor, Tensor]:
@@ -160,7 +161,10 @@ class Kernels:
         by_triton: Callable[[Configuration, Processor], Tensor],
         by_torch: Callable[[], Tensor],
     ) -> Tensor:
-        """Run a kernel in the shape that the table has for it, if it has one."""
+        """Run a kernel in the configuration that the table has for it, else in PyTorch.
+
+        `width` d or d_k; `queries` per window. Returns what either callable returns, [N, h, width].
+        """
         processor, shape = self.processor, None
         if processor is not None:
             shape = find(kernel, str(self.dtype)[6:], width, queries, processor)
@@ -174,7 +178,7 @@ class Kernels:
         if by_triton is not None and operation not in self.failures:
             try:
                 result = by_triton()
-            except Exception as error:  # whatever a compiler or driver raises: PyTorch can do it
+            except Exception as error:  # whatever a compiler or driver raises, PyTorch still works
                 why = f"{type(error).__name__}: {str(error).strip().splitlines()[0][:200]}"
                 self.failures[operation] = why
                 logger.warning(
@@ -198,7 +202,7 @@ def _splits(c: Configuration, p: Processor, programs: int, positions: int) -> in
 def _processor(
     device: torch.device, dtype: torch.dtype, choice: str
 ) -> tuple[Processor | None, str]:
-    """What Triton would run on, or None; and why."""
+    """What Triton runs on, or None if it is not used; and why."""
     if choice == "torch":
         return None, "SLIMWHISPER_KERNELS=torch"
     if device.type == "cpu":

@@ -1,8 +1,8 @@
 """Decode steps as CUDA graphs: recorded once for a number of rows, replayed with new contents.
 
-A step launches some 15 small kernels a layer; on a GPU the launches of a small model take longer
-than the work. A graph holds a step's kernels and their addresses, so whoever runs one keeps
-everything that changes in buffers that stay where they are.
+A step launches about 15 small kernels per layer; for a small model the launches take longer than
+the work. A graph holds a step's kernels and their addresses, so everything that changes must be
+kept in buffers that do not move.
 """
 
 import logging
@@ -17,14 +17,14 @@ Body = Callable[[], None]
 
 
 class Recorder(Protocol):
-    """What records a body without running it; `CUDAGraphs` on a GPU."""
+    """Records a body without running it; `CUDAGraphs` on a GPU."""
 
     def record(self, body: Body) -> Body:
-        """Return what runs the body again, with what its buffers hold then."""
+        """Return a function that runs the body again, on the current contents of its buffers."""
 
 
 class CUDAGraphs:
-    """Records CUDA graphs that share one pool of memory: they never run at the same time."""
+    """Records CUDA graphs that share one memory pool, as they never run at the same time."""
 
     def __init__(self) -> None:
         self.pool = torch.cuda.graph_pool_handle()
@@ -47,10 +47,10 @@ class Graphs:
         self._seen: set[Hashable] = set()
 
     def run(self, key: Hashable, body: Body) -> None:
-        """Run a body; from its key's second time on by replaying what was recorded then.
+        """Run a body: directly the first time, and from its key's second time on as a graph.
 
-        The first time it runs as it is, which compiles its kernels and sets libraries up. Where it
-        cannot be recorded it always does, after one warning.
+        The first run compiles the kernels and initializes libraries; the second records. If
+        recording fails, every run is direct, after one warning.
         """
         if key not in self._seen or self.failure is not None:
             self._seen.add(key)
@@ -60,7 +60,7 @@ class Graphs:
         if replay is None:
             try:
                 replay = self.recorded[key] = self.recorder.record(body)
-            except Exception as error:  # whatever a driver raises: it runs without, too
+            except Exception as error:  # whatever a driver raises, it runs without graphs
                 self.failure = f"{type(error).__name__}: {str(error).strip().splitlines()[0][:200]}"
                 logger.warning(
                     "no CUDA graphs (%s); each step is launched anew, more slowly", self.failure
@@ -71,11 +71,11 @@ class Graphs:
         replay()
 
     def forget(self) -> None:
-        """Record anew: a buffer has moved."""
+        """Discard the graphs, because a buffer has moved."""
         self.recorded.clear()
 
 
 def bucket_of(count: int, capacity: int) -> int:
-    """For how many places a graph is recorded that serves `count`: 1, 2, 4, 8, then by eights."""
+    """The number of places that a graph for `count` is recorded for: 1, 2, 4, 8, 16, 24, ..."""
     bucket = 1 << (count - 1).bit_length() if count <= 8 else -(-count // 8) * 8
     return min(bucket, capacity)

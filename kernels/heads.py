@@ -4,7 +4,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-SCORES = 1_350_000  # that `rounded_head_attention` has at a time
+SCORES = 1_350_000  # that `rounded_head_attention` computes at a time
 
 
 def head_attention(
@@ -16,7 +16,7 @@ def head_attention(
         queries: [B, h, Q, d_k].
         keys, values: [B, h, T, d_k], same dtype.
         bias: broadcastable to [B, h, Q, T], same dtype, added to the scores; -inf hides a position.
-        causal: query t sees positions 0..t alone; not together with `bias`.
+        causal: query t sees only positions 0..t; not together with `bias`.
     Returns:
         [B, h, Q, d_k].
     """
@@ -24,14 +24,14 @@ def head_attention(
 
 
 def rounded_head_attention(queries: Tensor, keys: Tensor, values: Tensor) -> Tensor:
-    """`head_attention` in bfloat16 but for sums, for CPUs that multiply it fast.
+    """`head_attention` in bfloat16 with wider sums, for CPUs that multiply bfloat16 fast.
 
-    Some queries at a time, so that their scores stay in the CPU's caches.
+    Works on some queries at a time, so that their scores stay in the CPU's caches.
 
     Arguments:
         queries: [B, h, Q, d_k]; keys, values: [B, h, T, d_k], float32.
     Returns:
-        [B, h, Q, d_k] float32; its error is some five times that of torch's own in bfloat16.
+        [B, h, Q, d_k] float32; its error is about five times that of torch's own in bfloat16.
     """
     found = torch.empty_like(queries)
     together = max(1, SCORES // (keys.shape[1] * keys.shape[2]))
@@ -46,7 +46,7 @@ def rounded_head_attention(queries: Tensor, keys: Tensor, values: Tensor) -> Ten
 def head_attention_reference(
     queries: Tensor, keys: Tensor, values: Tensor, bias: Tensor | None = None, causal: bool = False
 ) -> Tensor:
-    """The same from the definition; at least float32 inside."""
+    """The same from the definition, in at least float32: [B, h, Q, d_k] -> [B, h, Q, d_k]."""
     wide = torch.promote_types(queries.dtype, torch.float32)
     scores = queries.to(wide) @ keys.to(wide).transpose(-1, -2) * queries.shape[-1] ** -0.5
     if bias is not None:

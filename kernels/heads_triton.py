@@ -1,10 +1,9 @@
-"""Attention by heads over kept keys and values, on a GPU: Triton, split over positions.
+"""Multi-head attention over kept keys and values, on a GPU: Triton, split over positions.
 
     softmax(q_i K_i^T / sqrt(d_k)) V_i          q [N, h, d_k], K, V [S, h, T, d_k]
 
 The baseline's decode step: a program takes one head of one window, the queries of all rows that
-share the window, and one part of its positions (flash-decoding); `combine` brings the parts
-together.
+share the window, and one part of its positions (flash-decoding); `combine` combines the parts.
 """
 
 import math
@@ -39,7 +38,7 @@ def split_heads_kernel(
     stats,  # [N, h, SPLITS, 2] float32: maximum, in powers of 2, and weight
     scale_log2,  # log2(e) / sqrt(d_k)
     heads,
-    group,  # rows of one window
+    group,  # rows per window
     positions,
     query_row,  # strides, in elements
     query_head,
@@ -112,12 +111,12 @@ def split_heads(
     """Attend head by head to a window's keys and values, on the device.
 
     Arguments:
-        queries: [N, h, d_k], any strides with a contiguous last dimension, d_k a power of two; N a
-            multiple of B, the windows, and neighbours of one window beside each other.
-        keys, values: [S, h, T, d_k], same dtype, strided alike; S = B unless `reads` has slots.
+        queries: [N, h, d_k], any strides with a contiguous last dimension, d_k a power of two; N is
+            a multiple of B, the number of windows, and the rows of one window are adjacent.
+        keys, values: [S, h, T, d_k], same dtype and strides; S = B unless `reads` has slots.
         reads: as in `split_latent`.
     Returns:
-        [N, h, d_k]; zeros where there is no position.
+        [N, h, d_k]; zeros for a window without positions.
     """
     assert keys.stride() == values.stride()
     rows, heads, width = queries.shape
@@ -166,7 +165,7 @@ def split_heads_reference(
     values: Tensor,
     reads: Reads = ALL,
 ) -> Tensor:
-    """The same from the definition, window by window; at least float32 inside."""
+    """The same from the definition, window by window, in at least float32: [N, h, d_k] -> same."""
     windows = reads.windows(len(keys))
     wide = torch.promote_types(queries.dtype, torch.float32)
     out = torch.zeros_like(queries)

@@ -19,7 +19,7 @@ EIGHT = torch.float8_e4m3fn
 
 @dataclass(frozen=True, slots=True)
 class Latent:
-    """What is kept: in the dtype of use, or as float8 with a factor for each position."""
+    """What is kept: in the model's dtype, or as float8 with a factor for each position."""
 
     values: Tensor  # [S, T, d]
     factors: Tensor | None = None  # [S, T] float32: position t is factors[s, t] * values[s, t]
@@ -28,23 +28,24 @@ class Latent:
     def allocate(
         shape: tuple[int, int, int], device: torch.device, dtype: torch.dtype, eight: bool = False
     ) -> "Latent":
-        """Zeros."""
+        """Zeros; shape [S, T, d]. eight: in float8."""
         values = torch.zeros(shape, device=device, dtype=EIGHT if eight else dtype)
         factors = torch.zeros(shape[:2], device=device, dtype=torch.float32) if eight else None
         return Latent(values, factors)
 
     def tensors(self) -> tuple[Tensor, ...]:
+        """values [S, T, d] and, in float8, factors [S, T]."""
         return (self.values,) if self.factors is None else (self.values, self.factors)
 
     def __len__(self) -> int:
         return len(self.values)
 
     def __getitem__(self, index: Any) -> "Latent":
-        """Some slots, or some slots' positions."""
+        """Some slots, or some positions of some slots."""
         return Latent(self.values[index], None if self.factors is None else self.factors[index])
 
     def write(self, index: Any, x: Tensor) -> None:
-        """Keep x [..., d] in the positions that `index` names."""
+        """Store x [..., d] at the positions `index`."""
         if self.factors is None:
             self.values[index] = x
             return
@@ -56,7 +57,7 @@ class Latent:
         self.factors[index] = factors.float()
 
     def plain(self, dtype: torch.dtype) -> Tensor:
-        """[S, T, d] in the dtype of use."""
+        """The values [S, T, d] in `dtype`, which is the model's."""
         if self.factors is None:
             return self.values
         return (self.values.to(torch.float32) * self.factors[..., None]).to(dtype)
@@ -72,11 +73,11 @@ def latent_attention(
         latent: [B, T, d], same dtype; any strides with a contiguous last dimension.
         scale: factor on the scores, 1 / sqrt(head width).
         bias: [B, 1, T] or [B, Q, T] in the same dtype, added to the scores; -inf hides a position.
-            What stands in a hidden position must be finite.
+            The latent must be finite in hidden positions too.
     Returns:
         [B, Q, d], the probability-weighted sums of the latent.
 
-    The Q queries go as ONE head's queries through `scaled_dot_product_attention`, so that the
+    The Q queries go through `scaled_dot_product_attention` as the queries of ONE head, so that the
     latent is read once; per-head products would read it h times.
     """
     shared = latent.unsqueeze(1)
@@ -89,7 +90,7 @@ def latent_attention(
 def latent_attention_reference(
     queries: Tensor, latent: Tensor, scale: float, bias: Tensor | None = None
 ) -> Tensor:
-    """The same from the definition: scores, softmax, weighted sum; at least float32 inside."""
+    """The same from the definition, in at least float32: [B, Q, d], [B, T, d] -> [B, Q, d]."""
     wide = torch.promote_types(queries.dtype, torch.float32)
     scores = queries.to(wide) @ latent.to(wide).transpose(1, 2) * scale
     if bias is not None:

@@ -2,13 +2,13 @@
 
     softmax(Q~ Z^T * scale) Z          Q~ [N, h, d], Z [S, T, d]
 
-Z may be kept in float8 (e4m3) with a factor a position: then it is read as bytes through a tensor
-descriptor, which keeps the loads asynchronous, and turned into float16 in registers; the factors go
-onto the scores and the probabilities.
+Z may be kept in float8 (e4m3) with a factor per position. It is then read as bytes through a tensor
+descriptor, which keeps the loads asynchronous, and converted to float16 in registers; the scores
+and the probabilities are multiplied by the factors.
 
 A program takes some queries of one window and one part of its positions. It reads a tile of the
 latent once, for the scores and for the weighted sum, and keeps a running maximum and sum (online
-softmax, arXiv 1805.02867); `combine` brings the parts together (flash-decoding).
+softmax, arXiv 1805.02867); `combine` combines the parts (flash-decoding).
 """
 
 import math
@@ -34,7 +34,7 @@ from slimwhisper.kernels.reads import ALL, Reads
 
 @triton.jit
 def half_of_e4m3(byte):
-    """Bytes of float8 e4m3 -> float16, 2^-8 times their value: bits moved, none rounded."""
+    """Bytes of float8 e4m3 -> float16, 2^-8 times their value: bits are moved, nothing rounded."""
     bits = byte.to(tl.uint16)
     return (((bits & 0x80) << 8) | ((bits & 0x7F) << 7)).to(tl.float16, bitcast=True)
 
@@ -42,8 +42,8 @@ def half_of_e4m3(byte):
 @triton.jit
 def split_latent_kernel(
     queries,
-    latent,  # of float8: a descriptor of its bytes, [S, T, d], for loads of [1, BLOCK_T, PIECE]
-    factors,  # [S, T] float32, of float8
+    latent,  # [S, T, d]; in float8 a descriptor of its bytes, for loads of [1, BLOCK_T, PIECE]
+    factors,  # [S, T] float32, in float8
     slots,
     sources,  # [B, T] int64: the slot that holds each position
     lengths,
@@ -52,7 +52,7 @@ def split_latent_kernel(
     stats,  # [B, group * h, SPLITS, 2] float32: maximum, in powers of 2, and weight
     scale_log2,  # scale * log2(e)
     heads,
-    group,  # queries' rows of one window
+    group,  # rows per window
     positions,
     query_row,  # strides, in elements
     query_head,
@@ -63,8 +63,8 @@ def split_latent_kernel(
     factor_slot,
     source_window,
     D: tl.constexpr,
-    PIECE: tl.constexpr,  # columns of a load, a power of two that divides D
-    SLICES: tl.constexpr,  # of a piece, one a warp; 1: plain products
+    PIECE: tl.constexpr,  # columns per load, a power of two that divides D
+    SLICES: tl.constexpr,  # of a piece, one per warp; 1: plain products
     BLOCK_Q: tl.constexpr,
     BLOCK_T: tl.constexpr,
     SPLITS: tl.constexpr,
@@ -75,7 +75,7 @@ def split_latent_kernel(
     EIGHT: tl.constexpr,  # the latent is float8
     PRECISION: tl.constexpr,
 ):
-    """Grid: blocks of queries (neighbours, so that they meet the latent in L2), windows, splits."""
+    """Grid: blocks of queries (adjacent, so that they find the latent in L2), windows, splits."""
     window, split = tl.program_id(1).to(tl.int64), tl.program_id(2)
     total = heads * group
     slot, begin, end = part_of_positions(
@@ -164,14 +164,14 @@ def split_latent(
     """Attend with every head's folded query to its window's latent, on the device.
 
     Arguments:
-        queries: [N, h, d], any strides with a contiguous last dimension; N a multiple of B, the
-            windows, and neighbours of one window beside each other.
+        queries: [N, h, d], any strides with a contiguous last dimension; N is a multiple of B, the
+            number of windows, and the rows of one window are adjacent.
         latent: values [S, T, d] of the same dtype, likewise strided, or float8_e4m3fn with factors
             [S, T] float32 contiguous along T; S = B unless `reads` has slots.
         scale: factor on the scores.
-        reads: which positions; its bias is not used, and no sources of a float8 latent.
+        reads: which positions; its bias is not used; no `sources` with a float8 latent.
     Returns:
-        [N, h, d], laid out head by head; zeros where there is no position.
+        [N, h, d], laid out head by head; zeros for a window without positions.
     """
     rows, heads, width = queries.shape
     values, factors = latent.values, latent.factors
@@ -221,6 +221,7 @@ def split_latent(
 
 
 def _bytes(values: Tensor, c: Configuration) -> TensorDescriptor:
+    """values [S, T, d] float8 -> a descriptor of their bytes, for loads of [1, BLOCK_T, PIECE]."""
     return TensorDescriptor.from_tensor(values.view(torch.uint8), [1, c.block_t, c.piece])
 
 
@@ -230,7 +231,7 @@ def split_latent_reference(
     scale: float,
     reads: Reads = ALL,
 ) -> Tensor:
-    """The same from the definition, window by window; at least float32 inside."""
+    """The same from the definition, window by window, in at least float32: [N, h, d] -> same."""
     windows = reads.windows(len(latent))
     wide = torch.promote_types(queries.dtype, torch.float32)
     out = torch.zeros_like(queries)

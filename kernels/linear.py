@@ -10,7 +10,7 @@ import torch.nn.functional as F
 from torch import Tensor
 
 X86 = ("x86_64", "AMD64")
-PACKED_DEPTH = 384  # products that oneDNN adds up in one go
+PACKED_DEPTH = 384  # products that oneDNN sums in one pass
 # Without AVX512-VNNI, sums of two products of 8 bits overflow: the input is rounded to 7 bits.
 NARROW = not torch.cpu._is_vnni_supported()
 
@@ -22,7 +22,7 @@ def at_least_float32(dtype: torch.dtype) -> torch.dtype:
 
 @dataclass(frozen=True, slots=True)
 class Packed:
-    """A weight [out, in] in oneDNN's blocked layout, cut along `in`; for `linear` alone."""
+    """A weight [out, in] in oneDNN's blocked layout, split along `in`; only for `linear`."""
 
     parts: tuple[Tensor, ...]  # opaque, each [out, at most PACKED_DEPTH]
 
@@ -33,7 +33,7 @@ class Packed:
 
 @dataclass(frozen=True, slots=True)
 class Quantized:
-    """A weight [out, in] in int8, with a factor an output, and its bias; for `linear` alone."""
+    """A weight [out, in] in int8 with a factor per output, and its bias; only for `linear`."""
 
     packed: Any  # opaque
 
@@ -42,15 +42,15 @@ Weight = Tensor | Packed | Quantized
 
 
 def quantize(weight: Tensor, bias: Tensor | None = None) -> Quantized:
-    """A float32 weight [out, in] on a CPU as whole numbers of -127 to 127, rounded to nearest.
+    """A float32 weight [out, in] and bias [out] on a CPU -> integers from -127 to 127, rounded.
 
-    `linear` then rounds its input, too: to 8 bits, by one factor for the whole of it.
+    `linear` then rounds its input too: to 8 bits, with one factor for the whole input.
     """
     factors = weight.abs().amax(dim=1).clamp_(min=1e-30).double() / 127
     zeros = torch.zeros(len(factors), dtype=torch.int64)
     engine, torch.backends.quantized.engine = torch.backends.quantized.engine, "onednn"
     try:
-        with warnings.catch_warnings():  # tensors of this kind will go; 2.13 is the newest we take
+        with warnings.catch_warnings():  # deprecated, but present in 2.13, the newest we support
             warnings.simplefilter("ignore")
             rounded = torch.quantize_per_channel(weight, factors, zeros, 0, torch.qint8)
             return Quantized(torch.ops.quantized.linear_prepack(rounded, bias))
@@ -59,11 +59,11 @@ def quantize(weight: Tensor, bias: Tensor | None = None) -> Quantized:
 
 
 def pack(weight: Tensor) -> Weight:
-    """A weight [out, in] as `linear` takes it fastest: packed on a CPU in float32, else itself.
+    """A weight [out, in] in the form fastest for `linear`: packed on a CPU in float32, else as is.
 
-    There oneDNN's products of packed weights are two to three times faster than `F.linear`'s
-    (docs/performance.md), but add up one product after the other, which rounds more: twice as much
-    where 1,280 are added. In parts they keep well within the rule of docs/numerics.md.
+    There oneDNN's products with packed weights are two to three times faster than `F.linear`
+    (docs/performance.md), but they are summed one after the other, which rounds more: twice as much
+    for sums of 1,280. Split into parts they keep well within the rule of docs/numerics.md.
     """
     width = packed_width(weight)
     if width is None:
@@ -73,7 +73,7 @@ def pack(weight: Tensor) -> Weight:
 
 
 def packed_width(weight: Tensor) -> int | None:
-    """How many inputs of a weight [out, in] each packed part takes; None where it is not packed."""
+    """How many inputs of a weight [out, in] each packed part takes; None if it is not packed."""
     usable = weight.device.type == "cpu" and weight.dtype == torch.float32
     if not (usable and torch.backends.mkldnn.is_available() and platform.machine() in X86):
         return None
@@ -88,7 +88,7 @@ def linear(
     gelu: bool = False,
     onto: Tensor | None = None,
 ) -> Tensor:
-    """x W^T + b, added to `onto`, then GELU where asked: x [..., in] -> [..., out]."""
+    """x W^T + b, added to `onto` [..., out], then GELU if `gelu`: x [..., in] -> [..., out]."""
     if not isinstance(weight, Packed):
         if isinstance(weight, Quantized):
             assert bias is None  # it is in the weight

@@ -53,8 +53,8 @@ __all__ = [
     "transcribe",
 ]
 
-# What needs torch is imported when it is first asked for, so that the command line starts at once
-# and `slimwhisper doctor` runs where torch does not.
+# What needs torch is imported on first use, so that the command line starts without delay and
+# `slimwhisper doctor` works even where torch does not.
 if TYPE_CHECKING:
     from whisper import DecodingOptions, DecodingResult, log_mel_spectrogram, pad_or_trim
 

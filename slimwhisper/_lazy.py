@@ -1,6 +1,6 @@
-"""Names of a package that are imported when they are first asked for (PEP 562).
+"""Names of a package that are imported on first use (PEP 562).
 
-So `import slimwhisper` and `slimwhisper --help` start at once, `slimwhisper doctor` runs where
+So `import slimwhisper` and `slimwhisper --help` are fast, `slimwhisper doctor` works even where
 torch does not, and listing a folder imports no model.
 """
 
@@ -17,10 +17,10 @@ def lazy_names(
 
     Arguments:
         package: its `__name__`.
-        homes: public name -> the module that defines it, with ":name" where it is called
-            otherwise there; a module of the package itself -> its own name.
-        fallback: a module of openai-whisper whose other names the package has too, so that scripts
-            written for it find them.
+        homes: public name -> the module that defines it, with ":name" if it has another name
+            there; a module of the package itself -> its own name.
+        fallback: a module of openai-whisper whose other names are available here too, for scripts
+            written for it.
     """
 
     def get(name: str) -> Any:

@@ -1,4 +1,4 @@
-"""The library: `load_model(...)`, then the calls of `whisper` on what it returns, and our own."""
+"""The library: `load_model(...)` returns a model with the methods of `whisper`'s, and our own."""
 
 import logging
 from collections.abc import Callable, Iterable, Iterator
@@ -41,7 +41,7 @@ Source = TypeVar("Source", bound=AudioSource)
 
 
 def choose_device(device: str | torch.device | None) -> torch.device:
-    """The device named, else CUDA where there is some, else the CPU; `OptionError` if it fails."""
+    """The given device; None: CUDA if available, else the CPU. OptionError if it does not work."""
     if device is None:
         return torch.device("cuda" if torch.cuda.is_available() else "cpu")
     try:
@@ -54,9 +54,9 @@ def choose_device(device: str | torch.device | None) -> torch.device:
 
 
 def choose_dtype(dtype: str | torch.dtype | None, device: torch.device) -> torch.dtype:
-    """A dtype by name or itself; None: float16 on a GPU, float32 on a CPU.
+    """A dtype, given as such or by name; None: float16 on a GPU, float32 on a CPU.
 
-    "int8" computes in float32 but for its products, and needs a CPU. Raises OptionError.
+    "int8" computes in float32 except for the products, and needs a CPU. Raises OptionError.
     """
     if dtype == INT8:
         if device.type != "cpu" or "onednn" not in torch.backends.quantized.supported_engines:
@@ -68,7 +68,7 @@ def choose_dtype(dtype: str | torch.dtype | None, device: torch.device) -> torch
 
 
 def as_dtype(dtype: str | torch.dtype, *others: str) -> torch.dtype:
-    """A dtype by name or itself. Raises OptionError, which names `others` too."""
+    """A dtype, given as such or by name. Raises OptionError, which also lists `others`."""
     chosen = DTYPES.get(dtype) if isinstance(dtype, str) else dtype
     if chosen not in (*DTYPES.values(), torch.float64):
         raise OptionError(f"dtype {dtype!r} is not one of {', '.join((*DTYPES, *others))}")
@@ -76,9 +76,9 @@ def as_dtype(dtype: str | torch.dtype, *others: str) -> torch.dtype:
 
 
 class SlimWhisper:
-    """A loaded model with `whisper`'s calls.
+    """A loaded model with `whisper`'s methods.
 
-    What decodes is its `network`, which is no public API: it may change in any version.
+    Its `network` does the decoding. It is not public API and may change in any version.
     """
 
     def __init__(self, network: Model) -> None:
@@ -88,32 +88,32 @@ class SlimWhisper:
 
     @property
     def name(self) -> str:
-        """As it was given to `load_model`."""
+        """As given to `load_model`."""
         return self.network.name
 
     @property
     def dims(self) -> Dims:
-        """Whisper's ten numbers."""
+        """The ten integers that define a Whisper model."""
         return self.network.dims
 
     @property
     def device(self) -> torch.device:
-        """Where it computes."""
+        """The device it computes on."""
         return self.network.device
 
     @property
     def dtype(self) -> torch.dtype:
-        """What it computes in; float32 with int8, see `compute_type`."""
+        """The dtype it computes in; float32 with int8, see `compute_type`."""
         return self.network.dtype
 
     @property
     def compute_type(self) -> str:
-        """Such as "float16"; "int8" stands for float32 with int8 products."""
+        """Such as "float16"; "int8" means float32 with int8 products."""
         return self.network.compute_type
 
     @property
     def forms(self) -> tuple[str, str]:
-        """The forms of the cross- and the self-attention cache that were asked for."""
+        """The requested forms of the cross-attention and the self-attention cache."""
         return self.network.forms
 
     @property
@@ -123,7 +123,7 @@ class SlimWhisper:
 
     @property
     def fallbacks(self) -> list[str]:
-        """A line for each form that is not exact here and was replaced in some layers."""
+        """One line for each form that is not exact here and was replaced in some layers."""
         return self.network.fallbacks
 
     @property
@@ -143,8 +143,8 @@ class SlimWhisper:
         return self.network.baseline_bytes_per_window()
 
     def set_alignment_heads(self, dump: bytes) -> None:
-        """The heads that word timestamps are read from, as `whisper` dumps them: base85 of gzipped
-        booleans [layers, heads]. Raises OptionError for a dump of another model.
+        """Set the heads that word timestamps are read from, as dumped by `whisper`: base85 of
+        gzipped booleans [layers, heads]. Raises OptionError for another model's dump.
         """
         self.network.alignment_heads = dumped_heads(dump, self.dims)
 
@@ -206,15 +206,15 @@ class SlimWhisper:
     ) -> Iterator[tuple[Source, Transcript | SlimWhisperError]]:
         """Transcribe recordings side by side; yields (source, result) as each one is done.
 
-        A recording that fails yields its error, and the others go on. Each is decoded exactly as
-        alone. `sources` may be endless: recordings are taken from it as slots come free, and a few
-        decoded ahead in other threads.
+        A recording that fails yields its error, and the others continue. Each is decoded exactly as
+        if alone. `sources` may be endless: recordings are taken from it as slots become free, and
+        a few are loaded ahead in other threads.
 
         Arguments:
-            batch_size: windows decoded together; None: 64 on a GPU, on a CPU `CPU_BATCH`.
-            allow_truncated: take what can be read of files that end early.
-            on_segments: called as windows end, with new segments and the seconds that are done.
-            on_duration: called with a recording's seconds when it begins.
+            batch_size: windows decoded together; None: 64 on a GPU, `CPU_BATCH` on a CPU.
+            allow_truncated: use what can be read of files that end early.
+            on_segments: called as windows end, with new segments and the seconds done so far.
+            on_duration: called with a recording's length in seconds when it begins.
             options: as in `transcribe`.
         Raises:
             OptionError, before anything is read.
@@ -242,7 +242,7 @@ class SlimWhisper:
     def decode(
         self, mel: Tensor, options: "DecodingOptions | None" = None, **changes: Any
     ) -> "DecodingResult | list[DecodingResult]":
-        """Decode one window of 30 s, or several; see `slimwhisper.decode`."""
+        """Decode windows [n_mels, 3000] or [B, n_mels, 3000]; see `slimwhisper.decode`."""
         return decode(self, mel, options, **changes)
 
     @overload
@@ -252,9 +252,9 @@ class SlimWhisper:
     def detect_language(self, audio: AudioSource) -> tuple[Any, Any]:
         """The most likely language, and every language's probability.
 
-        A recording, of which the first 30 s are heard, gives a code such as "de". The spectrogram
-        of a window, a tensor [n_mels, 3000], gives what `whisper` gives: the token, int64 []; and
-        several, [B, n_mels, 3000], tokens [B] and a list of B dictionaries.
+        For a recording, of which the first 30 s are used, the language is a code such as "de". For
+        the spectrogram of a window, [n_mels, 3000], it is a token as in `whisper`, int64 []; for
+        several, [B, n_mels, 3000], the results are tokens [B] and a list of B dictionaries.
         """
         window = (self.dims.n_mels, WINDOW_FRAMES)
         if isinstance(audio, Tensor) and audio.shape[-2:] == window:
@@ -289,7 +289,7 @@ Whisper = SlimWhisper  # by `whisper`'s name
 
 
 def transcribe(model: SlimWhisper, audio: AudioSource, **options: Any) -> dict[str, Any]:
-    """`model.transcribe(audio, ...)`, as `whisper.transcribe` is called."""
+    """`model.transcribe(audio, ...)`, called as `whisper.transcribe`."""
     return model.transcribe(audio, **options)
 
 
@@ -303,7 +303,7 @@ def decode(
             them; B windows are decoded side by side.
         options: whisper's; `changes` replace single fields. `fp16` is ignored.
     Returns:
-        whisper's `DecodingResult`, or a list of B; its `audio_features` are empty.
+        whisper's `DecodingResult`, or a list of B; `audio_features` is empty.
     Raises:
         OptionError.
     """
@@ -311,7 +311,10 @@ def decode(
 
 
 def detect_language(model: SlimWhisper, mel: Tensor, tokenizer: Any = None) -> tuple[Tensor, Any]:
-    """`whisper.detect_language`: see `SlimWhisper.detect_language`; `tokenizer` is not needed."""
+    """mel [n_mels, 3000] or [B, n_mels, 3000] -> tokens [] or [B] int64, and probabilities.
+
+    As `whisper.detect_language`, see `SlimWhisper.detect_language`; `tokenizer` is not needed.
+    """
     return model.detect_language(mel)
 
 
@@ -332,17 +335,17 @@ def load_model(
     """Load a model by name, Hugging Face id or folder, or `.pt` file.
 
     Arguments:
-        device: such as "cpu" or "cuda:1"; None: a GPU where there is one.
+        device: such as "cpu" or "cuda:1"; None: a GPU if available.
         download_root: where named models are kept; None: ~/.cache/whisper.
         in_memory: read the file's weights into memory first, instead of mapping them.
         dtype: "float32", "float16" or "bfloat16"; None: float16 on a GPU, float32 on a CPU;
-            "int8": float32 with the large matrices in int8, on a CPU faster, not exact
+            "int8": float32 with the large matrices in int8, faster on a CPU, but not exact
             (docs/numerics.md).
         cache: "slim", "option1", "option2" or "baseline"; `cross_cache` ("kv", "k", "v", "e",
             "hybrid") and `self_cache` ("kv", "k", "v", "x") replace its two halves.
-        cache_dtype: "fp8" keeps slim's caches in float8: half the bytes, not exact
+        cache_dtype: "fp8" keeps slim's caches in float8: half the bytes, but not exact
             (docs/numerics.md); None: in `dtype`.
-        strict_cache: raise `CacheError` where a form is not exact, instead of falling back.
+        strict_cache: raise `CacheError` if a form is not exact, instead of falling back.
         guard_audio: real speech for the guard to measure an inverse-based form on.
     Raises:
         CheckpointError, OptionError, CacheError.

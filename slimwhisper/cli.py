@@ -17,7 +17,7 @@ DESCRIPTION = "Speech to text with Whisper, and a decoder cache up to eight time
 
 class _Parser(argparse.ArgumentParser):
     def error(self, message: str) -> NoReturn:
-        """One line, with the way to more."""
+        """One line, and where to find help."""
         self.exit(2, f"{self.prog}: {message}; see {self.prog} --help\n")
 
 
@@ -40,7 +40,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     """
     arguments = build_parser().parse_args(argv)
     try:
-        # a command imports what it needs, so that --help and mistakes are quick
+        # a command imports what it needs, so that --help and usage errors are fast
         match arguments.command:
             case "transcribe":
                 from slimwhisper.jobs.job import run_transcribe
@@ -89,7 +89,7 @@ def main(argv: Sequence[str] | None = None) -> int:
 def entry() -> NoReturn:
     """What the `slimwhisper` command runs."""
     status = main()
-    if status > 128:  # threads may be decoding long files; nobody waits for what they load
+    if status > 128:  # threads may still be loading long files that are no longer needed
         sys.stdout.flush()
         sys.stderr.flush()
         os._exit(status)

@@ -1,4 +1,4 @@
-"""`whisper.decoding`: single windows decoded, with our models. For scripts written for it."""
+"""`whisper.decoding` with our models: decodes single windows. For scripts written for it."""
 
 from typing import TYPE_CHECKING
 

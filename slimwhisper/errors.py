@@ -1,4 +1,4 @@
-"""The exceptions that users meet, each with one line: what is wrong, where, what would work.
+"""The exceptions that users see, each in one line: what is wrong, where, and what would work.
 
 SlimWhisperError
 ├── AudioError        a recording cannot be read (missing, no audio, truncated, not audio)
@@ -11,7 +11,7 @@ SlimWhisperError
 
 
 class SlimWhisperError(Exception):
-    """Base of every error that this package raises on purpose."""
+    """Base of all errors that this package raises deliberately."""
 
 
 class AudioError(SlimWhisperError):
@@ -39,7 +39,7 @@ class OutputError(SlimWhisperError):
 
 
 def as_ours(error: Exception, prefix: str = "") -> SlimWhisperError:
-    """The error itself if it is one of these, else one that says what was not expected."""
+    """The error itself if it is one of these, else one that reports it as unexpected."""
     if isinstance(error, SlimWhisperError):
         return error
     wrapped = SlimWhisperError(f"{prefix}unexpected {type(error).__name__}: {error}")

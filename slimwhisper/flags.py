@@ -1,6 +1,6 @@
-"""The flags that several commands share: which model, where it runs, what its caches are.
+"""The flags that several commands share: which model, where it runs, and its caches.
 
-A new argument of `load_model` is one row of `model_flags`: every command that loads a model has it.
+A new argument of `load_model` is one row of `model_flags`: all commands that load a model get it.
 """
 
 import argparse
@@ -35,7 +35,7 @@ def none_or(kind: Any) -> Any:
 
 
 def positive(text: str) -> int:
-    """A whole number from 1 up."""
+    """An integer of at least 1."""
     if not text.isascii() or not text.isdigit() or int(text) < 1:
         raise argparse.ArgumentTypeError(f"{text!r} is not a whole number from 1 up")
     return int(text)
@@ -48,7 +48,7 @@ class FlagGroup:
         self._group = parser.add_argument_group(title, words or None)
 
     def add(self, *names: str, default: Any = None, help: str, **rest: Any) -> None:
-        """A flag; its help ends in its default, unless it says it itself, in brackets."""
+        """Add a flag; its default is appended to its help, unless that ends in brackets."""
         shown = "" if default is None or help.endswith("]") else " [%(default)s]"
         self._group.add_argument(*names, default=default, help=help + shown, **rest)
 
@@ -108,7 +108,7 @@ def model_flags() -> tuple[ModelFlag, ...]:
 
 
 def add_model_flags(parser: argparse.ArgumentParser, *, caches: bool = True) -> None:
-    """The flags of `model_flags`; without `caches`, those alone that are not about caches."""
+    """Add the flags of `model_flags`; without `caches`, only those that are not about caches."""
     groups = {False: FlagGroup(parser, "model")}
     if caches:
         groups[True] = FlagGroup(parser, "cache", "see docs/caches.md")
@@ -118,7 +118,7 @@ def add_model_flags(parser: argparse.ArgumentParser, *, caches: bool = True) -> 
 
 
 def model_arguments(arguments: argparse.Namespace) -> dict[str, Any]:
-    """What the flags say, by the names of `load_model`'s arguments, without those not given."""
+    """The arguments of `load_model` that the flags set; flags not given are left out."""
     given = vars(arguments)
     return {f.argument: given[f.destination] for f in model_flags() if f.destination in given}
 

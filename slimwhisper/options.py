@@ -1,4 +1,4 @@
-"""What a user chose, checked against what the model can do."""
+"""The user's options, checked against what the model can do."""
 
 from collections.abc import Sequence
 from dataclasses import fields

@@ -13,7 +13,7 @@ def clock(seconds: float) -> str:
 
 
 def shown(text: object) -> str:
-    """On one line: control characters, line ends and bytes that are not UTF-8 as escapes."""
+    """`text` on one line: control characters, line ends and bytes that are not UTF-8 as escapes."""
     return "".join(
         c.encode("unicode_escape").decode()
         if unicodedata.category(c) in ("Cc", "Cs", "Zl", "Zp")
@@ -23,14 +23,14 @@ def shown(text: object) -> str:
 
 
 def shorten(name: str) -> str:
-    """A long name without its middle; the end tells parts of a series apart."""
+    """A long name without its middle; its end distinguishes the parts of a series."""
     if len(name) <= WIDTH:
         return name
     return f"{name[: WIDTH // 2 - 1]}…{name[-WIDTH // 2 :]}"
 
 
 def one_line(error: BaseException, kind: bool = False) -> str:
-    """What an exception says, without the error number; `kind`: after its type's name."""
+    """An exception's message without the error number; `kind`: preceded by the type's name."""
     text = " ".join(str(getattr(error, "strerror", None) or error).split())
     return f"{type(error).__name__}: {text[:300]}" if kind else text
 

@@ -1,4 +1,4 @@
-"""`whisper.timing`: dynamic time warping, and words by it. For scripts written for it."""
+"""`whisper.timing`: dynamic time warping and word timestamps. For scripts written for it."""
 
 from typing import TYPE_CHECKING
 

@@ -21,7 +21,7 @@ WINDOW_FRAMES = CHUNK_SECONDS * FRAMES_PER_SECOND
 
 @dataclass(frozen=True, slots=True)
 class Dims:
-    """The ten integers that say everything about a Whisper model, named as in OpenAI's files."""
+    """The ten integers that define a Whisper model, named as in OpenAI's files."""
 
     n_mels: int
     n_audio_ctx: int
@@ -40,7 +40,7 @@ class Dims:
 
     @property
     def end_of_text(self) -> int:
-        """<|endoftext|>; special tokens alone follow, <|startoftranscript|> first."""
+        """<|endoftext|>; only special tokens follow, <|startoftranscript|> first."""
         return 50_257 if self.is_multilingual else 50_256
 
     @property
@@ -50,7 +50,7 @@ class Dims:
 
 @dataclass(frozen=True, slots=True)
 class Options:
-    """What a user may choose about a transcription; names and defaults are `whisper`'s.
+    """The options of a transcription; names and defaults are `whisper`'s.
 
     `hotwords`, `multilingual`, `vad_filter` are faster-whisper's, `parallel` and `seed` our own.
     """
@@ -65,7 +65,7 @@ class Options:
     patience: float | None = None  # beam_size * patience texts end a search; None: 1.0
     length_penalty: float | None = None  # Google NMT's alpha; None: mean log-probability
     sample_len: int | None = None  # most tokens sampled a window; None: n_text_ctx // 2
-    seed: int = 0  # of sampling; each file draws from its own stream
+    seed: int = 0  # for sampling; each file has its own random stream
     initial_prompt: str | None = None
     carry_initial_prompt: bool = False  # prepend initial_prompt to every window's prompt
     condition_on_previous_text: bool = True
@@ -76,7 +76,7 @@ class Options:
     suppress_blank: bool = True
     suppress_tokens: str | tuple[int, ...] | None = "-1"  # -1: symbols that are not spoken
     compression_ratio_threshold: float | None = 2.4  # above: the text repeats itself; fall back
-    logprob_threshold: float | None = -1.0  # average below: the text is unsure; fall back
+    logprob_threshold: float | None = -1.0  # average below: the model is unsure; fall back
     no_speech_threshold: float | None = 0.6
     word_timestamps: bool = False
     prepend_punctuations: str = "\"'“¿([{-"
@@ -88,13 +88,13 @@ class Options:
 
     @property
     def temperatures(self) -> tuple[float, ...]:
-        """`temperature`, one or several, in the order of trial."""
+        """`temperature`, one or several, in the order in which they are tried."""
         given = self.temperature
         return tuple(given) if isinstance(given, Sequence) else (given,)
 
     @property
     def clip_seconds(self) -> list[float]:
-        """The numbers of `clip_timestamps`. Raises ValueError or TypeError for what is none."""
+        """The numbers of `clip_timestamps`. Raises ValueError or TypeError for others."""
         given = self.clip_timestamps
         parts = [t for t in given.split(",") if t.strip()] if isinstance(given, str) else given
         return [float(t) for t in parts]
@@ -124,7 +124,7 @@ class Segment:
     avg_logprob: float
     compression_ratio: float
     no_speech_prob: float
-    words: list[Word] | None = None  # None: not asked for
+    words: list[Word] | None = None  # None: not requested
 
 
 @dataclass(frozen=True, slots=True)

@@ -1,4 +1,4 @@
-"""`whisper.utils`: writers of transcripts, and times as text. For scripts written for it."""
+"""`whisper.utils`: writers of transcripts and timestamps. For scripts written for it."""
 
 from typing import TYPE_CHECKING
 

@@ -13,14 +13,14 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True)
 class Vocabulary:
-    """Special tokens of one vocabulary, whatever the language and task."""
+    """The special tokens of a vocabulary, the same for all languages and tasks."""
 
     size: int
-    eot: int  # <|endoftext|>; text tokens are below, special ones from here on
+    eot: int  # <|endoftext|>; text tokens are below it, special tokens from here on
     sot: int
     no_speech: int
     no_timestamps: int
-    timestamp_begin: int  # <|0.00|>; one token for every 20 ms from here on
+    timestamp_begin: int  # <|0.00|>; from here on, one token per 20 ms
     languages: dict[int, str]  # token: code
 
 
@@ -53,7 +53,7 @@ def get_vocabulary(dims: Dims) -> Vocabulary:
 def language_code(language: str, dims: Dims) -> str:
     """A code ("de") or English name ("German") -> the code.
 
-    Raises `OptionError` for what the model cannot hear.
+    Raises `OptionError` for a language that the model does not know.
     """
     from whisper.tokenizer import LANGUAGES, TO_LANGUAGE_CODE
 

@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 
 
 def hear_languages(model: Model, mels: Tensor) -> list[Languages]:
-    """Every language's probability for windows [B, n_mels, 3000]."""
+    """Every language's probability, for each of the windows [B, n_mels, 3000]."""
     if not model.dims.is_multilingual:
         return [Languages({"en": 1.0}) for _ in mels]
     sot = get_vocabulary(model.dims).sot
@@ -36,7 +36,7 @@ def hear_languages(model: Model, mels: Tensor) -> list[Languages]:
 def decode_windows(
     model: Model, mel: Tensor, options: "DecodingOptions | None" = None, **changes: Any
 ) -> "DecodingResult | list[DecodingResult]":
-    """See `slimwhisper.decode`."""
+    """mel [n_mels, 3000] -> one result, [B, n_mels, 3000] -> B; see `slimwhisper.decode`."""
     from whisper import DecodingOptions, DecodingResult
 
     asked = replace(options or DecodingOptions(), **changes)
@@ -98,7 +98,7 @@ def _texts(
 
 
 def as_windows(mel: Tensor, dims: Dims) -> Tensor:
-    """[n_mels, 3000] or [B, n_mels, 3000] -> the latter. Raises OptionError."""
+    """[n_mels, 3000] or [B, n_mels, 3000] -> [B, n_mels, 3000] float32. Raises OptionError."""
     if mel.ndim not in (2, 3) or mel.shape[-2:] != (dims.n_mels, WINDOW_FRAMES) or not len(mel):
         raise OptionError(
             f"mel of shape {list(mel.shape)}: give [{dims.n_mels}, {WINDOW_FRAMES}], or several, "
@@ -108,7 +108,7 @@ def as_windows(mel: Tensor, dims: Dims) -> Tensor:
 
 
 def _answers(engine: Engine, windows: Sequence[Window]) -> list[Decoded | Languages]:
-    """One answer to every window, in their order."""
+    """One answer per window, in the order of the windows."""
     found: dict[int, Any] = {}
     for i, window in enumerate(windows):
         engine.submit(i, window)

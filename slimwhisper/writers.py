@@ -1,7 +1,7 @@
 """The one table of output formats: Transcript -> txt, vtt, srt, tsv, json.
 
-openai-whisper's own writers do the work, on a file of ours. A new format is a row of `FORMATS`:
-the command, the page, its downloads and the journal all read the table.
+openai-whisper's own writers do the work, on a file that we open. A new format is a row of
+`FORMATS`: the command, the page, its downloads and the journal all read the table.
 """
 
 from collections.abc import Callable, Mapping
@@ -12,17 +12,17 @@ from slimwhisper.errors import OptionError
 from slimwhisper.types import Segment, Transcript
 
 Layout = Mapping[str, Any]
-# of subtitles: highlight_words, and how words are broken into lines
+# for subtitles: highlight_words, and how words are broken into lines
 LAYOUT = ("highlight_words", "max_line_width", "max_line_count", "max_words_per_line")
 
 
 @dataclass(frozen=True, slots=True)
 class Format:
-    """One row: a format's name, which is its files' suffix, and what writes it."""
+    """One row: a format's name, which is also the file suffix, and its writer."""
 
     name: str
     media_type: str  # over HTTP
-    write: Callable[[Transcript, TextIO, Layout], None]  # some of `LAYOUT` in the last
+    write: Callable[[Transcript, TextIO, Layout], None]  # the last holds some of `LAYOUT`
 
 
 def _by_whisper(name: str) -> Callable[[Transcript, TextIO, Layout], None]:
@@ -48,7 +48,7 @@ FORMATS: dict[str, Format] = {
 
 
 def register(row: Format) -> None:
-    """Add a format of your own. Raises ValueError for a name that is taken."""
+    """Add your own format. Raises ValueError for a name that is taken."""
     if row.name in FORMATS:
         raise ValueError(f"there is an output format {row.name!r}; give yours another name")
     FORMATS[row.name] = row
@@ -59,7 +59,7 @@ def write_transcript(
 ) -> None:
     """Write one of `FORMATS` to an open text file; `layout` holds some of `LAYOUT`.
 
-    Raises OptionError for a format that does not exist.
+    Raises OptionError for an unknown format.
     """
     if format not in FORMATS:
         raise OptionError(f"output format {format!r} is not one of {', '.join(FORMATS)}")

@@ -1,4 +1,4 @@
-"""A container's bytes -> pieces of int16 [n], 16 kHz, mono, by FFmpeg's libraries through PyAV."""
+"""A container's bytes -> pieces of int16 [n], 16 kHz, mono, with FFmpeg's libraries (PyAV)."""
 
 from collections.abc import Iterator
 from fractions import Fraction
@@ -28,7 +28,7 @@ ALLOWED = {
     "format_whitelist": ",".join(sorted(CONTAINERS)),
     "codec_whitelist": ",".join(sorted(DECODERS)),
 }
-# tags are often not UTF-8; PyAV 19 puts up with them by itself
+# tags are often not UTF-8; PyAV 19 accepts them without this
 TAGS: dict[str, Any] = (
     {} if int(av.__version__.split(".")[0]) >= 19 else {"metadata_errors": "replace"}
 )
@@ -39,10 +39,10 @@ FFMPEG_ERRORS = (av.error.FFmpegError, OSError, ValueError)  # Python's two come
 
 
 def decode(name: str, file: BinaryIO, allow_truncated: bool) -> Iterator[NDArray[np.int16]]:
-    """Pieces of int16 [n] of `file`, which stands at its start; `name` is for messages and suffix.
+    """Pieces of int16 [n] of `file`, which is at its start; `name` gives messages and the suffix.
 
-    Raises AudioError, some only after the last piece: no audio, more than half of it damaged, or
-    truncated and not allowed to be.
+    Raises AudioError, in some cases only after the last piece: no audio, more than half of it
+    damaged, or truncated without `allow_truncated`.
     """
     with _open(name, file) as container:
         stream = _choose_stream(name, container)
@@ -80,7 +80,7 @@ def decode(name: str, file: BinaryIO, allow_truncated: bool) -> Iterator[NDArray
 
 
 def _open(name: str, file: BinaryIO) -> InputContainer:
-    """The container, by the short lists of `formats` alone. Raises AudioError."""
+    """The container, opened with nothing but the short lists of `formats`. Raises AudioError."""
     # FFmpeg sees this name, not the path: its extension tells formats apart (an mp3 behind a large
     # cover picture), while a path could be a pattern ("%d") or a URL. No protocol is allowed, so
     # that a playlist cannot make FFmpeg open other files.
@@ -113,7 +113,7 @@ def _choose_stream(name: str, container: InputContainer) -> AudioStream:
 
 
 class _Run:
-    """One pass over a stream, and what went wrong in it."""
+    """One pass over a stream, and its errors."""
 
     packets = 0
     broken = 0  # packets that do not decode
@@ -130,9 +130,9 @@ class _Run:
                 packet = next(packets, None)
             except av.error.FFmpegError:
                 self.cut_off, packet = True, None
-            try:  # after a demuxer's error the decoder still holds its last frames
+            try:  # after a demuxer error the decoder still holds its last frames
                 frames = stream.decode(None) if packet is None else packet.decode()
-            except av.error.EOFError:  # flushed before
+            except av.error.EOFError:  # already flushed
                 frames = []
             except av.error.FFmpegError:
                 frames = []
@@ -151,7 +151,7 @@ class _Run:
 
 
 def _mono(frames: Iterator[AudioFrame]) -> Iterator[NDArray[np.int16]]:
-    """Frames of any kind -> pieces of int16 [n], 16 kHz; a stream may change its kind midway."""
+    """Frames of any format -> pieces of int16 [n], 16 kHz; the format may change midway."""
     graph: Graph | None = None
     kind = None
     for frame in chain(frames, (None,)):
@@ -165,21 +165,21 @@ def _mono(frames: Iterator[AudioFrame]) -> Iterator[NDArray[np.int16]]:
 
 
 def _push(graph: Graph, frame: AudioFrame | None) -> Iterator[NDArray[np.int16]]:
-    """What `graph` gives out for one frame, or at the end (None)."""
+    """The output of `graph` for one frame, or for the end (None): pieces of int16 [n], 16 kHz."""
     graph.push(frame)
     while True:
         try:
             converted = cast(AudioFrame, graph.pull())
-        except (av.error.BlockingIOError, av.error.EOFError):  # wants more, or is at its end
+        except (av.error.BlockingIOError, av.error.EOFError):  # needs more input, or is at its end
             return
         yield cast(NDArray[np.int16], converted.to_ndarray()[0])
 
 
 def _converter(frame: AudioFrame) -> Graph:
-    """A filter graph from frames like this one to 16-bit 16 kHz mono: `av.AudioResampler`'s.
+    """A filter graph from frames like this one to 16-bit 16 kHz mono, as in `av.AudioResampler`.
 
-    Added: 16-bit and 8-bit samples are resampled in 16-bit arithmetic, as the ffmpeg program does;
-    PyAV's default is float, and 2 to 4 steps off.
+    Unlike there, 16-bit and 8-bit samples are resampled in 16-bit arithmetic, as in the ffmpeg
+    program; PyAV's default is float, which differs by 2 to 4 steps.
     """
     graph = Graph()
     source = graph.add(

@@ -1,8 +1,8 @@
 """Which recordings are read: suffixes, and what FFmpeg's libraries may use for them.
 
-FFmpeg has some 900 readers of containers, sound and pictures, most of them of old games and
-cameras, and most of its vulnerabilities lie in those (CVE-2026-8461, CVE-2026-125267). Recordings
-of speech need the few below; what else a file asks for stays closed, pictures among it.
+FFmpeg has about 900 demuxers and decoders, most of them for old games and cameras, and most of its
+vulnerabilities are in those (CVE-2026-8461, CVE-2026-125267). Recordings of speech need only the
+few below. Everything else that a file asks for stays closed, including pictures.
 """
 
 AUDIO_SUFFIXES = frozenset(
@@ -11,13 +11,13 @@ AUDIO_SUFFIXES = frozenset(
     " .tta .w64 .wav .webm .wma .wmv .wv".split()
 )
 
-# FFmpeg's names: `ffmpeg -demuxers`; those with several names are known by each.
+# FFmpeg's names: `ffmpeg -demuxers`; a demuxer with several names is known by each.
 CONTAINERS = frozenset(
     "3gp aac ac3 aiff amr amrnb amrwb ape asf au avi caf dss dts dtshd eac3 flac flv gsm loas"
     " matroska mov mp3 mp4 mpc mpc8 mpeg mpegts ogg rm truehd tta voc w64 wav webm wv xwma".split()
 )
 
-# `ffmpeg -decoders`: of the same sound there may be several.
+# `ffmpeg -decoders`: a codec may have several.
 DECODERS = frozenset(
     "aac aac_fixed aac_latm ac3 ac3_fixed adpcm_ima_qt adpcm_ima_wav"
     " adpcm_ms adpcm_swf adpcm_yamaha alac amrnb amrwb ape atrac3 atrac3plus cook dca dss_sp"

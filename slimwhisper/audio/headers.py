@@ -9,15 +9,16 @@ from av.audio.stream import AudioStream
 
 from slimwhisper.types import SAMPLE_RATE
 
-# Formats whose header states the duration; of others FFmpeg guesses it from bit rate or timestamps.
+# Formats whose header states the duration; for others FFmpeg guesses it from bit rate or
+# timestamps.
 TIMED = {"wav", "flac", "mp3", "aiff", "mov,mp4,m4a,3gp,3g2,mj2", "matroska,webm"}
 PLAIN_WAV = struct.pack("<HHIIHH", 1, 1, SAMPLE_RATE, 2 * SAMPLE_RATE, 2, 16)  # a format chunk
-MOST_CHUNKS = 1000  # of a WAV that are looked at
+MOST_CHUNKS = 1000  # of a WAV that are read
 UNKNOWN_WAV_BYTES = 0x7FFF_0000  # a recorder that writes to a pipe states at least this size
 
 
 def promised_seconds(kind: str, stream: AudioStream, file: BinaryIO) -> float | None:
-    """The audio stream's duration where the file's header states it and it can be trusted."""
+    """The audio stream's duration, if the file's header states it and can be trusted."""
     if kind == "matroska,webm":  # the container's duration may be the picture's
         tag = stream.metadata.get("DURATION", "").split(":")  # 00:00:03.378000000
         try:
@@ -35,9 +36,9 @@ def promised_seconds(kind: str, stream: AudioStream, file: BinaryIO) -> float | 
 
 
 def _cut_wav_bytes(file: BinaryIO) -> int:
-    """The size of the samples by a WAV's header, if the file ends before them; else 0.
+    """The size of the samples according to a WAV's header, if the file ends before them; else 0.
 
-    FFmpeg goes by the file's true size.
+    FFmpeg uses the file's true size.
     """
     here = file.tell()
     size, found = file.seek(0, os.SEEK_END), 0
@@ -50,7 +51,7 @@ def _cut_wav_bytes(file: BinaryIO) -> int:
 
 
 def is_plain_wav(file: BinaryIO) -> bool:
-    """Whether `file`, at its start, is a WAV of 16-bit 16 kHz mono PCM, by its first format."""
+    """Whether `file`, at its start, is a 16-bit 16 kHz mono PCM WAV, by its first format chunk."""
     head = file.read(12)
     plain = False
     if head[:4] == b"RIFF" and head[8:] == b"WAVE":
@@ -77,7 +78,7 @@ def _wav_chunks(file: BinaryIO) -> Iterator[tuple[bytes, int, int]]:
 
 
 def _mp3_is_cut(file: BinaryIO) -> bool:
-    """Whether the file is smaller than its Xing header says; without one there is no telling."""
+    """Whether the file is smaller than its Xing header says; False without one."""
     here = file.tell()
     file.seek(0)
     head = file.read(10)

@@ -1,7 +1,7 @@
 """Path, bytes, file object or array -> float32 waveform [n] or `Samples`, 16 kHz, mono.
 
-Files are decoded by FFmpeg's libraries through PyAV, to the samples that `whisper.load_audio` gets
-from the `ffmpeg` program, which is not needed. Unlike it, a file that ends early is an error.
+Files are decoded with FFmpeg's libraries (PyAV), to the same samples that `whisper.load_audio` gets
+from the `ffmpeg` program, which is not needed. Unlike there, a file that ends early is an error.
 """
 
 from collections.abc import Callable
@@ -32,7 +32,7 @@ __all__ = [
     "resampler",
 ]
 
-MAX_CHANNELS = 8  # tells [channels, n] from a batch or a spectrogram
+MAX_CHANNELS = 8  # distinguishes [channels, n] from a batch or a spectrogram
 AudioSource = Source | NDArray[Any] | torch.Tensor  # what as_waveform and load_samples take
 
 
@@ -42,10 +42,10 @@ def load_audio(
     """Decode the audio of a file: float32 [n] in [-1, 1), 16 kHz, channels mixed to mono.
 
     `source` is a path (never a URL), a file's bytes, or a binary file object, which is read to its
-    end and left open. Of several audio streams the one that the ffmpeg program would choose is
-    taken: marked as default, then with most channels, then first. Packets that do not decode are
-    skipped, as the program does. `allow_truncated` accepts a file that ends early. `sr` is there
-    because `whisper`'s has it, and can only be 16,000 Hz, the one rate that models hear.
+    end and left open. Of several audio streams it takes the one that the ffmpeg program would
+    choose: marked as default, then with most channels, then first. Packets that do not decode are
+    skipped, as the program does. `allow_truncated` accepts a file that ends early. `sr` exists
+    because `whisper`'s function has it, and must be 16,000 Hz, the only rate that models take.
 
     Raises AudioError: no such file, no audio in it, more than half of it damaged, or truncated;
     OptionError for another `sr`.
@@ -64,10 +64,10 @@ def load_samples(
     sample_rate: int = SAMPLE_RATE,
     allow_truncated: bool = False,
 ) -> Samples:
-    """The samples that `as_waveform` gives, to be read in stretches; the caller closes them.
+    """The samples that `as_waveform` gives, for reading in parts; the caller closes them.
 
-    A long file's are kept on disk: memory does not grow with its length. Arguments and errors are
-    those of `as_waveform`, and AudioError where the disk has no room.
+    Those of a long file are kept on disk, so memory does not grow with its length. Arguments and
+    errors are those of `as_waveform`, and AudioError if the disk is full.
     """
     if isinstance(source, (np.ndarray, torch.Tensor)):
         return ArraySamples(as_waveform(source, sample_rate=sample_rate))
@@ -120,7 +120,7 @@ def as_waveform(
 
 
 def _check_rate(sample_rate: int, *, for_file: bool) -> int:
-    """`sample_rate` as an int, if it can be one and fits the source."""
+    """`sample_rate` as an int, if it is valid for the source."""
     try:
         rate = index(sample_rate)
     except TypeError:
@@ -142,31 +142,31 @@ def resample(waveform: NDArray[np.float32], source_rate: int) -> NDArray[np.floa
             NDArray[np.float32],
             soxr.resample(waveform, source_rate, SAMPLE_RATE, quality="HQ"),
         )
-    # a copy: from_numpy warns about an array that may not be written
+    # a copy: from_numpy warns about a read-only array
     resampled = function(torch.tensor(waveform), source_rate, SAMPLE_RATE)
     return cast(NDArray[np.float32], resampled.numpy())
 
 
 def resampler() -> tuple[str, str]:
-    """What `resample` uses, "torchaudio" or "soxr", and one line that says why."""
+    """What `resample` uses, "torchaudio" or "soxr", and why, in one line."""
     function, why = _torchaudio_resample()
     return ("soxr" if function is None else "torchaudio"), why
 
 
 @cache
 def _torchaudio_resample() -> tuple[Callable[..., torch.Tensor] | None, str]:
-    """torchaudio's resample, or None where it does not import, and why; imported on first use."""
+    """torchaudio's resample ([n] -> [n']), or None if it does not import; and why."""
     try:
         import torchaudio
         import torchaudio.functional
 
         return torchaudio.functional.resample, f"torchaudio {torchaudio.__version__} imports"
-    except (ImportError, OSError, RuntimeError) as error:  # its CUDA build beside a CPU torch
+    except (ImportError, OSError, RuntimeError) as error:  # such as its CUDA build with a CPU torch
         return None, f"torchaudio does not import: {one_line(error, kind=True)}"
 
 
 def _scale(samples: NDArray[Any]) -> NDArray[np.float32]:
-    """PCM or float samples of any shape -> float32 in [-1, 1], same shape."""
+    """PCM or float samples [...] -> float32 [...] in [-1, 1]."""
     kind, size = samples.dtype.kind, samples.dtype.itemsize
     if (kind, size) in (("i", 2), ("i", 4)):
         return samples.astype(np.float32) / np.float32(2.0 ** (8 * size - 1))
@@ -179,7 +179,7 @@ def _scale(samples: NDArray[Any]) -> NDArray[np.float32]:
     peak = max(abs(float(samples.min())), abs(float(samples.max())))  # NaN stays NaN
     if not np.isfinite(peak):
         raise AudioError("audio array holds NaN or infinite values: give finite samples")
-    if peak > 100:  # 40 dB over full scale is no overshoot
+    if peak > 100:  # 40 dB over full scale is not an overshoot
         raise AudioError(
             f"audio array reaches {peak:g}: give float in [-1, 1] (16-bit values / 32768)"
         )

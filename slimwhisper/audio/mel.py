@@ -8,22 +8,22 @@ from torch import Tensor
 from slimwhisper.audio.samples import ArraySamples, Samples
 from slimwhisper.types import CHUNK_SECONDS, HOP_SAMPLES, SAMPLE_RATE, WINDOW_FRAMES
 
-FFT_SAMPLES = 400  # what one frame hears
-HALF = FFT_SAMPLES // 2  # of them, on either side of the frame's time
-RANGE = 8.0  # below the loudest bin of the recording lies the floor
+FFT_SAMPLES = 400  # of one frame
+HALF = FFT_SAMPLES // 2  # on either side of the frame's time
+RANGE = 8.0  # the floor lies this far below the loudest bin of the recording, in powers of ten
 BLOCK_SAMPLES = WINDOW_FRAMES * HOP_SAMPLES
 KEPT_BLOCKS = 4  # a recording under two minutes is computed once
 
 
 class Spectrogram:
-    """The log-mel spectrogram of a recording, computed as its windows are asked for.
+    """The log-mel spectrogram of a recording, computed as its windows are requested.
 
-    Its values are those of `whisper.audio.log_mel_spectrogram` with 30 s of zeros appended. They
-    are computed in blocks of 3000 frames, of which the last few are kept. For one thread at a time.
+    The values are those of `whisper.audio.log_mel_spectrogram` with 30 s of zeros appended. They
+    are computed in blocks of 3000 frames, and the last few blocks are kept. Not thread-safe.
     """
 
     def __init__(self, samples: Samples, n_mels: int) -> None:
-        """Goes over all of `samples` once: the floor depends on the loudest bin."""
+        """Reads all of `samples` once: the floor depends on the loudest bin."""
         from whisper.audio import mel_filters
 
         self.samples = samples
@@ -31,8 +31,8 @@ class Spectrogram:
         self.frames = len(samples) // HOP_SAMPLES  # content frames; silence follows
         self._filters: Tensor = mel_filters("cpu", n_mels)  # [n_mels, 201]
         self._hann = torch.hann_window(FFT_SAMPLES)
-        self._blocks: dict[int, Tensor] = {}  # the one used last comes last
-        # up to two frames after the content still hear some of it, all others are silent
+        self._blocks: dict[int, Tensor] = {}  # most recently used last
+        # up to two frames after the content still overlap it, all others are silent
         blocks = (len(samples) + HALF) // BLOCK_SAMPLES + 1
         # floats: a small tensor kept from each block would leave malloc gaps too small for the next
         self._floor = torch.tensor(max(self._block(i).max().item() for i in range(blocks))) - RANGE
@@ -51,11 +51,11 @@ class Spectrogram:
         return mel
 
     def first_window(self) -> Tensor:
-        """[n_mels, 3000] float32: the first 30 s, silence where the recording is shorter."""
+        """[n_mels, 3000] float32: the first 30 s, padded with silence."""
         return self.window(0, WINDOW_FRAMES)
 
     def close(self) -> None:
-        """Close the samples; no window can be asked for afterwards."""
+        """Close the samples; no window can be computed afterwards."""
         self._blocks.clear()
         self.samples.close()
 
@@ -70,12 +70,13 @@ class Spectrogram:
         return block
 
     def _compute(self, index: int) -> Tensor:
-        # never fewer frames than 3000: whisper's values come out to the last bit, as they do not
-        # where the matrix product is narrow
+        """What `_block` returns, [n_mels, 3000] float32."""
+        # always 3000 frames: this gives whisper's values to the last bit, which a narrower matrix
+        # product does not
         heard = np.zeros(BLOCK_SAMPLES - HOP_SAMPLES + FFT_SAMPLES, np.float32)
         start = index * BLOCK_SAMPLES - HALF
         samples = self.samples.read(max(start, 0), start + len(heard))
-        if index == 0:  # whisper mirrors the beginning around the first sample
+        if index == 0:  # whisper reflects the beginning at the first sample
             heard[HALF : HALF + len(samples)] = samples
             heard[:HALF] = heard[FFT_SAMPLES:HALF:-1]
         else:
@@ -93,18 +94,17 @@ class Spectrogram:
 
 
 def first_window(waveform: NDArray[np.float32], n_mels: int) -> Tensor:
-    """float32 [n] at 16 kHz -> [n_mels, 3000]: its first 30 s, silence where it is shorter."""
+    """float32 [n] at 16 kHz -> [n_mels, 3000]: its first 30 s, padded with silence."""
     return Spectrogram(ArraySamples(waveform), n_mels).first_window()
 
 
 def calibration_mel(n_mels: int) -> Tensor:
-    """A window of seeded noise in syllable-like bursts, [n_mels, 3000]: for the guard.
+    """A window of seeded noise in syllable-like bursts, [n_mels, 3000], for the guard.
 
-    What the encoder makes of it lies nearer to what it makes of speech than noise at the
-    decoder's door would.
+    The encoder's output for it is closer to that for speech than random features would be.
     """
     generator = torch.Generator().manual_seed(0)
     samples = torch.randn(CHUNK_SECONDS * SAMPLE_RATE, generator=generator)
     seconds = torch.arange(len(samples)) / SAMPLE_RATE
-    bursts = torch.sin(2 * torch.pi * 2 * seconds).clamp(min=0)  # four a second, with gaps
+    bursts = torch.sin(2 * torch.pi * 2 * seconds).clamp(min=0)  # two per second, with gaps
     return first_window((0.1 * samples * bursts).numpy(), n_mels)

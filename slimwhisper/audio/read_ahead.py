@@ -1,4 +1,4 @@
-"""Recordings decoded ahead, in worker threads, no further ahead than asked."""
+"""Loads recordings ahead of time in worker threads, at most a given number of them."""
 
 import os
 import threading
@@ -17,30 +17,30 @@ WORKERS = min(8, max(1, (os.cpu_count() or 2) // 2))
 
 
 class _End:
-    """Follows the last source."""
+    """The end of the queue, after the last source."""
 
     def __init__(self, error: BaseException | None) -> None:
-        self.error = error  # that ended them
+        self.error = error  # raised by the sources' iterator
 
 
 class Loader(Generic[Source, Loaded]):
-    """Runs `load` on sources in other threads; hands out the results in the sources' order.
+    """Runs `load` on sources in other threads; returns the results in the sources' order.
 
-    One thread takes the sources, so a slow list of them holds nobody up. At most `ahead` are taken
-    before the first of them is handed out: that bounds memory and open files.
+    One thread reads the sources, so a slow iterator does not block the caller. At most `ahead` are
+    read before the first of them is returned: that bounds memory and open files.
     """
 
     def __init__(
         self, sources: Iterable[Source], load: Callable[[Source], Loaded], ahead: int
     ) -> None:
-        self.exhausted = False  # nothing is left to hand out; known once `next` has given None
+        self.exhausted = False  # no results are left; known once `next` has returned None
         self._load = load
         self._room = threading.Semaphore(ahead)
         self._pool = ThreadPoolExecutor(WORKERS, "slimwhisper-load", initializer=use_one_thread)
         self._queue: SimpleQueue[tuple[Source, Future[Loaded]] | _End] = SimpleQueue()
         self._head: tuple[Source, Future[Loaded]] | None = None
         self._closed = False
-        # a daemon: it may wait for a list that nobody ends
+        # a daemon: it may wait for an iterator that never ends
         threading.Thread(target=self._take, args=(sources,), daemon=True).start()
 
     def _take(self, sources: Iterable[Source]) -> None:
@@ -60,8 +60,8 @@ class Loader(Generic[Source, Loaded]):
         self._queue.put(_End(error))
 
     def next(self, block: bool) -> tuple[Source, Loaded | SlimWhisperError] | None:
-        """The next source and what became of it; None where it is not ready and `block` is not set,
-        or where nothing is left. Raises what the sources' iterator raised.
+        """The next source and its result; None if it is not ready and `block` is False, or if none
+        is left. Raises what the sources' iterator raised.
         """
         if self._head is None and not self.exhausted:
             try:
@@ -83,7 +83,7 @@ class Loader(Generic[Source, Loaded]):
         return source, outcome
 
     def close(self, discard: Callable[[Loaded], Any]) -> None:
-        """Stop; what is loaded, or still loading, and was not handed out is given to `discard`."""
+        """Stop. Results not yet returned, loaded or still loading, are passed to `discard`."""
         self._closed = True
         self._room.release()
         self._pool.shutdown(wait=False, cancel_futures=True)
@@ -104,5 +104,5 @@ class Loader(Generic[Source, Loaded]):
 def _outcome(future: "Future[Loaded]") -> Loaded | SlimWhisperError:
     try:
         return future.result()
-    except Exception as error:  # one recording's trouble must not end a job of thousands
+    except Exception as error:  # one bad recording must not end a job of thousands
         return as_ours(error, "cannot be read: ")

@@ -1,4 +1,4 @@
-"""A recording's samples, float32 at 16 kHz, read a stretch at a time: no reader holds all of them.
+"""A recording's samples, float32 at 16 kHz, read in parts: no reader holds all of them.
 
 Only this module knows where they are: in the caller's array, in memory or in a temporary file.
 """
@@ -19,51 +19,53 @@ from slimwhisper.errors import AudioError
 from slimwhisper.types import SAMPLE_RATE
 
 SPOOL_SECONDS = 600  # longer recordings are kept on disk
-WRITE_SAMPLES = 1 << 20  # at once
+WRITE_SAMPLES = 1 << 20  # per write
 SAMPLE_BYTES = 2  # of int16
 
 
 class Samples(Protocol):
-    """What a recording is read through."""
+    """The interface through which a recording is read."""
 
     def __len__(self) -> int:
-        """How many samples there are."""
+        """The number of samples."""
 
     def read(self, start: int, stop: int) -> NDArray[np.float32]:
-        """float32 [stop - start] in [-1, 1]; what lies outside [0, len) is left out."""
+        """float32 [stop - start] in [-1, 1], shorter where it would leave [0, len)."""
 
     def close(self) -> None:
-        """Give up memory and files; nothing may be read afterwards. A second call does nothing."""
+        """Free memory and files; nothing may be read afterwards. A second call does nothing."""
 
 
 class ArraySamples:
     """The samples of a float32 array [n], whose memory is shared."""
 
     def __init__(self, array: NDArray[np.float32]) -> None:
+        """array [n], 16 kHz."""
         self._array = array
 
     def __len__(self) -> int:
         return len(self._array)
 
     def read(self, start: int, stop: int) -> NDArray[np.float32]:
+        """[stop - start]: a view."""
         return self._array[max(start, 0) : max(stop, 0)]
 
     def close(self) -> None:
-        """The memory is the caller's."""
+        """Nothing: the memory is the caller's."""
 
 
 class StoredSamples:
     """Samples kept as int16: in memory up to SPOOL_SECONDS, else all in a temporary file.
 
-    The file is made in the folder that TMPDIR names, shows up nowhere, and goes with this object.
-    It is not memory-mapped: pages that were read would count as memory of this process. Several
-    threads may read at once.
+    The file is unnamed, in the folder TMPDIR, and is deleted with this object. It is not
+    memory-mapped: pages that were read would count as memory of this process. Several threads may
+    read at the same time.
     """
 
     def __init__(self, name: str, pieces: Iterable[NDArray[np.int16]]) -> None:
-        """Take all of `pieces`, each int16 [n]; `name` is for messages.
+        """Store all of `pieces`, each int16 [n]; `name` is for messages.
 
-        Raises AudioError where the file finds no room, and whatever `pieces` raises.
+        Raises AudioError if the disk is full, and whatever `pieces` raises.
         """
         self._array = np.zeros(0, np.int16)
         self._file: BinaryIO | None = None
@@ -91,6 +93,7 @@ class StoredSamples:
         return self._length
 
     def read(self, start: int, stop: int) -> NDArray[np.float32]:
+        """[stop - start] float32, converted from int16."""
         start = max(start, 0)
         count = max(min(stop, self._length) - start, 0)
         if self._file is None:
@@ -106,13 +109,14 @@ class StoredSamples:
             self._close_file()
 
     def _write(self, name: str, pieces: Iterable[NDArray[np.int16]]) -> None:
+        """Append pieces [n] int16 to the file."""
         try:
             if self._file is None:
                 self._file = cast(BinaryIO, tempfile.TemporaryFile())
                 self._close_file = weakref.finalize(self, _close, self._file)
             for piece in pieces:
                 self._file.write(piece.tobytes())
-            self._file.flush()  # os.pread looks past Python's buffer
+            self._file.flush()  # os.pread bypasses Python's buffer
         except OSError as error:
             hour = 3600 * SAMPLE_RATE * SAMPLE_BYTES / 1e6
             raise AudioError(
@@ -123,10 +127,10 @@ class StoredSamples:
 
 
 class Excerpts:
-    """Stretches of other samples, one after the other."""
+    """Regions of other samples, one after the other."""
 
     def __init__(self, samples: Samples, regions: Sequence[tuple[int, int]]) -> None:
-        """`regions`: [start, stop) in `samples`; what lies outside [0, len) is left out."""
+        """`regions`: [start, stop) in `samples`; parts outside [0, len) are left out."""
         self._samples = samples
         clipped = [(max(start, 0), min(stop, len(samples))) for start, stop in regions]
         self._regions = [(start, stop) for start, stop in clipped if start < stop]
@@ -155,8 +159,8 @@ class Excerpts:
     def original(self, position: int, *, end: bool = False) -> int:
         """The index in the other samples of the sample at `position`, an index here.
 
-        A border between two regions is the start of the later one, or with `end`, for the end of a
-        stretch, the end of the earlier one. The last region goes on past its end.
+        A border between two regions is the start of the later one or, with `end`, the end of the
+        earlier one. Positions past the last region continue after its end.
         """
         bisect = bisect_left if end else bisect_right
         region = max(bisect(self._starts, position) - 1, 0)

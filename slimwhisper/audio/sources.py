@@ -17,13 +17,13 @@ from slimwhisper.errors import AudioError
 from slimwhisper.text import one_line
 from slimwhisper.types import SAMPLE_RATE
 
-WAV_BLOCK = 1 << 19  # samples read at once
+WAV_BLOCK = 1 << 19  # samples per read
 
 Source = str | os.PathLike[str] | bytes | BinaryIO  # what has a file's bytes
 
 
 def open_source(source: Source) -> tuple[str, BinaryIO]:
-    """A name for messages, and a seekable file at its start that is ours to close; never empty."""
+    """A name for messages, and a seekable, non-empty file at its start, which we must close."""
     name = "audio data"
     file: BinaryIO
     try:
@@ -58,7 +58,7 @@ def open_source(source: Source) -> tuple[str, BinaryIO]:
 
 
 def pieces_of(name: str, file: BinaryIO, allow_truncated: bool) -> Iterator[NDArray[np.int16]]:
-    """Pieces of int16 [n] of `file`, which stands at its start: a sample at least, or an error."""
+    """Pieces of int16 [n] of `file`, which is at its start: at least one sample, or an error."""
     wav = _open_plain_wav(file)
     if wav is None:
         yield from decode(name, file, allow_truncated)
@@ -79,8 +79,8 @@ def pieces_of(name: str, file: BinaryIO, allow_truncated: bool) -> Iterator[NDAr
 def _open_plain_wav(file: BinaryIO) -> soundfile.SoundFile | None:
     """An intact 16-bit 16 kHz mono WAV, which libsndfile reads many times faster than PyAV.
 
-    None of others, with `file` at its start: libsndfile sees nothing in its other formats, one of
-    which has CVE-2026-37555. A file of which its log has any doubt ("should be") is left to FFmpeg.
+    None for anything else, with `file` at its start: libsndfile never gets its other formats, one
+    of which has CVE-2026-37555. A file that its log doubts ("should be") is left to FFmpeg.
     """
     if not is_plain_wav(file):
         return None

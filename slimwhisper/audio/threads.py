@@ -1,4 +1,4 @@
-"""How many threads torch uses, thread by thread."""
+"""The number of threads that torch uses, per calling thread."""
 
 import threading
 from collections.abc import Iterator
@@ -11,33 +11,33 @@ _LOCK = threading.Lock()
 
 @contextmanager
 def one_thread() -> Iterator[None]:
-    """From here on torch uses one thread in the calling thread; all others keep their number,
-    whatever the body does.
+    """From here on torch uses one thread in the calling thread; all other threads keep their
+    number, whatever the body does.
 
-    For threads that work beside a model: two teams of threads on the same cores wait for each
-    other. The body is for imports that set one thread for everybody.
+    For threads that work alongside a model: two thread pools on the same cores wait for each
+    other. The body is for imports that set one thread globally.
     """
     with _LOCK:
         usual = _usual()
-        torch.get_num_threads()  # a thread that first asks later would be given the usual number
+        torch.get_num_threads()  # a thread whose first call comes later would get the usual number
         try:
             yield
         finally:
             torch.set_num_threads(1)
-            # That was for this thread, and for all that start later: another one takes it back.
+            # That also applies to all threads started later: another thread reverts it for them.
             restore = threading.Thread(target=torch.set_num_threads, args=(usual,))
             restore.start()
             restore.join()
 
 
 def use_one_thread() -> None:
-    """`one_thread` for what follows."""
+    """`one_thread` with an empty body."""
     with one_thread():
         pass
 
 
 def _usual() -> int:
-    """What a thread starts with."""
+    """The number that a new thread starts with."""
     found: list[int] = []
     probe = threading.Thread(target=lambda: found.append(torch.get_num_threads()))
     probe.start()

@@ -1,4 +1,4 @@
-"""Where a recording has speech: silero-vad's network over frames of 32 ms, a block at a time."""
+"""Where a recording has speech: silero-vad's network on frames of 32 ms, block by block."""
 
 from array import array
 from collections.abc import Callable, Iterable
@@ -16,7 +16,7 @@ from slimwhisper.types import SAMPLE_RATE
 
 Region = tuple[int, int]  # samples [start, stop)
 
-_FRAME = 512  # samples that get one probability
+_FRAME = 512  # samples per probability
 _CONTEXT = 64  # samples before a frame that it sees too
 _BLOCK_FRAMES = 938  # 30 s
 
@@ -26,7 +26,8 @@ class Readable(Protocol):
 
     def __len__(self) -> int: ...
 
-    def read(self, start: int, stop: int) -> NDArray[np.float32]: ...
+    def read(self, start: int, stop: int) -> NDArray[np.float32]:
+        """float32 [stop - start] in [-1, 1]."""
 
 
 def speech_regions(
@@ -40,12 +41,12 @@ def speech_regions(
 ) -> list[Region]:
     """Where there is speech, in order and without overlap; defaults are faster-whisper's.
 
-    Speech starts where a frame's probability reaches `threshold`, and ends where it stays lower
-    by 0.15 for `min_silence_ms`; `pad_ms` are added on both sides. Of a recording no more than
-    `block_frames` of 32 ms are held at a time. Raises DependencyError without silero-vad.
+    Speech starts where a frame's probability reaches `threshold`, and ends where it stays lower by
+    0.15 for `min_silence_ms`; `pad_ms` are added on both sides. At most `block_frames` of 32 ms are
+    held at a time. Raises DependencyError without silero-vad.
     """
     probabilities = array("f")
-    # A thread of its own, because torch can count threads for the calling one alone.
+    # In a separate thread, because torch sets its number of threads per calling thread.
     with ThreadPoolExecutor(1) as pool:
         run = pool.submit
         make_regions, model = run(_load_package).result()
@@ -66,9 +67,9 @@ def speech_regions(
 
 
 def merge_regions(regions: Iterable[Region], gap: int, limit: int) -> list[Region]:
-    """Join neighbours less than `gap` samples apart while what is joined has at most `limit`.
+    """Join neighbours less than `gap` samples apart, up to `limit` samples in total.
 
-    A region longer than `limit` stays as it is.
+    A region longer than `limit` is left unchanged.
     """
     merged: list[Region] = []
     for start, stop in regions:
@@ -83,11 +84,11 @@ def _load_package() -> tuple[Callable[..., list[dict[str, int]]], Any]:
     """silero-vad's function from probabilities to regions, and its TorchScript model.
 
     From here on torch uses one thread in the calling thread: with more, the network's small steps
-    take up to a thousand times longer on a busy machine.
+    are up to a thousand times slower on a busy machine.
     """
     with one_thread():
         try:
-            import silero_vad  # which sets one thread for everybody
+            import silero_vad  # sets one thread globally
         except ImportError as error:
             raise DependencyError(
                 f"finding speech needs the package silero-vad ({error}): pip install silero-vad"
@@ -98,8 +99,8 @@ def _load_package() -> tuple[Callable[..., list[dict[str, int]]], Any]:
 class _Network:
     """silero-vad's network on one recording, from its first block to its last.
 
-    Frames depend on each other only through the LSTM. Computing the rest for a block at once is
-    about ten times faster than the package's own way, frame by frame.
+    Frames depend on each other only through the LSTM. Computing the rest for a whole block is about
+    ten times faster than frame by frame, as the package does it.
     """
 
     def __init__(self, model: Any) -> None:
@@ -110,11 +111,13 @@ class _Network:
         self._lstm = nn.LSTM(weights["weight_ih_l0"].shape[1], weights["weight_hh_l0"].shape[1])
         self._lstm.load_state_dict(weights)
         self._state: tuple[torch.Tensor, torch.Tensor] | None = None
-        self._before = np.zeros(_CONTEXT, np.float32)  # the last samples of the block before
+        self._before = np.zeros(_CONTEXT, np.float32)  # the last samples of the previous block
 
     @torch.inference_mode()
     def probabilities(self, block: NDArray[np.float32]) -> NDArray[np.float32]:
-        """float32 [n] samples -> [frames] of speech; only the last block may end in mid-frame."""
+        """float32 [n] samples -> speech probabilities [frames]; only the last block may end within
+        a frame.
+        """
         block = np.concatenate([self._before, block, np.zeros(-len(block) % _FRAME, np.float32)])
         self._before = block[-_CONTEXT:]
         frames = torch.from_numpy(block).unfold(0, _CONTEXT + _FRAME, _FRAME)

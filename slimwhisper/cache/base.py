@@ -2,7 +2,7 @@
 
 A SLOT holds one window's audio; a ROW holds one text that is being decoded. Several rows (beams)
 may read one slot. A cache owns its block's projections, because the forms move weights between
-the query, the kept latent and the output; the decoder never asks which form it runs.
+the query, the kept latent and the output; the decoder never knows which form it runs.
 """
 
 from abc import ABC, abstractmethod
@@ -23,13 +23,13 @@ Kept = TypeVar("Kept", Tensor, Latent)  # [slots or rows, ...]
 class Rows:
     """Which cache rows a call works on, and which slot each one reads.
 
-    `group` is set when rows and slots are blocks of neighbours, `group` rows to a slot.
+    `group` is set when rows and slots are contiguous blocks, with `group` rows to a slot.
     """
 
     ids: Tensor  # [R] int64
     slots: Tensor  # [R] int64
     group: int | None = None
-    first_row: int = 0  # where the blocks begin; with `group` alone
+    first_row: int = 0  # where the blocks begin; only with `group`
     first_slot: int = 0
 
     @staticmethod
@@ -41,25 +41,27 @@ class Rows:
         first_row: int = 0,
         device: torch.device | str = "cpu",
     ) -> "Rows":
-        """`slots` neighbouring slots, and as many times `group` neighbouring rows."""
+        """`slots` contiguous slots with `group` contiguous rows each; R = slots * group."""
         every = torch.arange(slots * group, device=device)
         return Rows(first_row + every, first_slot + every // group, group, first_row, first_slot)
 
     @staticmethod
     def of(ids: Tensor, slots: Tensor | None = None) -> "Rows":
-        """Any rows; each reads the slot of its own number unless `slots` says otherwise."""
+        """Any rows, ids [R] int64; row r reads slot r unless `slots` [R] int64 says otherwise."""
         return Rows(ids, ids if slots is None else slots)
 
     def of_slots(self, kept: Kept) -> tuple[Kept, Tensor | None]:
-        """Where to read what the slots hold: ([R / group, ...] in place, None), or everything
-        [S, ...] and which of it each row reads, [R] int64.
+        """What to read of `kept` [S, ...], which is held by slot: a view [R / group, ...] and
+        None, or all of it and the slot that each row reads, [R] int64.
         """
         if self.group is None:
             return kept, self.slots
         return kept[self.first_slot : self.first_slot + len(self.ids) // self.group], None
 
     def of_rows(self, kept: Kept) -> tuple[Kept, Tensor | None]:
-        """The same of what the rows hold."""
+        """The same for `kept` [rows, ...], which is held by row: a view [R, ...] and None, or all
+        of it and `ids` [R] int64.
+        """
         if self.group is None:
             return kept, self.ids
         return kept[self.first_row : self.first_row + len(self.ids)], None
@@ -70,21 +72,24 @@ class Step:
     """One token for each of R rows."""
 
     rows: Rows
-    positions: Tensor  # [R] int64: where each row's token stands, 0 .. n_text_ctx - 1
-    extent: int  # tokens to read: the largest position + 1, known without asking the device
+    positions: Tensor  # [R] int64: the position of each row's token, 0 .. n_text_ctx - 1
+    extent: int  # tokens to read: the largest position + 1, known without a device sync
     # both None: all rows are full
     lengths: Tensor | None  # [R] int64: how many tokens each row has
     bias: Tensor | None  # [R, 1, extent]: -inf where a row has no token yet
-    sources: Tensor | None = None  # [R, extent] int64: which row holds each token; None: its own
+    sources: Tensor | None = None  # [R, extent] int64: the row that holds each token; None: its own
 
     @property
     def reads(self) -> Reads:
-        """What an attention call reads of the rows; `slots` are left to the caller."""
+        """What an attention call reads of the rows; the caller sets `slots`."""
         return Reads(None, self.lengths, self.bias, self.sources)
 
     @staticmethod
     def at(rows: Rows, positions: Tensor, extent: int, full: bool, dtype: torch.dtype) -> "Step":
-        """Build the mask; `full` says that every row's position is extent - 1."""
+        """positions [R] int64 -> the step, with lengths [R] and bias [R, 1, extent] in `dtype`.
+
+        full: every row's position is extent - 1, so neither is needed.
+        """
         if full:
             return Step(rows, positions, extent, None, None)
         unseen = torch.arange(extent, device=positions.device) > positions[:, None]
@@ -95,17 +100,17 @@ class Step:
 
 @dataclass(frozen=True, slots=True)
 class Room:
-    """What a store is allocated for, once and for all: nothing grows."""
+    """What a store is allocated for. A store is allocated once and never grows."""
 
     count: int  # slots of a `CrossStore`, rows of a `SelfLayer`
     length: int  # tokens of each: p encoder positions, or n_text_ctx
-    device: torch.device  # "meta" takes no memory and tells the bytes
+    device: torch.device  # "meta" takes no memory, but the sizes are right
     dtype: torch.dtype
     kernels: Kernels
 
 
 class Buffers:
-    """Tensors allocated once for all slots or rows (their first dimension)."""
+    """Tensors [slots, ...] or [rows, ...], allocated once for all slots or rows."""
 
     def __init__(self, *tensors: Tensor) -> None:
         self.tensors = tensors
@@ -115,7 +120,7 @@ class Buffers:
         return sum(t.nbytes for t in self.tensors)
 
     def move(self, source: int, target: int, count: int = 1) -> None:
-        """Copy `count` neighbouring slots or rows over others."""
+        """Copy `count` contiguous slots or rows, from `source` on, over those from `target` on."""
         for t in self.tensors:
             t[target : target + count] = t[source : source + count]
 
@@ -128,18 +133,18 @@ class Buffers:
 
 
 class CrossStore(Buffers, ABC):
-    """What is kept of the audio, by one layer or by several that share it."""
+    """What is kept of the audio, for one layer or shared by several."""
 
     @abstractmethod
     def put(self, slots: Tensor, features: Tensor) -> None:
-        """Keep `features` [G, p, d], the encoder's output, in `slots` [G] int64."""
+        """Store `features` [G, p, d], the encoder's output, in `slots` [G] int64."""
 
 
 class CrossLayer(Protocol):
     """One layer's attention to the audio of the slots.
 
-    Made as `CrossLayer(weights, room, store)`: `store` is another layer's of the same form, which
-    this one shares, or None: it allocates its own.
+    Constructed as `CrossLayer(weights, room, store)`. `store` belongs to another layer of the same
+    form, which this one shares; None: this layer allocates its own.
     """
 
     store: CrossStore
@@ -148,26 +153,26 @@ class CrossLayer(Protocol):
         """x [R, T, d] -> [R, T, d], output projection included; T = 1 in a step."""
 
     def scores(self, x: Tensor, rows: Rows, heads: Tensor) -> Tensor:
-        """x [R, T, d] -> [R, len(heads), T, p]: scaled scores of some heads, before the softmax."""
+        """x [R, T, d], heads [n] int64 -> [R, n, T, p]: scaled scores before the softmax."""
 
 
 class SelfLayer(Buffers, ABC):
-    """One layer's attention to the text so far, and what is kept of it.
+    """One layer's attention to the text so far, and what is kept of that text.
 
-    Made as `SelfLayer(weights, room)`.
+    Constructed as `SelfLayer(weights, room)`.
     """
 
     @abstractmethod
     def reorder(self, rows: Tensor, sources: Tensor, extent: int) -> None:
-        """Row rows[i] goes on as a copy of row sources[i], both [R] int64; `extent` tokens."""
+        """Row rows[i] becomes a copy of row sources[i], both [R] int64, up to `extent` tokens."""
 
     @abstractmethod
     def prefill(self, x: Tensor, rows: Rows) -> Tensor:
-        """Start rows afresh with T tokens at positions 0 .. T-1: x [R, T, d] -> [R, T, d].
+        """Start new texts in `rows`, T tokens at positions 0 .. T-1: x [R, T, d] -> [R, T, d].
 
         Rows shorter than T are padded on the right; their padding is overwritten by later steps.
         """
 
     @abstractmethod
     def step(self, x: Tensor, step: Step) -> Tensor:
-        """Append one token a row, then read: x [R, 1, d] -> [R, 1, d]."""
+        """Append one token per row, then attend: x [R, 1, d] -> [R, 1, d]."""

@@ -1,8 +1,8 @@
 """Offline folding of an attention block into the form that its cache needs, in float64.
 
-Every form but `kv` is latent attention (docs/caches.md): a latent Z = X P is kept per
-token, head i's query is mapped to q_i A_i and scored against Z, and the weighted sum of Z is mapped
-back by B_i.
+Every form but `kv` is latent attention (docs/caches.md): each token keeps a latent Z = X P, head
+i's query is mapped to q_i A_i and scored against Z, and the weighted sum of Z is mapped back by
+B_i.
 
     form    P      A_i           B_i          source
     x, e    1      W_K,i^T       W_V,i        slim attention (arXiv 2503.05840), option 2
@@ -11,12 +11,12 @@ back by B_i.
     hybrid  W_K,1  W_K,new,i^T   W_V,new,i    end of section 6, W_new = W_K,1^-1 W
     x8, e8  1/S    S W_K,i^T     S W_V,i      as x and e, for a latent that is rounded to float8
 
-Softmax rows sum to 1, so b_V moves into the output bias, c* = b_V W_O + b_O; a key bias adds the
-same number to all of a query's scores, so it is dropped. What `x8` and `e8` keep comes out of a
-layer norm, n G + B: kept is (X - B) / S with column scales S of about |G|, so that columns are
-alike; B adds the same number to all scores, and B W_V goes into the output bias. Matrices here are
-in `torch.nn.Linear`'s layout [out, in], so x W is `linear(x, W)` and W_K^-1 W_V is solved on
-transposes.
+Softmax rows sum to 1, so b_V moves into the output bias, c* = b_V W_O + b_O. A key bias adds the
+same number to all of a query's scores, so it is dropped. The source X of `x8` and `e8` is the
+output of a layer norm, n G + B. They keep (X - B) / S with column scales S of about |G|, so that
+all columns have a similar range; B adds the same number to all scores, and B W_V goes into the
+output bias. Matrices here are in `torch.nn.Linear`'s layout [out, in], so x W is `linear(x, W)`
+and W_K^-1 W_V is solved on transposes.
 """
 
 from collections.abc import Mapping
@@ -44,7 +44,10 @@ class Attention:
 
     @staticmethod
     def from_state(state: Mapping[str, Tensor], prefix: str, heads: int) -> "Attention":
-        """Read the block whose names start with `prefix`, such as "decoder.blocks.0.attn."."""
+        """Read the weights [d, d] and biases [d] whose names start with `prefix`.
+
+        prefix: such as "decoder.blocks.0.attn.".
+        """
 
         def get(name: str) -> Tensor:
             return state[prefix + name]
@@ -63,7 +66,7 @@ class Attention:
 
 @dataclass(frozen=True, slots=True)
 class Folded:
-    """One attention block, ready for its cache; fields None where the map is a selection or 1.
+    """One attention block, ready for its cache. None: the map is a selection or the identity.
 
     `kv` uses `project` for K and `values` for V and has no maps.
     """
@@ -87,7 +90,7 @@ class Folded:
         return self.query_bias.shape[0]
 
     def to(self, device: torch.device | str, dtype: torch.dtype) -> "Folded":
-        """Round once to the dtype of use."""
+        """The same on `device`, rounded once to `dtype`."""
 
         tensors = {f.name: getattr(self, f.name) for f in fields(self)}
         moved: dict[str, Any] = {
@@ -98,7 +101,7 @@ class Folded:
         return replace(self, **moved)
 
     def packed(self) -> "Folded":
-        """The [d, d] matrices packed for `layers.linear`."""
+        """The same with its [d, d] matrices packed for `slimwhisper.kernels.linear`."""
         names = ("query", "out", "project", "values")
         matrices = {name: getattr(self, name) for name in names}
         packed: dict[str, Any] = {
@@ -108,9 +111,9 @@ class Folded:
 
 
 def solve(source: Tensor, target: Tensor) -> Tensor:
-    """[out, in] layout of W_source^-1 W_target: what turns source's projection into target's.
+    """W_source^-1 W_target [d, d], which turns source's projection into target's; all [out, in].
 
-    Solved in float64; a singular source gives inf or NaN, which the guard then refuses.
+    Solved in float64. A singular source gives inf or NaN, which the guard then rejects.
     """
     solution, _ = torch.linalg.solve_ex(source.double().T, target.double().T)
     return solution.T
@@ -118,10 +121,10 @@ def solve(source: Tensor, target: Tensor) -> Tensor:
 
 @dataclass(frozen=True, slots=True)
 class Context:
-    """What some forms are folded with beside the block's own weights."""
+    """What some forms need in addition to the block's own weights."""
 
     first_key: Tensor | None = None  # [d, d]: layer 0's cross W_K
-    norm: tuple[Tensor, Tensor] | None = None  # [d] weight, bias of the norm that makes the latent
+    norm: tuple[Tensor, Tensor] | None = None  # [d], [d]: weight, bias of the latent's norm
 
 
 def _blank(block: Attention) -> Folded:
@@ -134,7 +137,7 @@ def _by_head(weight: Tensor, block: Attention) -> Tensor:
 
 
 def fold_kv(block: Attention, context: Context) -> Folded:
-    """`kv`: nothing moves."""
+    """`kv`: nothing is folded."""
     return replace(_blank(block), project=block.key, values=block.value)
 
 
@@ -157,7 +160,7 @@ def fold_v(block: Attention, context: Context) -> Folded:
 
 
 def fold_hybrid(block: Attention, context: Context) -> Folded:
-    """`hybrid`: both are rebuilt from the first layer's keys."""
+    """`hybrid`: keys and values are rebuilt from the first layer's keys."""
     first = context.first_key
     assert first is not None
     return replace(
@@ -172,7 +175,7 @@ def fold_float8(block: Attention, context: Context) -> Folded:
     """`x8` and `e8`: column scales and the norm's bias go into the weights."""
     assert context.norm is not None
     weight, bias = context.norm[0].double(), context.norm[1].double()
-    # a column that is nearly constant would be kept as its rounding alone
+    # of a nearly constant column, only rounding error would be kept
     columns = torch.maximum(weight.abs(), bias.abs() / 64).clamp(min=1e-6)
     return replace(
         _blank(block),
@@ -185,7 +188,7 @@ def fold_float8(block: Attention, context: Context) -> Folded:
 
 
 def fold(block: Attention, form: str, context: Context | None = None) -> Folded:
-    """One block, folded for a form of `FORMS`. Raises ValueError where there is none."""
+    """One block, folded for a form of `FORMS`. Raises ValueError for an unknown form."""
     if form not in FORMS:
         raise ValueError(f"unknown cache form {form!r}")
     folded: Folded = FORMS[form].use("fold")(block, context or Context())

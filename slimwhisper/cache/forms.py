@@ -1,9 +1,9 @@
 """The one table of cache forms, and the presets that users choose among.
 
 A form is a way to keep a decoder's cache. To add one: a file in this folder with its store (see
-`slimwhisper.cache.base`) and how its weights are folded, and a row in `FORMS`. The flags, the
+`slimwhisper.cache.base`) and its folding of the weights, and a row in `FORMS`. The flags, the
 guard, the reports and the tests read the table. Nothing here imports torch: a row names its code,
-which is imported when it is first used.
+which is imported on first use.
 """
 
 from collections.abc import Callable, Mapping
@@ -13,7 +13,7 @@ from typing import Any, Literal
 
 from slimwhisper.errors import OptionError
 
-Code = str | Callable[..., Any]  # a function or class, or where it is: "module:name"
+Code = str | Callable[..., Any]  # a function or class, or its place: "module:name"
 
 
 @dataclass(frozen=True, slots=True)
@@ -23,13 +23,13 @@ class Form:
     name: str
     kept: str  # what is kept of a token, in words
     fold: Code  # (Attention, Context) -> Folded
-    cross: Code | None = None  # a `CrossLayer`, if it can be the cross-attention's
-    self_: Code | None = None  # a `SelfLayer`, if it can be the self-attention's
-    shared: bool = False  # all layers' cross-attention read one store
+    cross: Code | None = None  # a `CrossLayer`; None: not for cross-attention
+    self_: Code | None = None  # a `SelfLayer`; None: not for self-attention
+    shared: bool = False  # all cross-attention layers read one store
     inverse: Literal["key", "value", "first_key"] | None = None  # the weight it inverts: guarded
     sources: bool = False  # kernels can read tokens that other rows hold
     float8: str | None = None  # the form that keeps the same in float8
-    listed: bool = True  # users choose it by name; else by another option
+    listed: bool = True  # users choose it by name; False: through another option
 
     def use(self, part: Literal["fold", "cross", "self_"]) -> Callable[..., Any]:
         """The code of one of its parts."""
@@ -102,7 +102,7 @@ FORMS: dict[str, Form] = {
         ),
     )
 }
-EXACT = {"cross": "e", "self": "x"}  # what takes a refused form's place, no larger
+EXACT = {"cross": "e", "self": "x"}  # what replaces a rejected form, no larger
 PRESETS = {  # name: (cross form, self form); the baseline comes first
     "baseline": ("kv", "kv"),
     "option1": ("k", "k"),
@@ -113,7 +113,7 @@ CACHE_DTYPES = ("fp8",)
 
 
 def register(form: Form) -> None:
-    """Add a form of your own; its name may then be given wherever a form is chosen.
+    """Add your own form; its name then works wherever a form is chosen.
 
     Raises ValueError for a name that is taken.
     """
@@ -138,10 +138,10 @@ def choose_forms(
     self_cache: str | None = None,
     cache_dtype: str | None = None,
 ) -> tuple[str, str]:
-    """(cross form, self form) of a preset, either one replaced where it is given by name.
+    """(cross form, self form) of a preset; `cross_cache` and `self_cache` replace either one.
 
-    cache_dtype: "fp8" for a float8 latent, of forms that have one. Raises `OptionError` for a name
-    that does not exist, or forms that float8 does not go with.
+    cache_dtype: "fp8" for a float8 latent, with forms that have one. Raises `OptionError` for an
+    unknown name, or for forms without a float8 latent.
     """
     known: Mapping[str, tuple[str | None, tuple[str, ...]]] = {
         "cache": (cache, tuple(PRESETS)),

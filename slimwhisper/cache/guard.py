@@ -1,9 +1,9 @@
 """Is a cache form exact for these weights in this dtype? Measured, layer by layer.
 
-`k`, `v` and `hybrid` rebuild what they drop through an inverse, which multiplies the rounding of
-what they keep by up to the condition number. Real checkpoints reach 5e9, so in half precision such
-a form is seldom exact, and the guard puts a form of the same size without an inverse in its place:
-`e` for cross-attention, `x` for self-attention.
+`k`, `v` and `hybrid` rebuild what they drop through an inverse. That multiplies the rounding error
+of what they keep by up to the condition number, which reaches 5e9 in real checkpoints. In half
+precision such a form is therefore seldom exact, and the guard replaces it with a form of the same
+size that needs no inverse: `e` for cross-attention, `x` for self-attention.
 """
 
 from collections.abc import Mapping, Sequence
@@ -17,25 +17,25 @@ from torch import Tensor
 from slimwhisper.cache.fold import Attention, Context, Folded, fold
 from slimwhisper.cache.forms import EXACT, FORMS
 
-# A form is exact if its error is at most so many times the baseline's. Up to here logits err at
-# most 1.2 times as much as openai-whisper's, at 6 up to 1.7 times, at 15 more than the 2 that is
-# allowed: docs/numerics.md, bench/exactness.py.
+# A form counts as exact if its error is at most this many times the baseline's. At 3 the logits'
+# error is at most 1.2 times openai-whisper's, at 6 up to 1.7 times, and at 15 more than the 2
+# times that is allowed: docs/numerics.md, bench/exactness.py.
 MARGIN = 3.0
 
 
 @dataclass(frozen=True, slots=True)
 class Inspection:
-    """What the guard saw of one layer's attention block, and what it decided."""
+    """What the guard measured on one layer's attention block, and what it decided."""
 
     layer: int
     attention: str  # "cross" or "self"
-    form: str  # asked for
-    used: str  # the same, or the exact form in its place
+    form: str  # requested
+    used: str  # the same, or the exact form that replaces it
     condition: float  # of the matrix that the form inverts, else of W_K
     largest: float  # largest magnitude among the folded weights
     fits: bool  # whether that is finite in the dtype
-    error: float  # of the keys and values in the dtype, relative, see `measure`
-    baseline_error: float  # the same of form `kv`
+    error: float  # relative, of the keys and values in the dtype; see `measure`
+    baseline_error: float  # the same for form `kv`
 
     @property
     def fell_back(self) -> bool:
@@ -49,7 +49,7 @@ def condition_number(weight: Tensor) -> float:
 
 
 def _rounded(tensor: Tensor, dtype: torch.dtype) -> Tensor:
-    """Round to `dtype`, held in the dtype that its products accumulate in."""
+    """[...] -> [...], rounded to `dtype` but held in at least float32, as products accumulate."""
     return tensor.to(dtype).to(torch.promote_types(dtype, torch.float32))
 
 
@@ -58,11 +58,11 @@ def measure(
 ) -> tuple[float, float]:
     """(error of the form, error of the baseline) in `dtype` against float64.
 
-    `source` [n, d]: what the block attends to, encoder output or layer-normed input. Each error is
-    that of the keys and values that the form stands for, whether kept or rebuilt: relative, token
-    by token (root mean square), of the worst head and of the worse of the two; NaN counts as inf.
-    Queries do not enter, so no attention pattern can hide it. Products are rounded to `dtype` and
-    accumulated in float32, as a GPU does it, whatever the device here.
+    `source` [n, d]: what the block attends to, encoder output or layer-normed input. An error is
+    that of the form's keys and values, whether kept or rebuilt: relative per token, root mean
+    square over the tokens, for the worst head, and the worse of keys and values; NaN counts as
+    inf. Queries are left out, so no attention pattern can hide an error. Products are rounded to
+    `dtype` and accumulated in float32, as on a GPU, whatever the device.
     """
     x = _rounded(source, dtype)
     truth = [F.linear(x.double(), weight.double()) for weight in (block.key, block.value)]
@@ -89,7 +89,7 @@ def measure(
 
 
 def fits_dtype(largest: float, dtype: torch.dtype) -> bool:
-    """Whether a weight of this magnitude is finite in the dtype; NaN is not."""
+    """Whether a weight of this magnitude is finite in the dtype; False for NaN."""
     return largest <= torch.finfo(dtype).max
 
 
@@ -102,7 +102,10 @@ class Site:
     heads: int
 
     def read(self, state: Mapping[str, Tensor], layer: int | None = None) -> Attention:
-        """Its weights, under OpenAI's names; those of the same attention in another `layer`."""
+        """Its weights [d, d] and biases [d] in a state with OpenAI's names.
+
+        layer: read the same attention of this layer instead.
+        """
         name = "cross_attn" if self.attention == "cross" else "attn"
         prefix = f"decoder.blocks.{self.layer if layer is None else layer}.{name}."
         return Attention.from_state(state, prefix, self.heads)
@@ -111,9 +114,9 @@ class Site:
 def inspect_layer(
     state: Mapping[str, Tensor], site: Site, form: str, source: Tensor, dtype: torch.dtype
 ) -> tuple[Folded, Inspection]:
-    """Fold one decoder block for `form`, measure it, and fall back when it is not exact.
+    """Fold one decoder block for `form`, measure it, and fall back where it is not exact.
 
-    `state` has OpenAI's names; `source` [n, d] is as `measure` takes it.
+    `state` has OpenAI's names; `source` [n, d] as in `measure`.
     Returns the folded weights of the form to use, not yet rounded, and the record.
     """
     block = site.read(state)

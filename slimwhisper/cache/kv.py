@@ -1,4 +1,4 @@
-"""Form `kv`, the baseline: keys and values of every token, 2 d values a layer."""
+"""Form `kv`, the baseline: keys and values of every token, 2 d values per layer."""
 
 from dataclasses import replace
 
@@ -14,7 +14,7 @@ from slimwhisper.kernels.reads import Reads
 
 
 class HeadAttention:
-    """Projections of one `kv` block, and attention by heads."""
+    """The projections of one `kv` block, and multi-head attention."""
 
     def __init__(self, weights: Folded, kernels: Kernels) -> None:
         assert weights.project is not None and weights.values is not None
@@ -57,6 +57,7 @@ class KVStore(CrossStore):
         super().__init__(self.keys, self.values)
 
     def put(self, slots: Tensor, features: Tensor) -> None:
+        """features [G, p, d] -> K and V, each [G, h, p, d_k], in `slots` [G] int64."""
         self.keys[slots], self.values[slots] = self.heads.keys_values(features)
 
 
@@ -69,6 +70,7 @@ class KVCross:
         self.store = KVStore(self.heads, room)
 
     def attend(self, x: Tensor, rows: Rows) -> Tensor:
+        """x [R, T, d] -> [R, T, d]."""
         queries = self.heads.queries(x)  # [R, h, T, d_k]
         (keys, slots), (values, _) = map(rows.of_slots, self.store.tensors)
         asked = queries.transpose(1, 2)
@@ -76,6 +78,7 @@ class KVCross:
         return self.heads.output(mixed.view(asked.shape).transpose(1, 2))
 
     def scores(self, x: Tensor, rows: Rows, heads: Tensor) -> Tensor:
+        """x [R, T, d], heads [n] int64 -> [R, n, T, p], before the softmax."""
         queries = self.heads.queries(x)[:, heads] * x.new_tensor(self.heads.width**-0.5)
         keys = self.store.keys[rows.slots][:, heads]
         return queries @ keys.transpose(2, 3)
@@ -90,17 +93,20 @@ class KVSelf(SelfLayer):
         super().__init__(self.keys, self.values)
 
     def reorder(self, rows: Tensor, sources: Tensor, extent: int) -> None:
+        """Row rows[i] becomes a copy of row sources[i], both [R] int64."""
         for t in self.tensors:
             t[rows, :, :extent] = t[sources, :, :extent]
 
     def prefill(self, x: Tensor, rows: Rows) -> Tensor:
+        """x [R, T, d] -> [R, T, d]; keeps K and V, each [R, h, T, d_k]."""
         keys, values = self.heads.keys_values(x)
         for buffer, fresh in ((self.keys, keys), (self.values, values)):
-            buffer[rows.ids] = 0  # what the last text left must not be met, were it NaN
+            buffer[rows.ids] = 0  # the previous text: a NaN would pass the mask
             buffer[rows.ids, :, : x.shape[1]] = fresh
         return self.heads.output(head_attention(self.heads.queries(x), keys, values, causal=True))
 
     def step(self, x: Tensor, step: Step) -> Tensor:
+        """x [R, 1, d] -> [R, 1, d]; keeps K and V of the token, reads step.extent of them."""
         keys, values = self.heads.keys_values(x)
         ids = step.rows.ids
         self.keys[ids, :, step.positions] = keys[:, :, 0]

@@ -1,6 +1,6 @@
-"""Forms `x`, `e`, `k`, `v`, `hybrid`, `x8` and `e8`: one latent a token, and folded queries.
+"""Forms `x`, `e`, `k`, `v`, `hybrid`, `x8` and `e8`: one latent per token, and folded queries.
 
-d values a token are kept, for each layer (`x`, `k`, `v`) or once for all layers that share them
+d values per token are kept, for each layer (`x`, `k`, `v`) or once for all layers that share them
 (`e`, `hybrid`). See `slimwhisper.cache.fold` for the maps A_i and B_i.
 """
 
@@ -19,7 +19,7 @@ from slimwhisper.kernels.reads import Reads
 
 
 class LatentAttention:
-    """Projections of one block, and attention to a latent in either of two equal orders."""
+    """The projections of one block, and attention to a latent in two equivalent orders."""
 
     def __init__(self, weights: Folded, kernels: Kernels) -> None:
         self.weights, self.kernels = weights, kernels
@@ -51,18 +51,18 @@ class LatentAttention:
         return self.unfold_mix(self.kernels.latent(folded, latent, self.scale, reads))
 
     def by_heads(self, q: Tensor, latent: Tensor, causal: bool = False) -> Tensor:
-        """The same through K and V made for the moment: q [B, Q, h, d_k] -> [B, Q, h, d_k]."""
+        """The same through temporary K and V: q [B, Q, h, d_k], latent [B, T, d] -> like q."""
         keys, values = self.keys(latent), self.values(latent)
         return head_attention(q.transpose(1, 2), keys, values, causal=causal).transpose(1, 2)
 
     def keys(self, latent: Tensor) -> Tensor:
-        """[B, T, d] -> [B, h, T, d_k]."""
+        """K of a latent: [B, T, d] -> [B, h, T, d_k]."""
         a = self.weights.key_map
         k = latent if a is None else linear(latent, a.flatten(0, 1))
         return k.unflatten(-1, (self.heads, -1)).transpose(1, 2)
 
     def values(self, latent: Tensor) -> Tensor:
-        """[B, T, d] -> [B, h, T, d_k]."""
+        """V of a latent: [B, T, d] -> [B, h, T, d_k]."""
         b = self.weights.value_map
         v = latent if b is None else linear(latent, b.flatten(0, 1))
         return v.unflatten(-1, (self.heads, -1)).transpose(1, 2)
@@ -94,6 +94,7 @@ class LatentStore(CrossStore):
         super().__init__(*self.latent.tensors())
 
     def put(self, slots: Tensor, features: Tensor) -> None:
+        """features [G, p, d] -> latents [G, p, d] in `slots` [G] int64."""
         self.latent.write(slots, kept(self.weights, features))
 
 
@@ -105,6 +106,7 @@ class LatentCross:
         self.store = store or LatentStore(weights, room)
 
     def attend(self, x: Tensor, rows: Rows) -> Tensor:
+        """x [R, T, d] -> [R, T, d], in the cheaper of the two orders."""
         attention, (_, t, d) = self.attention, x.shape
         q = attention.queries(x)  # [R, T, h, d_k]
         group = rows.group or 1
@@ -118,15 +120,16 @@ class LatentCross:
         return attention.output(attention.by_heads(together, plain).reshape(q.shape))
 
     def scores(self, x: Tensor, rows: Rows, heads: Tensor) -> Tensor:
+        """x [R, T, d], heads [n] int64 -> [R, n, T, p], before the softmax."""
         queries = self.attention.queries(x).transpose(1, 2)[:, heads] * self.attention.scale
         keys = self.attention.keys(self.store.latent[rows.slots].plain(x.dtype))[:, heads]
         return queries @ keys.transpose(2, 3)
 
 
 def prefers_latent(tokens: int, heads: int, d: int) -> bool:
-    """Whether `tokens` queries a slot are cheaper by the latent than by K and V for the moment.
+    """Whether l = `tokens` queries per slot are cheaper on the latent than on temporary K and V.
 
-    Operations a position of the slot: 4 l h d against 4 d^2 + 4 l d.
+    Operations per position of the slot: 4 l h d against 4 d^2 + 4 l d.
     """
     return tokens * heads < d + tokens
 
@@ -140,20 +143,23 @@ class LatentSelf(SelfLayer):
         super().__init__(*self.latent.tensors())
 
     def reorder(self, rows: Tensor, sources: Tensor, extent: int) -> None:
+        """Row rows[i] becomes a copy of row sources[i], both [R] int64."""
         for t in self.tensors:
             t[rows, :extent] = t[sources, :extent]
 
     def prefill(self, x: Tensor, rows: Rows) -> Tensor:
+        """x [R, T, d] -> [R, T, d]; keeps latents [R, T, d]."""
         fresh = kept(self.attention.weights, x)
-        for t in self.tensors:  # what the last text left must not be met, were it NaN
+        for t in self.tensors:  # clear the previous text: a NaN would pass the mask
             t[rows.ids] = 0
         places = torch.arange(x.shape[1], device=x.device)
         self.latent.write((rows.ids[:, None], places), fresh)
-        # K and V of a prompt cost 4 l d^2, little beside the cross-attention's 4 p d^2: one order
+        # always by heads: K and V cost 4 l d^2, little next to cross-attention's 4 p d^2
         mixed = self.attention.by_heads(self.attention.queries(x), fresh, causal=True)
         return self.attention.output(mixed)
 
     def step(self, x: Tensor, step: Step) -> Tensor:
+        """x [R, 1, d] -> [R, 1, d]; keeps the token's latent [R, d], reads step.extent of them."""
         fresh = kept(self.attention.weights, x[:, 0])
         self.latent.write((step.rows.ids, step.positions), fresh)
         q = self.attention.queries(x)

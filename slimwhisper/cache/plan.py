@@ -23,7 +23,7 @@ class CachePlan:
     )
 
     def to(self, device: torch.device, dtype: torch.dtype) -> "CachePlan":
-        """Bring all to a device and round once to a dtype."""
+        """The same on a device, rounded once to a dtype."""
         return CachePlan(
             [f.to(device, dtype) for f in self.cross],
             [f.to(device, dtype) for f in self.self_],
@@ -31,25 +31,25 @@ class CachePlan:
         )
 
     def packed(self) -> "CachePlan":
-        """The same with its matrices in the layout that is fastest here; see `layers.pack`."""
+        """The same with its matrices in the fastest layout here; see `kernels.linear.pack`."""
         return CachePlan(
             [f.packed() for f in self.cross], [f.packed() for f in self.self_], self.kernels
         )
 
     def room(self, count: int, length: int, device: torch.device | None) -> Room:
-        """For `count` slots or rows; on the weights' own device unless another one is given."""
+        """For `count` slots or rows of `length` tokens; device None: the weights' own."""
         weight = self.cross[0].query_bias
         return Room(count, length, device or weight.device, weight.dtype, self.kernels)
 
 
 class CrossCache:
-    """What all layers keep of the audio of `slots` windows, allocated once; nothing grows."""
+    """What all layers keep of the audio of `slots` windows. Allocated once; it never grows."""
 
     def __init__(
         self, plan: CachePlan, slots: int, frames: int, device: torch.device | None = None
     ) -> None:
-        """frames: p, encoder positions a window. device: the weights' own unless given; "meta"
-        takes no memory and tells the bytes.
+        """frames: p, encoder positions per window. device: None: the weights' own; "meta" takes
+        no memory, but `nbytes` is right.
         """
         self.slots = slots
         room = plan.room(slots, frames, device)
@@ -66,7 +66,7 @@ class CrossCache:
                 shared[form.name] = layer.store
 
     def put(self, slots: Tensor, features: Tensor) -> None:
-        """Keep encoder outputs `features` [G, p, d] in `slots` [G] int64."""
+        """Store encoder outputs `features` [G, p, d] in `slots` [G] int64."""
         for store in self.stores:
             store.put(slots, features)
 
@@ -86,7 +86,7 @@ class CrossCache:
 
 
 class SelfCache:
-    """What all layers keep of the text of `rows` texts, allocated once; nothing grows."""
+    """What all layers keep of `rows` texts. Allocated once; it never grows."""
 
     def __init__(
         self,
@@ -96,8 +96,8 @@ class SelfCache:
         device: torch.device | None = None,
         shared: bool = False,
     ) -> None:
-        """length: n_text_ctx. device: as in `CrossCache`. shared: rows that go on as copies of
-        others read what these hold, where kernels can, instead of copying it.
+        """length: n_text_ctx. device: as in `CrossCache`. shared: a row that becomes a copy of
+        another reads the other's tokens in place, where the kernels can, instead of copying them.
         """
         room = plan.room(rows, length, device)
         forms = [FORMS[weights.form] for weights in plan.self_]
@@ -106,18 +106,18 @@ class SelfCache:
             for form, weights in zip(forms, plan.self_, strict=True)
         ]
         can = plan.kernels.processor is not None and all(form.sources for form in forms)
-        self.sources: Tensor | None = None  # [rows, length] int64: which row holds each token
+        self.sources: Tensor | None = None  # [rows, length] int64: the row that holds each token
         if shared and can:
             every = torch.arange(rows, device=room.device)
             self.sources = every[:, None].expand(rows, length).contiguous()
 
     def begin(self, ids: Tensor) -> None:
-        """Rows `ids` [R] int64 start afresh."""
+        """Start new texts in rows `ids` [R] int64."""
         if self.sources is not None:
             self.sources[ids] = ids[:, None]
 
     def append(self, step: Step) -> Step:
-        """The step, with where to read once each of its rows holds one token more."""
+        """Record that each row of `step` holds one more token; returns it with `sources` set."""
         if self.sources is None:
             return step
         ids = step.rows.ids
@@ -127,7 +127,9 @@ class SelfCache:
         return replace(step, sources=held[:, : step.extent])
 
     def move(self, source: int, target: int, count: int = 1) -> None:
-        """Copy `count` neighbouring rows over others: all that read each other."""
+        """Copy `count` contiguous rows, from `source` on, over those from `target` on. They must
+        include every row that one of them reads.
+        """
         if self.sources is not None:
             moved = self.sources[source : source + count] + (target - source)
             self.sources[target : target + count] = moved
@@ -141,10 +143,10 @@ class SelfCache:
             layer.swap(one, other)
 
     def reorder(self, rows: Tensor, sources: Tensor, extent: int, ask: bool = False) -> None:
-        """Row rows[i] goes on as a copy of row sources[i], both [R] int64; `extent` tokens. Rows
-        that may read each other's: neither is started or moved without the other.
+        """Row rows[i] becomes a copy of row sources[i], both [R] int64; the first `extent` tokens.
+        Afterwards the two may share tokens, so neither is restarted or moved without the other.
 
-        ask: find out first which rows stay, and leave them alone; on a GPU that waits for it.
+        ask: first find the rows that do not change, and skip them; on a GPU this is a sync.
         """
         if self.sources is not None:
             self.sources[rows, :extent] = self.sources[sources, :extent]
@@ -165,7 +167,7 @@ class SelfCache:
 
 @dataclass(frozen=True, slots=True)
 class DecoderCache:
-    """What one call of the decoder reads: the audio of the slots, the text of the rows."""
+    """What a decoder call reads: the audio of the slots and the text of the rows."""
 
     cross: CrossCache
     self_: SelfCache

@@ -1,4 +1,4 @@
-"""Windows in, answers out: batch decoding on slots and rows."""
+"""Windows in, answers out: batch decoding in slots and rows."""
 
 from typing import TYPE_CHECKING
 

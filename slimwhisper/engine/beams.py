@@ -1,8 +1,8 @@
-"""Beam search with patience (arXiv 2204.05424), for all windows of a lane at once.
+"""Beam search with patience (arXiv 2204.05424), for all windows of a lane in parallel.
 
-The rules are `whisper.decoding.BeamSearchDecoder`'s: every beam offers its `width` + 1 best
-continuations; in order of score, those that end are finished texts, and the first `width` others
-are the new beams. A window ends with `beams * patience` finished texts.
+The rules are those of `whisper.decoding.BeamSearchDecoder`: every beam proposes its `width` + 1
+best continuations. In order of score, those that end are finished texts, and the first `width`
+others are the new beams. A window is done when it has `beams * patience` finished texts.
 """
 
 from collections.abc import Sequence
@@ -33,7 +33,7 @@ class BeamLane(Lane):
         super().__init__(model, vocabulary, cross, places, graphs)
         device, capacity, width = model.device, places.capacity, places.width
         self.max_finished = round(width * patience)  # finished texts that end a search
-        # a place for what is finished too late is the last one, never read
+        # the last entry takes the texts that finish too late, and is never read
         shape = (capacity, self.max_finished + 1)
         self.finished = torch.zeros((*shape, self.limit), dtype=torch.int64, device=device)
         self.finished_lengths = torch.zeros(shape, dtype=torch.int64, device=device)
@@ -41,27 +41,29 @@ class BeamLane(Lane):
         self.finished_count = torch.zeros(capacity, dtype=torch.int64, device=device)
 
     def place_tensors(self) -> Sequence[Tensor]:
+        """The finished texts, each [capacity, ...]."""
         return (
             *(self.finished, self.finished_lengths),
             *(self.finished_scores, self.finished_count),
         )
 
     def start(self, tickets: Sequence[Ticket], logits: Tensor) -> None:
+        """As in `Lane`: logits [n, V]."""
         for ticket in tickets:
             self.finished_count[ticket.slot - self.offset] = 0
         super().start(tickets, logits)
 
     def _pick(self, layout: Layout, logits: Tensor, state: TimestampState, fresh: bool) -> None:
-        """The continuations of all beams compete within their slot."""
+        """Choose the best continuations of each slot's beams; logits [R, V]."""
         width, block = self.width, layout.block
         if layout.timestamps:
             apply_timestamp_rules(logits, state, self.vocabulary)
         logprobs, tokens = logits.log_softmax(dim=-1).topk(width + 1, dim=-1)  # [R, width + 1]
         scores = self.logprobs[block][:, None] + logprobs
         scores = scores.unflatten(0, (-1, width))  # [S, width, width + 1]
-        if fresh:  # all beams are alike
+        if fresh:  # all beams are still equal
             scores[:, 1:] = NEVER
-        # no more than `width` texts can end before `width` others are found
+        # at most `width` texts can end before `width` others are found
         order = scores.flatten(1).sort(dim=-1, descending=True, stable=True)
         scores, ranked = order.values[:, : 2 * width], order.indices[:, : 2 * width]
         tokens = tokens.unflatten(0, (-1, width)).flatten(1).gather(1, ranked)
@@ -83,13 +85,15 @@ class BeamLane(Lane):
         kept_scores = scores.gather(1, chosen).flatten()
         self.logprobs[block] = torch.where(live, kept_scores, self.logprobs[block])
         self._advance(layout, tokens.gather(1, chosen).flatten(), state)
-        state.count.sub_(torch.where(live, 0, 1))  # a search that is over stays as it is
+        state.count.sub_(torch.where(live, 0, 1))  # a finished search does not change
 
     def _places(self, layout: Layout) -> slice:
         return slice(layout.block.start // self.width, layout.block.stop // self.width)
 
     def _finish(self, layout: Layout, new: Tensor, sources: Tensor, scores: Tensor) -> None:
-        """Keep texts that have ended, best first, while there is room; all [S, n]."""
+        """Keep texts that have just ended, best first, while there is room. All [S, n]: new bool,
+        sources int64, rows of the block; scores floating.
+        """
         places, block = self._places(layout), layout.block
         count = self.finished_count[places]
         target = new.cumsum(dim=1) - 1 + count[:, None]
@@ -101,7 +105,7 @@ class BeamLane(Lane):
         self.finished_count[places] = (count + new.sum(dim=1)).clamp_(max=self.max_finished)
 
     def _continue(self, layout: Layout, sources: Tensor) -> None:
-        """Each row goes on as a copy of another of the block's; sources [R] int64."""
+        """Row i of the block becomes a copy of its row sources[i], [R] int64."""
         block, begin = layout.block, layout.block.start
         ask = self.graphs is None and sources.device.type == "cpu"
         self.cache.self_.reorder(layout.rows.ids, begin + sources, layout.extent, ask)
@@ -109,10 +113,11 @@ class BeamLane(Lane):
             t[block] = t[block][sources]
 
     def _ended(self, places: slice) -> Tensor:
+        """[places] bool: the place has enough finished texts."""
         return self.finished_count[places] >= self.max_finished
 
     def _texts(self, place: int) -> list[tuple[list[int], float]]:
-        """Finished texts; where they are too few, the best unfinished beams too."""
+        """The finished texts and, if there are too few, the best unfinished beams."""
         count = int(self.finished_count[place])
         tokens = self.finished[place, :count].tolist()
         lengths = self.finished_lengths[place, :count].tolist()

@@ -1,13 +1,13 @@
-"""Windows in, answers out: slots of audio, each refilled the moment its window is done.
+"""Windows in, answers out: slots of audio, each refilled as soon as its window is done.
 
 The engine knows nothing about files, text or tokenization. A slot belongs to one window from its
-encoding to its last answer: the texts of a second attempt, the language, the alignment of the words
-all read the encoder output that is already there.
+encoding to its last answer: another attempt at the text, the language and the alignment of the
+words all read the encoder output that is already there.
 
     slots   0 ........ a | a ............. b | b ........ S
             first lane   | held: waiting for | second lane
             greedy or    | a reply, or for   | samples, where several
-            beams        | room in a lane    | are drawn at once
+            beams        | room in a lane    | are drawn together
 """
 
 from collections import deque
@@ -38,15 +38,15 @@ from slimwhisper.model.model import Model
 from slimwhisper.vocabulary import Vocabulary
 
 ENCODE_BATCH = 4  # windows encoded, or aligned, together on a GPU; bounds the activations
-CPU_ENCODE_BATCH = 1  # there one window's activations fit the caches, more do not
-CHECK_EVERY = 8  # tokens between looks at which texts have ended, where looking waits for a GPU
+CPU_ENCODE_BATCH = 1  # the activations of one window fit a CPU's caches, those of two do not
+CHECK_EVERY = 8  # tokens between checks for ended texts on a GPU, where each check is a sync
 
 
 class Engine:
-    """Decodes windows side by side. `submit` some, then `step` until `idle`, with a `reply` to
+    """Decodes windows side by side. `submit` windows, then `step` until `idle`, with a `reply` to
     every answer.
 
-    Each row's arithmetic is its own: a result does not depend on its neighbours but for rounding.
+    Rows are computed independently: a result depends on its neighbours only through rounding.
     """
 
     def __init__(
@@ -58,7 +58,7 @@ class Engine:
         check_every: int | None = None,
         recorder: Recorder | None = None,
     ) -> None:
-        """search: greedy, one text a window, unless given. check_every: tokens; None: 1 on a CPU,
+        """search: None: greedy, one text per window. check_every: tokens; None: 1 on a CPU,
         `CHECK_EVERY` on a GPU. recorder: of the steps; None: CUDA graphs on a GPU, none on a CPU.
         """
         if recorder is None and model.device.type == "cuda":
@@ -96,16 +96,16 @@ class Engine:
 
     @property
     def room(self) -> int:
-        """How many more windows would find a free slot at once."""
+        """How many more windows would get a slot without waiting."""
         return self.free - len(self._waiting)
 
     @property
     def free(self) -> int:
-        """Slots that nobody has."""
+        """Free slots."""
         return self.slots - len(self._held) - sum(len(lane.tickets) for lane in self._lanes())
 
     def nbytes(self) -> int:
-        """Bytes that its caches hold."""
+        """Bytes of its caches."""
         return self.cross.nbytes() + sum(lane.cache.self_.nbytes() for lane in self._lanes())
 
     def submit(self, tag: Any, window: Window) -> None:
@@ -114,7 +114,7 @@ class Engine:
         self._waiting.append((tag, window))
 
     def reply(self, ticket: Ticket, request: Request | None) -> None:
-        """What to do next for a window that was answered; None gives its slot back."""
+        """Say what to do next with a window that was answered; None frees its slot."""
         assert self._held.get(ticket.slot) is ticket
         match request:
             case Retry(attempt):
@@ -128,12 +128,12 @@ class Engine:
                 self._align.append((ticket, request))
             case _:
                 del self._held[ticket.slot]
-                if request is not None:  # the same file goes first
+                if request is not None:  # ahead of other files' windows
                     self._waiting.appendleft((ticket.tag, request))
 
     def stop(self, given_up: Callable[[Any], bool]) -> None:
-        """End the windows with such tags soon: those that decode are answered at the next look,
-        all others leave unanswered.
+        """End the windows whose tag is `given_up`: those that are decoding are answered at the next
+        check, all others are dropped without an answer.
         """
         self._waiting = deque((tag, w) for tag, w in self._waiting if not given_up(tag))
         asked = [*self._again, *(ticket for ticket, _ in self._align)]
@@ -149,9 +149,9 @@ class Engine:
 
     @torch.inference_mode()
     def step(self) -> list[tuple[Ticket, Answer]]:
-        """Serve the requests, decode one token of every active text; return what is answered.
+        """Serve the requests and decode one token of every active text; return the answers.
 
-        Every ticket that is returned wants a `reply`.
+        Every ticket that is returned needs a `reply`.
         """
         answers: list[tuple[Ticket, Answer]] = []
         for start in range(0, len(self._align), self.encode_batch):
@@ -177,7 +177,7 @@ class Engine:
         search, hot = self.search, window.attempt.temperature > 0
         if not hot or (search.beams is None and search.samples == 1):
             return self.first
-        if self._second is None:  # as many rows as the slots, in all; others wait in their slots
+        if self._second is None:  # about as many rows as slots; more windows wait in theirs
             capacity = -(-self.slots // search.samples)
             self._second = Lane(
                 self.model,
@@ -189,7 +189,7 @@ class Engine:
         return self._second
 
     def _admit(self) -> list[tuple[Ticket, Answer]]:
-        """Start held windows again and new ones, as far as there is room."""
+        """Restart held windows and start new ones while there is room."""
         answers = self._restart()
         while self._waiting and self.free:
             fresh: list[Ticket] = []
@@ -204,7 +204,7 @@ class Engine:
         return answers
 
     def _restart(self) -> list[tuple[Ticket, Answer]]:
-        """Start held windows in groups, each in one lane; what finds no room there stays held."""
+        """Start held windows in groups, each in one lane; those without room stay held."""
         answers: list[tuple[Ticket, Answer]] = []
         while True:
             group: list[Ticket] = []
@@ -236,7 +236,7 @@ class Engine:
         self.cross.put(slots, features)
 
     def _place(self, ticket: Ticket, slot: int) -> None:
-        """Bring a held ticket's audio to a slot of the middle; who is there takes its place."""
+        """Move a held ticket's audio to another middle slot; a ticket there swaps with it."""
         other, source = self._held.pop(slot, None), ticket.slot
         if other is ticket:
             return
@@ -249,8 +249,8 @@ class Engine:
         ticket.slot = slot
 
     def _begin(self, group: list[Ticket], lane: Lane | None) -> list[tuple[Ticket, Answer]]:
-        """Read the prompts of held tickets; sample one token each in `lane`, or answer which
-        language it is where that is None.
+        """Prefill the prompts of held tickets; then sample one token each in `lane`, or, if that is
+        None, answer with the language probabilities.
         """
         if lane is not None:
             for ticket in group:
@@ -277,16 +277,16 @@ class Engine:
         return self._harvest(lane)
 
     def _languages(self, logits: Tensor) -> Languages:
-        """logits [V] after <|startoftranscript|> -> probability of every language code."""
+        """logits [V] after <|startoftranscript|> -> the probability of every language code."""
         languages = self.vocabulary.languages
         probs = logits[list(languages)].softmax(dim=-1).tolist()
         return Languages(dict(zip(languages.values(), probs, strict=True)))
 
     def _harvest(self, lane: Lane) -> list[tuple[Ticket, Answer]]:
-        """Take out the windows whose texts have ended; they are held until the reply."""
+        """Take the windows whose texts have ended out of the lane; held until the reply."""
         answers: list[tuple[Ticket, Answer]] = []
         ended = lane.ended()
-        # the outermost ticket takes a leaver's place, so indices on the inner side stay
+        # the outermost ticket fills the gap, so indices on the inner side do not change
         for index in sorted(ended, reverse=not lane.from_end):
             shift = len(answers) if lane.from_end else 0
             ticket = lane.tickets[index - shift]
@@ -299,7 +299,7 @@ class Engine:
         return answers
 
     def _aligned(self, asked: list[tuple[Ticket, Align]]) -> list[tuple[Ticket, Answer]]:
-        """Read texts once more, from the start, with the alignment heads' scores recorded."""
+        """Prefill whole texts and record the alignment heads' scores [heads, T, p]."""
         decoder, eot = self.model.decoder, self.vocabulary.eot
         texts = [[*a.before, *a.text, eot] for _, a in asked]
         longest = max(map(len, texts))

@@ -1,8 +1,8 @@
-"""Rows that decode side by side: the texts in progress of neighbouring slots.
+"""Rows that decode side by side: the unfinished texts of adjacent slots.
 
-A lane owns its rows' self-cache and sampling state. Each active slot has `width` neighbouring rows:
+A lane owns its rows' self-cache and sampling state. Each active slot has `width` adjacent rows:
 one (greedy decoding) or several independent samples; in `slimwhisper.engine.beams` they are beams.
-The active rows are one block, so that caches are read in place.
+The active rows form one block, so that caches are read in place.
 """
 
 from collections.abc import Sequence
@@ -29,7 +29,7 @@ from slimwhisper.kernels.graphs import Graphs, bucket_of
 from slimwhisper.model.model import Model
 from slimwhisper.vocabulary import Vocabulary
 
-EXTENT_STEP = 128  # tokens: a graph reads up to a multiple of so many
+EXTENT_STEP = 128  # tokens: a graph's extent is a multiple of this
 
 
 @dataclass(slots=True, eq=False)
@@ -44,28 +44,29 @@ class Ticket:
 
 @dataclass(slots=True)
 class Layout:
-    """What changes only when slots come or go, but for the extent."""
+    """The rows of a step; only `extent` changes while the slots stay the same."""
 
     rows: Rows
     block: slice  # of all rows
     extent: int  # tokens to read of each row
     drawing: Tensor | None  # [n] int64 within the block: temperature > 0
-    timestamps: bool  # somebody samples them
+    timestamps: bool  # at least one row samples them
 
 
 @dataclass(frozen=True, slots=True)
 class Places:
-    """The room of a lane."""
+    """The size and position of a lane."""
 
-    capacity: int  # places, each of one slot
-    width: int = 1  # rows of a place
+    capacity: int  # places, one slot each
+    width: int = 1  # rows per place
     from_end: bool = False  # the lane takes the last slots, and grows downwards
 
 
 class Lane:
-    """Places of neighbouring slots; place i belongs to slot i + offset.
+    """Places of adjacent slots; place i belongs to slot i + offset.
 
-    The active places lie at the front, or, `from_end`, at the end; `tickets` is in their order.
+    The active places are the first ones, or, with `from_end`, the last; `tickets` is in their
+    order.
     """
 
     def __init__(
@@ -83,7 +84,7 @@ class Lane:
         self.cache = DecoderCache(cross, model.allocate_self(capacity * width, shared=width > 1))
         self.tickets: list[Ticket] = []
         device, rows = model.device, capacity * width
-        self.limit = model.dims.n_text_ctx // 2 + 1  # most tokens sampled, and one
+        self.limit = model.dims.n_text_ctx // 2 + 1  # most tokens sampled, plus one
         self.last = torch.zeros(rows, dtype=torch.int64, device=device)
         self.positions = torch.zeros(rows, dtype=torch.int64, device=device)
         self.sampled = torch.zeros((rows, self.limit), dtype=torch.int64, device=device)
@@ -92,19 +93,19 @@ class Lane:
         self.keys = torch.zeros((rows, self.limit), dtype=torch.int64, device=device)
         self.banned = BannedTokens.allocate(rows, device)
         self.stamps = TimestampState.allocate(rows, device)
-        # of each place, on the host: tokens so far with the prompt, tokens sampled, and the most
+        # per place, on the host: tokens with the prompt, tokens sampled, most tokens to sample
         self.lengths, self.counts, self.limits = np.zeros((3, capacity), dtype=np.int64)
         self._layout: Layout | None = None
 
     def row_tensors(self) -> Sequence[Tensor]:
-        """All that is kept of each row."""
+        """Everything kept per row, each [rows] or [rows, n], on the device."""
         return (
             *(self.last, self.positions, self.sampled, self.logprobs),
             *(self.temperatures, self.keys, *self.banned.tensors(), *self.stamps.tensors()),
         )
 
     def place_tensors(self) -> Sequence[Tensor]:
-        """All that is kept of each place on the device."""
+        """Everything kept per place, each [capacity, ...], on the device."""
         return ()
 
     @property
@@ -117,24 +118,24 @@ class Lane:
         return self.capacity - len(self.tickets)
 
     def next_slot(self) -> int:
-        """The slot that the lane grows by."""
+        """The slot that the next ticket must have."""
         place = self.first - 1 if self.from_end else len(self.tickets)
         return place + self.offset
 
     def grow(self, ticket: Ticket) -> None:
-        """Take in a ticket whose slot is `next_slot()`."""
+        """Add a ticket whose slot is `next_slot()`."""
         assert ticket.slot == self.next_slot() and self.room
         self.tickets.insert(0 if self.from_end else len(self.tickets), ticket)
         self._layout = None
 
     def stop(self, given_up: Sequence[bool]) -> None:
-        """Let some of the tickets, in their order, have no more tokens."""
+        """Give the marked tickets no more tokens; `given_up` is in their order."""
         self.limits[self.first : self.first + len(given_up)][list(given_up)] = 0
 
     def shrink(self, index: int) -> int:
-        """Take out the ticket at `index`; the one that lies outermost takes over its place.
+        """Remove the ticket at `index`; the outermost ticket moves into its place.
 
-        Returns the slot that leaves the lane; the caller exchanges the slots' audio.
+        Returns the slot that leaves the lane; the caller swaps the slots' audio.
         """
         outer = 0 if self.from_end else len(self.tickets) - 1
         first, width = self.first, self.width
@@ -159,8 +160,8 @@ class Lane:
     # -- decoding ------------------------------------------------------------------------------
 
     def start(self, tickets: Sequence[Ticket], logits: Tensor) -> None:
-        """Sample the first token of tickets that have just been taken in; logits [n, V], in the
-        order of their places. Their first rows' self-cache holds the prompt.
+        """Sample the first token of tickets just added; logits [n, V] in the order of their places.
+        The first row of each already holds the prompt in its self-cache.
         """
         width, places = self.width, [t.slot - self.offset for t in tickets]
         begin = min(places)
@@ -189,7 +190,7 @@ class Lane:
         if width > 1:
             firsts = torch.tensor(places, device=logits.device)[:, None] * width
             others = firsts + torch.arange(1, width, device=logits.device)
-            # all of the context: what the last texts left must not be met, were it NaN
+            # all of the context: a NaN that the previous texts left would pass the mask
             context = self.model.dims.n_text_ctx
             self.cache.self_.reorder(others.flatten(), firsts.expand_as(others).flatten(), context)
             logits = logits.repeat_interleave(width, dim=0)
@@ -212,14 +213,14 @@ class Lane:
         self._count(first, count)
 
     def _run(self, layout: Layout, full: bool) -> None:
-        """A step of a layout's rows, all of it on the device."""
+        """One step of a layout's rows, entirely on the device."""
         positions = self.positions[layout.block]
         step = Step.at(layout.rows, positions, layout.extent, full, self.model.dtype)
         logits = self.model.decoder.step(self.last[layout.block], step, self.cache)
         self._choose(layout, logits, fresh=False)
 
     def _replay(self, graphs: Graphs, layout: Layout) -> None:
-        """The same as a graph for so many places or some more, at whose rows nobody looks."""
+        """The same as a graph, recorded for this many places or a few more, which are ignored."""
         places = bucket_of(len(self.tickets), self.capacity)
         most = self.model.dims.n_text_ctx
         extent = min(-(-layout.extent // EXTENT_STEP) * EXTENT_STEP, most)
@@ -237,7 +238,7 @@ class Lane:
         self.counts[first : first + count] += 1
 
     def _block(self, first: int, places: int) -> tuple[Rows, slice]:
-        """The rows of neighbouring places."""
+        """The rows of `places` adjacent places from `first` on."""
         rows = Rows.block(
             places,
             self.width,
@@ -263,12 +264,15 @@ class Lane:
         )
 
     def _choose(self, layout: Layout, logits: Tensor, fresh: bool) -> None:
-        """Filter the logits [R, V] of the layout's rows, choose their next tokens, take note."""
+        """Filter the logits [R, V] of the layout's rows, choose and store their next tokens."""
         self.banned.apply(logits, layout.block)
         self._pick(layout, logits, self.stamps.view(layout.block), fresh)
 
     def _pick(self, layout: Layout, logits: Tensor, state: TimestampState, fresh: bool) -> None:
-        """The most likely token of each row, or a drawn one."""
+        """Choose the most likely token of each row, or a random one; logits [R, V], may be changed.
+
+        fresh: this is each text's first token.
+        """
         block, vocabulary, eot = layout.block, self.vocabulary, self.vocabulary.eot
         if layout.drawing is None:
             kernels = self.model.plan.kernels
@@ -282,7 +286,7 @@ class Lane:
             drawn = sample(logits[rows], heat[rows], keys[rows])
             tokens[rows] = torch.where(heat[rows] > 0, drawn, tokens[rows])
             logprobs = log_probability(logits, tokens)
-        if not fresh:  # a text that has ended stays as it is, while its neighbours go on
+        if not fresh:  # a finished text does not change while its neighbours continue
             ended = self.last[block] == eot
             tokens = tokens.masked_fill(ended, eot)
             logprobs = logprobs.masked_fill(ended, 0)
@@ -290,30 +294,32 @@ class Lane:
         self._advance(layout, tokens, state)
 
     def _advance(self, layout: Layout, tokens: Tensor, state: TimestampState) -> None:
+        """Append tokens [R] int64 to the layout's rows."""
         block = layout.block
         self.sampled[layout.rows.ids, state.count] = tokens
         self.last[block] = tokens
         self.positions[block] += 1
         state.advance(tokens, self.vocabulary.timestamp_begin)
-        if self.graphs is not None:  # rows that nobody looks at stay within their buffers
+        if self.graphs is not None:  # a graph's ignored rows must stay within their buffers
             self.positions[block].clamp_(max=self.model.dims.n_text_ctx - 1)
             state.count.clamp_(max=self.limit - 1)
 
     # -- results -------------------------------------------------------------------------------
 
     def ended(self) -> list[int]:
-        """The indices of tickets whose texts have ended. Asks the device."""
+        """The indices of tickets whose texts have ended. Syncs with the device."""
         count = len(self.tickets)
         here = slice(self.first, self.first + count)
         full = self.counts[here] >= self.limits[here]
         return [int(i) for i in np.flatnonzero(full | self._ended(here).cpu().numpy())]
 
     def full(self) -> bool:
-        """Whether a ticket has as many tokens as it may. Known without asking the device."""
+        """Whether a ticket has reached its token limit. No device sync."""
         here = slice(self.first, self.first + len(self.tickets))
         return bool((self.counts[here] >= self.limits[here]).any())
 
     def _ended(self, places: slice) -> Tensor:
+        """[places] bool: all texts of the place have ended."""
         rows = slice(places.start * self.width, places.stop * self.width)
         return (self.last[rows] == self.vocabulary.eot).unflatten(0, (-1, self.width)).all(dim=1)
 
@@ -341,7 +347,7 @@ class Lane:
 
 
 def _score(length: int, logprob: float, length_penalty: float | None) -> float:
-    """What texts are ranked by: the mean log-probability, or Google NMT's (arXiv 1609.08144)."""
+    """How texts are ranked: by mean log-probability, or Google NMT's score (arXiv 1609.08144)."""
     if length_penalty is None:
         return logprob / max(length, 1)
     return float(logprob / ((5 + length) / 6) ** length_penalty)

@@ -14,7 +14,7 @@ class Rules:
     """What may be sampled in a window; one object for all windows of a file."""
 
     suppress: Tensor  # [n] int64: tokens never sampled
-    suppress_first: Tensor  # [n] int64: nor these as the first token
+    suppress_first: Tensor  # [n] int64: tokens never sampled first
     timestamps: bool  # sample timestamps, in pairs and in order
     max_initial_timestamp: int | None  # tokens of 20 ms; None: no limit
     sample_len: int  # most tokens sampled
@@ -22,7 +22,7 @@ class Rules:
 
 @dataclass(frozen=True, slots=True)
 class Search:
-    """How a window's text is searched for; one for all windows of an engine."""
+    """How a window's text is searched for; the same for all windows of an engine."""
 
     beams: int | None = None  # where temperature is 0; None: greedy
     patience: float = 1.0  # beams * patience finished texts end a search
@@ -35,7 +35,7 @@ class Attempt:
     """One try at a window's text."""
 
     temperature: float = 0.0
-    seed: tuple[int, ...] = (0,)  # of samples: entropy for `numpy.random.SeedSequence`
+    seed: tuple[int, ...] = (0,)  # for sampling: entropy of `numpy.random.SeedSequence`
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -44,14 +44,14 @@ class Window:
 
     mel: Tensor | None  # [n_mels, 3000] float32; None: the audio already in the slot
     prompt: tuple[int, ...]  # [<|startofprev|> previous text] <|startoftranscript|> ... [prefix]
-    sot_index: int  # where <|startoftranscript|> stands in `prompt`
+    sot_index: int  # the index of <|startoftranscript|> in `prompt`
     rules: Rules | None  # None: answer with the languages' probabilities, decode nothing
     attempt: Attempt = Attempt()
 
 
 @dataclass(frozen=True, slots=True)
 class Retry:
-    """A request: decode the last window again, its encoder output and prompt still in the slot."""
+    """A request: decode the last window again; its encoder output and prompt are still there."""
 
     attempt: Attempt
 
@@ -90,7 +90,7 @@ class Languages:
 class Alignment:
     """The engine's answer to `Align`."""
 
-    text: tuple[int, ...]  # text tokens, as asked
+    text: tuple[int, ...]  # text tokens, as in the request
     before: int  # tokens before the text: <|startoftranscript|> ... <|notimestamps|>
     # [alignment heads, before + len(text) + 1, p], at least float32: cross-attention scores before
     # the softmax, of all tokens in order: `before`, the text, <|endoftext|>

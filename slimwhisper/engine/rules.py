@@ -1,7 +1,7 @@
-"""Which token comes next: logit filters and the choice, for all rows at once.
+"""Which token comes next: logit filters and the choice, for all rows together.
 
-Functions over tensors: logits [R, V] are changed in place, nothing is read back to the host.
-The timestamp rules are `whisper.decoding.ApplyTimestampRules`' own, without its loop over rows.
+Functions over tensors: logits [R, V] are changed in place, and nothing is copied to the host.
+The timestamp rules are those of `whisper.decoding.ApplyTimestampRules`, without its loop over rows.
 """
 
 from dataclasses import dataclass
@@ -36,6 +36,8 @@ class TimestampState:
 
     @staticmethod
     def allocate(rows: int, device: torch.device) -> "TimestampState":
+        """Zeros, each [rows]."""
+
         def zeros(dtype: torch.dtype) -> Tensor:
             return torch.zeros(rows, dtype=dtype, device=device)
 
@@ -45,6 +47,7 @@ class TimestampState:
         )
 
     def tensors(self) -> tuple[Tensor, ...]:
+        """Each [R], in the order of the fields."""
         return (
             self.enabled,
             self.initial_limit,
@@ -55,17 +58,17 @@ class TimestampState:
         )
 
     def view(self, rows: slice) -> "TimestampState":
-        """Some rows of the same memory."""
+        """Some of the rows, in the same memory."""
         return TimestampState(*(t[rows] for t in self.tensors()))
 
     def start(self, rows: slice, enabled: bool, initial_limit: int) -> None:
-        """Begin new texts in some rows."""
+        """Start new texts in some rows."""
         values = (enabled, initial_limit, False, True, -1, 0)
         for tensor, value in zip(self.tensors(), values, strict=True):
             tensor[rows] = value
 
     def advance(self, tokens: Tensor, timestamp_begin: int) -> None:
-        """Take note of one more token a row, [R] int64."""
+        """Record one more token per row, [R] int64."""
         stamp = tokens >= timestamp_begin
         self.before_last.copy_(torch.where(self.count == 0, True, self.last))
         self.last.copy_(stamp)
@@ -80,10 +83,10 @@ def suppress(logits: Tensor, tokens: Tensor) -> None:
 
 @dataclass(slots=True)
 class BannedTokens:
-    """The tokens that each row may never sample, side by side: rows differ in how many."""
+    """The tokens that each row may never sample, padded, as rows differ in how many."""
 
     tokens: Tensor  # [R, n] int64; 0 where a row has fewer
-    penalties: Tensor  # [R, n] float32: -inf, or 0 there
+    penalties: Tensor  # [R, n] float32: -inf, or 0 for the padding
 
     @staticmethod
     def allocate(rows: int, device: torch.device) -> "BannedTokens":
@@ -94,10 +97,11 @@ class BannedTokens:
         )
 
     def tensors(self) -> tuple[Tensor, ...]:
+        """Both [R, n]."""
         return self.tokens, self.penalties
 
     def start(self, rows: slice, tokens: Tensor) -> bool:
-        """Ban `tokens` [n] int64 in some rows, and no others; whether the buffers have moved."""
+        """Ban just `tokens` [n] int64 in some rows. Returns whether the buffers were replaced."""
         more = len(tokens) - self.tokens.shape[1]
         if more > 0:
             self.tokens, self.penalties = (
@@ -110,25 +114,25 @@ class BannedTokens:
         return more > 0
 
     def apply(self, logits: Tensor, rows: slice) -> None:
-        """Forbid them in logits [R, V], float32 or float64, of these rows."""
+        """Forbid them in the logits [R, V] of these rows, float32 or float64."""
         penalties = self.penalties[rows].to(logits.dtype)
         logits.scatter_add_(1, self.tokens[rows], penalties)
 
 
 def apply_timestamp_rules(logits: Tensor, state: TimestampState, vocabulary: Vocabulary) -> None:
-    """Timestamps come in pairs, never decrease, stand first, and win when likelier than any text.
+    """Timestamps come in pairs, never decrease, come first, and win if likelier than any text.
 
-    logits [R, V] of the next token. The wide part, text, is read once and written once.
+    logits [R, V] of the next token. The text part, by far the widest, is read and written once.
     """
     begin, eot, on = vocabulary.timestamp_begin, vocabulary.eot, state.enabled
     text, special, stamps = logits[:, :eot], logits[:, eot:begin], logits[:, begin:]
     special[:, vocabulary.no_timestamps - eot].masked_fill_(on, NEVER)
 
     first = on & (state.count == 0)
-    opened = on & state.last & ~state.before_last & ~first  # one stamp: its pair or the end follows
-    paired = on & state.last & state.before_last & ~first  # two stamps: text or the end follows
+    opened = on & state.last & ~state.before_last & ~first  # one stamp: its pair or the end is next
+    paired = on & state.last & state.before_last & ~first  # two stamps: text or the end is next
 
-    # a segment has a length: past the latest stamp, unless this one closes the pair it opened
+    # a segment has a length: later than the last stamp, unless this is the pair's second stamp
     index = torch.arange(stamps.shape[1], device=logits.device)
     floor = torch.where(state.last & ~state.before_last, state.latest, state.latest + 1)
     late = first[:, None] & (index > state.initial_limit[:, None])
@@ -153,7 +157,7 @@ def most_likely(
 ) -> tuple[Tensor, Tensor]:
     """The best token of each row under the timestamp rules, and its log-probability: [R], [R].
 
-    timestamps: somebody samples them. logits [R, V] may be changed in place.
+    timestamps: at least one row samples them. logits [R, V] may be changed in place.
     """
 
     def by_torch() -> tuple[Tensor, Tensor]:
@@ -168,16 +172,16 @@ def most_likely(
 
 
 def log_probability(logits: Tensor, tokens: Tensor) -> Tensor:
-    """Of tokens [R] int64 in logits [R, V] -> [R]."""
+    """Log-probabilities of tokens [R] int64 under logits [R, V] -> [R]."""
     return logits.log_softmax(dim=-1).gather(1, tokens[:, None]).squeeze(1)
 
 
 def sample(logits: Tensor, temperatures: Tensor, keys: Tensor) -> Tensor:
-    """Draw a token a row: logits [R, V], temperatures [R] > 0, keys [R] int64 -> [R] int64.
+    """Draw one token per row: logits [R, V], temperatures [R] > 0, keys [R] int64 -> [R] int64.
 
     Every token gets a random waiting time, exponential with its probability as the rate, and the
-    first one wins. That decides as `weights` do but for ties within rounding; finding a number's
-    place in the cumulative sum of 50,000 probabilities would turn rounding into other tokens.
+    shortest wins. Rounding of `weights` then matters only in near ties; looking up a number in
+    the cumulative sum of 50,000 probabilities would turn rounding into other tokens.
     """
     weights = (logits / temperatures[:, None]).softmax(dim=-1)
     waits = -_uniform(keys, logits.shape[1]).log()
@@ -186,7 +190,7 @@ def sample(logits: Tensor, temperatures: Tensor, keys: Tensor) -> Tensor:
 
 def _uniform(keys: Tensor, count: int) -> Tensor:
     """keys [R] int64 -> float64 [R, count] in (0, 1): SplitMix64 of the key and the column, so that
-    a row's numbers are its own on every device.
+    a row's numbers depend on its key alone, on every device.
     """
     z = keys[:, None] + torch.arange(1, count + 1, device=keys.device) * -0x61C8864680B583EB
     for shift, factor in ((30, -0x40A7B892E31B1A47), (27, -0x6B2FB644ECCEEE15), (31, 1)):
@@ -195,9 +199,9 @@ def _uniform(keys: Tensor, count: int) -> Tensor:
 
 
 def suppressed_tokens(tokenizer: "Tokenizer", wanted: str | tuple[int, ...] | None) -> list[int]:
-    """Tokens never sampled: those asked for, and the specials that a prompt alone may hold.
+    """Tokens never sampled: those requested, and special tokens that only a prompt may contain.
 
-    -1 among `wanted` stands for symbols that are not spoken. None or "" suppresses nothing.
+    -1 in `wanted` means all symbols that are not spoken. None or "" suppresses nothing.
     """
     if wanted is None or wanted in ("", ()):
         return []
@@ -217,7 +221,7 @@ def suppressed_tokens(tokenizer: "Tokenizer", wanted: str | tuple[int, ...] | No
 
 
 def make_rules(dims: Dims, options: Options) -> Rules:
-    """The sampling rules that the options ask for; equal ones are one object."""
+    """The sampling rules that the options ask for; equal rules are the same object."""
     return _rules(
         dims,
         options.suppress_tokens,

@@ -1,4 +1,4 @@
-"""The network: encoder, decoder, and both made ready with the caches that the guard passed."""
+"""The network: encoder, decoder, and both set up with the caches that the guard accepted."""
 
 from typing import TYPE_CHECKING
 

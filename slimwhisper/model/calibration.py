@@ -1,4 +1,4 @@
-"""What the guard measures on, and the plan of caches that it passes."""
+"""What the guard measures on, and the plan of caches that it accepts."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -23,18 +23,18 @@ CALIBRATION_TOKENS = 48
 
 @dataclass(frozen=True, slots=True)
 class Guard:
-    """How the forms that rest on an inverse are checked."""
+    """How the forms that need an inverse are checked."""
 
-    strict: bool = False  # raise where one is not exact, instead of falling back
+    strict: bool = False  # raise if one is not exact, instead of falling back
     mel: Tensor | None = None  # [n_mels, 3000] of real speech to measure on; None: noise
 
 
 @dataclass(frozen=True, slots=True)
 class Activations:
-    """What one window's decoding feeds the attention blocks' keys and values; float32."""
+    """What the attention blocks compute keys and values from, in one window; float32."""
 
     features: Tensor  # [p, d]: the encoder's output
-    self_: Sequence[Tensor]  # a layer: [T, d], the layer-normed input of its self-attention
+    self_: Sequence[Tensor]  # per layer: [T, d], the layer-normed input of its self-attention
 
     def of(self, attention: str, layer: int) -> Tensor:
         """[n, d]: the source of a layer's "cross" or "self" attention."""
@@ -44,7 +44,10 @@ class Activations:
 def exact_plan(
     state: Mapping[str, Tensor], dims: Dims, cross: str = "e", self_: str = "x"
 ) -> CachePlan:
-    """Fold every layer for two forms that need no guard; weights not yet rounded."""
+    """Fold every layer for two forms that need no guard; weights not yet rounded.
+
+    state: OpenAI's names; matrices [out, in].
+    """
 
     def folded(layer: int, name: str, form: str) -> Folded:
         block = f"decoder.blocks.{layer}."
@@ -63,7 +66,7 @@ def exact_plan(
 def record_activations(checkpoint: Checkpoint, mel: Tensor | None = None) -> Activations:
     """Decode some tokens of one window greedily in float32 and keep every block's input.
 
-    `mel` [n_mels, 3000] is real speech where there is some to hand: it is harder on `k` than noise.
+    `mel` [n_mels, 3000]: real speech if available, which is harder on `k` than noise; None: noise.
     """
     dims, cpu = checkpoint.dims, torch.device("cpu")
     encoder = Encoder(checkpoint.state, dims, cpu, torch.float32)
@@ -81,7 +84,7 @@ def record_activations(checkpoint: Checkpoint, mel: Tensor | None = None) -> Act
         step = Step.at(rows, torch.tensor([position]), position + 1, True, torch.float32)
         logits = decoder.step(torch.tensor(tokens[-1:]), step, cache)
 
-    # each layer's X-cache holds what its self-attention was fed
+    # each layer's X-cache holds the input of its self-attention
     fed = [layer.tensors[0][0, : len(tokens)] for layer in cache.self_.layers]
     return Activations(features[0], fed)
 
@@ -111,7 +114,10 @@ def inspect_form(
 def guarded_plan(
     checkpoint: Checkpoint, cross: str, self_: str, dtype: torch.dtype, mel: Tensor | None = None
 ) -> tuple[CachePlan, list[Inspection]]:
-    """Fold for the forms asked for; what the guard refuses falls back, layer by layer."""
+    """Fold for the requested forms; layers that the guard rejects fall back to an exact form.
+
+    `mel` [n_mels, 3000] as in `record_activations`.
+    """
     exact = exact_plan(
         checkpoint.state,
         checkpoint.dims,
@@ -131,7 +137,7 @@ def guarded_plan(
 
 
 def describe_fallbacks(records: Sequence[Inspection]) -> list[str]:
-    """One line for each form that fell back somewhere."""
+    """One line for each form that fell back in some layers."""
     lines = []
     for attention in ("cross", "self"):
         seen = [r for r in records if r.attention == attention]

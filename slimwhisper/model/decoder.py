@@ -1,4 +1,4 @@
-"""Tokens and caches -> logits. Knows no cache form by name."""
+"""Tokens and caches -> logits. Independent of the cache forms."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
@@ -23,10 +23,10 @@ class _Block:
 
 @dataclass(frozen=True, slots=True)
 class Watch:
-    """Which heads' cross-attention scores to record, and the record."""
+    """Which heads' cross-attention scores to record, and the recorded scores."""
 
     heads: Mapping[int, Sequence[int]]  # layer: heads
-    scores: list[Tensor] = field(default_factory=list)  # a layer: [R, heads, T, p], in order
+    scores: list[Tensor] = field(default_factory=list)  # per layer, in order: [R, heads, T, p]
 
 
 class Decoder:
@@ -40,7 +40,9 @@ class Decoder:
         dtype: torch.dtype,
         int8: bool = False,
     ) -> None:
-        """int8: the weights of the MLPs and of the logits, as in `Encoder`."""
+        """state: OpenAI's names; matrices [out, in]. int8: the weights of the MLPs and of the
+        logits, as in `Encoder`.
+        """
         source = Source(state, "decoder.", device, dtype, int8)
         self.dims, self.device, self.dtype = dims, device, dtype
         self.embedding = source.tensor("token_embedding.weight")  # [V, d], input and output
@@ -72,9 +74,9 @@ class Decoder:
     def prefill(
         self, tokens: Tensor, rows: Rows, cache: DecoderCache, watch: Watch | None = None
     ) -> Tensor:
-        """Start rows afresh: tokens [R, T], padded on the right -> hidden [R, T, d].
+        """Start new texts in `rows`: tokens [R, T], padded on the right -> hidden [R, T, d].
 
-        Give `logits` the positions that are asked for. `watch` records cross-attention scores.
+        Pass the positions that you need to `logits`. `watch` records cross-attention scores.
         """
         positions = torch.arange(tokens.shape[1], device=tokens.device).expand_as(tokens)
         x = self.embed(tokens, positions)
@@ -91,7 +93,7 @@ class Decoder:
 
     @torch.inference_mode()
     def step(self, tokens: Tensor, step: Step, cache: DecoderCache) -> Tensor:
-        """One token a row: tokens [R] at step.positions -> logits [R, V]."""
+        """One token per row: tokens [R] int64 at step.positions -> logits [R, V]."""
         x = self.embed(tokens, step.positions).unsqueeze(1)
         step = cache.self_.append(step)
         for layer, block in enumerate(self.blocks):

@@ -1,4 +1,4 @@
-"""Mel spectrogram -> encoder output E, the one thing that the slim cache keeps of the audio."""
+"""Mel spectrogram -> encoder output E, which is all that the slim cache keeps of the audio."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -39,6 +39,7 @@ class _Block:
         )
 
     def __call__(self, x: Tensor) -> Tensor:
+        """x [B, p, d] -> [B, p, d]."""
         normed = self.norm(x)
 
         def split(t: Tensor) -> Tensor:
@@ -61,8 +62,9 @@ class Encoder:
         dtype: torch.dtype,
         int8: bool = False,
     ) -> None:
-        """int8: the weights of linear maps, on a CPU in float32; see `layers.quantize`. Where the
-        CPU multiplies bfloat16 twice as fast as float32, attention is then computed in that.
+        """state: OpenAI's names; matrices [out, in], convolutions [out, in, 3]. int8: the weights
+        of linear maps, on a CPU in float32; see `kernels.linear.quantize`. On a CPU that multiplies
+        bfloat16 twice as fast as float32, attention is then computed in bfloat16.
         """
         source = Source(state, "encoder.", device, dtype, int8)
         self.dims, self.device, self.dtype = dims, device, dtype
@@ -85,7 +87,7 @@ class Encoder:
         x = mel.to(self.device, self.dtype)
         x = F.gelu(F.conv1d(x, *self.conv1, padding=1))
         x = F.gelu(F.conv1d(x, *self.conv2, stride=2, padding=1))
-        # the sum keeps the transposed layout, in which every layer would be slower
+        # contiguous: the sum would keep the transposed layout, which makes every layer slower
         x = (x.transpose(1, 2) + self.positions).to(self.dtype).contiguous()
         for block in self.blocks:
             x = block(x)

@@ -1,4 +1,4 @@
-"""What encoder and decoder share: linear maps, layer norms, MLPs, rounded once to a dtype."""
+"""What encoder and decoder share: linear maps, layer norms and MLPs, rounded once to a dtype."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
@@ -19,24 +19,25 @@ from slimwhisper.kernels.linear import (
 
 @dataclass(frozen=True, slots=True)
 class Source:
-    """A checkpoint's tensors under one prefix, brought to a device and dtype as they are read."""
+    """A checkpoint's tensors under one prefix, moved to a device and dtype as they are read."""
 
     state: Mapping[str, Tensor]
     prefix: str
     device: torch.device
     dtype: torch.dtype
-    int8: bool = False  # the linear maps' weights
+    int8: bool = False  # linear maps in int8
 
     def __truediv__(self, name: str) -> "Source":
         return replace(self, prefix=f"{self.prefix}{name}.")
 
     def tensor(self, name: str, dtype: torch.dtype | None = None) -> Tensor:
+        """The tensor of this name, in its own shape [...]; dtype None: the source's."""
         return self.state[self.prefix + name].to(self.device, dtype or self.dtype)
 
 
 @dataclass(frozen=True, slots=True)
 class Linear:
-    """x W^T + b, W [out, in], packed where that pays."""
+    """x W^T + b, W [out, in], packed where that is faster."""
 
     weight: Weight
     bias: Tensor | None
@@ -49,12 +50,13 @@ class Linear:
         return Linear(pack(weight), offset)
 
     def __call__(self, x: Tensor, gelu: bool = False) -> Tensor:
+        """x [..., in] -> [..., out]."""
         return linear(x, self.weight, self.bias, gelu)
 
 
 @dataclass(frozen=True, slots=True)
 class LayerNorm:
-    """Over the last dimension, in at least float32, returned in x's dtype."""
+    """Over the last dimension, computed in at least float32, returned in x's dtype."""
 
     weight: Tensor
     bias: Tensor
@@ -65,14 +67,15 @@ class LayerNorm:
         return LayerNorm(source.tensor("weight", wide), source.tensor("bias", wide))
 
     def __call__(self, x: Tensor) -> Tensor:
+        """x [..., d] -> [..., d]."""
         wide = x.to(self.weight.dtype)
         return F.layer_norm(wide, wide.shape[-1:], self.weight, self.bias).to(x.dtype)
 
 
 @dataclass(frozen=True, slots=True)
 class MLP:
-    """Pre-norm feed-forward block, d -> 4 d -> d; packed weights go some hidden values at a time,
-    which then stay in a CPU's caches.
+    """Pre-norm feed-forward block, d -> 4 d -> d. With packed weights it is computed for some of
+    the hidden values at a time, so that these stay in a CPU's caches.
     """
 
     norm: LayerNorm
@@ -92,6 +95,7 @@ class MLP:
         return MLP(LayerNorm.read(source / "mlp_ln"), parts, down.tensor("bias"))
 
     def __call__(self, x: Tensor) -> Tensor:
+        """x [..., d] -> [..., d], without the residual."""
         normed, y = self.norm(x), None
         for up, down in self.parts:
             bias = self.down_bias if y is None else None

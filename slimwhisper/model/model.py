@@ -1,4 +1,4 @@
-"""A checkpoint made ready: encoder, decoder, and a plan of caches that the guard has passed."""
+"""A checkpoint set up for use: encoder, decoder, and a plan of caches that the guard accepted."""
 
 import logging
 
@@ -29,10 +29,10 @@ class Model:
         guard: Guard | None = None,
         int8: bool = False,
     ) -> None:
-        """forms: (cross, self) as `choose_forms` gives them. guard: None stands for `Guard()`.
+        """forms: (cross, self) as `choose_forms` returns them. guard: None means `Guard()`.
         int8: weights of the encoder, the MLPs and the logits; on a CPU, with float32.
 
-        Raises `CacheError` when a form is not exact and the guard is strict.
+        Raises `CacheError` if a form is not exact and the guard is strict.
         """
         self.name, self.dims = checkpoint.name, checkpoint.dims
         self.device, self.dtype, self.forms, self.int8 = device, dtype, forms, int8
@@ -53,15 +53,15 @@ class Model:
 
     @property
     def compute_type(self) -> str:
-        """What it computes in, such as "float16"; "int8" stands for float32 with int8 products."""
+        """What it computes in, such as "float16"; "int8" means float32 with int8 products."""
         return "int8" if self.int8 else str(self.dtype).removeprefix("torch.")
 
     def allocate_cross(self, slots: int) -> CrossCache:
-        """Room for the audio of `slots` windows."""
+        """A cache for the audio of `slots` windows."""
         return CrossCache(self.plan, slots, self.dims.n_audio_ctx)
 
     def allocate_self(self, rows: int, shared: bool = False) -> SelfCache:
-        """Room for `rows` texts; `shared` as in `SelfCache`."""
+        """A cache for `rows` texts; `shared` as in `SelfCache`."""
         return SelfCache(self.plan, rows, self.dims.n_text_ctx, shared=shared)
 
     @torch.inference_mode()
@@ -74,13 +74,13 @@ class Model:
         return self.decoder.logits(self.decoder.prefill(tokens, rows, cache))
 
     def bytes_per_window(self) -> int:
-        """What one more slot of one row takes."""
+        """Bytes of one more slot with one row."""
         frames, length = self.dims.n_audio_ctx, self.dims.n_text_ctx
         cache = DecoderCache.allocate(self.plan, 1, frames, length, device=torch.device("meta"))
         return cache.cross.nbytes() + cache.self_.nbytes()
 
     def baseline_bytes_per_window(self) -> int:
-        """The same of keys and values for every layer and token: 2 (p + n) d L values."""
+        """The same with keys and values for every layer and token: 2 (p + n) d L values."""
         dims = self.dims
         tokens = dims.n_audio_ctx + dims.n_text_ctx
         return 2 * tokens * dims.n_text_state * dims.n_text_layer * self.dtype.itemsize
