@@ -106,7 +106,7 @@ def draw() -> str:
     ]
     for importer, imported in imports(list(place)).items():
         imported -= set(layers[-1])
-        for number, name in enumerate(sorted(imported, key=lambda n: place[n][0])):
+        for number, name in enumerate(sorted(imported, key=lambda n: (place[n][0], n))):
             left, top, width = place[importer]
             x = left + width * (number + 1) / (len(imported) + 1)
             to_left, to_top, to_width = place[name]
