@@ -109,7 +109,14 @@ class Case:
         return plain, [whisper_logits(self.wide, t, f.double()) for t, f in rows]
 
 
-@pytest.fixture(scope="module", params=OFFICIAL, ids=lambda shape: f"d{shape[0]}-h{shape[1]}")
+@pytest.fixture(
+    scope="module",
+    params=[
+        pytest.param(shape, marks=() if shape == OFFICIAL[0] else pytest.mark.slow)
+        for shape in OFFICIAL
+    ],
+    ids=lambda shape: f"d{shape[0]}-h{shape[1]}",
+)
 def official(request: pytest.FixtureRequest) -> Case:
     return Case(*request.param, condition=3.0, slots=3, group=1)
 
