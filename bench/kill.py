@@ -1,11 +1,11 @@
-"""Kill a job on real recordings again and again, resume it, and see that nothing is lost.
+"""Kill a job on real recordings again and again, resume it, and check that nothing is lost.
 
-Recordings are copied into a nested tree, with damaged ones among them. A job transcribes it, is
-killed at seeded random moments (while the model loads, or some time after the run's first file),
-and resumed, until it ends. Then every good file must have its outputs, equal to those of a run that
-nobody disturbed, and one line in the journal; every bad file one line and one report; nothing may
-be done twice or left half-written. Ends in a verdict and a line of JSON; exit status 0 if all is
-well. What follows `--` goes to `slimwhisper transcribe`.
+Recordings, some of them damaged, are copied into a nested tree. A job that transcribes it is killed
+at seeded random moments (while the model loads, or some time after the run's first file) and
+resumed until it ends. Then every good file must have its outputs, equal to those of an undisturbed
+run, and one line in the journal; every bad file must have one line and one report; nothing may be
+done twice or left half-written. Ends in a verdict and a line of JSON; the exit status is 0 if all
+is well. What follows `--` is passed to `slimwhisper transcribe`.
 
     python bench/kill.py CHECKPOINT RECORDINGS [--files 2500] [--kills 50] [-- --batch_size 16]
 """
@@ -28,7 +28,7 @@ from slimwhisper.jobs.journal import NAME
 from tests.support.kills import Kills, journal_lines
 
 FORMATS = ("txt", "vtt", "srt", "tsv", "json")
-BAD_EVERY = 25  # one of so many recordings is damaged
+BAD_EVERY = 25  # every 25th recording is damaged
 
 
 def main() -> int:
@@ -76,7 +76,7 @@ def measure(work: Path, arguments: argparse.Namespace, flags: list[str]) -> int:
     longest = arguments.longest or 1.6 * alone / arguments.kills
     kills.run(moments(out / NAME, arguments.kills, longest, arguments.seed))
     spent = time.perf_counter() - began
-    # a window's numbers depend in their last digits on which others it is computed beside
+    # the last digits of a window's numbers depend on the other windows in its batch
     problems = kills.problems(good, bad, undisturbed, tolerance=1e-3)
     print(*problems, sep="\n")
     verdict = f"FAILED, {len(problems)} problems" if problems else "passed"
@@ -99,7 +99,7 @@ def measure(work: Path, arguments: argparse.Namespace, flags: list[str]) -> int:
 
 
 def plant(tree: Path, recordings: Path, count: int) -> tuple[set[Path], set[Path]]:
-    """Copies of recordings in nested folders, some of them damaged in one of three ways."""
+    """Copy recordings into nested folders, and damage some of them in one of three ways."""
     found = sorted(p for p in recordings.rglob("*") if p.suffix.lower() in AUDIO_SUFFIXES)
     good, bad = set(), set()
     for number in range(count):
@@ -120,7 +120,7 @@ def plant(tree: Path, recordings: Path, count: int) -> tuple[set[Path], set[Path
 def moments(
     journal: Path, count: int, longest: float, seed: int
 ) -> list[Callable[[subprocess.Popen[bytes]], None]]:
-    """When to kill: every fifth time while the program starts, else after a file is done."""
+    """When to kill: every fifth time during startup, else after a file is done."""
 
     def early(child: subprocess.Popen[bytes], seconds: float) -> None:
         time.sleep(seconds)
