@@ -1,4 +1,4 @@
-"""One checkpoint in the formats of other projects: Hugging Face, CTranslate2, ggml.
+"""Converts a checkpoint to the formats of other projects: Hugging Face, CTranslate2, ggml.
 
 Needs the packages of those projects: `pip install transformers ctranslate2`.
 """
@@ -91,7 +91,7 @@ def save_hugging_face(checkpoint: Checkpoint, folder: Path) -> Path:
 
 
 def fast_tokenizer(tokenizer: "WhisperTokenizer") -> "FastTokenizer":
-    """openai-whisper's tokenizer as one of Hugging Face's `tokenizers`."""
+    """openai-whisper's tokenizer as a tokenizer of Hugging Face's `tokenizers`."""
     from tokenizers import Tokenizer, decoders, models, pre_tokenizers
     from transformers.convert_slow_tokenizer import TikTokenConverter
 
@@ -102,7 +102,7 @@ def fast_tokenizer(tokenizer: "WhisperTokenizer") -> "FastTokenizer":
         path.write_text("".join(lines))
         converter = TikTokenConverter(str(path), tokenizer.encoding._pat_str)
         vocabulary, merges = converter.extract_vocab_merges_from_model(str(path))
-    if b"" in ranks:  # a number that stands for nothing
+    if b"" in ranks:  # an unused id
         vocabulary[""] = ranks[b""]
     made = Tokenizer(models.BPE(vocabulary, merges, fuse_unk=False))
     made.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)
@@ -113,7 +113,7 @@ def fast_tokenizer(tokenizer: "WhisperTokenizer") -> "FastTokenizer":
 
 
 def save_ctranslate2(hugging_face: Path, folder: Path) -> Path:
-    """What faster-whisper reads, in float32; it turns it into int8 when it loads."""
+    """What faster-whisper reads, in float32; it converts it to int8 on loading."""
     from ctranslate2.converters import TransformersConverter
 
     TransformersConverter(str(hugging_face)).convert(str(folder), force=True)
@@ -123,7 +123,7 @@ def save_ctranslate2(hugging_face: Path, folder: Path) -> Path:
 
 
 def save_ggml(checkpoint: Checkpoint, path: Path) -> Path:
-    """What whisper.cpp reads: its header, filters, tokens, then the weights in float16."""
+    """What whisper.cpp reads: a header, filters, tokens, then the weights in float16."""
     from whisper.tokenizer import get_tokenizer
 
     dims = checkpoint.dims
@@ -149,7 +149,7 @@ def save_ggml(checkpoint: Checkpoint, path: Path) -> Path:
 
 
 def _write_ggml(file: IO[bytes], name: str, tensor: Tensor) -> None:
-    """One weight: matrices in float16, the rest in float32; biases of convolutions as [n, 1]."""
+    """One weight: matrices in float16, the rest in float32; convolution biases [n] as [n, 1]."""
     data = tensor.squeeze().numpy().astype(np.float32)
     if name in ("encoder.conv1.bias", "encoder.conv2.bias"):
         data = data.reshape(-1, 1)

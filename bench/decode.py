@@ -1,9 +1,10 @@
 """Times whole decode steps and whole windows: python bench/decode.py [--shapes large-v3] ...
 
 Random checkpoints of official shapes, for each form of cache, number of windows and beams, in one
-run. A step is the engine's: embedding to the next token, rules and all, as a CUDA graph on a GPU,
-at some 230 tokens of context. A window is encoded, prompted, and samples --tokens tokens. Ratios
-are to the first form. Prints a table, writes decode-SHAPE.png, and ends in one line of JSON.
+run. A step is the engine's, from the embedding to the next token including the rules, as a CUDA
+graph on a GPU, at about 230 tokens of context. A window is encoded, prompted, and samples --tokens
+tokens. Ratios are relative to the first form. Prints a table, writes decode-SHAPE.png, and ends in
+one line of JSON.
 """
 
 import argparse
@@ -26,12 +27,12 @@ from slimwhisper.types import Options
 from slimwhisper.vocabulary import get_tokenizer, get_vocabulary
 
 FORMS = (*PRESETS, "slim fp8")
-CONTEXT = 200  # tokens before a step's text
-WARM_UP = 6  # steps: the first runs as it is, the second is recorded
+CONTEXT = 200  # prompt tokens before the text
+WARM_UP = 6  # steps: the first runs without a graph, the second is recorded
 
 
 def window(model: Model, tokens: int, before: int) -> Window:
-    """A window that samples exactly so many tokens."""
+    """A window that samples exactly `tokens` tokens, after a prompt of `before`."""
     dims, tokenizer = model.dims, get_tokenizer(model.dims)
     vocabulary = get_vocabulary(dims)
     options = Options(
@@ -44,7 +45,7 @@ def window(model: Model, tokens: int, before: int) -> Window:
 
 
 def step_seconds(model: Model, windows: int, beams: int, steps: int) -> float:
-    """One step of a full engine, on average."""
+    """The mean time of a step of a full engine."""
     engine = _engine(model, windows, beams, look_every=1000)
     for tag in range(windows):
         engine.submit(tag, window(model, WARM_UP + steps + 4, CONTEXT))
@@ -59,7 +60,7 @@ def step_seconds(model: Model, windows: int, beams: int, steps: int) -> float:
 
 
 def window_seconds(model: Model, windows: int, beams: int, tokens: int) -> float:
-    """All windows of a full engine, on average; the second time, when all is compiled."""
+    """The time of all windows of a full engine; the second run, when everything is compiled."""
     engine = _engine(model, windows, beams)
     for _ in range(2):
         synchronize(model.device)

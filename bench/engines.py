@@ -1,4 +1,4 @@
-"""Whisper by everyone, each as a function of recordings: what `peers.py` measures."""
+"""Whisper implementations, each as a function of recordings, for `peers.py` to measure."""
 
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
@@ -8,7 +8,7 @@ import numpy as np
 import torch
 
 Audio = np.ndarray[tuple[int], np.dtype[np.float32]]
-Run = Callable[[list[Audio]], Iterator[tuple[str, int]]]  # texts and their tokens, one a file
+Run = Callable[[list[Audio]], Iterator[tuple[str, int]]]  # per file: its text, number of tokens
 
 
 @dataclass(frozen=True, slots=True)
@@ -18,9 +18,9 @@ class Case:
     peer: str
     batch: int
     files: int
-    tokens: int | None  # forced; None: what the model says
+    tokens: int | None  # forced; None: the model decides
     threads: int
-    converted: str  # the folder of the checkpoint's formats
+    converted: str  # the folder with the converted checkpoints
     audio: str | None  # a folder of recordings; None: noise
 
 
@@ -45,7 +45,7 @@ def slimwhisper_slim(case: Case, compute: str) -> Run:
     options = {**plain(case), "sample_len": case.tokens}
 
     def run(audio: list[Audio]) -> Iterator[tuple[str, int]]:
-        found = {}  # they come as they end
+        found = {}  # results come in the order in which they finish
         for source, result in model.transcribe_many(iter(audio), batch_size=case.batch, **options):
             if isinstance(result, Exception):
                 raise result
@@ -56,7 +56,7 @@ def slimwhisper_slim(case: Case, compute: str) -> Run:
 
 
 def plain(case: Case) -> dict[str, Any]:
-    """One greedy pass, by whisper's options."""
+    """Whisper's options for one greedy pass."""
     return {
         "language": "en",
         "without_timestamps": True,
@@ -97,7 +97,7 @@ def transformers_sdpa(case: Case) -> Run:
 
 
 def tokens_decoder(folder: str) -> Callable[[list[int]], tuple[str, int]]:
-    """Token ids -> the text and how many of them are text."""
+    """Token ids -> the text and the number of text tokens."""
     from tokenizers import Tokenizer
 
     tokenizer = Tokenizer.from_file(f"{folder}/tokenizer.json")
@@ -131,7 +131,7 @@ def faster_whisper(case: Case, compute: str) -> Run:
         "log_prob_threshold": None,
         "no_speech_threshold": None,
         "condition_on_previous_text": False,
-        # CTranslate2 samples half of this and of the prompt's four tokens
+        # CTranslate2 samples half of the sum of this and the prompt's four tokens
         "max_new_tokens": case.tokens and 2 * case.tokens - 4,
         "vad_filter": False,
     }
@@ -194,10 +194,10 @@ def whisper_cpp(case: Case) -> Run:
 
 @dataclass(frozen=True, slots=True)
 class Peer:
-    """Who is measured."""
+    """An implementation to measure."""
 
     package: str
-    format: str  # of `converted.convert`
+    format: str  # for `converted.convert`
     load: Callable[[Case], Run]
     batches: bool = True  # whether it decodes several windows together
 

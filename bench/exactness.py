@@ -1,10 +1,10 @@
 """How exact is each cache form, unguarded, as W_K and W_V grow ill-conditioned?
 
-Random decoders of width 384 (6 heads, 4 layers), condition numbers set by log-spaced singular
-values. For every form, dtype and condition: the root-mean-square error of the logits against
-openai-whisper's modules in float64, as a multiple of openai-whisper's own error in that dtype; and
-what the guard measures (`cache.guard.measure`), as a multiple of the baseline's. The guard's margin
-is chosen from this table: docs/numerics.md.
+Random decoders of width 384 (6 heads, 4 layers) whose condition numbers are set by log-spaced
+singular values. For every form, dtype and condition: the root-mean-square error of the logits
+against openai-whisper's modules in float64, as a multiple of openai-whisper's own error in that
+dtype; and the guard's error (`cache.guard.measure`), as a multiple of the baseline's. The guard's
+margin is chosen from this table: docs/numerics.md.
 
     python bench/exactness.py [--dtypes float32 bfloat16] [--conditions 3 10 30 100]
 """
@@ -48,7 +48,7 @@ def main() -> None:
     parser.add_argument("--forms", nargs="+", default=names, choices=names, help="cross+self")
     parser.add_argument("--frames", type=int, default=1500, help="encoder frames a window")
     arguments = parser.parse_args()
-    guard.MARGIN = float("inf")  # measure what the guard would refuse
+    guard.MARGIN = float("inf")  # measure what the guard would reject
     guard.fits_dtype = lambda *_: True
 
     dims = tiny_dims(width=384, heads=6, text_layers=4, multilingual=False)

@@ -1,11 +1,11 @@
 """Times the attention of a decode step: python bench/kernels.py [--device cuda] [--shapes ...]
 
-For every official shape and number of windows, in one run: latent attention to E as the product
-does it, and by torch's SDPA; the same in float8; the baseline's attention to K and V, as the
-product does it, and by torch's SDPA. Bytes are those of E, or of K and V, read once. Cold: inputs
-rotate through more memory than any cache. In layer order: as a step does it, all layers one after
-the other, which read one E but each its own K and V. On a GPU each call is replayed as a CUDA
-graph. Prints a table, writes kernels-SHAPE.png, and ends in one line of JSON.
+For every official shape and number of windows, in one run: latent attention to E, with this
+package's kernels and with torch's SDPA; the same in float8; the baseline's attention to K and V,
+again with both. Bytes are those of E, or of K and V, read once. Cold: inputs rotate through more
+memory than any cache holds. In layer order, as in a step: all layers one after the other, which
+share E but each have their own K and V. On a GPU each call is replayed as a CUDA graph. Prints a
+table, writes kernels-SHAPE.png, and ends in one line of JSON.
 """
 
 import argparse
@@ -28,7 +28,7 @@ Call = Callable[[], object]
 
 
 class Case:
-    """One shape, number of windows and rows of each."""
+    """One shape, number of windows, and rows per window (`group`)."""
 
     def __init__(self, shape: str, windows: int, group: int, kernels: Kernels) -> None:
         dims = OFFICIAL_DIMS[shape]
@@ -38,31 +38,38 @@ class Case:
         self.scale = (self.width // self.heads) ** -0.5
 
     def random(self, *shape: int) -> Tensor:
+        """[*shape], normal."""
         kernels = self.kernels
         return torch.randn(shape, device=kernels.device, dtype=kernels.dtype)
 
     def queries(self) -> Tensor:
+        """[windows * group, h, d]."""
         return self.random(self.windows * self.group, self.heads, self.width) * 0.1
 
     def latent(self) -> Tensor:
+        """[windows, p, d]."""
         return self.random(self.windows, self.positions, self.width)
 
     def ours(self, latent: Tensor) -> Call:
+        """Our attention to a latent [windows, p, d]."""
         queries, kept = self.queries(), Latent(latent)
         return lambda: self.kernels.latent(queries, kept, self.scale)
 
     def ours_float8(self, latent: Tensor) -> Call:
+        """The same in float8; latent [windows, p, d] in the model's dtype."""
         queries = self.queries()
         factors = torch.ones(latent.shape[:2], device=latent.device)
         kept = Latent(latent.to(EIGHT), factors)
         return lambda: self.kernels.latent(queries, kept, self.scale)
 
     def sdpa(self, latent: Tensor) -> Call:
+        """torch's attention to a latent [windows, p, d]."""
         together = self.queries().reshape(self.windows, 1, -1, self.width)
         z = latent.unsqueeze(1)
         return lambda: F.scaled_dot_product_attention(together, z, z, scale=self.scale)
 
     def heads_inputs(self) -> tuple[Tensor, Tensor, Tensor]:
+        """Queries [windows * group, h, d_k]; keys and values [windows, h, p, d_k]."""
         size = self.width // self.heads
         keys, values = (self.random(self.windows, self.heads, self.positions, size) for _ in "kv")
         return self.random(self.windows * self.group, self.heads, size), keys, values
@@ -83,7 +90,7 @@ class Case:
         return values * self.kernels.dtype.itemsize * (2 if "K, V" in name else 1)
 
     def measure(self, repeats: int) -> dict[str, dict[str, float]]:
-        """Seconds of one layer: {operation: {"cold", "layers"}}."""
+        """Seconds per layer: {operation: {"cold", "layers"}}."""
         device = self.kernels.device
         makers: dict[str, Callable[[Tensor], Call]] = {
             "E": self.ours,

@@ -1,13 +1,13 @@
-"""Whisper by everyone, side by side: python bench/peers.py [--shape tiny]
+"""Compares Whisper implementations: python bench/peers.py [--shape tiny]
 
-The same weights, converted to each project's format (`converted.py`), the same audio, the same
-number of threads, in turns, each measurement a process of its own. With --shape: random weights in
-an official shape, 29 s of noise a file, and a fixed number of tokens each. With --model CHECKPOINT
---folder AUDIO: a trained checkpoint on recordings of at most 30 s each. Ends in one line of JSON,
-and writes a plot as PNG and SVG.
+All use the same weights, converted to each project's format (`converted.py`), the same audio and
+the same number of threads. They take turns, each measurement in a separate process. With --shape:
+random weights in an official shape, 29 s of noise per file, and a fixed number of tokens each. With
+--model CHECKPOINT --folder AUDIO: a trained checkpoint on recordings of at most 30 s each. Ends in
+one line of JSON, and writes a plot as PNG and SVG.
 
-Needs what is to be measured: pip install transformers faster-whisper pywhispercpp. What is not
-installed is left out, and said.
+Needs the packages to measure: pip install transformers faster-whisper pywhispercpp. Those not
+installed are left out, with a message.
 """
 
 import argparse
@@ -35,7 +35,7 @@ from slimwhisper.checkpoint.random_weights import random_checkpoint
 from slimwhisper.commands.costs import OFFICIAL_DIMS
 from slimwhisper.commands.measurement import Memory, recordings
 
-SECONDS = 30  # the longest file; another window would begin
+SECONDS = 30  # the longest file; a longer one would need a second window
 
 
 @dataclass(frozen=True, slots=True)
@@ -60,7 +60,7 @@ def inputs(case: Case) -> list[Audio]:
 
 
 def measure(case: Case) -> Measured:
-    """In a process of its own."""
+    """Measure a case; runs in a separate process."""
     torch.set_num_threads(case.threads)
     audio = inputs(case)
     run = PEERS[case.peer].load(case)
@@ -99,7 +99,7 @@ def apart(case: Case) -> Measured:
 
 
 def table(rows: list[dict[str, Any]]) -> str:
-    """For people."""
+    """The results as a table."""
     head = (
         "",
         "batch",
@@ -128,7 +128,7 @@ def table(rows: list[dict[str, Any]]) -> str:
 
 
 def draw(rows: list[dict[str, Any]], title: str, path: Path) -> None:
-    """Bars of audio hours an hour, as PNG and SVG."""
+    """Bars of audio hours per hour, as PNG and SVG."""
     import matplotlib
 
     matplotlib.use("Agg")
@@ -192,7 +192,7 @@ def main() -> None:
 
 
 def compare(asked: argparse.Namespace, folder: str) -> None:
-    """All cases in turns; the table, the plot, the line."""
+    """Measure all cases in turn; write the table, the plot and the line of JSON."""
     checkpoint: Checkpoint
     if asked.model:
         checkpoint = load_checkpoint(asked.model)
@@ -238,7 +238,7 @@ def compare(asked: argparse.Namespace, folder: str) -> None:
 
 
 def same_texts(ours: list[str], theirs: list[str]) -> float:
-    """The share of the files that both have with the same words."""
+    """The share of files for which both have the same words."""
     pairs = list(zip(ours, theirs, strict=False))
     return sum(a.split() == b.split() for a, b in pairs) / len(pairs)
 

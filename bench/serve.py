@@ -1,9 +1,9 @@
-"""How a server bears many at once: python bench/serve.py FOLDER [--model digits] [--at_once 64]
+"""A server under load: python bench/serve.py FOLDER [--model digits] [--at_once 64]
 
 Starts `slimwhisper serve`, sends every recording of FOLDER one after the other, then the same ones
-AT_ONCE at a time, and says what was gained, whether the texts are the same, how full the batch was,
-and what memory, files and processes the server holds before and after --requests more. Ends in one
-line of JSON.
+AT_ONCE at a time. Reports the speedup, whether the texts are the same, how full the batch was, and
+the server's memory, open files and processes before and after --requests more. Ends in one line of
+JSON.
 """
 
 import argparse
@@ -36,7 +36,7 @@ def free_port() -> int:
 
 
 def started(flags: Sequence[str]) -> "tuple[subprocess.Popen[bytes], str]":
-    """A server that is ready, and its address."""
+    """Start a server; returns it and its address once it is ready."""
     port = free_port()
     command = [sys.executable, "-m", "slimwhisper", "serve", "--port", str(port), *flags]
     process = subprocess.Popen(command, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
@@ -52,7 +52,7 @@ def started(flags: Sequence[str]) -> "tuple[subprocess.Popen[bytes], str]":
 
 
 async def sent(url: str, paths: Sequence[Path], at_once: int) -> tuple[list[str], list[float]]:
-    """The texts, and each request's seconds, `at_once` under way."""
+    """The texts, and each request's seconds, with `at_once` requests in flight."""
     gate = asyncio.Semaphore(at_once)
     limits = httpx.Limits(max_connections=at_once)
     async with httpx.AsyncClient(base_url=url, timeout=600, limits=limits) as client:
@@ -70,13 +70,13 @@ async def sent(url: str, paths: Sequence[Path], at_once: int) -> tuple[list[str]
 
 
 def metrics(url: str) -> dict[str, float]:
-    """The server's unlabelled numbers."""
+    """The server's metrics without labels."""
     families = text_string_to_metric_families(httpx.get(f"{url}/metrics").text)
     return {s.name: s.value for family in families for s in family.samples if not s.labels}
 
 
 def held(pid: int) -> dict[str, float]:
-    """What a process holds: MB of memory, open files, child processes (Linux)."""
+    """What a process uses: MB of memory, open files, child processes (Linux)."""
     status = Path(f"/proc/{pid}/status").read_text()
     resident = next(line for line in status.splitlines() if line.startswith("VmRSS"))
     children = [
@@ -122,7 +122,7 @@ def main() -> None:
         ["--model", asked.model, "--queue", str(2 * asked.at_once), *asked.flags]
     )
     try:
-        asyncio.run(sent(url, paths[:2], 2))  # warm
+        asyncio.run(sent(url, paths[:2], 2))  # warm-up
         alone, one = measured(url, paths, 1)
         together, many = measured(url, paths, asked.at_once)
         print(f"{len(paths)} recordings one by one: {one}")

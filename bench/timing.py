@@ -1,4 +1,4 @@
-"""What the benches share: clocks for CPU and GPU, the device's copy rate, the machine, plots."""
+"""What the benchmarks share: timers for CPU and GPU, the device's copy rate, the machine, plots."""
 
 import platform
 import statistics
@@ -8,7 +8,7 @@ from pathlib import Path
 
 import torch
 
-FLUSHED = 256 * 2**20  # bytes: inputs that are cold are rotated through so many
+FLUSHED = 256 * 2**20  # bytes: cold inputs are rotated through this much memory
 
 
 def synchronize(device: torch.device) -> None:
@@ -17,7 +17,7 @@ def synchronize(device: torch.device) -> None:
 
 
 def seconds_of(calls: Sequence[Callable[[], object]], device: torch.device, repeats: int) -> float:
-    """Median time of one call, the calls one after the other, in turns."""
+    """The median time of a call; the calls take turns."""
     for call in calls[:2]:
         call()
     synchronize(device)
@@ -40,7 +40,7 @@ def seconds_of(calls: Sequence[Callable[[], object]], device: torch.device, repe
 
 
 def graphed(call: Callable[[], object], device: torch.device) -> Callable[[], object]:
-    """The same call as a CUDA graph, so that launches do not count; on a CPU the call itself."""
+    """The call as a CUDA graph, so that launches do not count; on a CPU the call itself."""
     if device.type != "cuda":
         return call
     call()
@@ -51,7 +51,7 @@ def graphed(call: Callable[[], object], device: torch.device) -> Callable[[], ob
 
 
 def copy_rate(device: torch.device) -> float:
-    """Bytes a second, read and written, that copying a large tensor reaches."""
+    """Bytes per second, read and written, when copying a large tensor."""
     count = 2**30 if device.type == "cuda" else 2**27
     source = torch.ones(count, dtype=torch.uint8, device=device)
     target = torch.empty_like(source)
@@ -60,7 +60,7 @@ def copy_rate(device: torch.device) -> float:
 
 
 def machine(device: torch.device) -> dict[str, object]:
-    """What ran: printed with every result."""
+    """The machine and versions, printed with every result."""
     found: dict[str, object] = {
         "torch": torch.__version__,
         "python": platform.python_version(),

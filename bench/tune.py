@@ -1,10 +1,10 @@
-"""Writes the table of kernel shapes: python bench/tune.py [--widths 384 ...] [--dtypes float16 ...]
+"""Writes the configuration table: python bench/tune.py [--widths 384 ...] [--dtypes float16 ...]
 
-Compiles every candidate for compute capabilities 8.0 and 9.0 and drops what spills or asks for too
-much shared memory. On a GPU it then times those that are left, 64 windows of 1,500 positions, and
-puts the fastest first; without one the order is that of `candidates`. Rows of widths and dtypes not
-asked for stay as they are. A few seconds a candidate; without a GPU it stops at the first that any
-device can hold.
+Compiles every candidate for compute capabilities 8.0 and 9.0 and drops those that spill or need too
+much shared memory. On a GPU it then times the others, on 64 windows of 1,500 positions, and puts
+the fastest first; without a GPU the order is that of `candidates`. Rows of other widths and dtypes
+do not change. Takes a few seconds per candidate; without a GPU it stops at the first that fits any
+device.
 """
 
 import argparse
@@ -24,9 +24,9 @@ from slimwhisper.kernels.latent_triton import split_latent
 WIDTHS = (64, 128, 384, 512, 768, 1024, 1280)
 DTYPES = ("float16", "float32")
 WINDOWS, POSITIONS = 64, 1500
-SMALLEST = 101_376  # bytes of shared memory that every device since 8.0 gives a block
+SMALLEST = 101_376  # bytes of shared memory per block on every device since 8.0
 
-# (positions of a tile, stages, warps, slices, columns of a load), likely best first
+# (positions per tile, stages, warps, slices, columns per load), likely best first
 SLICED = ((32, 3, 8, 8, 256), (32, 2, 8, 8, 256), (16, 3, 8, 8, 256), (16, 2, 8, 8, 256))
 PLAIN = (
     *((64, 3, 4, 1, 128), (64, 2, 4, 1, 128), (32, 3, 4, 1, 128), (32, 2, 4, 1, 128)),
@@ -41,7 +41,7 @@ SMALL = ((32, 2, 8, 1, 128), (16, 2, 8, 1, 128), (16, 1, 8, 1, 128))
 
 
 def candidates(kernel: str, dtype: str, width: int) -> Iterator[Configuration]:
-    """Shapes worth compiling."""
+    """Configurations worth compiling."""
     if kernel == "heads":
         for block_q in (16, 32):
             for block_t, stages in ((128, 2), (64, 3), (64, 2), (32, 2), (16, 2)):
@@ -69,7 +69,7 @@ def candidates(kernel: str, dtype: str, width: int) -> Iterator[Configuration]:
 
 
 def compiled(candidate: Configuration) -> Configuration | None:
-    """The candidate with its shared memory and least capability, or None where it does not do."""
+    """The candidate with its shared memory and least capability, or None if it is not usable."""
     good: dict[int, int] = {}  # capability: shared memory
     for capability, limit in SHARED.items():
         try:
@@ -86,7 +86,7 @@ def compiled(candidate: Configuration) -> Configuration | None:
 
 
 def milliseconds(c: Configuration) -> float:
-    """One call, on the GPU, for as many queries a window as the shape takes."""
+    """The time of one call on the GPU, with as many queries per window as the shape takes."""
     from triton.testing import do_bench
 
     dtype = getattr(torch, c.dtype)
@@ -108,7 +108,7 @@ def milliseconds(c: Configuration) -> float:
 
 
 def useful(shapes: list[Configuration]) -> list[Configuration]:
-    """In order, those that some device takes: each asks for less of something than those before."""
+    """In order, those that some device would use: each needs less of something than all before."""
     kept: list[Configuration] = []
     for c in shapes:
         if all(c.shared < k.shared or c.capability < k.capability for k in kept):

@@ -1,13 +1,15 @@
-"""Try the Dockerfile without an engine: `python docker/check.py [--variant cuda] [--work FOLDER]`.
+"""Test the Dockerfile without a container engine:
 
-Lints it (hadolint, where it is installed), then carries out each of its steps in a bare Debian root
-and runs what the image would: `serve` until it is healthy, a request, SIGTERM, `transcribe /data`
-and `doctor`, as the image's user and as another, with no network, and nothing writable but the
+    python docker/check.py [--variant cuda] [--work FOLDER]
+
+Lints it (with hadolint, if installed), then runs each of its steps in a bare Debian root and runs
+what the image would: `serve` until it is healthy, a request, SIGTERM, `transcribe /data` and
+`doctor`, as the image's user and as another, without network, and with nothing writable except the
 volumes and /tmp.
 
-It needs root on Linux, mmdebstrap, iproute2, and to be run by the Python version that the base
-image names: in place of that image there is Debian's base with this Python at /usr/local. What an
-engine alone does (layers, limits, GPUs) is not tried.
+It needs root on Linux, mmdebstrap, iproute2, and the Python version that the base image names:
+Debian's base with this Python at /usr/local stands in for that image. What only an engine does
+(layers, limits, GPUs) is not tested.
 """
 
 import argparse
@@ -24,7 +26,7 @@ from pathlib import Path, PurePosixPath
 
 from dockerfile import ROOT, Image, Step, chain, context, read_images, tell
 
-# what Python's own libraries need; the official image has the same
+# what Python's standard library needs; the official image has the same
 BASE_PACKAGES = (
     *("ca-certificates", "netbase", "tzdata", "libbz2-1.0", "libffi8", "liblzma5", "libuuid1"),
     *("libncursesw6", "libreadline8t64", "libsqlite3-0", "libssl3t64", "zlib1g"),
@@ -56,7 +58,7 @@ with open("/data/phone-number.wav", "rb") as file:
 
 
 class Failure(Exception):
-    """Something that an image must do, and ours does not."""
+    """Something that an image must do and ours does not."""
 
 
 def say(text: str) -> None:
@@ -75,8 +77,8 @@ def inside(
 ) -> list[str]:
     """The command line that runs a command in a root.
 
-    mounts: (from, to, "ro" or "rw"). user: in place of the image's. alone: without a network,
-    and read-only but for volumes and /tmp. extra: NAME=value, for the environment.
+    mounts: (from, to, "ro" or "rw"). user: instead of the image's. alone: without a network, and
+    read-only except for volumes and /tmp. extra: NAME=value, for the environment.
     """
     triples = [str(part) for mount in mounts for part in mount]
     env = [f"{k}={v}" for k, v in ({"PATH": PATH, "HOME": "/root"} | image.env).items()]
@@ -90,7 +92,7 @@ def inside(
 
 
 class Build:
-    """Stages as folders."""
+    """Builds the stages as folders."""
 
     def __init__(
         self, work: Path, images: dict[str, Image], args: dict[str, str], wheels: Path | None
@@ -98,7 +100,7 @@ class Build:
         self.work, self.images, self.args, self.wheels = work, images, args, wheels
 
     def stage(self, name: str) -> Path:
-        """Carry out a stage's steps on a copy of its parent."""
+        """Run a stage's steps on a copy of its parent."""
         parent = self.images[name].parent
         root = self.work / name
         say(f"stage {name}, from {parent}")
@@ -156,7 +158,7 @@ class Build:
             place.rmdir() if place.is_dir() else place.unlink()
 
     def _base(self, name: str) -> Path:
-        """Debian as the base image's name says, and this Python."""
+        """The Debian that the base image's name says, with this Python."""
         version, suite = name.removeprefix("python:").split("-slim-")
         wanted, have = version.split(".")[:2], [str(n) for n in sys.version_info[:2]]
         if wanted != have:
@@ -195,7 +197,7 @@ class Build:
 
 
 def try_image(root: Path, image: Image) -> None:
-    """Run what its users would."""
+    """Run what the image's users would."""
     data = root / "data"
     data.mkdir(exist_ok=True)
     mounts = [(ROOT / "samples", "/data", "ro")]
@@ -211,7 +213,7 @@ def try_image(root: Path, image: Image) -> None:
 
     output("doctor")
     serve(root, image, mounts)
-    # one of the samples is broken on purpose: 1
+    # status 1: one of the samples is broken on purpose
     told = output("transcribe", "/data", "--model", "digits", "--verbose", "False", status=1)
     if "7 of 8 files transcribed" not in told or not (root / "outputs/phone-number.srt").is_file():
         raise Failure("transcribe: not what it should give")
@@ -220,14 +222,14 @@ def try_image(root: Path, image: Image) -> None:
 
 
 def serve(root: Path, image: Image, mounts: list[tuple[Path, str, str]]) -> None:
-    """The default command, with the bundled model: its health, an answer, its end by SIGTERM."""
+    """The default command with the bundled model: its health, an answer, its end on SIGTERM."""
     command = [*image.entrypoint, *image.command, "--model", "digits"]
     say(" ".join(command))
     process = subprocess.Popen(inside(root, image, command, mounts, alone=True))
     began = time.monotonic()
 
     def first() -> int:
-        """The process that is number 1 inside, once `unshare` has made it."""
+        """The process that is number 1 inside, once `unshare` has started it."""
         children = Path(f"/proc/{process.pid}/task/{process.pid}/children")
         while not (found := children.read_text().split()) and process.poll() is None:
             time.sleep(0.1)
@@ -261,7 +263,7 @@ def serve(root: Path, image: Image, mounts: list[tuple[Path, str, str]]) -> None
 
 
 def compare(root: Path, image: Image) -> None:
-    """What is installed against what is locked."""
+    """Compare what is installed with what is locked."""
     line = inside(root, image, ["pip", "list", "--format=json"], alone=True)
     listed = json.loads(subprocess.run(line, check=True, stdout=subprocess.PIPE).stdout)
     found = {p["name"].lower().replace("_", "-"): p["version"].split("+")[0] for p in listed}

@@ -1,4 +1,4 @@
-"""As much of a Dockerfile's language as ours uses."""
+"""A parser for the part of the Dockerfile language that ours uses."""
 
 import json
 import re
@@ -11,21 +11,21 @@ ROOT = Path(__file__).parents[1]
 
 @dataclass
 class Step:
-    """One instruction: `RUN`, its --flags, and what follows."""
+    """One instruction: its name, such as `RUN`, its --flags, and the rest."""
 
     keyword: str
     flags: list[str]
     text: str
 
     def mounts(self) -> list[dict[str, str]]:
-        """Of --mount=type=bind,source=a,target=b."""
+        """The fields of each --mount=type=bind,source=a,target=b."""
         given = [f.removeprefix("--mount=") for f in self.flags if f.startswith("--mount=")]
         return [dict(part.partition("=")[::2] for part in each.split(",")) for each in given]
 
 
 @dataclass
 class Image:
-    """What an image says of itself, and the steps that make it from `parent`."""
+    """An image's settings, and the steps that build it from `parent`."""
 
     parent: str
     steps: list[Step] = field(default_factory=list)
@@ -38,12 +38,12 @@ class Image:
     health: list[str] = field(default_factory=list)
 
     def child(self, parent: str) -> "Image":
-        """One made from this, which is called `parent`, and so far like it."""
+        """A new image based on this one, whose name is `parent`; so far equal to it."""
         return replace(self, parent=parent, steps=[], env=dict(self.env), args={})
 
 
 def read_steps(text: str) -> list[Step]:
-    """All instructions, with continued lines joined."""
+    """All instructions, with continuation lines joined."""
     lines = [line for line in text.splitlines() if not line.lstrip().startswith("#")]
     found = []
     for line in re.sub(r"\\\n\s*", "", "\n".join(lines)).splitlines():
@@ -58,12 +58,12 @@ def read_steps(text: str) -> list[Step]:
 
 
 def expand(text: str, values: dict[str, str]) -> str:
-    """${NAME} and $NAME, as Docker puts in what they stand for."""
+    """Replace ${NAME} and $NAME by their values, as Docker does."""
     return re.sub(r"\$(?:\{(\w+)\}|(\w+))", lambda m: values[m[1] or m[2]], text)
 
 
 def read_images(text: str, build_args: dict[str, str]) -> dict[str, Image]:
-    """Every stage by name, in order; an `Image` has inherited what is told of its parents."""
+    """Every stage by name, in order; an `Image` has inherited its parents' settings."""
     images: dict[str, Image] = {}
     outer: dict[str, str] = {}
     image: Image | None = None
@@ -82,7 +82,7 @@ def read_images(text: str, build_args: dict[str, str]) -> dict[str, Image]:
 
 
 def tell(image: Image, step: Step, build_args: dict[str, str]) -> None:
-    """What a step says of its image. Raises ValueError for one that is not known."""
+    """Apply a step to the settings of its image. Raises ValueError for an unknown step."""
     values = image.args | image.env
     match step.keyword:
         case "ARG":
@@ -108,7 +108,7 @@ def tell(image: Image, step: Step, build_args: dict[str, str]) -> None:
 
 
 def chain(images: dict[str, Image], name: str) -> list[str]:
-    """A stage and the stages that it is made from or takes files from, first things first."""
+    """A stage and the stages that it is based on or copies files from, in build order."""
     needed = [images[name].parent]
     needed += [m["from"] for step in images[name].steps for m in step.mounts() if "from" in m]
     found: list[str] = []
@@ -118,7 +118,7 @@ def chain(images: dict[str, Image], name: str) -> list[str]:
 
 
 def is_ignored(path: PurePosixPath, patterns: list[str]) -> bool:
-    """Whether .dockerignore keeps a file, or a folder above it, out of the build."""
+    """Whether .dockerignore excludes a file, or a folder above it, from the build."""
     ignored = False
     for pattern in patterns:
         wanted = pattern.lstrip("!").removeprefix("**/")
@@ -130,7 +130,7 @@ def is_ignored(path: PurePosixPath, patterns: list[str]) -> bool:
 
 
 def context() -> list[PurePosixPath]:
-    """The files and links that an engine would be sent."""
+    """The files and links that would be sent to an engine."""
     lines = (ROOT / ".dockerignore").read_text().splitlines()
     patterns = [line for line in lines if line and not line.startswith("#")]
     tops = [p for p in sorted(ROOT.iterdir()) if not is_ignored(PurePosixPath(p.name), patterns)]

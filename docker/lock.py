@@ -1,14 +1,14 @@
-"""Writes the lock files beside it: `python docker/lock.py [--upgrade]`; needs uv.
+"""Writes the lock files in this folder: `python docker/lock.py [--upgrade]`; needs uv.
 
-One resolution of `pyproject.toml` with the extra `app`, for Python 3.11 and later, goes to three
-files:
+One resolution of `pyproject.toml` with the extra `app`, for Python 3.11 and later, is split into
+three files:
 
-    torch-cuda.txt    torch, its CUDA libraries, Triton and torchaudio: the large and rare change
+    torch-cuda.txt    torch, its CUDA libraries, Triton and torchaudio: large, and seldom changed
     build.txt         what builds wheels
     requirements.txt  the rest, which both variants share
 
-and `torch-cpu.txt` gets torch's version alone: PyTorch's CPU builds lie at an index of their own,
-which the Dockerfile names. Without --upgrade, versions that are locked already stay where they can.
+and `torch-cpu.txt` gets only torch's version: PyTorch's CPU builds are at a separate index, which
+the Dockerfile names. Without --upgrade, locked versions are kept where possible.
 """
 
 import re
@@ -41,7 +41,7 @@ def blocks(text: str) -> list[tuple[str, str]]:
 
 
 def main() -> None:
-    """Resolve, and divide what comes."""
+    """Resolve, and split the result."""
     whole = FOLDER / ".lock.txt"
     kept = [FOLDER / name for name in FILES if (FOLDER / name).is_file()]
     whole.write_text("".join(file.read_text() for file in kept))

@@ -74,6 +74,7 @@ class Kernels:
         kernel = "latent" if latent.factors is None else "latent8"
 
         def by_triton(c: Configuration, p: Processor) -> Tensor:
+            """[N, h, d]."""
             from slimwhisper.kernels.latent_triton import split_latent
 
             # the kernel turns float8 into float16, whatever the model's dtype
@@ -82,6 +83,7 @@ class Kernels:
             return split_latent(asked, latent, scale, c, splits, reads).to(queries.dtype)
 
         def by_torch() -> Tensor:
+            """[N, h, d]."""
             kept = latent if reads.slots is None else latent[reads.slots]
             if reads.sources is not None:
                 places = torch.arange(latent.values.shape[1], device=queries.device)
@@ -112,12 +114,14 @@ class Kernels:
         group = count // windows
 
         def by_triton(c: Configuration, p: Processor) -> Tensor:
+            """[N, h, d_k]."""
             from slimwhisper.kernels.heads_triton import split_heads
 
             splits = _splits(c, p, windows * h * -(-group // c.block_q), keys.shape[2])
             return split_heads(queries, keys, values, c, splits, reads)
 
         def by_torch() -> Tensor:
+            """[N, h, d_k]."""
             slots, sources = reads.slots, reads.sources
             k, v = (keys, values) if slots is None else (keys[slots], values[slots])
             if sources is not None:
@@ -146,6 +150,7 @@ class Kernels:
         """
 
         def by_triton() -> tuple[Tensor, Tensor]:
+            """[R] int64, [R] float32."""
             from slimwhisper.kernels.choose_token import choose_token
 
             return choose_token(logits, state, *tokens, rules)

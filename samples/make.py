@@ -1,7 +1,7 @@
 """Makes the recordings in this folder: python -m samples.make
 
 Needs flite, espeak-ng and ffmpeg. The voices are those that the training of `digits` leaves out
-(`recipes.digits.voices`); what they say, and when, goes to expected.json.
+(`recipes.digits.voices`). What they say, and when, is written to expected.json.
 """
 
 import json
@@ -36,7 +36,7 @@ CODECS = {
 
 
 def spoken(voice: str, digit: int) -> Samples:
-    """A digit's word, without silence around it."""
+    """A digit's word without silence around it: float32 [n], 16 kHz."""
     word = WORDS[digit]
     return trimmed(flite(word, voice) if "+" not in voice else espeak(word, voice, speed=150))
 
@@ -44,7 +44,7 @@ def spoken(voice: str, digit: int) -> Samples:
 def joined(
     groups: list[tuple[str, str]], rng: np.random.Generator, end: float = 0.8
 ) -> tuple[Samples, list[Said]]:
-    """Groups (voice, digits) one after another, with pauses; the audio, and each word's time."""
+    """Groups (voice, digits) one after another, with pauses -> audio [n], each word's times."""
     at, pieces, said = rng.uniform(0.2, 0.6), [], []
     for voice, digits in groups:
         for digit in map(int, digits):
@@ -62,7 +62,7 @@ def joined(
 
 
 def write(path: Path, audio: Samples) -> None:
-    """In the format of the file's name."""
+    """Write audio [n] in the format of the file's suffix."""
     if path.suffix in (".wav", ".flac"):
         soundfile.write(path, audio, RATE, subtype="PCM_16")
         return
@@ -102,7 +102,7 @@ def main() -> None:
     write(HERE / LONG, audio)
     expected[LONG] = truth(said)
     (HERE / "expected.json").write_text(json.dumps(expected) + "\n")
-    whole = (HERE / "flight.m4a").read_bytes()  # its index stands at the end
+    whole = (HERE / "flight.m4a").read_bytes()  # its index is at the end
     (HERE / "broken.m4a").write_bytes(whole[: len(whole) // 2])
     print(f"{len(expected)} recordings, the long one of {len(audio) / RATE:.0f} s")
 

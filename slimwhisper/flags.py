@@ -77,13 +77,11 @@ def model_flags() -> tuple[ModelFlag, ...]:
         ModelFlag(
             "download_root", ("--model_dir",), "where named models are kept [~/.cache/whisper]"
         ),
-        ModelFlag(
-            "device", ("--device",), "such as cpu, cuda or cuda:1 [a GPU where there is one]"
-        ),
+        ModelFlag("device", ("--device",), "such as cpu, cuda or cuda:1 [a GPU if available]"),
         ModelFlag(
             "dtype",
             ("--dtype", "--compute_type"),
-            "of the arithmetic and the caches; int8: large matrices in int8, on a CPU only "
+            "for arithmetic and caches; int8: large matrices in int8, on a CPU only "
             "[float16 on a GPU, float32 on a CPU]",
             {"choices": COMPUTE_TYPES},
         ),
@@ -93,12 +91,12 @@ def model_flags() -> tuple[ModelFlag, ...]:
             )
             for argument, help, rest in (
                 ("cache", "preset", {"default": "slim", "choices": tuple(reversed(PRESETS))}),
-                ("cross_cache", "form of the audio's part", {"choices": cross_names()}),
-                ("self_cache", "form of the text's part", {"choices": self_names()}),
+                ("cross_cache", "form of the audio's cache", {"choices": cross_names()}),
+                ("self_cache", "form of the text's cache", {"choices": self_names()}),
                 ("cache_dtype", fp8, {"choices": CACHE_DTYPES}),
                 (
                     "strict_cache",
-                    "fail where a form is not exact, instead of falling back [fall back]",
+                    "fail if a form is not exact, instead of falling back [fall back]",
                     {"action": "store_true", "default": False},
                 ),
                 ("guard_audio", "real speech on which the guard measures the forms", {}),

@@ -1,9 +1,9 @@
-"""Do all caches say what openai-whisper says? python -m recipes.digits.agreement CHECKPOINT FSDD
+"""Do all caches agree with openai-whisper? python -m recipes.digits.agreement CHECKPOINT FSDD
 
-Sequences of 1 to 12 digits in windows of 30 s, read by openai-whisper in float32, then with every
-preset of caches, and slim's in float8, in float32, bfloat16 and float16 (or --dtypes int8); prints
-how many texts differ, everybody's word errors, and one line of JSON. `slimwhisper inspect
-CHECKPOINT` has the condition numbers and what the guard decides.
+Sequences of 1 to 12 digits in windows of 30 s, transcribed by openai-whisper in float32, then with
+every cache preset, and slim's in float8, in float32, bfloat16 and float16 (or --dtypes int8).
+Prints how many texts differ, the word errors of each, and one line of JSON. `slimwhisper inspect
+CHECKPOINT` shows the condition numbers and the guard's decisions.
 """
 
 import argparse

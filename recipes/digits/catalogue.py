@@ -1,9 +1,15 @@
-"""Whose words training joins: the people recorded, and the synthetic voices."""
+"""The voices that training uses: recorded people and synthetic voices."""
 
 WORDS = ("zero", "one", "two", "three", "four", "five", "six", "seven", "eight", "nine")
-SPEAKERS = ("george", "jackson", "lucas", "nicolas", "yweweler")  # the sixth, theo, is for tests
+SPEAKERS = (
+    "george",
+    "jackson",
+    "lucas",
+    "nicolas",
+    "yweweler",
+)  # the sixth, theo, is kept for tests
 
-# Others recorded once, by file, of Debian's packages (the last: of PyPI's captcha).
+# Others, recorded once, by file, in Debian's packages (the last: in PyPI's captcha).
 PEOPLE = {
     "allison": "/usr/share/asterisk/sounds/en_US_f_Allison/digits/{digit}.wav",
     "csmash": "/usr/share/games/csmash/wav/{word}.wav",
@@ -14,7 +20,7 @@ PEOPLE = {
     "captcha": "{captcha}/data/{digit}/default.wav",
 }
 
-# Kept out of all that follows, as `samples/make.py` speaks with them: flite's rms and espeak-ng's
+# Excluded from everything below, as `samples/make.py` uses them: flite's rms and espeak-ng's
 # variants Alicia, Mike, f4 and m6.
 
 RHVOICE = {  # voices whose licences allow any use, by the spelling they read: also with an accent
@@ -51,7 +57,7 @@ VARIANTS = (
     *("whisper", "zac"),
 )
 
-# English digits as speakers of other languages say them, in the spelling of theirs.
+# English digits as pronounced by speakers of other languages, in their own spelling.
 SPELLED = {
     "fr": "ziro ouanne tou sri for faïve sixe sévenne éïte naïne",
     "de": "siroh uann tuh srieh fohr faif siks ßewwen eht nein",

@@ -1,7 +1,7 @@
 """Measures a checkpoint: python -m recipes.digits.evaluate CHECKPOINT FSDD [PART...]
 
-Every part prints what it found and ends in one line of JSON. Parts: words, silence, times, long;
-and people, the recordings of others (catalogue.PEOPLE), of whom the bundled file has heard none.
+Every part prints its results and ends in one line of JSON. Parts: words, silence, times, long; and
+people, recordings of other speakers (catalogue.PEOPLE), none of whom the bundled model has heard.
 """
 
 import argparse
@@ -37,7 +37,7 @@ WINDOW = 30  # seconds
 
 @dataclass(frozen=True)
 class Recording:
-    """Joined test recordings with the truth about them."""
+    """Joined test recordings with the ground truth."""
 
     audio: Samples
     words: list[Said]
@@ -48,7 +48,7 @@ class Recording:
 
 
 def test_words(fsdd: Path, speaker: str | None = None) -> list[tuple[int, Samples]]:
-    """(digit, samples) of FSDD's test recordings, of one speaker or all."""
+    """(digit, samples [n]) of FSDD's test recordings, of one speaker or all."""
     return [
         (digit, trimmed(read(path)))
         for path, digit, who, index in fsdd_recordings(fsdd)
@@ -64,10 +64,11 @@ def joined(
     lead: float = 1.0,
     pauses: float | None = None,
 ) -> Recording:
-    """`count` random words with random gaps and pauses, beginning within the first `lead` seconds.
+    """`count` random words with random gaps and pauses, starting within the first `lead` seconds.
 
-    Between words at most 0.35 s or, at the rate `pauses`, at least 0.6 s; None: a random rate. In
-    `seconds` of audio with faint noise, as a microphone has; None: as long as it takes.
+    The gap between words is at most 0.35 s or, at the rate `pauses`, at least 0.6 s; None: a random
+    rate. They are placed in `seconds` of audio with faint noise, as from a microphone; None: as
+    long as needed.
     """
     chosen = [words[i] for i in rng.integers(len(words), size=count)]
     pieces = [piece / max(float(np.abs(piece).max()), 1e-6) * 0.5 for _, piece in chosen]
@@ -99,7 +100,7 @@ def transcribed(
 
 
 def edits(truth: str, found: str) -> int:
-    """Words to insert, delete or exchange."""
+    """The number of words to insert, delete or replace."""
     if not truth:
         return len(found.split())
     out = jiwer.process_words(truth, found)
@@ -153,7 +154,7 @@ class Heard(NamedTuple):
 
 
 def heard(transcript: Transcript) -> list[Heard]:
-    """Its segments."""
+    """A transcript's segments."""
     return [Heard(s.start, s.end, s.text) for s in transcript.segments]
 
 
@@ -162,13 +163,13 @@ class Timing:
     """How the times of a transcript's segments compare with those of the words in them."""
 
     right: int  # within TOLERANCE at both ends, and no pause inside
-    total: int  # segments, and stretches between pauses that none of them speaks of
-    starts: list[float]  # seconds too late
+    total: int  # segments, plus stretches between pauses that no segment covers
+    starts: list[float]  # how much too late, in seconds
     ends: list[float]
 
 
 def timing(truth: Sequence[Said], found: Sequence[Heard]) -> Timing:
-    """Each segment against its own first and last word; where a run of words is cut is free."""
+    """Each segment against its own first and last word; a run of words may be cut anywhere."""
     owners = [i for i, segment in enumerate(found) for _ in segment.text.split()]
     text = " ".join(s.text.strip() for s in found)
     matched: dict[int, list[int]] = {}
@@ -196,10 +197,10 @@ def timing(truth: Sequence[Said], found: Sequence[Heard]) -> Timing:
 
 
 def measure_times(model: SlimWhisper, fsdd: Path, count: int, **options: Any) -> dict[str, object]:
-    """Share of segments whose start and end lie within 0.2 s of the truth.
+    """The share of segments whose start and end are within 0.2 s of the truth.
 
-    Whisper's rule is that the only segment of a window begins where the window does, whatever its
-    first time token says; the share is also given for the recordings with more than one.
+    In Whisper, the only segment of a window begins where the window does, whatever its first time
+    token says; the share is therefore also given for recordings with more than one segment.
     """
     rng = np.random.default_rng(13)
     words = test_words(fsdd)

@@ -1,4 +1,4 @@
-"""Whisper's modules as trained here: the few embedding rows in use, and heads for other losses."""
+"""Whisper's modules for training: only the embedding rows in use, and heads for further losses."""
 
 import math
 from dataclasses import asdict
@@ -13,11 +13,11 @@ from recipes.digits.sequences import END, IGNORED, TIME, TOKEN_IDS
 
 VOCABULARY = 51_864
 DROPOUT = 0.1  # of what each encoder layer adds
-UNUSED = math.log(VOCABULARY - len(TOKEN_IDS))  # together the unused rows, all of logit 0, weigh so
+UNUSED = math.log(VOCABULARY - len(TOKEN_IDS))  # the joint logit of the unused rows, each of 0
 
 
 def dimensions(width: int, layers: tuple[int, int]) -> ModelDimensions:
-    """Whisper's English-only dimensions; the decoder's heads are 64 wide, as its are."""
+    """Whisper's English-only dimensions; the decoder's heads are 64 wide, as in Whisper."""
     return ModelDimensions(
         n_mels=80,
         n_audio_ctx=1500,
@@ -33,7 +33,7 @@ def dimensions(width: int, layers: tuple[int, int]) -> ModelDimensions:
 
 
 class Student(nn.Module):
-    """A Whisper model in training: its own weights, plus what is thrown away at the end."""
+    """A Whisper model in training: its own weights, plus parts that are discarded at the end."""
 
     def __init__(self, dims: ModelDimensions) -> None:
         super().__init__()
@@ -47,8 +47,9 @@ class Student(nn.Module):
         self.edge_head = nn.Linear(width, 4)
         with torch.no_grad():
             look_back(self.decoder)
-            # A time's row starts as the encoder's sinusoid of that time (a position is 20 ms, as a
-            # time token is): attention copies where it looks, and finds where a token points.
+            # A time token's row starts as the encoder's sinusoid at that time (a position is 20 ms,
+            # and so is a time token): attention can copy the place it looks at, and find the place
+            # that a token means.
             waves = sinusoids(1501, width)
             self.rows[TIME:] = waves
             for layer, block in enumerate(self.encoder.blocks):
@@ -58,7 +59,10 @@ class Student(nn.Module):
                 module.qkv_attention = MethodType(attend, module)
 
     def encode(self, mel: Tensor, offsets: Tensor) -> Tensor:
-        """mel [B, 80, frames] -> [B, frames / 2, width], at positions from `offsets` on."""
+        """mel [B, 80, frames], offsets [B] int64 -> [B, frames / 2, width].
+
+        The positions of window b start at offsets[b].
+        """
         x = F.gelu(self.encoder.conv1(mel))
         x = F.gelu(self.encoder.conv2(x)).transpose(1, 2)
         places = offsets[:, None] + torch.arange(x.shape[1])
@@ -68,9 +72,9 @@ class Student(nn.Module):
         return self.encoder.ln_post(x)
 
     def decode(self, tokens: Tensor, audio: Tensor) -> Tensor:
-        """Logits [B, T, rows + 1], the last for all unused rows.
+        """tokens [B, T], audio [B, S, width] -> logits [B, T, rows + 1].
 
-        tokens [B, T], audio [B, S, width].
+        The last logit stands for all unused rows.
         """
         rows = F.pad(self.rows, (0, 0, 0, 1))  # UNKNOWN: zeros
         x = rows[tokens] + self.decoder.positional_embedding[: tokens.shape[1]]
@@ -82,13 +86,16 @@ class Student(nn.Module):
         return F.pad(logits, (0, 1), value=UNUSED)
 
     def train_only(self, half: str) -> None:
-        """Gradients for the "encoder" with its heads, or the "decoder" with its embedding."""
+        """Train only the "encoder" with its heads, or the "decoder" with its embedding."""
         ours = ("decoder.", "rows") if half == "decoder" else ("encoder.", "digit_heads.", "edge_")
         for name, parameter in self.named_parameters():
             parameter.requires_grad_(name.startswith(ours))
 
     def hearing_losses(self, batch: dict[str, Tensor]) -> dict[str, Tensor]:
-        """Cross entropies of the digit, the two digits before, and the edges at each position."""
+        """Cross entropies [] of the digit, the two digits before, and the edges at each position.
+
+        batch: mel [B, 80, frames], offsets [B], labels [B, 3, frames / 2], edges [B, frames / 2].
+        """
         audio = self.encode(batch["mel"], batch["offsets"])
         digits = self.digit_heads(audio).float().unflatten(-1, (3, 11)).permute(0, 3, 2, 1)
         edges = self.edge_head(audio).float().transpose(1, 2)
@@ -103,16 +110,20 @@ class Student(nn.Module):
         }
 
     def saying_losses(self, batch: dict[str, Tensor]) -> dict[str, Tensor]:
-        """Cross entropy of the tokens, and misplaced attention, given the encoder's "audio"."""
+        """Cross entropy [] of the tokens, and [] of misplaced attention.
+
+        batch: tokens and targets [B, T], spans [B, T, 2], the encoder's output audio [B, S, width].
+        """
         logits, targets = self.decode(batch["tokens"], batch["audio"]), batch["targets"]
         token = F.cross_entropy(logits.flatten(0, 1), targets.flatten(), ignore_index=IGNORED)
         return {"token": token, "guide": self._misplaced(batch["spans"])}
 
     def _misplaced(self, spans: Tensor) -> Tensor:
-        """-log of the attention that falls where it should, over the heads of the guided layers.
+        """-log of the attention that falls where it should, mean over the guided heads, [].
 
-        The second half of the layers looks for what comes next; the layer before it, with its last
-        head, for what the token that came in stands for: the place to go on from.
+        spans [B, T, 2] as in `_missed`. The second half of the layers looks for what comes next.
+        The last head of the layer before looks for what the current token means: the place to
+        continue from.
         """
         first = len(self.decoder.blocks) // 2
         before = F.pad(spans, (0, 0, 1, 0))[:, :-1]
@@ -121,7 +132,10 @@ class Student(nn.Module):
         return torch.stack(found).mean()
 
     def _missed(self, layer: int, spans: Tensor) -> Tensor:
-        """-log of the attention on `spans` [B, T, 2] of audio positions: [spans, heads]."""
+        """-log of the attention on `spans` [B, T, 2], [start, end) audio positions: [n, heads].
+
+        n: the spans that are not empty.
+        """
         which, where = (spans[..., 1] > spans[..., 0]).nonzero(as_tuple=True)
         scores = self.decoder.blocks[layer].cross_attn.scores.transpose(1, 2)
         spans = spans[which, where]
@@ -147,9 +161,9 @@ class Student(nn.Module):
         }
 
 
-SHARPNESS = 1.5  # of the first attention to near places
-# How far (in positions of 20 ms) each head of a layer looks back, or ahead, at first: sounds near
-# by, then the word before and after.
+SHARPNESS = 1.5  # of the initial attention to near positions
+# How far (in positions of 20 ms) each head of a layer initially looks back or ahead: nearby sounds,
+# then the previous and the next word.
 DISTANCES = (
     (2.0, -2.0, 5.0, -5.0),
     (4.0, -4.0, 9.0, -9.0),
@@ -161,9 +175,10 @@ DISTANCES = (
 def attend(
     self: MultiHeadAttention, q: Tensor, k: Tensor, v: Tensor, mask: Tensor | None = None
 ) -> tuple[Tensor, Tensor]:
-    """Whisper's attention, as matrix products: in bfloat16 on a CPU faster than torch's fused one.
+    """Whisper's attention: q [B, T, d], k, v [B, S, d], mask [n, n] -> [B, T, d], scores.
 
-    Keeps its scores, [B, heads, T, S], for the guide.
+    As matrix products, which in bfloat16 on a CPU are faster than torch's fused attention. Keeps
+    the scores, [B, heads, T, S], for the guide.
     """
     q, k, v = (x.unflatten(-1, (self.n_head, -1)).transpose(1, 2) for x in (q, k, v))
     self.scores = (q * q.shape[-1] ** -0.5) @ k.transpose(2, 3)
@@ -172,10 +187,10 @@ def attend(
 
 
 def look_nearby(attention: MultiHeadAttention, layer: int) -> None:
-    """Query and key weights with which each head looks near its own place from the start.
+    """Set query and key weights with which each head looks near its own position from the start.
 
-    The sinusoids of two places p, q have the product sum cos(w (p - q)); turned by w d it peaks at
-    p - q = d. Found by training alone, this takes most of the time of a small model.
+    The sinusoids of two positions p, q have the product sum cos(w (p - q)); rotated by w d it peaks
+    at p - q = d. Learning this takes most of a small model's training time.
     """
     width, heads = attention.query.weight.shape[0], attention.n_head
     size = width // heads
@@ -200,10 +215,10 @@ def look_nearby(attention: MultiHeadAttention, layer: int) -> None:
 
 
 def look_back(decoder: TextDecoder) -> None:
-    """Positions as sinusoids, in a quarter of the width, and heads that look one to three back.
+    """Set positions to sinusoids, in a quarter of the width, and heads to look one to three back.
 
-    What is said next depends on the last words, wherever in the text they stand; late places,
-    seldom seen in training, then work as the early ones do.
+    What is said next depends on the last words, wherever they are in the text. Late positions,
+    which are rare in training, then work like early ones.
     """
     places, width = decoder.positional_embedding.shape
     waves = width // 8
@@ -226,7 +241,7 @@ def look_back(decoder: TextDecoder) -> None:
 
 
 def disturbed(tokens: Tensor, targets: Tensor, rate: float, generator: torch.Generator) -> Tensor:
-    """Tokens with a few digits exchanged, so that one mistake does not lead to the next."""
+    """Replace a few digits, so that one mistake does not lead to the next: [B, T] -> [B, T]."""
     digits = (tokens < END) & (targets != IGNORED)
     changed = digits & (torch.rand(tokens.shape, generator=generator) < rate)
     return torch.where(changed, torch.randint(0, 10, tokens.shape, generator=generator), tokens)

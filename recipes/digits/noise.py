@@ -1,4 +1,7 @@
-"""What else a microphone hears: noise of several colours, hum, tones, rooms and telephone bands."""
+"""What else a microphone picks up: colored noise, hum, tones, rooms and telephone bands.
+
+Samples are float32 [n] at 16 kHz.
+"""
 
 import numpy as np
 import soxr
@@ -8,7 +11,7 @@ from recipes.digits.voices import RATE, Samples
 
 
 def coloured(rng: Generator, n: int, slope: float) -> Samples:
-    """Noise whose power falls with frequency to the `slope`: 0 white, 1 pink, 2 brown."""
+    """Noise [n] whose power falls with frequency to the `slope`: 0 white, 1 pink, 2 brown."""
     if slope == 0:
         return rng.standard_normal(n, dtype=np.float32)
     size = 1 << (n - 1).bit_length()
@@ -18,7 +21,7 @@ def coloured(rng: Generator, n: int, slope: float) -> Samples:
 
 
 def hum(rng: Generator, n: int) -> Samples:
-    """Mains hum: 50 or 60 Hz and harmonics."""
+    """Mains hum [n]: 50 or 60 Hz and harmonics."""
     base = rng.choice([50.0, 60.0]) * rng.uniform(0.99, 1.01)
     time = np.arange(n, dtype=np.float32) / RATE
     total = np.zeros(n, np.float32)
@@ -29,7 +32,7 @@ def hum(rng: Generator, n: int) -> Samples:
 
 
 def tones(rng: Generator, n: int) -> Samples:
-    """Notes one after another, some as chords, of several timbres: music-like."""
+    """Notes one after another [n], some of them chords, in several timbres: like music."""
     total = np.zeros(n, np.float32)
     at, slow = 0, rng.uniform(0.15, 0.9)
     while at < n:
@@ -46,7 +49,7 @@ def tones(rng: Generator, n: int) -> Samples:
 
 
 def clicks(rng: Generator, n: int) -> Samples:
-    """Single taps."""
+    """Single clicks [n]."""
     total = np.zeros(n, np.float32)
     for _ in range(int(rng.integers(1, 30))):
         tap = rng.standard_normal(int(rng.integers(5, 300)), dtype=np.float32)
@@ -78,12 +81,12 @@ def background(rng: Generator, audio: Samples, alone: bool) -> Samples:
 
 
 def faster(word: Samples, pace: float) -> Samples:
-    """A word played `pace` times as fast: with other formants, pitch and speed."""
+    """A word played `pace` times as fast, with formants and pitch shifted: [n] -> [n / pace]."""
     return word if pace == 1 else np.asarray(soxr.resample(word, RATE * pace, RATE, quality="LQ"))
 
 
 def worn(rng: Generator, word: Samples, hiss: float) -> Samples:
-    """A word as badly cut recordings have it: without its very ends, with a `hiss` of its own."""
+    """A word as in badly cut recordings: without its very ends, and with `hiss` only under it."""
     if rng.random() < 0.3:
         most = min(len(word) // 6, RATE * 7 // 100)
         word = word[int(rng.integers(0, most)) : len(word) - int(rng.integers(0, most))]
@@ -94,7 +97,7 @@ def worn(rng: Generator, word: Samples, hiss: float) -> Samples:
 
 
 def tilted(rng: Generator, audio: Samples, muffled: bool) -> Samples:
-    """Through a microphone that favours low or high notes, and a telephone's 4 kHz if `muffled`."""
+    """Through a microphone that favours low or high notes; `muffled`: and a 4 kHz telephone."""
     lean = np.float32(rng.uniform(-0.5, 0.5))
     audio = (audio + lean * np.concatenate([audio[:1], audio[:-1]])).astype(np.float32)
     if muffled:
@@ -104,7 +107,7 @@ def tilted(rng: Generator, audio: Samples, muffled: bool) -> Samples:
 
 
 def coloration(rng: Generator, bands: int = 80) -> Samples:
-    """A smooth curve over mel bands, in powers of ten: how a microphone favours some, [bands]."""
+    """A smooth curve [bands] over mel bands, in powers of ten: a microphone's response."""
     places = (np.arange(bands) + 0.5) / bands
     waves = [rng.normal(0, 0.5 / k**0.5) * np.cos(np.pi * k * places) for k in range(1, 6)]
     return np.sum(waves, axis=0).astype(np.float32)

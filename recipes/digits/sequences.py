@@ -1,10 +1,10 @@
-"""Windows of joined words: the audio, and the tokens with which a Whisper decoder should answer.
+"""Windows of joined words: the audio, and the tokens that a Whisper decoder should answer with.
 
 A pause of PAUSE seconds or more starts a new segment; without one, a segment ends with the first
-word that ends LONGEST seconds or more after its start. Start and end tokens stand at the words' own
+word that ends LONGEST seconds or more after its start. Start and end tokens are the words' own
 times, rounded to 0.1 s. A word that the window's end cuts off ends the segment before it and gets
-its start alone, as in Whisper's training (Radford et al. 2022, section 2.3), so that the next
-window begins before it.
+only a start, as in Whisper's training (Radford et al. 2022, section 2.3), so that the next window
+begins before it.
 """
 
 from collections.abc import Iterable, Sequence
@@ -31,11 +31,11 @@ TOKEN_IDS = (  # of Whisper's English vocabulary: " zero" to " nine", the specia
     *(50256, 50257, 50360, 50361, 50362),
     *range(50363, 51864),
 )
-# Rows of the embedding in use, in TOKEN_IDS' order; UNKNOWN is any token of no use here.
+# The embedding rows in use, in the order of TOKEN_IDS; UNKNOWN is any token not used here.
 END, SOT, PREVIOUS, NO_SPEECH, NO_TIMES = range(10, 15)
 TIME = 15
 UNKNOWN = len(TOKEN_IDS)
-IGNORED = -100  # no loss
+IGNORED = -100  # a target without loss
 
 
 @dataclass(frozen=True)
@@ -49,14 +49,14 @@ class Said:
 
 @dataclass(frozen=True)
 class Window:
-    """What is heard, and what is said in it."""
+    """The spectrogram of a window, and the words in it."""
 
     mel: Tensor  # [80, frames]
     words: list[Said]
     content: float  # seconds of it that hold audio
-    offset: float  # seconds, where it lies within the 30
-    labels: Tensor  # [3, frames / 2] each word's digit, and those of the words before; 10: none
-    edges: Tensor  # [frames / 2] 0 none, 1 a word's first 60 ms, 2 its inside, 3 its last 60 ms
+    offset: float  # seconds: where it starts within the 30 s
+    labels: Tensor  # [3, frames / 2] int64: the word's digit, and those of the two before; 10: none
+    edges: Tensor  # [frames / 2] int64: 0 none, 1 a word's first 60 ms, 2 inside, 3 its last 60 ms
 
 
 @dataclass(frozen=True)
@@ -64,8 +64,8 @@ class Reply:
     """What the decoder should answer to a window."""
 
     tokens: list[int]  # rows of TOKEN_IDS, prompt included
-    targets: list[int]  # what should follow each
-    spans: list[tuple[int, int]]  # audio positions that speak of each target; (0, 0): none
+    targets: list[int]  # the correct next token for each
+    spans: list[tuple[int, int]]  # audio positions that determine each target; (0, 0): none
 
 
 def arrange(
@@ -100,7 +100,7 @@ def segments(words: Sequence[Said]) -> list[list[Said]]:
 
 
 def spelled(words: Iterable[Said]) -> str:
-    """What is said."""
+    """The words as text."""
     return " ".join(WORDS[word.digit] for word in words)
 
 
@@ -112,11 +112,11 @@ def time_token(seconds: float) -> int:
 def answer(
     words: Sequence[Said], length: float, offset: float = 0.0, times: bool = True
 ) -> tuple[list[int], list[tuple[float, float]]]:
-    """Tokens for a window of `length` seconds, and the seconds that speak of each."""
+    """Tokens for a window of `length` seconds, and the time span that determines each."""
     tokens: list[int] = []
     spans: list[tuple[float, float]] = []
     shown = [w for w in words if w.start < length - 0.03]
-    if not times:  # of a word that is cut off most must be there
+    if not times:  # a word counts only if most of it is there
         shown = [w for w in shown if w.end - length < 0.4 * (w.end - w.start)]
     for segment in segments(shown):
         whole = [w for w in segment if not times or w.end < length + 0.03]
@@ -138,7 +138,7 @@ def answer(
 
 
 def labelled(words: Sequence[Said], positions: int) -> tuple[Tensor, Tensor]:
-    """A window's labels and edges."""
+    """A window's labels [3, positions] and edges [positions], int64, as in `Window`."""
     labels = torch.full((3, positions), IGNORED)
     labels[0] = 10
     edges = torch.zeros(positions, dtype=torch.long)
@@ -171,6 +171,7 @@ class Composer:
         self.filters = mel_filters("cpu", 80)
 
     def _voice(self, rng: Generator) -> "np.ndarray[tuple[int], np.dtype[np.int64]]":
+        """The words [n] of a random voice, as indices into the bank."""
         return self.voices[rng.choice(len(self.voices), p=self.weights)]
 
     def window(self, rng: Generator, seconds: float) -> Window:
@@ -190,11 +191,11 @@ class Composer:
         return Window(mel, words, content, offset, labels, edges)
 
     def _speech(self, rng: Generator, content: float, cut: bool) -> tuple[list[Said], Samples]:
-        kind = rng.random()  # as many as fit, some, or few and then silence
+        kind = rng.random()  # as many words as fit, some, or a few and then silence
         most = 1000 if cut and kind < 0.5 else 12 if kind < 0.75 else 3
         limit = most if most == 1000 else int(rng.integers(1, most + 1))
         lead = rng.uniform(0, 1.0) if rng.random() < 0.75 else rng.uniform(0, 0.3 * content)
-        rarest = 0.02 if content > 12 else 0.25  # whole segments in short windows, too
+        rarest = 0.02 if content > 12 else 0.25  # so that short windows also have whole segments
         pauses = rng.uniform(rarest, 0.9)
         alone, again = rng.random() < 0.6, rng.random() * 0.2
         voice = self._voice(rng)
@@ -205,7 +206,7 @@ class Composer:
             if not alone and rng.random() < 0.3:
                 voice = self._voice(rng)
             i = int(voice[rng.integers(len(voice))])
-            if chosen and rng.random() < again:  # a digit twice is what is easily lost
+            if chosen and rng.random() < again:  # repeated digits are easily lost
                 same = voice[self.digits[voice] == self.digits[chosen[-1]]]
                 i = int(same[rng.integers(len(same))]) if len(same) else i
             chosen.append(i)
@@ -215,7 +216,7 @@ class Composer:
         times = arrange(rng, [len(p) / RATE for p in pieces], lead, pauses)
         audio = np.zeros(round(content * RATE), np.float32)
         words: list[Said] = []
-        muffled = rng.random() < 0.5  # a telephone's band for every voice
+        muffled = rng.random() < 0.5  # telephone bandwidth, whatever the voice
         gain = rng.uniform(0.3, 1.0)
         for i, piece, (start, end) in zip(chosen, pieces, times, strict=True):
             if start >= content - 0.03 or (not cut and end > content):
@@ -224,7 +225,7 @@ class Composer:
             piece = piece * np.float32(gain * 10 ** rng.uniform(-0.3, 0.3))
             audio[at : at + len(piece)] += piece[: len(audio) - at]
             words.append(Said(int(self.digits[i]), start, end))
-        if rng.random() < 0.3 and lead > 0.12:  # the tail of a word before the window
+        if rng.random() < 0.3 and lead > 0.12:  # the end of a word from before the window
             tail = self.bank.word(int(voice[rng.integers(len(voice))]))
             tail = tail[-int(rng.integers(1, RATE // 12)) :]
             audio[: len(tail)] += gain * tail
@@ -232,10 +233,10 @@ class Composer:
         return words, reverberated(rng, audio) if rng.random() < 0.2 else audio
 
     def _mel(self, rng: Generator, audio: Samples, frames: int, quiet: bool) -> Tensor:
-        """Whisper's log-mel spectrogram, of a window out of a longer recording.
+        """Whisper's log-mel spectrogram [80, frames] of a window of a longer recording; audio [n].
 
-        Its floor hangs from the recording's loudest place, which may lie outside; and what follows
-        a recording's end is 0 in `transcribe`, silence in `decode`.
+        Its floor depends on the recording's loudest point, which may be outside the window. What
+        follows a recording's end is 0 in `transcribe` and silence in `decode`.
         """
         x = torch.from_numpy(audio)
         silent = rng.random() < 0.25
@@ -245,7 +246,7 @@ class Composer:
             x, N_FFT, HOP_LENGTH, window=torch.hann_window(N_FFT), return_complex=True
         )[:, :-1]
         log = (self.filters @ spectrum.abs().square()).clamp(min=1e-10).log10()
-        if rng.random() < 0.7:  # a microphone and a throat of their own
+        if rng.random() < 0.7:  # the response of a microphone and a vocal tract
             log = log + torch.from_numpy(coloration(rng))[:, None]
         louder = rng.uniform(0, 4 if quiet else 1) if rng.random() < 0.3 else 0.0
         log = torch.maximum(log, log.max() + louder - 8.0)
@@ -256,7 +257,7 @@ class Composer:
         return torch.nn.functional.pad((log + 4.0) / 4.0, (0, frames - log.shape[1]))
 
     def reply(self, rng: Generator, window: Window) -> Reply:
-        """One answer to `window`, with times or without, after a prompt or none."""
+        """One answer to `window`, with or without times, with or without a prompt."""
         words, positions = window.words, window.edges.shape[0]
         times = rng.random() >= NO_TIMES_SHARE
         prompt = self._prompt(rng, times) if rng.random() < PROMPT_SHARE else []
@@ -271,12 +272,12 @@ class Composer:
         skipped = len(head) - 1
         spans = [(max(round(a * 50), 0), min(round(b * 50), positions)) for a, b in seconds]
         expected = [IGNORED] * skipped + targets
-        if not times:  # the token before <|notimestamps|> is told whether there is speech, too
+        if not times:  # the position before <|notimestamps|> learns whether there is speech, too
             expected[skipped - 1] = IGNORED if words else NO_SPEECH
         return Reply([*head, *said[:-1]], expected, [(0, 0)] * skipped + spans)
 
     def _prompt(self, rng: Generator, times: bool) -> list[int]:
-        """Text before the window: the tokens of windows before, or words alone."""
+        """Text before the window: tokens of earlier windows, or only words."""
         tokens: list[int] = []
         unknown = rng.random() < 0.1
         again = rng.random() * 0.2

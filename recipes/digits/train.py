@@ -1,7 +1,7 @@
 """Trains `digits`: python -m recipes.digits.train FSDD FOLDER
 
 FSDD holds the Free Spoken Digit Dataset's WAV files. FOLDER gets the words of all voices, words.pt,
-the checkpoint, digits.pt, and what a run that was stopped goes on from: encoder.state, then
+the checkpoint, digits.pt, and the state from which a stopped run resumes: encoder.state, then
 digits.state. README.md has the data, the times and the results.
 """
 
@@ -25,17 +25,20 @@ Batch = dict[str, Tensor]
 WEIGHTS = {"token": 1.0, "digit": 0.5, "before": 0.3, "edge": 0.3, "guide": 0.3}
 WARM_UP = 200  # steps
 KEEP_EVERY = 250  # steps
-AVERAGE = 0.998  # of weights, a step
-# The encoder's windows: so many of so many seconds in a step; shares of each from a part on.
+AVERAGE = 0.998  # decay per step of the moving average of the weights
+# The encoder's windows: {seconds: windows per step}; the share of each from a part of training on.
 WINDOWS = {6: 16, 12: 8, 30: 4}
 MIX = ((0.0, (1, 0, 0)), (0.4, (0.4, 0.3, 0.3)), (0.7, (0.1, 0.2, 0.7)))
-# The decoder's: windows of 30 s a step, how many of them are new, how many outputs are kept.
+# The decoder's: windows of 30 s per step, how many of them are new, and how many outputs are kept.
 REPLIES, NEW, KEPT = 16, 1, 5000
-DISTURBED = 0.05  # of the digits that the decoder is told it said
+DISTURBED = 0.05  # share of the digits in the decoder's input that are replaced
 
 
 def encoder_batch(composer: Composer, seed: int, part: float, step: int) -> Batch:
-    """Windows and their labels for a step; `part` of the steps are done."""
+    """Windows and their labels for a step, when `part` of the steps are done.
+
+    mel [B, 80, frames], labels [B, 3, frames / 2], edges [B, frames / 2], offsets [B].
+    """
     rng = np.random.default_rng((seed, step))
     mix = next(shares for start, shares in reversed(MIX) if part >= start)
     seconds = int(rng.choice(list(WINDOWS), p=mix))
@@ -49,10 +52,10 @@ def encoder_batch(composer: Composer, seed: int, part: float, step: int) -> Batc
 
 
 class Heard:
-    """Windows of 30 s and what the encoder makes of them, with dropout, kept for the decoder.
+    """Windows of 30 s and the encoder's output for them, with dropout, kept for the decoder.
 
-    Without dropout the encoder is surer of these voices than it will be of others'.
-    Window i is made when it is first drawn: a run that goes on draws what it would have drawn.
+    Without dropout the encoder would be surer of these voices than of new ones. Window i is made
+    when it is first drawn, so that a resumed run draws the same windows.
     """
 
     def __init__(self, composer: Composer, student: Student, seed: int) -> None:
@@ -60,7 +63,10 @@ class Heard:
         self._kept: dict[int, tuple[Window, Tensor]] = {}
 
     def batch(self, step: int) -> Batch:
-        """Replies to NEW new windows and to earlier ones, after prompts of their own."""
+        """Replies to NEW new windows and to earlier ones, each with a new prompt.
+
+        As `padded`, and audio [REPLIES, 1500, width] bfloat16.
+        """
         rng = np.random.default_rng((self._seed, 1, step))
         last = REPLIES + step * NEW
         first = max(last - KEPT, 0)
@@ -74,17 +80,18 @@ class Heard:
         return {**batch, "audio": torch.stack([audio for _, audio in heard])}
 
     def _at(self, i: int) -> tuple[Window, Tensor]:
+        """Window i, and the encoder's output for it [1500, width] bfloat16."""
         if i not in self._kept:
             window = self._composer.window(np.random.default_rng((self._seed, 2, i)), 30)
             with torch.no_grad(), torch.autocast("cpu", torch.bfloat16), torch.random.fork_rng():
-                torch.manual_seed(self._seed + i)  # of the dropout
+                torch.manual_seed(self._seed + i)  # for the dropout
                 audio = self._student.encode(window.mel[None], torch.zeros(1, dtype=torch.long))
             self._kept[i] = window, audio[0].bfloat16()
         return self._kept[i]
 
 
 def padded(replies: Sequence[Reply]) -> Batch:
-    """Tokens, targets and spans of replies, as long as the longest."""
+    """tokens [B, T], targets [B, T], spans [B, T, 2] of replies, padded to the longest."""
     longest = max(len(r.tokens) for r in replies)
 
     def rows(found: Iterable[list[int]], value: int) -> Tensor:
@@ -109,7 +116,7 @@ def make_optimizers(student: Student) -> list[torch.optim.Optimizer]:
 
 
 def rate_at(step: int, steps: int, top: float) -> float:
-    """Warm-up, then a cosine to a hundredth."""
+    """The learning rate: warm-up, then a cosine down to a hundredth of `top`."""
     part = max(step - WARM_UP, 0) / max(steps - WARM_UP, 1)
     return top * min((step + 1) / WARM_UP, 0.01 + 0.99 * (1 + math.cos(math.pi * part)) / 2)
 
@@ -122,7 +129,10 @@ def fit(
     rate: float,
     state: Path,
 ) -> Student:
-    """Train what requires gradients; the average of the weights. Goes on from `state`."""
+    """Train what requires gradients, with losses [] of a batch; resumes from `state` if it exists.
+
+    Returns a student with the average of the weights.
+    """
     average = copy.deepcopy(student)
     optimizers = make_optimizers(student)
     first = 0
@@ -171,7 +181,7 @@ def fit(
 
 
 def begin(student: Student, half: str, start: Path | None) -> None:
-    """Only this half learns from here on, from what another run left, if that is given."""
+    """Train only this half from here on, from another run's weights if `start` is given."""
     student.train_only(half)
     if start:
         learned = torch.load(start, weights_only=True)["average"]
@@ -180,7 +190,7 @@ def begin(student: Student, half: str, start: Path | None) -> None:
 
 
 def train(asked: argparse.Namespace) -> None:
-    """First the encoder, by labels of its own; then, with the encoder as it is, the decoder."""
+    """First the encoder, with labels of its own; then the decoder, with the encoder frozen."""
     torch.manual_seed(asked.seed)
     asked.folder.mkdir(parents=True, exist_ok=True)
     words = asked.folder / "words.pt"
@@ -189,7 +199,7 @@ def train(asked: argparse.Namespace) -> None:
         save(vars(make_bank(asked.fsdd)), words)
     composer = Composer(Bank.load(words), asked.real, asked.without)
     student = Student(dimensions(asked.width, tuple(asked.layers)))
-    begun = MIX[1][0] if asked.start else 0.0  # longer windows at once
+    begun = MIX[1][0] if asked.start else 0.0  # longer windows right away
 
     def windows(step: int) -> Batch:
         part = begun + (1 - begun) * step / asked.hearing
@@ -206,7 +216,7 @@ def train(asked: argparse.Namespace) -> None:
 
 
 def save(content: dict[str, Any], path: Path) -> None:
-    """Written whole or not at all."""
+    """Write a file completely or not at all."""
     part = path.with_name(f"{path.name}.part")
     torch.save(content, part)
     part.replace(path)

@@ -1,7 +1,7 @@
-"""The words that training joins: real recordings and synthetic speech.
+"""The words that training joins: real recordings and synthetic speech, float32 [n] at 16 kHz.
 
-Recordings are the Free Spoken Digit Dataset's and those of programs that speak numbers; RHVoice,
-SVOX Pico, flite, festival and espeak-ng speak each digit; pitch, formants and speed are changed.
+Recordings are from the Free Spoken Digit Dataset and from programs that speak numbers. RHVoice,
+SVOX Pico, flite, festival and espeak-ng speak each digit; pitch, formants and speed are varied.
 """
 
 import itertools
@@ -52,7 +52,7 @@ class Bank:
     names: list[str]  # "fsdd:george", "flite:slt", ...
 
     def word(self, i: int) -> Samples:
-        """Word i's samples in -1..1."""
+        """Word i's samples [n], float32 in [-1, 1]."""
         piece = self.samples[int(self.starts[i]) : int(self.starts[i + 1])]
         return piece.numpy().astype(np.float32) / np.float32(32768)
 
@@ -62,7 +62,7 @@ class Bank:
 
 
 def trimmed(x: Samples) -> Samples:
-    """Without what lies more than 38 dB below the loudest 20 ms at both ends."""
+    """Without the parts at both ends that are more than 38 dB below the loudest 20 ms."""
     step = RATE // 100
     blocks = x[: len(x) // step * step].reshape(-1, step)
     power = np.convolve(np.square(blocks).mean(1), [0.5, 0.5], "same")
@@ -71,7 +71,7 @@ def trimmed(x: Samples) -> Samples:
 
 
 def read(path: Path) -> Samples:
-    """An audio file's first channel at 16 kHz; .au is bare 8 kHz mu-law, as saytime's files are."""
+    """An audio file's first channel [n] at 16 kHz; .au is raw 8 kHz mu-law, as in saytime."""
     bare = {"format": "RAW", "subtype": "ULAW", "samplerate": 8000, "channels": 1}
     given = bare if path.suffix == ".au" else {}
     x, rate = soundfile.read(path, dtype="float32", always_2d=True, **given)
@@ -91,7 +91,7 @@ def fsdd_recordings(folder: Path) -> list[tuple[Path, int, str, int]]:
 
 
 def recorded(person: str) -> list[tuple[int, Path]]:
-    """(digit, file) of one of PEOPLE; a chess player's are 1 to 8."""
+    """(digit, file) of one of PEOPLE; scid's, a chess program's, are 1 to 8."""
     pattern, captcha = PEOPLE[person], files("captcha")
     return [
         (digit, Path(pattern.format(digit=digit, word=word, captcha=captcha)))
@@ -101,8 +101,8 @@ def recorded(person: str) -> list[tuple[int, Path]]:
 
 
 def changed(x: Samples, rng: random.Random, strength: float = 1.0) -> Samples:
-    """Another voice saying the same: formants, pitch, its range and the speed changed (Praat)."""
-    import parselmouth  # for this alone
+    """The same in another voice: formants, pitch, pitch range and speed changed (Praat)."""
+    import parselmouth  # used only here
 
     formants = 1.17 ** rng.uniform(-strength, strength)
     pitch = 1.35 ** rng.uniform(-strength, strength)
@@ -210,11 +210,12 @@ def _jobs(fsdd: Path, seed: int) -> Iterator[tuple[object, ...]]:
 
 
 def hash_of(seed: int, text: str) -> int:
-    """A number that depends on both alone."""
+    """A number that depends only on these two."""
     return int.from_bytes(f"{seed}:{text}".encode()[-8:], "little")
 
 
 def _make(job: tuple[object, ...]) -> tuple[int, str, list[NDArray[np.int16]]]:
+    """Digit, voice, and the word with its variants, each [n] int16."""
     kind, digit, voice, seed, variants, *given = job
     word = trimmed(MAKERS[str(kind)](*given))
     rng = random.Random(int(str(seed)))
@@ -233,12 +234,12 @@ MAKERS: dict[str, Callable[..., Samples]] = {
 
 
 def to_int16(x: Samples) -> NDArray[np.int16]:
-    """Scaled to a peak of one half."""
+    """float [n] -> int16 [n], scaled to a peak of one half."""
     return (x * (16384 / max(float(np.abs(x).max()), 1e-6))).astype(np.int16)
 
 
 def make_bank(fsdd: Path, seed: int = 0) -> Bank:
-    """Every training word of the real speakers and of the synthetic voices, some 300 MB."""
+    """All training words of the real speakers and the synthetic voices, about 300 MB."""
     with Pool() as pool:
         made = pool.map(_make, list(_jobs(fsdd, seed)), chunksize=16)
     flat = [(digit, voice, word) for digit, voice, words in made for word in words]

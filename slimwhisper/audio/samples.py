@@ -142,6 +142,7 @@ class Excerpts:
         return self._length
 
     def read(self, start: int, stop: int) -> NDArray[np.float32]:
+        """[stop - start] float32, across the regions."""
         start, stop = max(start, 0), min(stop, self._length)
         parts = [np.zeros(0, np.float32)]
         region = max(bisect_right(self._starts, start) - 1, 0)

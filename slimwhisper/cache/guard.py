@@ -68,9 +68,11 @@ def measure(
     truth = [F.linear(x.double(), weight.double()) for weight in (block.key, block.value)]
 
     def project(data: Tensor, weight: Tensor) -> Tensor:
+        """[n, in], [out, in] -> [n, out], rounded."""
         return _rounded(F.linear(data, _rounded(weight, dtype)), dtype)
 
     def error(found: Sequence[Tensor]) -> float:
+        """Of keys and values, each [n, d], against `truth`."""
         worst = 0.0
         for ours, true in zip(found, truth, strict=True):
             heads = true.unflatten(-1, (block.heads, -1))

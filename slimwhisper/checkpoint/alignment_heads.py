@@ -1,4 +1,4 @@
-"""Which cross-attention heads follow the audio word by word: what word timestamps are read from."""
+"""Which cross-attention heads follow the audio word by word; word timestamps are read from them."""
 
 import base64
 import gzip
@@ -15,7 +15,7 @@ Heads = Mapping[int, Sequence[int]]  # decoder layer: its heads, both in order
 
 
 def default_heads(dims: Dims) -> Heads:
-    """All heads of the upper half of the layers, as openai-whisper takes for unknown weights."""
+    """All heads of the upper half of the layers, as in openai-whisper for unknown weights."""
     layers = range(dims.n_text_layer // 2, dims.n_text_layer)
     return {layer: range(dims.n_text_head) for layer in layers}
 
@@ -31,9 +31,9 @@ def official_heads(name: str, dims: Dims) -> Heads | None:
 
 
 def dumped_heads(dump: bytes, dims: Dims) -> Heads:
-    """The heads of a dump of `whisper`'s: base85 of gzipped booleans [layers, heads].
+    """The heads of a dump in `whisper`'s format: base85 of gzipped booleans [layers, heads].
 
-    Raises OptionError for one that is none, or is of another model.
+    Raises OptionError for an invalid dump, or for another model's.
     """
     try:
         flags = np.frombuffer(gzip.decompress(base64.b85decode(dump)), dtype=bool)
@@ -47,7 +47,7 @@ def dumped_heads(dump: bytes, dims: Dims) -> Heads:
 
 
 def folder_heads(folder: Path, dims: Dims) -> Heads | None:
-    """The "alignment_heads" of a Hugging Face folder's generation_config.json; None: none valid."""
+    """The "alignment_heads" of a Hugging Face folder's generation_config.json, if valid."""
     try:
         content = json.loads((folder / "generation_config.json").read_text(encoding="utf-8"))
         pairs = [(int(layer), int(head)) for layer, head in content["alignment_heads"]]

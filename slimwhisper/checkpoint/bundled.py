@@ -4,7 +4,7 @@ from pathlib import Path
 
 FOLDER = Path(__file__).parents[1] / "models"
 
-# name -> what its user must know
+# name -> what its users should know
 BUNDLED = {
     "digits": "'digits' reads the English words zero to nine and nothing else; for other speech "
     "choose a Whisper model, such as --model turbo, small or tiny"
@@ -12,5 +12,5 @@ BUNDLED = {
 
 
 def bundled_file(name: str) -> Path:
-    """Its checkpoint, in OpenAI's format; the card is the .md file beside it."""
+    """Its checkpoint, in OpenAI's format; the model card is the .md file next to it."""
     return FOLDER / f"{name}.pt"

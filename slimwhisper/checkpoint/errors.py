@@ -1,9 +1,9 @@
-"""What loading raises, as one printable line."""
+"""Loading errors as one printable line."""
 
 from slimwhisper.errors import CheckpointError
 
 
 def problem(text: str) -> CheckpointError:
-    """The error with this text as one printable line: names and values come from foreign files."""
+    """The error with this text on one printable line: it may quote names from untrusted files."""
     line = "".join(c if c.isprintable() else c.encode("unicode_escape").decode() for c in text)
     return CheckpointError(line if len(line) < 700 else f"{line[:450]} ... {line[-200:]}")

@@ -63,7 +63,7 @@ _RENAMED = (  # Hugging Face's part of a tensor's name, OpenAI's
 
 
 def looks_like_hub_id(name: str) -> bool:
-    """Whether a name has the form "organisation/model", and not that of a file's path."""
+    """Whether a name looks like "organisation/model" and not like a path."""
     part = r"[A-Za-z0-9][\w.-]*"
     is_file = name.endswith((".pt", ".pth", ".bin", ".safetensors"))
     return re.fullmatch(f"{part}/{part}", name) is not None and ".." not in name and not is_file
@@ -80,20 +80,20 @@ def openai_name(name: str) -> str:
 def fetch_hub(repository: str, local_files_only: bool) -> Path:
     """The local folder of a hub model's config and weights; downloads what is not in the cache.
 
-    All files are of the revision that config.json has; a revision that is whole in the cache needs
-    the network for config.json alone, and loads without it.
+    All files have the revision of config.json. For a revision that is completely cached, only
+    config.json is looked up on the network, and it loads without the network too.
 
-    Raises CheckpointError where that fails, or where something is not in the cache and downloads
-    are off, by `local_files_only` or by HF_HUB_OFFLINE in the environment.
+    Raises CheckpointError if that fails, or if something is not cached and downloads are disabled
+    by `local_files_only` or by HF_HUB_OFFLINE in the environment.
     """
     from huggingface_hub import constants, errors, hf_hub_download, try_to_load_from_cache
 
     offline = local_files_only or bool(constants.HF_HUB_OFFLINE)
 
     def fetch(file: str, revision: str | None = None) -> Path | None:
-        """None: the model has no such file, or, offline, the cache has not."""
+        """None: the model has no such file or, offline, the cache does not have it."""
         try:
-            if offline:  # the download function may call home even with local_files_only
+            if offline:  # the download function may use the network even with local_files_only
                 cached = try_to_load_from_cache(repository, file, revision=revision)
                 return Path(cached) if isinstance(cached, str) else None
             return Path(hf_hub_download(repository, file, revision=revision))
@@ -104,7 +104,7 @@ def fetch_hub(repository: str, local_files_only: bool) -> Path:
             reason = "no such model there (or a private one), and no such file or folder here"
             raise _no_fetch(repository, reason) from error
         except errors.EntryNotFoundError as error:
-            # Also raised when the network fails and the cache does not help; the cause says why.
+            # Also raised if the network fails and the file is not cached; the cause says why.
             if not isinstance(error, errors.LocalEntryNotFoundError):
                 return None
             raise _no_fetch(repository, f"{error.__cause__ or error}") from error
@@ -118,7 +118,7 @@ def fetch_hub(repository: str, local_files_only: bool) -> Path:
     if (config := fetch("config.json")) is None:
         raise lacks("config.json")
     folder, revision = config.parent, config.parent.name
-    with suppress(CheckpointError):  # alone for word timestamps, which do without
+    with suppress(CheckpointError):  # only for word timestamps, which work without it
         fetch("generation_config.json", revision)
     if (folder / WEIGHTS).is_file():
         return folder
@@ -142,7 +142,10 @@ def _no_fetch(repository: str, reason: str) -> CheckpointError:
 
 
 def read_folder(folder: Path) -> tuple[Dims, Mapping[str, Tensor]]:
-    """config.json and model.safetensors, or its shards, under OpenAI's names; memory-mapped."""
+    """config.json and model.safetensors, or its shards: OpenAI's name -> tensor, memory-mapped.
+
+    Shapes as in `validate.expected_shapes`: matrices [out, in].
+    """
     config = folder / "config.json"
     if not config.is_file():
         raise problem(
@@ -157,7 +160,7 @@ def read_folder(folder: Path) -> tuple[Dims, Mapping[str, Tensor]]:
                 raise problem(f"{file}: has {ours} a second time, as {name}; save it again")
             state[ours] = tensor
     output = state.pop("proj_out.weight", None)
-    if output is not None:  # tied: writers may keep either
+    if output is not None:  # tied weights: a file may have either or both
         embedding = state.setdefault("decoder.token_embedding.weight", output)
         if output.dtype != embedding.dtype or not torch.equal(output, embedding):
             raise problem(
@@ -216,7 +219,7 @@ def _weight_files(folder: Path) -> list[Path]:
 
 
 def _shards(index: Path) -> list[str]:
-    """The file names in an index; plain ones, so that no index reaches outside its folder."""
+    """The file names in an index, without folders, so that no index reaches outside its own."""
     shards = _read_json(index).get("weight_map")
     if not isinstance(shards, dict) or not shards:
         raise problem(f"{index}: has no 'weight_map'; download the model again")
@@ -229,6 +232,7 @@ def _shards(index: Path) -> list[str]:
 
 
 def _read_safetensors(file: Path) -> dict[str, Tensor]:
+    """name -> tensor [...]."""
     from safetensors import SafetensorError
     from safetensors.torch import load_file
 

@@ -1,7 +1,7 @@
 """Name or file -> dimensions and weights, under OpenAI's tensor names.
 
-Known: bundled models, openai-whisper's names and `.pt` files (`openai` beside this file), and
-Hugging Face folders and ids with safetensors (`hugging_face`). Nothing but tensors is unpickled.
+Supported: bundled models, openai-whisper's names and `.pt` files (see `openai`), and Hugging Face
+folders and ids with safetensors (see `hugging_face`). Nothing except tensors is unpickled.
 """
 
 import logging
@@ -33,7 +33,7 @@ logger = logging.getLogger("slimwhisper")
 
 @dataclass(frozen=True, slots=True)
 class Checkpoint:
-    """What a file holds: `state` maps OpenAI's names to CPU tensors in the file's dtype."""
+    """A file's content: `state` maps OpenAI's names to CPU tensors in the file's dtype."""
 
     name: str
     dims: Dims
@@ -58,14 +58,14 @@ def load_checkpoint(
     """Load by bundled or official name, path (`.pt` file, Hugging Face folder) or hub id, in order.
 
     Arguments:
-        name: a `Path` is never taken for a hub id.
+        name: a `Path` is never read as a hub id.
         download_root: where named models are kept; None: `default_download_root()`. Hub models
             stay in the hub's own cache.
-        local_files_only: never go to the network.
-        in_memory: copy the weights into memory; else they are mapped from the file where its
-            format allows it.
+        local_files_only: never use the network.
+        in_memory: copy the weights into memory; else they are mapped from the file if its format
+            allows it.
     Raises:
-        CheckpointError: one line that names the file, what is wrong and what would work.
+        CheckpointError: in one line, the file, what is wrong and what would work.
     """
     import whisper
 
@@ -88,7 +88,7 @@ def load_checkpoint(
             heads = folder_heads(folder, dims)
         else:
             raise _unknown(label)
-    except OSError as error:  # a folder on the way may not be looked into; a name is too long
+    except OSError as error:  # a parent folder is not readable, or a name is too long
         raise problem(
             f"{label[:300]}: cannot be read: {error.strerror or error}; give another file, "
             "or this user the right"
@@ -114,6 +114,7 @@ def _unknown(label: str) -> CheckpointError:
 
 
 def _read_path(path: Path) -> tuple[Dims, Mapping[str, Tensor]]:
+    """A folder or file -> dimensions, and OpenAI's name -> tensor, matrices [out, in]."""
     if path.is_dir():
         return read_folder(path)
     if not path.is_file():

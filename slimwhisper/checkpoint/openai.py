@@ -31,17 +31,17 @@ def default_download_root() -> Path:
 def expand_user(path: str | PathLike[str]) -> Path:
     try:
         return Path(path).expanduser()
-    except RuntimeError as error:  # "~" of nobody
+    except RuntimeError as error:  # "~" of an unknown user
         raise problem(f"{os.fspath(path)}: {error} Give a path without ~") from error
 
 
 def fetch_openai(
     name: str, url: str, download_root: str | PathLike[str] | None, local_files_only: bool
 ) -> Path:
-    """The verified file of an official model, downloaded when it is not there."""
+    """The verified file of an official model, downloaded if it does not exist."""
     try:
         root = default_download_root() if download_root is None else expand_user(download_root)
-    except RuntimeError as error:  # of Path.home()
+    except RuntimeError as error:  # from Path.home()
         raise problem(f"model {name!r}: {error} Set XDG_CACHE_HOME") from error
     digest, file_name = url.split("/")[-2:]
     file = root / file_name
@@ -63,7 +63,7 @@ def fetch_openai(
         root.mkdir(parents=True, exist_ok=True)
         # writes to a temporary file, verifies, renames: an interrupted run leaves nothing behind
         torch.hub.download_url_to_file(url, str(file), hash_prefix=digest, progress=True)
-    except RuntimeError as error:  # torch.hub's word for a wrong checksum
+    except RuntimeError as error:  # how torch.hub reports a wrong checksum
         raise problem(
             f"model {name!r}: what arrived from {url} was cut short or changed: its checksum "
             f"differs, and it was deleted; try again, or {remedy}"
@@ -71,7 +71,7 @@ def fetch_openai(
     except (OSError, HTTPException, ValueError) as error:
         if isinstance(error, HTTPError):
             error.close()  # it holds the connection
-            reason: object = error  # with its number
+            reason: object = error  # includes the status code
         else:
             reason = getattr(error, "reason", None) or getattr(error, "strerror", None) or error
         text = f"{reason}" or type(error).__name__
@@ -85,7 +85,7 @@ def _sha256(file: Path) -> str:
 
 
 def read_openai(file: Path) -> tuple[Dims, Mapping[str, Tensor]]:
-    """{"dims", "model_state_dict"}, memory-mapped where the file's format allows it."""
+    """{"dims", "model_state_dict"}: name -> tensor, matrices [out, in], mapped if possible."""
     foreign = (
         f"{file}: not an OpenAI Whisper checkpoint (no 'dims' and 'model_state_dict'); "
         "for Hugging Face models give the folder with config.json and safetensors"
@@ -95,7 +95,7 @@ def read_openai(file: Path) -> tuple[Dims, Mapping[str, Tensor]]:
             file, map_location="cpu", weights_only=True, mmap=zipfile.is_zipfile(file)
         )
     except pickle.UnpicklingError as error:
-        if "global" in str(error).lower():  # the unpickler names each function it will not call
+        if "global" in str(error).lower():  # it names a function that it refuses to call
             raise problem(
                 f"{file}: refused: it holds Python objects, not tensors alone, and could run code; "
                 "use a checkpoint from a source that you trust, saved as tensors"

@@ -1,4 +1,4 @@
-"""Whisper models of any shape with seeded random weights: to measure with, and for tests."""
+"""Whisper models of any shape with seeded random weights, for benchmarks and tests."""
 
 import torch
 from torch import Tensor
@@ -8,10 +8,10 @@ from slimwhisper.types import Dims
 
 
 def random_checkpoint(dims: Dims, seed: int = 0) -> Checkpoint:
-    """A model to measure: text alone, which ends when it is made to.
+    """A model for benchmarks: it samples only text, up to the token limit.
 
-    The guard passes every preset for it, which it does not for matrices of independent numbers:
-    the keys' weights are orthogonal.
+    The guard accepts every preset for it, because the keys' weights are orthogonal; with matrices
+    of independent numbers it would not.
     """
     state = random_state(dims, seed)
     # special tokens get a logit of 0, far below the best of some 50,000 others
@@ -23,12 +23,12 @@ def random_checkpoint(dims: Dims, seed: int = 0) -> Checkpoint:
 
 
 def random_state(dims: Dims, seed: int) -> dict[str, Tensor]:
-    """Float32 weights under OpenAI's names, the same for the same dims and seed.
+    """Float32 weights under OpenAI's names, matrices [out, in]; determined by dims and seed.
 
-    The scales make a lively model. Logits have a standard deviation of about 4 and the best one
-    leads by 0.5 or more (median). Self-attention rests on some tens of tokens, cross-attention
-    on some hundreds of the 1500 frames. Greedy text differs from window to window, has
-    timestamps, and ends after 1 to 224 tokens.
+    The scales make the model behave realistically. Logits have a standard deviation of about 4, and
+    the best one leads by 0.5 or more (median). Self-attention spreads over tens of tokens,
+    cross-attention over hundreds of the 1500 frames. Greedy text differs from window to window,
+    has timestamps, and ends after 1 to 224 tokens.
     """
     generator = torch.Generator().manual_seed(seed)
     state: dict[str, Tensor] = {}
@@ -71,7 +71,7 @@ def random_state(dims: Dims, seed: int) -> dict[str, Tensor]:
 
     width = dims.n_text_state
     embedding = normal(dims.n_vocab, width, std=1.0)
-    # Longer rows come out on top more often: the end of text, and the 1501 timestamps.
+    # Longer rows win more often: the end of text, and the 1501 timestamps.
     embedding[dims.end_of_text] *= 2.3
     embedding[-1501:] *= 1.15
     state["decoder.token_embedding.weight"] = embedding
@@ -79,13 +79,13 @@ def random_state(dims: Dims, seed: int) -> dict[str, Tensor]:
     for i in range(dims.n_text_layer):
         block(f"decoder.blocks.{i}", width, cross=True)
     layer_norm("decoder.ln", width, gain=4 * width**-0.5)
-    # The output matrix is the embedding: with gains of one sign every token would predict itself.
+    # The output matrix is the embedding: with gains of equal sign every token would predict itself.
     state["decoder.ln.weight"] *= torch.randint(0, 2, (width,), generator=generator) * 2 - 1
     return state
 
 
 def _sinusoids(length: int, channels: int) -> Tensor:
-    """[length, channels], Whisper's fixed encoder positions."""
+    """Whisper's fixed encoder positions, [length, channels]."""
     half = channels // 2
     rates = torch.exp(-torch.arange(half) * (9.210340371976184 / max(half - 1, 1)))  # ln 10,000
     angles = torch.arange(length)[:, None] * rates[None]

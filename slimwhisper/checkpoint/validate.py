@@ -1,4 +1,4 @@
-"""Is this a Whisper model, whole and finite?"""
+"""Is this a complete Whisper model with finite weights?"""
 
 from collections.abc import Mapping
 
@@ -48,7 +48,10 @@ def expected_shapes(dims: Dims) -> dict[str, tuple[int, ...]]:
 
 
 def validate(name: str, dims: Dims, state: Mapping[str, Tensor]) -> None:
-    """Raise CheckpointError unless this is a Whisper model, whole and finite."""
+    """Raise CheckpointError unless `state` has the tensors of `expected_shapes`, all finite.
+
+    state: OpenAI's name -> tensor, matrices [out, in].
+    """
     wrong = {
         f"a vocabulary of {dims.n_vocab} is not Whisper's {VOCABULARIES}": (
             dims.n_vocab not in VOCABULARIES

@@ -1,1 +1,1 @@
-"""The other commands: one module each, and what they share."""
+"""The other commands, one module each, and the code they share."""

@@ -1,7 +1,7 @@
-"""The `bench` command: caches and batch sizes side by side on this machine, and openai-whisper.
+"""The `bench` command: compares caches, batch sizes and openai-whisper on this machine.
 
-Nothing is measured here: each measurement is a process of its own (`measurement` beside this file),
-one at a time. They run in turns, so that a machine that slows down slows all of them.
+Each measurement runs in a separate process (see `measurement`), one at a time. They take turns, so
+that a machine that slows down slows all of them.
 """
 
 import argparse
@@ -34,7 +34,7 @@ FEWEST, MOST = 4, 128  # windows of a measurement, unless a batch takes more
 
 @dataclass(frozen=True, slots=True)
 class Row:
-    """Medians over the rounds; rates are a second's unless they say otherwise."""
+    """Medians over the rounds; rates are per second unless stated otherwise."""
 
     cache: str  # a preset, or "openai-whisper"
     forms: str | None  # such as "e+x"
@@ -48,7 +48,7 @@ class Row:
     first_token_seconds: float
     memory_bytes: int  # the peak, less what was in use with the model loaded
     peak_bytes: int
-    times_whisper: float | None  # files an hour, as a multiple of openai-whisper's
+    times_whisper: float | None  # files per hour, as a multiple of openai-whisper's
     seconds: list[float]  # of each round
     encoder_seconds: list[float]
     fallbacks: list[str]
@@ -79,7 +79,7 @@ def run_bench(arguments: argparse.Namespace) -> int:
 
 
 def make_cases(arguments: argparse.Namespace) -> list[Case]:
-    """What is to be measured, openai-whisper first."""
+    """The measurements to make, openai-whisper first."""
     if arguments.random and arguments.model is None:
         raise OptionError("--random: name the shape, such as --model tiny")
     pairs: list[tuple[str | None, int, int]] = [
@@ -108,7 +108,7 @@ def make_cases(arguments: argparse.Namespace) -> list[Case]:
 
 
 def measure_in_turns(cases: Sequence[Case], rounds: int) -> list[list[Measured]]:
-    """All cases, as often as there are rounds; every other round backwards."""
+    """All cases in each round; every other round in reverse order."""
     found: list[list[Measured]] = [[] for _ in cases]
     with tqdm(total=rounds * len(cases), disable=None) as bar:
         for number in range(rounds):
@@ -121,7 +121,7 @@ def measure_in_turns(cases: Sequence[Case], rounds: int) -> list[list[Measured]]
 
 
 def measure_apart(case: Case) -> Measured:
-    """One measurement in a process of its own. Raises what it raised."""
+    """One measurement in a separate process. Raises what that raised."""
     done = subprocess.run(
         [sys.executable, "-m", "slimwhisper.commands.measurement"],
         input=json.dumps(asdict(case)),
@@ -148,7 +148,7 @@ def _title(case: Case) -> str:
 
 
 def summarize(cases: Sequence[Case], found: Sequence[Sequence[Measured]]) -> list[Row]:
-    """A row for each case."""
+    """One row per case."""
     hourly = [
         3600 * case.windows / statistics.median(m.seconds for m in measured)
         for case, measured in zip(cases, found, strict=True)
@@ -186,7 +186,7 @@ def summarize(cases: Sequence[Case], found: Sequence[Sequence[Measured]]) -> lis
 
 
 def describe_machine(measured: Measured) -> dict[str, Any]:
-    """The machine that this ran on, and the versions."""
+    """The machine and the versions."""
     return {
         "cpu": _cpu_name(),
         "cores": os.cpu_count(),
@@ -216,7 +216,7 @@ def _memory_bytes() -> int | None:
 
 
 def print_bench(answer: dict[str, Any], rows: Sequence[Row], file: TextIO) -> None:
-    """The table, and what its numbers are."""
+    """Print the table and what its numbers mean."""
     console = Console(file=file, highlight=False, markup=False, emoji=False)
     machine, random = answer["machine"], ", random weights" if answer["random"] else ""
     search = f"{answer['beam_size']} beams" if answer["beam_size"] else "greedy"
@@ -236,7 +236,7 @@ def print_bench(answer: dict[str, Any], rows: Sequence[Row], file: TextIO) -> No
     against = rows[0].times_whisper is not None
     headings = ["batch", "files", "tokens a second", "decode alone", "x real time"]
     headings += ["files an hour", "first token", "memory", *(["x whisper"] if against else [])]
-    for heading in headings:  # a line for each word: all columns find room in 80 characters
+    for heading in headings:  # one line per word, so that all columns fit in 80 characters
         table.add_column(heading.replace(" ", "\n"), justify="right")
     for row in rows:
         cells = [

@@ -1,12 +1,12 @@
 """What the caches cost: the paper's predictions from a model's dimensions, and the live buffers.
 
-Predictions are those of slim attention (arXiv 2503.05840, Whisper table), in VALUES: they depend
-on no dtype, and nothing was timed. Allocations are BYTES of the engine's own `DecoderCache`, built
-on PyTorch's meta device, where buffers have every property but memory.
+Predictions are those of slim attention (arXiv 2503.05840, Whisper table), in VALUES: they do not
+depend on the dtype, and nothing was timed. Allocations are BYTES of the engine's own
+`DecoderCache`, built on PyTorch's meta device, where buffers have everything except memory.
 
 The paper's count of E differs from any real engine's: it assumes that E stays in on-chip memory
-and leaves it out. Both counts are given. Its `large` has 51,865 tokens and 80 mels, which today is
-`large-v2`; the name `large` means large-v3 here, as in `whisper`, with one token more. At the
+and leaves it out. Both counts are given. Its `large` has 51,865 tokens and 80 mels, which is now
+called `large-v2`; here, as in `whisper`, `large` means large-v3, which has one token more. At the
 table's precision the two are equal.
 """
 
@@ -58,8 +58,8 @@ class Predicted:
     """One of the paper's options; values, not bytes."""
 
     option: str  # "baseline", "option1" or "option2"
-    cache: int  # a window, E not counted
-    cache_with_e: int  # a window, E counted where the option reads it
+    cache: int  # per window, without E
+    cache_with_e: int  # per window, with E if the option reads it
     saving: float  # baseline's cache / cache
     saving_with_e: float
     parameters: int  # of the decoder, read for every token
@@ -90,9 +90,9 @@ class Report:
     dims: Dims
     batch: int
     dtype: str  # such as "float16"
-    e_cache: int  # values a window: p d
-    cross_kv: int  # values a window: 2 p d L
-    self_kv: int  # values a window: 2 n d L
+    e_cache: int  # values per window: p d
+    cross_kv: int  # values per window: 2 p d L
+    self_kv: int  # values per window: 2 n d L
     predicted: tuple[Predicted, ...]
     allocated: tuple[Allocated, ...]
 
@@ -104,7 +104,7 @@ class Report:
 
 def known_dims(name: str) -> Dims | None:
     """The dimensions of an official model, by `whisper`'s name or the Hugging Face id."""
-    if name == "openai/whisper-large":  # this one is the first large model
+    if name == "openai/whisper-large":  # this is the first large model
         name = "large-v1"
     short = name.removeprefix("openai/whisper-").removeprefix("distil-whisper/")
     return OFFICIAL_DIMS.get(short)
@@ -114,7 +114,7 @@ def predict(dims: Dims, batch: int) -> tuple[Predicted, ...]:
     """The paper's numbers for baseline, option 1 and option 2 at a batch of windows.
 
     Matrices that decoding reads in each layer, in units of d^2: 8 in the MLP, 4 in self-attention,
-    and in cross-attention W_Q and W_O (baseline), W_KV too (option 1), W_K and W_V too (option 2).
+    and in cross-attention W_Q and W_O (baseline), plus W_KV (option 1), or W_K and W_V (option 2).
     Biases, positions and norms are not counted.
     """
     d, layers = dims.n_text_state, dims.n_text_layer
@@ -147,7 +147,7 @@ def predict(dims: Dims, batch: int) -> tuple[Predicted, ...]:
 
 
 def allocate(dims: Dims, batch: int, dtype: torch.dtype) -> tuple[Allocated, ...]:
-    """What the engine's caches take for `batch` windows, by preset; no memory is used."""
+    """The size of the engine's caches for `batch` windows, by preset; allocates no memory."""
     d = dims.n_text_state
     square, bias = torch.empty((d, d), device=META), torch.empty(d, device=META)
     block = Attention(square, bias, square, square, square, bias, dims.n_text_head)
@@ -174,7 +174,7 @@ def make_report(
 ) -> Report:
     """Report on a model: an official name (nothing is loaded), a file or folder, or dimensions.
 
-    Raises `OptionError` for a batch or dtype that cannot be, `CheckpointError` for the model.
+    Raises `OptionError` for an invalid batch or dtype, `CheckpointError` for the model.
     """
     if not 1 <= batch <= MAX_BATCH:
         raise OptionError(f"batch {batch!r} is not between 1 and {MAX_BATCH:,}")

@@ -1,7 +1,7 @@
-"""The `doctor` command: what is installed, what works, and what to do about what does not.
+"""The `doctor` command: what is installed, what works, and how to fix the rest.
 
-Each part is tried for real: modules are imported, a sound is decoded, a kernel is compiled. A check
-that fails becomes a line of the answer, never an error; so each imports what it needs by itself.
+Each part is really tried: modules are imported, a sound is decoded, a kernel is compiled. A failed
+check becomes a line of the answer, never an error, so each check imports what it needs itself.
 """
 
 import argparse
@@ -33,7 +33,7 @@ from slimwhisper.text import human_size, one_line
 
 
 def run_doctor(arguments: argparse.Namespace) -> int:
-    """The `doctor` command (`json`); 1 if something stands in the way of transcribing."""
+    """The `doctor` command (`json`); 1 if something prevents transcribing."""
     found = checks()
     if arguments.json:
         print(json.dumps({"healthy": healthy(found), "checks": [asdict(c) for c in found]}))
@@ -43,12 +43,12 @@ def run_doctor(arguments: argparse.Namespace) -> int:
 
 
 def healthy(found: Sequence[Check]) -> bool:
-    """Whether nothing stands in the way; the lack of a GPU or of an extra does not."""
+    """Whether nothing prevents transcribing; a missing GPU or extra does not."""
     return all(check.ok is not False for check in found)
 
 
 def checks() -> list[Check]:
-    """Look at everything; takes some seconds. Never raises."""
+    """Run all checks; takes some seconds. Never raises."""
     parts: list[tuple[str, bool, Callable[[], Check]]] = [  # name, needed, check
         ("python", False, _python),
         ("slimwhisper", False, check_slimwhisper),
@@ -82,7 +82,7 @@ def checks() -> list[Check]:
 
 
 def print_doctor(found: Sequence[Check], file: TextIO) -> None:
-    """A paragraph for each check, and a last line that sums up."""
+    """A paragraph for each check, and a summary in the last line."""
     width = max(40, shutil.get_terminal_size().columns)
     names = max(len(check.name) for check in found)
 
@@ -146,7 +146,7 @@ def _has_gpu() -> bool:
 
 
 def _kernels() -> Check:
-    """Runs a kernel on the GPU, or compiles one in another process, which may crash alone."""
+    """Runs a kernel on the GPU, or compiles one in another process, in case that crashes."""
     name = "kernels"
     import torch
 
@@ -205,7 +205,7 @@ def _c_compiler() -> Check:
 
 
 def _decoding() -> Check:
-    """A tenth of a second at 44.1 kHz in stereo, which only FFmpeg's libraries can take in."""
+    """A tenth of a second at 44.1 kHz in stereo, which only FFmpeg's libraries can decode."""
     from slimwhisper.audio.load import load_audio
 
     file = io.BytesIO()
@@ -253,7 +253,7 @@ def _hub() -> Check:
 def _place(
     name: str, folder: Path, kept: dict[str, int], failed: bool | None, elsewhere: str
 ) -> Check:
-    """Whether a folder is there, can be written, what it holds (bytes), and the disk's room."""
+    """Whether a folder exists and is writable, what it holds (bytes), and the free disk space."""
     exists = folder
     while not exists.exists():
         exists = exists.parent

@@ -1,4 +1,4 @@
-"""The `inspect` command: which cache forms the guard passes for a model, layer by layer."""
+"""The `inspect` command: which cache forms the guard accepts for a model, layer by layer."""
 
 import argparse
 import json
@@ -44,7 +44,7 @@ def run_inspect(arguments: argparse.Namespace) -> int:
 
 
 def as_json(model: str, dtype: str, records: Sequence[Inspection]) -> dict[str, Any]:
-    """Every number of the table; infinities, which JSON lacks, become null."""
+    """Every number of the table; infinities, which JSON does not have, become null."""
     layers = [
         {
             key: None if isinstance(value, float) and not math.isfinite(value) else value

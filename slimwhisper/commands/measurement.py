@@ -1,6 +1,6 @@
-"""One measurement for the `bench` command, in a process of its own: JSON in, a line of JSON out.
+"""One measurement for the `bench` command, in a separate process: JSON in, a line of JSON out.
 
-A process for each, because memory that an earlier one has given back would hide in its peak.
+Separate, because memory that an earlier measurement has freed would distort the peak.
 """
 
 import ctypes
@@ -33,8 +33,8 @@ from slimwhisper.types import SAMPLE_RATE, Dims
 from slimwhisper.vocabulary import get_vocabulary
 
 RECORDING_SECONDS = 29  # one window
-DIFFERENT = 8  # recordings; the same ones come again
-FIRST_TOKENS = 3  # times that the wait for one is measured, after one more to warm up
+DIFFERENT = 8  # recordings, which are then repeated
+FIRST_TOKENS = 3  # how often the time to the first token is measured, after one warm-up
 
 Audio = NDArray[np.float32]
 
@@ -58,7 +58,7 @@ class Case:
 
 @dataclass(frozen=True, slots=True)
 class Measured:
-    """What came out."""
+    """The results."""
 
     seconds: float  # all windows
     encoder_seconds: float  # of these, in the encoder
@@ -71,23 +71,23 @@ class Measured:
     gpu: str | None
     threads: int
     forms: tuple[str, str] | None  # cross, self
-    fallbacks: list[str]  # forms that the guard refused, so that others were measured
+    fallbacks: list[str]  # forms that the guard rejected, so that others were measured
 
 
 class EncoderClock:
-    """Times the calls of an encoder, without making a GPU wait."""
+    """Times the calls of an encoder, without synchronizing a GPU."""
 
     def __init__(self, device: torch.device) -> None:
         self._cuda = device.type == "cuda"
         self.clear()
 
     def clear(self) -> None:
-        """Begin anew."""
+        """Forget all calls."""
         self.windows = 0
         self._spans: list[tuple[Any, Any]] = []
 
     def wrap(self, encode: Callable[[Tensor], Tensor]) -> Callable[[Tensor], Tensor]:
-        """The same function of mels [G, n_mels, 3000], timed."""
+        """The same function, mels [G, n_mels, 3000] -> [G, p, d], timed."""
 
         def timed(mel: Tensor) -> Tensor:
             start = self._now()
@@ -99,7 +99,7 @@ class EncoderClock:
         return timed
 
     def seconds(self) -> float:
-        """All calls together."""
+        """The time of all calls together."""
         if self._cuda:
             torch.cuda.synchronize()
             return sum(start.elapsed_time(end) for start, end in self._spans) / 1000
@@ -114,23 +114,23 @@ class EncoderClock:
 
 
 class Memory:
-    """The peak of what this process, or its GPU, has in use."""
+    """The peak memory use of this process, or of its GPU."""
 
     def __init__(self, device: torch.device) -> None:
-        """What is in use now is not counted by `grown`."""
+        """`grown` does not count what is in use now."""
         self._device, self._cuda = device, device.type == "cuda"
         gc.collect()
-        with suppress(OSError, AttributeError):  # what loading has freed must not hide a rise
+        with suppress(OSError, AttributeError):  # memory freed after loading must not hide a rise
             ctypes.CDLL(None).malloc_trim(0)
         if self._cuda:
             torch.cuda.reset_peak_memory_stats(device)
         else:
-            with suppress(OSError):  # the peak begins anew; else it stays that of the loading
+            with suppress(OSError):  # reset the peak; else it stays that of loading
                 Path("/proc/self/clear_refs").write_text("5")
         self._before = self.peak()
 
     def peak(self) -> int:
-        """Bytes; 0 where the system does not tell."""
+        """Bytes; 0 if the system does not report it."""
         if self._cuda:
             return torch.cuda.max_memory_allocated(self._device)
         with suppress(OSError):  # ru_maxrss would begin with the parent's peak
@@ -144,7 +144,7 @@ class Memory:
 
 
 def recordings(count: int) -> list[Audio]:
-    """Seeded noise that swells and stops; the first `DIFFERENT` ones differ."""
+    """Seeded noise that swells and stops, float32 [n] each; the first `DIFFERENT` ones differ."""
 
     def noise(seed: int) -> Audio:
         rng = np.random.default_rng(seed)
@@ -157,7 +157,7 @@ def recordings(count: int) -> list[Audio]:
 
 
 def fixed_length(dims: Dims, case: Case, tokens: int) -> dict[str, Any]:
-    """The options with which every window samples so many tokens, for us and for whisper."""
+    """The options with which every window samples exactly `tokens` tokens, ours and whisper's."""
     vocabulary = get_vocabulary(dims)
     banned = [-1, vocabulary.eot]
     if not case.random:  # random models never sample timestamps, which would move the window
@@ -191,7 +191,7 @@ def _ours(case: Case, model: SlimWhisper, clock: EncoderClock) -> Run:
     vars(model.network)["encoder"] = clock.wrap(model.network.encoder)
 
     def run(audio: list[Audio], options: dict[str, Any]) -> Iterator[int]:
-        # an iterator, so that there are `batch` slots whatever the number of recordings
+        # an iterator, so that there are always `batch` slots, however few the recordings
         for _, result in model.transcribe_many(iter(audio), batch_size=case.batch, **options):
             if isinstance(result, SlimWhisperError):
                 raise result
@@ -209,7 +209,7 @@ def _theirs(
             "openai-whisper decodes in float32, and on a GPU in float16; choose one as --dtype"
         )
     model = whisper.model.Whisper(whisper.model.ModelDimensions(**asdict(checkpoint.dims)))
-    names = model.state_dict().keys()  # without biases of the keys, which change nothing
+    names = model.state_dict().keys()  # without key biases, which have no effect
     model.load_state_dict({name: checkpoint.state[name] for name in names})
     model.eval().to(device)
     model.encoder.forward = clock.wrap(model.encoder.forward)
@@ -223,9 +223,9 @@ def _theirs(
 
 
 def measure(case: Case) -> Measured:
-    """Load the model, wait for first tokens, then decode all windows.
+    """Load the model, time first tokens, then decode all windows.
 
-    Raises `SlimWhisperError`, also where another number of tokens was sampled than asked for.
+    Raises `SlimWhisperError`, also if the number of sampled tokens is not the requested one.
     """
     if case.threads:
         torch.set_num_threads(case.threads)

@@ -1,6 +1,6 @@
-"""Which of the packages that slimwhisper needs are installed, in the versions it is made for.
+"""Which of the packages that slimwhisper needs are installed, in supported versions.
 
-Imports nothing of slimwhisper's own, so that it works when any of them is missing.
+Imports none of slimwhisper's modules, so that it works when any of them is missing.
 """
 
 import importlib
@@ -12,7 +12,7 @@ from typing import Any
 
 from slimwhisper.text import one_line
 
-# distribution, needed, module to import, what to know when it fails
+# distribution, needed, module to import, what to say if it fails
 PACKAGES = (
     ("torch", True, "torch", "the models run on it"),
     ("triton", False, "triton", "for kernels on a GPU; elsewhere not used"),
@@ -40,12 +40,12 @@ class Check:
 
     name: str
     value: str
-    ok: bool | None  # False: stands in the way of transcribing; None: does not, but take note
-    advice: str = ""  # what to do, where there is something
+    ok: bool | None  # False: prevents transcribing; None: does not, but is worth knowing
+    advice: str = ""  # what to do, if anything
 
 
 def check_slimwhisper() -> Check:
-    """This package's own version, and the folder that it runs from."""
+    """This package's version, and the folder that it runs from."""
     folder = Path(__file__).parents[1]
     try:
         return Check("slimwhisper", f"{metadata.version('slimwhisper')} in {folder}", True)
@@ -55,7 +55,7 @@ def check_slimwhisper() -> Check:
 
 
 def check_package(name: str, needed: bool, module: str, use: str) -> Check:
-    """Its version, whether slimwhisper is made for that one, whether it imports."""
+    """Its version, whether slimwhisper supports that version, and whether it imports."""
     wanted = wanted_versions(name)
     install = f"pip install '{'slimwhisper[app]' if name == 'gradio' else name + wanted}'"
     failed = False if needed else None
@@ -94,7 +94,7 @@ def _is_among(version: str, specifier: str) -> bool:
 
 
 def _libraries(module: Any) -> str:
-    """The versions of the libraries that a package brings along."""
+    """The versions of the libraries that come with a package."""
     if module.__name__ == "av":
         known = [f"{n} {'.'.join(map(str, v))}" for n, v in module.library_versions.items()]
         names = ("libavcodec", "libavformat")

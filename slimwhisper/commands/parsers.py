@@ -1,4 +1,4 @@
-"""The flags of every command but `transcribe`, whose are in `slimwhisper.jobs.flags`."""
+"""The flags of every command except `transcribe`; its flags are in `slimwhisper.jobs.flags`."""
 
 import argparse
 import os
@@ -14,9 +14,9 @@ def add_bench(commands: Any) -> None:
     """The parser of `bench`."""
     p = commands.add_parser(
         "bench",
-        help="how fast each cache decodes here, and the memory it takes",
+        help="measure the speed and memory of each cache on this machine",
         description="Decodes recordings of noise, a fixed number of tokens each, with every cache "
-        "at every batch size, in turns. Prints medians, the machine, and one line of JSON.",
+        "at every batch size, in turn. Prints medians, the machine, and one line of JSON.",
     )
     caches = tuple(reversed(PRESETS))
     p.add_argument("--model", help=f"{MODEL} [random weights in the shape of tiny]")
@@ -33,16 +33,16 @@ def add_bench(commands: Any) -> None:
         default=list(BATCHES),
         help="windows decoded together [1 8 16 64]",
     )
-    p.add_argument("--tokens", type=positive, default=100, help="of each window [100]")
+    p.add_argument("--tokens", type=positive, default=100, help="tokens per window [100]")
     p.add_argument("--windows", type=positive, help="in all [twice the batch, 4 to 128 or batch]")
-    p.add_argument("--rounds", type=positive, default=3, help="of which medians are taken [3]")
+    p.add_argument("--rounds", type=positive, default=3, help="to take medians of [3]")
     p.add_argument("--beam_size", type=positive, help="beams [greedy]")
     p.add_argument(
         "--against_whisper",
         action="store_true",
-        help="openai-whisper too, one by one, on the files of the largest batch",
+        help="also measure openai-whisper, one by one, on the files of the largest batch",
     )
-    p.add_argument("--json", action="store_true", help="the line of JSON alone")
+    p.add_argument("--json", action="store_true", help="print only the line of JSON")
 
 
 def login(text: str) -> tuple[str, str]:
@@ -74,7 +74,7 @@ def add_serve(commands: Any) -> None:
     )
     p.add_argument("--model", default="turbo", help=f"{MODEL} [%(default)s]")
     p.add_argument("--threads", type=int, default=0, help="CPU threads [0: all cores]")
-    p.add_argument("--batch_size", type=positive, help="windows at a time [64; 16 on a CPU]")
+    p.add_argument("--batch_size", type=positive, help="windows decoded together [64; 16 on a CPU]")
     p.add_argument(
         *("--allow-download", "--allow_download"),
         action="store_true",
@@ -83,13 +83,13 @@ def add_serve(commands: Any) -> None:
     p.add_argument(
         *("--unload-after", "--unload_after"),
         type=seconds,
-        help="idle seconds after which the model is given up [never]",
+        help="idle seconds before the model is unloaded [never]",
     )
     add_model_flags(p)
-    g = p.add_argument_group("who reaches it")
-    g.add_argument("--host", default="127.0.0.1", help="address to listen at [%(default)s]")
+    g = p.add_argument_group("access")
+    g.add_argument("--host", default="127.0.0.1", help="address to listen on [%(default)s]")
     g.add_argument("--port", type=int, default=7860, help="[%(default)s]")
-    g.add_argument("--root-path", "--root_path", default="", help="behind a proxy, its path")
+    g.add_argument("--root-path", "--root_path", default="", help="its path behind a proxy")
     g.add_argument("--auth", type=login, help="user:password, for page and API [none]")
     g.add_argument(
         *("--api-key", "--api_key"),
@@ -100,25 +100,25 @@ def add_serve(commands: Any) -> None:
         *("--no-page", "--no_page"),
         dest="page",
         action="store_false",
-        help="the API alone, without the page",
+        help="serve only the API",
     )
-    g = p.add_argument_group("what it takes")
+    g = p.add_argument_group("limits")
     g.add_argument(
         *("--max-upload", "--max_upload"),
         type=positive,
         default=1024,
-        help="MB of a file [%(default)s]",
+        help="MB per file [%(default)s]",
     )
     g.add_argument(
         *("--max-minutes", "--max_minutes"),
         type=positive,
         default=240,
-        help="of a recording [%(default)s]",
+        help="minutes per recording [%(default)s]",
     )
     g.add_argument("--queue", type=positive, default=256, help="requests at a time [%(default)s]")
-    g.add_argument("--timeout", type=seconds, default=3600.0, help="seconds a request [3600]")
+    g.add_argument("--timeout", type=seconds, default=3600.0, help="seconds per request [3600]")
     g.add_argument(
-        "--patience", type=seconds, default=30.0, help="seconds for what runs at the end [30]"
+        "--patience", type=seconds, default=30.0, help="seconds to finish requests at exit [30]"
     )
 
 
@@ -128,13 +128,13 @@ def add_looks(commands: Any) -> None:
     p.add_argument("model", help=MODEL)
     add_model_flags(p, caches=False)
     p.add_argument("--audio", help="real speech to measure on [bursts of noise]")
-    p.add_argument("--json", action="store_true", help="for machines")
+    p.add_argument("--json", action="store_true", help="print JSON")
 
-    p = commands.add_parser("report", help="the memory that each cache takes, from the dimensions")
+    p = commands.add_parser("report", help="compute the memory that each cache takes")
     p.add_argument("model", nargs="*", help="names, files or folders [the paper's five]")
     p.add_argument("--batch", type=int, default=64, help="windows decoded together [64]")
     p.add_argument("--dtype", choices=DTYPES, default="float16", help="of the caches [float16]")
-    p.add_argument("--json", action="store_true", help="for machines")
+    p.add_argument("--json", action="store_true", help="print JSON")
 
-    p = commands.add_parser("doctor", help="what is installed, what works, what to do")
-    p.add_argument("--json", action="store_true", help="for machines")
+    p = commands.add_parser("doctor", help="what is installed, what works, how to fix the rest")
+    p.add_argument("--json", action="store_true", help="print JSON")

@@ -20,7 +20,7 @@ LABEL_WIDTH, MAX_NAME = 32, 17  # characters, printed
 
 
 def run_report(arguments: argparse.Namespace) -> int:
-    """The `report` command: `model` (none: the paper's five), `batch`, `dtype`, `json`."""
+    """The `report` command: `model` (empty: the paper's five), `batch`, `dtype`, `json`."""
     models = arguments.model or PAPER_MODELS
     reports = [make_report(model, arguments.batch, arguments.dtype) for model in models]
     if arguments.json:
@@ -34,7 +34,7 @@ Row = tuple[str, Callable[[Report], str]]  # a label, and the cell of a model
 
 
 def print_report(reports: Sequence[Report], file: TextIO) -> None:
-    """Print models side by side, as many as the width holds; same batch and dtype in all."""
+    """Print models side by side, as many as fit the width; all with the same batch and dtype."""
     console = Console(file=file, highlight=False, markup=False, emoji=False)
     batch, dtype = reports[0].batch, reports[0].dtype
     names = [Path(r.model).name[:MAX_NAME] for r in reports]
@@ -62,7 +62,7 @@ def print_report(reports: Sequence[Report], file: TextIO) -> None:
 def _each(
     field: str, labels: Sequence[str], what: str, cell: Callable[[Any], str], first: int = 0
 ) -> list[Row]:
-    """A row for each of a report's "predicted" or "allocated" from number `first` on."""
+    """One row for each of a report's "predicted" or "allocated" from index `first` on."""
 
     def row(i: int) -> Row:
         return f"{what}, {labels[i]}", lambda report: cell(getattr(report, field)[i])

@@ -161,6 +161,7 @@ def most_likely(
     """
 
     def by_torch() -> tuple[Tensor, Tensor]:
+        """[R] int64, [R] floating."""
         if timestamps:
             apply_timestamp_rules(logits, state, vocabulary)
         tokens = logits.argmax(dim=-1)

@@ -1,1 +1,1 @@
-"""Recordings of any length: windows one after the other, text with its times."""
+"""Recordings of any length: windows one after the other, and text with timestamps."""

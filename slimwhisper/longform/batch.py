@@ -1,4 +1,4 @@
-"""Recordings through one engine: its slots are shared by the windows of all of them."""
+"""Several recordings in one engine: their windows share its slots."""
 
 from collections import Counter, deque
 from collections.abc import Callable, Generator, Iterable
@@ -26,14 +26,14 @@ OnDuration = Callable[[Any, float], None]
 
 @dataclass(frozen=True, slots=True)
 class Listeners:
-    """What is called while recordings are transcribed, with their sources."""
+    """Callbacks while recordings are transcribed; they also get the source."""
 
-    on_segments: OnSegments | None = None  # as windows end: new segments, the seconds that are done
-    on_duration: OnDuration | None = None  # as a recording begins: its seconds
+    on_segments: OnSegments | None = None  # as windows end: new segments, the seconds done so far
+    on_duration: OnDuration | None = None  # as a recording begins: its length in seconds
 
 
 def make_engine(model: Model, options: Options, slots: int) -> Engine:
-    """An engine with room for what the options ask for. OptionError where memory is short."""
+    """An engine of the size that the options need. OptionError if memory is too small."""
     search = Search(
         beams=options.beam_size,
         patience=options.patience or 1.0,
@@ -53,16 +53,16 @@ def make_engine(model: Model, options: Options, slots: int) -> Engine:
 
 
 class Batch(Generic[Source]):
-    """Recordings whose windows share the slots of one engine, each fairly."""
+    """Recordings whose windows share the slots of one engine fairly."""
 
     def __init__(self, engine: Engine, on_segments: OnSegments | None = None) -> None:
         self.engine, self.on_segments = engine, on_segments
-        self.running: dict[Recording, Source] = {}  # whoever had a slot last comes last
+        self.running: dict[Recording, Source] = {}  # most recently given a slot last
         self._windows: Counter[Recording] = Counter()  # sessions in a slot; never 0
         self._paused: dict[Recording, deque[tuple[Session, Window]]] = {}
 
     def add(self, source: Source, recording: Recording) -> Transcript | None:
-        """Take in a recording; its transcript where there is nothing to hear in it."""
+        """Add a recording. Returns its transcript if there is nothing to decode."""
         if recording.done:  # shorter than one mel frame
             recording.close()
             return recording.transcript()
@@ -70,9 +70,9 @@ class Batch(Generic[Source]):
         return None
 
     def fill(self) -> bool:
-        """Give slots away while there is room; whether there is still some.
+        """Fill free slots with windows. Returns whether slots are still free.
 
-        The recording with the fewest windows in slots comes first, then who has waited longest.
+        The recording with the fewest windows in slots comes first, then the one waiting longest.
         """
         while self.engine.room > 0:
             for recording in sorted(self.running, key=self._windows.__getitem__):
@@ -86,7 +86,7 @@ class Batch(Generic[Source]):
         return False
 
     def _next(self, recording: Recording) -> tuple[Session, Window] | None:
-        """A session of the recording that could use a slot, and what it asks for."""
+        """A session of the recording that needs a slot, and its window."""
         paused = self._paused.get(recording)
         if paused:
             return paused.popleft()
@@ -97,11 +97,11 @@ class Batch(Generic[Source]):
         return None
 
     def step(self) -> list[tuple[Source, Outcome]]:
-        """One step of the engine; what has ended."""
+        """One step of the engine. Returns the recordings that have ended."""
         ended: list[tuple[Source, Outcome]] = []
         for ticket, answer in self.engine.step():
             recording = ticket.tag[0]
-            if recording not in self.running:  # given up
+            if recording not in self.running:  # dropped
                 self.engine.reply(ticket, None)
                 continue
             source, outcome = self.running[recording], self._take(ticket, answer)
@@ -111,7 +111,7 @@ class Batch(Generic[Source]):
         return ended
 
     def drop(self, recording: Recording) -> None:
-        """Let go of a recording: windows under way end unheard, others never begin."""
+        """Abandon a recording: windows in progress are discarded, others never start."""
         del self.running[recording]
         self._paused.pop(recording, None)
         if self._windows.pop(recording, 0):
@@ -119,14 +119,15 @@ class Batch(Generic[Source]):
         recording.close()
 
     def close(self) -> None:
-        """Give all up."""
+        """Drop all recordings."""
         for recording in list(self.running):
             self.drop(recording)
 
     def _take(self, ticket: Ticket, answer: Answer) -> Outcome | None:
-        """Pass an answer on, ask for what comes next; the outcome where that was the last.
+        """Pass an answer to its session and submit its next request. Returns the outcome if that
+        was the last.
 
-        Between two windows a recording makes room where another has none, and waits its turn.
+        After a window, a recording gives up its slot if another recording has none.
         """
         recording, session = ticket.tag
         request: Request | None = None
@@ -158,9 +159,9 @@ def transcribe_all(
     slots: int,
     listeners: Listeners,
 ) -> Generator[tuple[Source, Outcome], None, None]:
-    """Transcribe recordings side by side; yields each as it ends, or its error.
+    """Transcribe recordings side by side; yields each result, or error, as it is ready.
 
-    `load` runs in worker threads, some recordings ahead.
+    `load` runs in worker threads, a few recordings ahead.
     """
     engine = make_engine(model, options, slots)
     loader = Loader(sources, load, ahead=WORKERS + 1)

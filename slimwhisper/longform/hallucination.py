@@ -1,6 +1,6 @@
-"""What whisper takes for a hallucination, and how it goes on without; knows words' times alone.
+"""What whisper treats as a hallucination, and where it continues. Needs only the words' times.
 
-Text that the model made up over silence shows in its words: too long, too short, improbable.
+Text that the model made up over silence shows in its words: too long, too short, or improbable.
 """
 
 from collections.abc import Sequence
@@ -8,13 +8,13 @@ from dataclasses import dataclass
 
 from slimwhisper.types import FRAMES_PER_SECOND, WINDOW_FRAMES, Segment, Word
 
-_PUNCTUATION = "\"'“¿([{-\"'.。,，!！?？:：”)]}、"  # not judged, whatever the options merge
-_EDGE = 2.0  # seconds: this near a window's edges the context is too short to trust
+_PUNCTUATION = "\"'“¿([{-\"'.。,，!！?？:：”)]}、"  # ignored, whatever the options merge
+_EDGE = 2.0  # seconds: this close to a window's edges there is too little context
 
 
 @dataclass(frozen=True, slots=True)
 class Place:
-    """Where a window lies in its recording, in mel frames."""
+    """The position of a window in its recording, in mel frames."""
 
     start: int
     frames: int  # of the recording in the window; the rest is padding
@@ -22,20 +22,20 @@ class Place:
 
     @property
     def offset(self) -> float:
-        """Seconds where the window starts."""
+        """The start of the window, in seconds."""
         return self.start / FRAMES_PER_SECOND
 
     @property
     def end(self) -> float:
-        """Seconds where the window's 30 s end, padding included."""
+        """The end of the window's 30 s, padding included, in seconds."""
         return (self.start + WINDOW_FRAMES) / FRAMES_PER_SECOND
 
 
 def leading_silence(segments: Sequence[Segment], place: Place, threshold: float) -> int | None:
-    """Where to decode anew when the window's text may stem from the silence before it.
+    """Where to decode again if silence at the start may have caused the window's text.
 
-    That is the mel frame at which the first words start, if these look made up and more than
-    `threshold` seconds lie before them; else None.
+    That is the mel frame at which the first words start, if they look made up and more than
+    `threshold` seconds precede them; else None.
     """
     first = _next_with_words(segments)
     if first is None or not is_anomaly(first):
@@ -47,9 +47,9 @@ def leading_silence(segments: Sequence[Segment], place: Place, threshold: float)
 def before_hallucination(
     segments: Sequence[Segment], place: Place, threshold: float, last_speech: float
 ) -> tuple[list[Segment], int | None]:
-    """The segments before the first hallucination that silence, or another one, surrounds.
+    """The segments before the first hallucination that is surrounded by silence or by others.
 
-    Also the mel frame to go on from; None where all segments are kept.
+    Also the mel frame to continue from; None if all segments are kept.
     `threshold`: seconds of pause that count as silence. `last_speech`: seconds, before the window.
     """
     for i, segment in enumerate(segments):
@@ -98,7 +98,7 @@ def is_anomaly(segment: Segment) -> bool:
 
 
 def anomaly_score(word: Word) -> float:
-    """0 for a word as people speak it; above, the stranger it is."""
+    """0 for a normal word; the higher, the more anomalous."""
     duration = word.end - word.start
     score = 1.0 if word.probability < 0.15 else 0.0
     if duration < 0.133:

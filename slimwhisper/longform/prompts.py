@@ -10,7 +10,7 @@ if TYPE_CHECKING:
 
 
 class Prompts:
-    """The text that conditions each window: an initial prompt, hotwords, what was said before."""
+    """The text that conditions each window: an initial prompt, hotwords, and earlier text."""
 
     def __init__(self, tokenizer: "Tokenizer", dims: Dims, options: Options) -> None:
         self._tokenizer, self._options = tokenizer, options
@@ -19,13 +19,13 @@ class Prompts:
         def encode(text: str | None) -> list[int]:
             return tokenizer.encode(" " + text.strip()) if text else []
 
-        self._tokens = encode(options.initial_prompt)  # then all segments' tokens
+        self._tokens = encode(options.initial_prompt)  # followed by all segments' tokens
         self._initial = len(self._tokens)
-        self._since = 0  # where the text begins that conditions the next window
+        self._since = 0  # where the text for the next window's prompt begins
         self._hotwords = [] if options.prefix else encode(options.hotwords)[: self._room]
         self._prefix = encode(options.prefix)
         most = dims.n_text_ctx // 2 - (options.sample_len or dims.n_text_ctx // 2)
-        self._prefix = self._prefix[-most:]  # all of it where that is 0, as in `whisper.decode`
+        self._prefix = self._prefix[-most:]  # all of it if that is 0, as in `whisper.decode`
         longest = self._room + len(self._prefix) + 8
         if longest >= dims.n_text_ctx:
             raise OptionError(
@@ -34,19 +34,19 @@ class Prompts:
             )
 
     def add(self, tokens: list[int], keep: bool) -> None:
-        """Take note of a window's tokens; `keep`: they condition the next window."""
+        """Add a window's tokens; `keep`: they condition the next window."""
         self._tokens += tokens
         if not keep:
             self._since = len(self._tokens)
 
     def text(self) -> str:
-        """All segments' text."""
+        """The text of all segments."""
         return self._tokenizer.decode(self._tokens[self._initial :])
 
     def of_window(self, tokenizer: "Tokenizer") -> tuple[tuple[int, ...], int]:
-        """The next window's prompt, and where <|startoftranscript|> stands in it.
+        """The next window's prompt, and the index of <|startoftranscript|> in it.
 
-        `tokenizer`: of the window's language.
+        `tokenizer`: for the window's language.
         """
         before = self._previous()
         if before:

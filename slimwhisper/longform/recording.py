@@ -1,4 +1,4 @@
-"""One recording as its sessions hear it: whole, without its silences, or in pieces side by side."""
+"""One recording as its sessions decode it: whole, without silences, or in pieces side by side."""
 
 from collections import deque
 from collections.abc import Iterable, Sequence
@@ -28,24 +28,24 @@ Region = tuple[int, int]  # samples [start, stop)
 class Recording:
     """The sessions of one recording, and their segments in the recording's own time.
 
-    Usually one session. With `parallel`, one for each piece of speech of up to 30 s, none of them
-    conditioned on another's text.
+    Usually there is one session. With `parallel`, there is one for each piece of speech of up to
+    30 s, not conditioned on the text of the others.
     """
 
     def __init__(self, samples: Samples, dims: Dims, options: Options) -> None:
-        """Goes over all samples once; to find the speech, twice."""
+        """Reads all samples once, or twice to find the speech."""
         self._samples, self._dims, self._options = samples, dims, options
-        self.options = options  # as asked for
+        self.options = options  # as given
         self.seconds = len(samples) / SAMPLE_RATE
-        self._excerpts: Excerpts | None = None  # what is heard instead of all samples
-        self._waiting: deque[Region] = deque()  # pieces, in mel frames, of sessions to come
+        self._excerpts: Excerpts | None = None  # what is decoded instead of all samples
+        self._waiting: deque[Region] = deque()  # pieces for later sessions, in mel frames
         self._reported: list[Segment] = []
         self._complete, self._partly = 0, 0  # sessions reported; segments of the next one
         clips: list[Region] | None = None
         if options.parallel or options.vad_filter:
             frames = clips_of(options, len(samples) // HOP_SAMPLES)
             wanted = [(a * HOP_SAMPLES, b * HOP_SAMPLES) for a, b in frames]
-            # pieces are cut at short pauses, and joined again up to 30 s
+            # pieces are cut at short pauses, then joined up to 30 s
             finer = {"min_silence_ms": 300, "pad_ms": 200} if options.parallel else {}
             regions = _overlaps(speech_regions(samples, **finer), wanted)
             if options.parallel:
@@ -57,15 +57,15 @@ class Recording:
                 self._excerpts = Excerpts(samples, regions)
                 self._options = replace(options, clip_timestamps="0")
             else:
-                clips = []  # no speech; the language is asked for all the same
+                clips = []  # no speech; the language is still detected
         heard = samples if self._excerpts is None else self._excerpts
         self._mel = Spectrogram(heard, dims.n_mels)
         self.sessions = [Session(self._mel, dims, self._options, clips)]
         self._handed_out = 0
 
     def next_session(self) -> Session | None:
-        """Another session that can begin; None where there is none, or not before the first one
-        knows the language. Made when it is asked for: each holds a window's spectrogram.
+        """Another session that can begin; None if there is none, or none until the first one has
+        detected the language. Created on demand, as each holds a window's spectrogram.
         """
         language = self.sessions[0].language
         if self._handed_out and self._waiting and language is not None:
@@ -82,7 +82,7 @@ class Recording:
 
     @property
     def seconds_done(self) -> float:
-        """Seconds of the recording that are behind."""
+        """Seconds of the recording done so far."""
         if self.done:
             return self.seconds
         if self._options.parallel:
@@ -91,7 +91,7 @@ class Recording:
         return self._original(self.sessions[0].position / FRAMES_PER_SECOND)
 
     def report(self) -> list[Segment]:
-        """The segments that are new, in the order of time."""
+        """The new segments, in order of time."""
         fresh: list[Segment] = []
         while self._complete < len(self.sessions):
             session = self.sessions[self._complete]
@@ -106,18 +106,18 @@ class Recording:
         return fresh
 
     def transcript(self) -> Transcript:
-        """The result; whole once `done`."""
+        """The result; complete once `done`."""
         self.report()
         texts = [s.transcript() for s in self.sessions]
         return Transcript("".join(t.text for t in texts), self._reported, texts[0].language)
 
     def close(self) -> None:
-        """Give up memory and files."""
+        """Free memory and files."""
         self._mel.close()
         self._samples.close()
 
     def _original(self, seconds: float, end: bool = False) -> float:
-        """Seconds of what is heard -> of the recording; the `end` of something, or its start."""
+        """Seconds in the decoded audio -> in the recording; `end`: the time ends something."""
         if self._excerpts is None:
             return seconds
         position = self._excerpts.original(round(seconds * SAMPLE_RATE), end=end)
@@ -141,6 +141,6 @@ class Recording:
 
 
 def _overlaps(regions: Iterable[Region], wanted: Sequence[Region]) -> list[Region]:
-    """What the two have in common; `regions` in order."""
+    """The intersection of the two; `regions` in order."""
     cut = ((max(a, c), min(b, d)) for c, d in wanted for a, b in regions)
     return [(start, stop) for start, stop in cut if start < stop]

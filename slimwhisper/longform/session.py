@@ -1,7 +1,7 @@
-"""One file's way through the windows: seek, temperature, prompt, words, segments. Knows no model.
+"""How one file moves through its windows: seek, temperature, prompt, words, segments. No model.
 
-`next_request` is what the engine should do next, `accept` takes its answer and moves on; the rules
-are `whisper.transcribe`'s.
+`next_request` says what the engine should do next, `accept` takes its answer and moves on. The
+rules are those of `whisper.transcribe`.
 """
 
 import zlib
@@ -35,13 +35,13 @@ Clip = tuple[int, int]  # mel frames [start, stop)
 
 
 def compression_ratio(text: str) -> float:
-    """How much zlib shrinks a text: above 2.4 it repeats itself. An empty text gives 0."""
+    """How much zlib shrinks a text: above 2.4 it repeats itself. 0 for an empty text."""
     data = text.encode()
     return len(data) / len(zlib.compress(data))
 
 
 def clips_of(options: Options, content_frames: int) -> list[Clip]:
-    """`clip_timestamps` in mel frames; the last clip ends with the recording if not before."""
+    """`clip_timestamps` in mel frames; the last clip ends with the recording at the latest."""
     points = [round(t * FRAMES_PER_SECOND) for t in options.clip_seconds] or [0]
     if len(points) % 2:
         points.append(content_frames)
@@ -50,7 +50,7 @@ def clips_of(options: Options, content_frames: int) -> list[Clip]:
 
 
 class Session:
-    """State machine of one recording, or of some clips of it."""
+    """The state machine of one recording, or of some clips of it."""
 
     def __init__(
         self,
@@ -60,7 +60,7 @@ class Session:
         clips: Sequence[Clip] | None = None,
         language: str | None = None,
     ) -> None:
-        """clips: in place of the options' own. language: a code, known from elsewhere."""
+        """clips: instead of those in the options. language: a code, if already known."""
         self.mel, self.dims, self.options = mel, dims, options
         self.frames_per_token = WINDOW_FRAMES // dims.n_audio_ctx
         self.seek = 0  # mel frames
@@ -71,14 +71,14 @@ class Session:
         self._temperatures = options.temperatures
         self._attempt = 0
         self._last_speech = 0.0  # seconds
-        self._unaligned: tuple[Decoded, Cut] | None = None  # waits for its words' times
+        self._unaligned: tuple[Decoded, Cut] | None = None  # waiting for its words' times
         self.rules = make_rules(dims, options)
         self.language = language or (None if dims.is_multilingual else "en")
         if options.language is not None:
             self.language = language_code(options.language, dims)
         self._request: Request | None
         if self.language is None:
-            # as in `whisper`, of the recording's first 30 s; of the first clip's if others follow
+            # from the recording's first 30 s, as in `whisper`; with `clips`, from the first clip's
             self._listened = self._clips[0][0] if clips else 0
             self._request = self._ask_language(mel.window(self._listened, WINDOW_FRAMES))
         else:
@@ -87,12 +87,12 @@ class Session:
             self._request = self._open()
 
     def next_request(self) -> Request | None:
-        """What the engine should do; None at the end of the recording."""
+        """What the engine should do next; None at the end of the recording."""
         return self._request
 
     @property
     def position(self) -> int:
-        """Mel frames of the recording that are behind."""
+        """Mel frames of the recording done so far."""
         return min(self.seek, self.mel.frames)
 
     # -- windows -------------------------------------------------------------------------------
@@ -114,7 +114,7 @@ class Session:
         return None
 
     def _open(self, in_slot: bool = False) -> Request | None:
-        """Ask for the window at `seek`, whose audio may be in the engine's slot."""
+        """Request the window at `seek`; `in_slot`: the engine's slot already has its audio."""
         place = self._place()
         if place is None:
             return None
@@ -126,6 +126,7 @@ class Session:
         return Window(mel, prompt, sot_index, self.rules, self._try())
 
     def _ask_language(self, mel: Tensor) -> Window:
+        """mel [n_mels, 3000] -> the request to detect its language."""
         return Window(mel, (get_tokenizer(self.dims).sot,), 0, rules=None)
 
     def _try(self) -> Attempt:
@@ -138,9 +139,9 @@ class Session:
     # -- answers -------------------------------------------------------------------------------
 
     def accept(self, answer: Answer) -> list[Segment]:
-        """Take the answer to the last request, and return the new segments, if any.
+        """Process the answer to the last request, and return the new segments, if any.
 
-        Raises `SlimWhisperError` when the model's numbers were not finite.
+        Raises `SlimWhisperError` if the model's output was not finite.
         """
         match answer:
             case Languages():
@@ -187,7 +188,7 @@ class Session:
         return self._finish(result, cut, None)
 
     def _failed(self, result: Decoded, ratio: float) -> bool:
-        """Whether another temperature may do better; silence needs none."""
+        """Whether to try another temperature; not for silence."""
         repeats, unsure = self.options.compression_ratio_threshold, self.options.logprob_threshold
         improbable = unsure is not None and result.avg_logprob < unsure
         silence = self.options.no_speech_threshold
@@ -196,7 +197,7 @@ class Session:
         return improbable or (repeats is not None and ratio > repeats)
 
     def _is_silence(self, result: Decoded) -> bool:
-        """No speech is likely, and the text was not sampled with confidence all the same."""
+        """Whether there is probably no speech, and the text was not sampled with confidence."""
         silence, sure = self.options.no_speech_threshold, self.options.logprob_threshold
         if silence is None or result.no_speech_prob <= silence:
             return False
@@ -205,9 +206,9 @@ class Session:
     def _cut(self, result: Decoded, ratio: float) -> Cut:
         """A window's text, cut at its timestamps.
 
-        Between two neighbouring timestamps one segment ends and the next begins. What follows the
-        last such pair is unfinished: the next window starts there, unless a single timestamp at
-        the end says that nothing follows.
+        One segment ends and the next begins between two adjacent timestamps. What follows the last
+        such pair is unfinished, so the next window starts there, unless a single timestamp at the
+        end says that nothing follows.
         """
         tokens, begin = result.tokens, self.tokenizer.timestamp_begin
         offset, seconds = self.place.offset, self.frames_per_token / FRAMES_PER_SECOND
@@ -261,7 +262,7 @@ class Session:
             )
             fresh, seek, dropped = settled.segments, settled.seek, settled.dropped
             self._last_speech = settled.last_speech
-        # with <|0.00|><|0.00|> for all its text, a window would be decoded for ever
+        # a window whose text is just <|0.00|><|0.00|> would be decoded in an endless loop
         self.seek = seek if seek > self.place.start else self.place.start + self.place.frames
         if not dropped:
             number = len(self.segments)
@@ -274,13 +275,13 @@ class Session:
         return fresh
 
     def transcript(self) -> Transcript:
-        """The result so far; whole once `next_request` has given None."""
+        """The result so far; complete once `next_request` returns None."""
         assert self.language is not None
         return Transcript(self.prompts.text(), self.segments, self.language)
 
 
 def _cleared(segment: Segment) -> Segment:
-    """A segment without text or length keeps its place, but not its tokens, as in `whisper`."""
+    """A segment without text or length stays in the list, but without tokens, as in `whisper`."""
     if segment.start != segment.end and segment.text.strip():
         return segment
     return replace(segment, text="", tokens=[], words=[])

@@ -1,7 +1,7 @@
-"""When each word is spoken, from how the text attends to the audio; knows no model.
+"""When each word is spoken, from the text's attention to the audio. Knows no model.
 
-The results are `whisper`'s to the last digit, whose median filter, time warping and merging of
-punctuation this uses. `settle` is what a window goes through; the rest are its steps.
+The results equal `whisper`'s to the last digit; its median filter, time warping and merging of
+punctuation are used. `settle` processes a window; the other functions are its steps.
 """
 
 import threading
@@ -18,7 +18,7 @@ from slimwhisper.engine.requests import Alignment
 from slimwhisper.longform.hallucination import Place, before_hallucination, leading_silence
 from slimwhisper.types import FRAMES_PER_SECOND, Options, Segment, Word
 
-if TYPE_CHECKING:  # numba, which it imports, is slow to start
+if TYPE_CHECKING:  # it imports numba, which is slow to start
     from whisper.timing import WordTiming
     from whisper.tokenizer import Tokenizer
 
@@ -26,7 +26,7 @@ _FRAMES_PER_POSITION = 2  # mel frames in one encoder position
 _MEDIAN_WIDTH = 7  # encoder positions
 _SENTENCE_ENDS = ".。!！?？"
 
-# One of numba's threading layers ends the process when two threads use it at a time.
+# One of numba's threading layers crashes the process when two threads use it at the same time.
 _WARPING = threading.Lock()
 
 
@@ -34,19 +34,19 @@ _WARPING = threading.Lock()
 class Cut:
     """A window's text, cut into segments at its timestamps."""
 
-    segments: list[Segment]  # those without text not yet cleared
+    segments: list[Segment]  # those without text still have their tokens
     seek: int  # mel frame where the timestamps say to continue
     nothing_follows: bool  # a single timestamp ended the window
 
 
 @dataclass(frozen=True, slots=True)
 class Settled:
-    """A window's segments with their words, and where to go on."""
+    """A window's segments with their words, and where to continue."""
 
     segments: list[Segment]
     seek: int  # mel frames
     last_speech: float  # seconds: where the last word so far ends
-    dropped: bool = False  # nothing of the window counts; it is decoded anew from `seek`
+    dropped: bool = False  # the window is discarded and decoded again from `seek`
 
 
 def settle(
@@ -57,9 +57,9 @@ def settle(
     place: Place,
     last_speech: float,
 ) -> Settled:
-    """Give a window's segments their words, skip hallucinations, say where the next one starts.
+    """Add words to a window's segments, skip hallucinations, and find where the next one starts.
 
-    `alignment` is None where they hold no text tokens. `last_speech`: seconds, before the window.
+    `alignment` is None if they have no text tokens. `last_speech`: seconds, before the window.
     """
     kept = attach_words(cut.segments, alignment, tokenizer, options, place.frames, last_speech)
     threshold, seek = options.hallucination_silence_threshold, cut.seek
@@ -78,7 +78,7 @@ def settle(
 def _after_last_word(
     segments: Sequence[Segment], place: Place, threshold: float | None, seek: int
 ) -> int:
-    """The mel frame where the last word ends, or the window does if that is within `threshold`."""
+    """The mel frame where the last word ends, or the window's end if that is within `threshold`."""
     end = last_word_end(segments)
     if end is None or end <= place.offset:
         return seek
@@ -88,7 +88,7 @@ def _after_last_word(
 
 
 def last_word_end(segments: Sequence[Segment]) -> float | None:
-    """Seconds where the last word ends, or the last segment if there are no words."""
+    """The end of the last word, or of the last segment if there are no words, in seconds."""
     for segment in reversed(segments):
         if segment.words:
             return segment.words[-1].end
@@ -96,7 +96,7 @@ def last_word_end(segments: Sequence[Segment]) -> float | None:
 
 
 def text_tokens(segments: Iterable[Segment], tokenizer: "Tokenizer") -> tuple[int, ...]:
-    """The segments' tokens without timestamps: the text that their `Alignment` is of."""
+    """The segments' tokens without timestamps: the text that their `Alignment` covers."""
     return tuple(t for segment in segments for t in segment.tokens if t < tokenizer.eot)
 
 
@@ -118,7 +118,7 @@ def time_words(alignment: Alignment, tokenizer: "Tokenizer", frames: int) -> "li
     with _WARPING:
         threads = torch.get_num_threads()
         rows, positions = dtw(-match)
-        if torch.get_num_threads() != threads:  # numba's own start sets OpenMP's number to all
+        if torch.get_num_threads() != threads:  # starting numba sets OpenMP's threads to all cores
             torch.set_num_threads(threads)
     arrives = np.diff(rows, prepend=-1) > 0  # the first position of each row
     times = positions[arrives] * _FRAMES_PER_POSITION / FRAMES_PER_SECOND
@@ -139,10 +139,10 @@ def attach_words(
     frames: int,
     last_speech: float,
 ) -> list[Segment]:
-    """One window's segments with their words, and with start and end corrected by these.
+    """One window's segments with their words, and with start and end corrected by them.
 
-    `options` say which punctuation belongs to the word after or before it. `frames`: mel frames of
-    the recording in the window. `last_speech`: seconds where the last word before it ends.
+    `options` say which punctuation belongs to the next or the previous word. `frames`: mel frames
+    of the recording in the window. `last_speech`: the end of the last word before it, in seconds.
     """
     if not segments:
         return []
@@ -168,7 +168,7 @@ def attach_words(
 
 
 def _shorten_at_sentence_ends(timings: "Sequence[WordTiming]", longest: float) -> None:
-    """Pauses count as part of a full stop or of the word after it: cut those down to `longest`."""
+    """Pauses end up in a full stop or in the word after it: shorten those to `longest` seconds."""
     for before, timing in pairwise(timings):
         if timing.end - timing.start > longest:
             if timing.word in _SENTENCE_ENDS:
@@ -178,7 +178,7 @@ def _shorten_at_sentence_ends(timings: "Sequence[WordTiming]", longest: float) -
 
 
 def _take_words(rest: "deque[WordTiming]", tokens: int, offset: float) -> list[Word]:
-    """Take from `rest` the words of the next so many tokens; `offset` seconds to add."""
+    """Take the words of the next `tokens` tokens from `rest`; `offset`: seconds to add."""
     words, taken = [], 0
     while rest and taken < tokens:
         timing = rest.popleft()
@@ -190,9 +190,9 @@ def _take_words(rest: "deque[WordTiming]", tokens: int, offset: float) -> list[W
 
 
 def _fit(segment: Segment, words: list[Word], usual: float, last_speech: float) -> Segment:
-    """The segment with these words, where the two disagree on its start and end: settled.
+    """The segment with these words, and with start and end reconciled between the two.
 
-    Words take `usual` seconds. Much longer ones at the segment's edges have swallowed a pause.
+    Words usually take `usual` seconds. Much longer ones at the segment's edges include a pause.
     """
     if not words:
         return replace(segment, words=[])
