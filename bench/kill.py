@@ -1,4 +1,3 @@
-<<<<<<< HEAD
 """Kill and resume a job on real recordings repeatedly, and check that nothing is lost.
 
 Recordings, some of them damaged, are copied into a nested tree. A job transcribes the tree; it is
@@ -7,16 +6,6 @@ and resumed until it ends. Then every good file must have one line in the journa
 outputs as in an undisturbed run, and every bad file one line and one report. Nothing may be done
 twice or left unfinished. The last two lines are a verdict and a JSON object; the exit status is 0
 if there were no problems. Arguments after `--` go to `slimwhisper transcribe`.
-=======
-"""Kill a job on real recordings again and again, resume it, and check that nothing is lost.
-
-Recordings, some of them damaged, are copied into a nested tree. A job that transcribes it is killed
-at seeded random moments (while the model loads, or some time after the run's first file) and
-resumed until it ends. Then every good file must have its outputs, equal to those of an undisturbed
-run, and one line in the journal; every bad file must have one line and one report; nothing may be
-done twice or left half-written. Ends in a verdict and a line of JSON; the exit status is 0 if all
-is well. What follows `--` is passed to `slimwhisper transcribe`.
->>>>>>> wt-words
 
     python bench/kill.py CHECKPOINT RECORDINGS [--files 2500] [--kills 50] [-- --batch_size 16]
 """
@@ -39,11 +28,7 @@ from slimwhisper.jobs.journal import JOURNAL_NAME
 from tests.support.kills import Kills, journal_lines
 
 FORMATS = ("txt", "vtt", "srt", "tsv", "json")
-<<<<<<< HEAD
 BAD_EVERY = 25  # one in this many recordings is damaged
-=======
-BAD_EVERY = 25  # every 25th recording is damaged
->>>>>>> wt-words
 
 
 def main() -> int:
@@ -118,11 +103,7 @@ def measure(work: Path, arguments: argparse.Namespace, flags: list[str]) -> int:
 
 
 def plant(tree: Path, recordings: Path, count: int) -> tuple[set[Path], set[Path]]:
-<<<<<<< HEAD
     """Copy recordings into nested folders, damaging some of them in one of three ways."""
-=======
-    """Copy recordings into nested folders, and damage some of them in one of three ways."""
->>>>>>> wt-words
     found = sorted(p for p in recordings.rglob("*") if p.suffix.lower() in AUDIO_SUFFIXES)
     good, bad = set(), set()
     for number in range(count):
@@ -143,11 +124,7 @@ def plant(tree: Path, recordings: Path, count: int) -> tuple[set[Path], set[Path
 def moments(
     journal: Path, count: int, longest: float, seed: int
 ) -> list[Callable[[subprocess.Popen[bytes]], None]]:
-<<<<<<< HEAD
     """When to kill: every fifth time during startup, otherwise after a file is done."""
-=======
-    """When to kill: every fifth time during startup, else after a file is done."""
->>>>>>> wt-words
 
     def early(child: subprocess.Popen[bytes], seconds: float) -> None:
         time.sleep(seconds)

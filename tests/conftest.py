@@ -1,6 +1,10 @@
 """Fixtures that several test files share."""
 
+import ctypes
+import gc
 import os
+from collections.abc import Iterator
+from contextlib import suppress
 from pathlib import Path
 
 import pytest
@@ -56,3 +60,12 @@ def numba() -> None:
     threads = torch.get_num_threads()
     dtw(torch.zeros(2, 2))
     torch.set_num_threads(threads)
+
+
+@pytest.fixture(scope="module", autouse=True)
+def memory_goes_back() -> Iterator[None]:
+    """Models are large, and a worker has many files of tests before it."""
+    yield
+    gc.collect()
+    with suppress(OSError, AttributeError):
+        ctypes.CDLL(None).malloc_trim(0)

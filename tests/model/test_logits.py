@@ -3,6 +3,7 @@
 The rule, in every dtype: the error is at most twice openai-whisper's own in that dtype.
 """
 
+from functools import lru_cache
 from unittest.mock import patch
 
 import pytest
@@ -88,6 +89,7 @@ class Case:
         self.plain = whisper_model(self.dims, state)
         self.wide = whisper_model(self.dims, state, torch.float64)
         self.activations = record_activations(self.checkpoint)
+        self.known: dict[torch.dtype, tuple[list[Tensor], list[Tensor]]] = {}
 
     def model(self, dtype: torch.dtype, forms: tuple[str, str]) -> Model:
         # what the guard measures on is the same for every form and dtype: recorded once
@@ -102,11 +104,13 @@ class Case:
         return features_like_encoder_output(self.slots, frames, self.dims.n_text_state).to(dtype)
 
     def references(self, dtype: torch.dtype) -> tuple[list[Tensor], list[Tensor]]:
-        """(openai-whisper in the dtype, in float64)."""
-        features = self.features(dtype)
-        rows = [(t, features[i // self.group]) for i, t in enumerate(self.texts)]
-        plain = [whisper_logits(self.plain, t, f) for t, f in rows]
-        return plain, [whisper_logits(self.wide, t, f.double()) for t, f in rows]
+        """(openai-whisper in the dtype, in float64), computed once."""
+        if dtype not in self.known:
+            features = self.features(dtype)
+            rows = [(t, features[i // self.group]) for i, t in enumerate(self.texts)]
+            plain = [whisper_logits(self.plain, t, f) for t, f in rows]
+            self.known[dtype] = plain, [whisper_logits(self.wide, t, f.double()) for t, f in rows]
+        return self.known[dtype]
 
 
 @pytest.fixture(
@@ -153,10 +157,19 @@ def test_every_form_is_exact_in_float64(beams: Case, forms: tuple[str, str]) -> 
     assert errors(found, true)[1] < 1e-11
 
 
+@lru_cache(maxsize=1)
+def conditioned(condition: float) -> Case:
+    return Case(128, 2, condition, slots=2, group=1)
+
+
+SOME, OTHERS = (1e4, 1.4e7), (1e2, 1e6, 5e9)  # the others are as easy, or as hopeless
+CONDITIONS = [*SOME, *(pytest.param(c, marks=pytest.mark.slow) for c in OTHERS)]
+
+
 @pytest.mark.parametrize("dtype", DTYPES, ids=str)
-@pytest.mark.parametrize("condition", [1e2, 1e4, 1e6, 1.4e7, 5e9])
+@pytest.mark.parametrize("condition", CONDITIONS)
 def test_the_guard_keeps_every_preset_exact(condition: float, dtype: torch.dtype) -> None:
-    case = Case(128, 2, condition, slots=2, group=1)
+    case = conditioned(condition)
     plain, true = case.references(dtype)
     for forms in (*PRESETS.values(), ("v", "v"), ("hybrid", "x")):
         model = case.model(dtype, forms)
@@ -164,13 +177,13 @@ def test_the_guard_keeps_every_preset_exact(condition: float, dtype: torch.dtype
         assert_within_rule(found, plain, true)
 
 
-@pytest.mark.parametrize("condition", [1e4, 1e6, 1.4e7, 5e9])
 @pytest.mark.parametrize("dtype", DTYPES, ids=str)
+@pytest.mark.parametrize("condition", [c for c in CONDITIONS if c != CONDITIONS[2]])
 def test_without_the_guard_the_rule_would_break(
     condition: float, dtype: torch.dtype, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """So the guard acts where it must: unguarded, option 1 is not exact on these weights."""
-    case = Case(128, 2, condition, slots=2, group=1)
+    case = conditioned(condition)
     plain, true = case.references(dtype)
     monkeypatch.setattr("slimwhisper.cache.guard.MARGIN", float("inf"))
     monkeypatch.setattr("slimwhisper.cache.guard.fits_dtype", lambda *_: True)
