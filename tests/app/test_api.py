@@ -1,16 +1,21 @@
 """OpenAI's API, by its own client and by requests that no client would make."""
 
+import asyncio
 import time
-from collections.abc import Iterator
+from collections.abc import AsyncIterator, Iterator
 from typing import Any
 
 import httpx
 import jiwer
 import openai
 import pytest
+from starlette.responses import PlainTextResponse
+from starlette.types import Receive, Scope, Send
 
 import slimwhisper
 from slimwhisper.api import SlimWhisper
+from slimwhisper.app.api.access import Access
+from slimwhisper.app.api.errors import APIError
 from slimwhisper.app.service.jobs import Limits
 from tests.support.live import Live, start, stop
 from tests.support.spoken import EXPECTED, SAMPLES
@@ -172,6 +177,28 @@ def test_keys_and_sizes(model: SlimWhisper) -> None:
     headers = {**key, "content-type": "multipart/form-data; boundary=x"}
     assert live.post(content=chunks(), headers=headers).status_code == 413
     stop(live)
+
+
+def test_a_body_of_just_the_limit_is_taken() -> None:
+    async def app(scope: Scope, receive: Receive, send: Send) -> None:
+        while (await receive())["more_body"]:
+            pass
+        await PlainTextResponse("read")(scope, receive, send)
+
+    async def chunks(size: int) -> AsyncIterator[bytes]:  # no Content-Length
+        for _ in range(size):
+            yield b"x"
+
+    async def check() -> None:
+        transport = httpx.ASGITransport(Access(app, most_bytes=10))
+        async with httpx.AsyncClient(transport=transport, base_url="http://test/v1") as client:
+            for content in (b"x" * 10, chunks(10)):
+                assert (await client.post("/", content=content)).text == "read"
+            assert (await client.post("/", content=b"x" * 11)).status_code == 413
+            with pytest.raises(APIError, match="larger than"):
+                await client.post("/", content=chunks(11))
+
+    asyncio.run(check())
 
 
 def test_a_full_queue_answers_429(model: SlimWhisper) -> None:

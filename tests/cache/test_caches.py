@@ -1,5 +1,8 @@
 """Every cache form, in float64, against its formula written out in `tests/support/formulas.py`."""
 
+from dataclasses import replace
+from types import SimpleNamespace
+
 import pytest
 import torch
 from torch import Tensor
@@ -8,7 +11,7 @@ from slimwhisper.cache.base import Room, Rows, Step
 from slimwhisper.cache.fold import Attention, Context, fold
 from slimwhisper.cache.forms import PRESETS, choose_forms, cross_names, self_names
 from slimwhisper.cache.latent import LatentAttention, LatentCross, prefers_latent
-from slimwhisper.cache.plan import CachePlan, DecoderCache
+from slimwhisper.cache.plan import CachePlan, DecoderCache, SelfCache
 from slimwhisper.errors import OptionError
 from slimwhisper.kernels.dispatch import Kernels
 from tests.support import formulas as plain
@@ -205,16 +208,40 @@ def test_blocks_that_begin_elsewhere(cross: str, own: str) -> None:
         torch.testing.assert_close(in_place, gathered)
 
 
+def test_rows_that_read_what_others_hold() -> None:
+    """Where it says that a row's tokens are, they are, as if rows were copied."""
+    weights = replace(plan("e", "x"), kernels=SimpleNamespace(processor="a GPU"))
+    cache = SelfCache(weights, 6, LENGTH, shared=True)
+    assert cache.nbytes() == SelfCache(weights, 6, LENGTH).nbytes() + 6 * LENGTH * 8
+    held, texts = (torch.zeros(6, LENGTH, dtype=torch.int64) for _ in range(2))
+    every = torch.arange(6)
+    cache.begin(every)
+    for at in range(LENGTH):
+        held[:, at] = texts[:, at] = 10 * at + every
+        rows = Rows.of(every.flip(0)) if at % 2 else Rows.block(3, 2)
+        step = cache.append(Step.at(rows, torch.full((6,), at), at + 1, True, torch.float64))
+        assert torch.equal(held.gather(0, step.sources), texts[rows.ids, : at + 1])
+        if at % 5 == 1:
+            chosen = torch.tensor([1, 1, 2, 2, 5, 4])
+            cache.reorder(every, chosen, at + 1)
+            texts = texts[chosen]
+        if at % 5 == 3:
+            cache.move(4, 0, 2)
+            held[:2], texts[:2] = held[4:], texts[4:]
+            cache.begin(torch.tensor([2, 3]))
+            texts[2:4] = held[2:4]
+
+
 @pytest.mark.parametrize("form", cross_names())
 def test_scores_of_some_heads(form: str) -> None:
     """Equal to the scores of the unfolded formula: q_i K_i^T / sqrt(d_k)."""
-    cache = DecoderCache.allocate(plan(form, "x"), slots=2, frames=FRAMES, length=LENGTH)
-    features = noise(2, FRAMES, WIDTH, seed=2)
-    cache.cross.put(torch.arange(2), features)
-    x, heads = noise(2, 5, WIDTH, seed=3), torch.tensor([HEADS - 1, 0])
+    cache = DecoderCache.allocate(plan(form, "x"), slots=3, frames=FRAMES, length=LENGTH)
+    features = noise(3, FRAMES, WIDTH, seed=2)
+    cache.cross.put(torch.arange(3), features)
+    x, heads = noise(3, 5, WIDTH, seed=3), torch.tensor([HEADS - 1, 0])
     for layer in range(DIMS.n_text_layer):
         p = weights("cross_attn", layer)
-        found = cache.cross.layers[layer].scores(x, Rows.block(2), heads)
+        found = cache.cross.layers[layer].scores(x, Rows.block(3), heads)
         width = WIDTH // HEADS
         q = (x @ p.w_q + p.b_q).unflatten(-1, (HEADS, width))
         k = (features @ p.w_k).unflatten(-1, (HEADS, width))

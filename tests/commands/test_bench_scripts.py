@@ -1,5 +1,7 @@
 """The benches of kernels and decode steps run here, in a small form."""
 
+import ast
+import importlib.util
 import json
 import shutil
 import subprocess
@@ -79,3 +81,28 @@ def test_a_server(tmp_path: Path) -> None:
     assert found["different"] == 0
     assert found["together"]["batch_fill"] >= 1
     assert found["after"]["files"] <= found["before"]["files"] + 8
+
+
+def test_mutants() -> None:
+    """Each is another module than before; the table names files that there are."""
+    spec = importlib.util.spec_from_file_location("mutants", BENCH / "mutants.py")
+    assert spec is not None and spec.loader is not None
+    mutants = sys.modules["mutants"] = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(mutants)
+    for modules, tests, count in mutants.AREAS.values():
+        assert count and all((ROOT / path).is_file() for path in (*modules, *tests))
+        for module in modules:
+            source = (ROOT / module).read_text()
+            some = mutants.chosen(source, count, 0)
+            sources = {ast.unparse(ast.parse(source)), *(m.source for m in some)}
+            assert some and len(sources) == len(some) + 1
+            assert some == mutants.chosen(source, count, 0)
+    source = "def f(a: int = 1) -> bool:\n    if a < 2:\n        raise ValueError(a + 1)\n    f(0)"
+    assert [m.change for m in mutants.mutants(source)] == [
+        "a: int=[1 => 2]",
+        "[ => not ]a < 2",
+        "a [< => <=] 2",
+        "a < [2 => 3]",
+        "[f(0) => pass]",
+        "f([0 => 1])",
+    ]

@@ -8,6 +8,7 @@ import torch
 from whisper.decoding import ApplyTimestampRules, SuppressBlank, SuppressTokens
 
 from slimwhisper.engine.rules import (
+    BannedTokens,
     TimestampState,
     _uniform,
     apply_timestamp_rules,
@@ -127,6 +128,23 @@ def test_suppressed_tokens_are_whispers(wanted: str | tuple[int, ...] | None) ->
             if isinstance(logit_filter, SuppressTokens):
                 logit_filter.apply(expected, torch.zeros(1, 1))
     assert torch.equal(logits, expected)
+
+
+def test_every_row_has_its_own_banned_tokens() -> None:
+    banned = BannedTokens.allocate(2, torch.device("cpu"))
+    texts = [(0, [1]), (1, [2, 3]), (0, [4, 1]), (1, [5])]
+    moved = [banned.start(slice(row, row + 1), torch.tensor(tokens)) for row, tokens in texts]
+    assert moved == [True, True, False, False]  # graphs are captured again where it says so
+    logits = torch.zeros(2, 6)
+    banned.apply(logits, slice(0, 2))
+    assert [row.isinf().nonzero().flatten().tolist() for row in logits] == [[1, 4], [5]]
+
+
+@pytest.mark.parametrize(("seconds", "tokens"), [(1.0, 50), (0.5, 25), (0.0, None), (None, None)])
+def test_the_largest_first_timestamp(seconds: float | None, tokens: int | None) -> None:
+    """Counted from <|0.00|>; 0 is no limit, as in whisper."""
+    rules = make_rules(DIMS, Options(max_initial_timestamp=seconds))
+    assert rules.max_initial_timestamp == tokens
 
 
 def test_blank_is_whispers() -> None:

@@ -92,6 +92,20 @@ def test_variants(path: Path) -> None:
     both.close()
 
 
+def test_options_in_another_order(path: Path) -> None:
+    write(path, (STAMP, "done"))
+    journal = Journal(path, dict(reversed(OPTIONS.items())))
+    assert journal.status(STAMP) == "done"
+    journal.close()
+
+
+def test_a_line_is_on_the_disk_at_once(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    synced: list[bytes] = []
+    monkeypatch.setattr(os, "fsync", lambda file: synced.append(path.read_bytes()))
+    write(path, (STAMP, "done"), (STAMP, "failed"))
+    assert [data.count(b"\n") for data in synced] == [1, 2]
+
+
 def test_this_run_and_those_before(path: Path) -> None:
     write(path, (STAMP, "done"))
     new = Stamp("/in/new.wav", 1, 1)
