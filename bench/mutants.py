@@ -54,11 +54,11 @@ AREAS = {  # area: (modules, their test files, quick ones first, mutants a modul
     "rules": (["slimwhisper/engine/rules.py"], _tests("engine", "rules", "fallback"), 12),
     "session": (["slimwhisper/longform/session.py"], _tests("longform", "prompts", "session"), 14),
     "journal": (["slimwhisper/jobs/journal.py"], _tests("jobs", "jobs", "journal"), 12),
-    "access": (["app/api/access.py"], _tests("app", "api", "page_routes"), 8),
+    "access": (["app/api/access.py"], _tests("app", "access", "api", "page_routes"), 8),
 }
 EQUIVALENT = {  # (function, change) that no test could notice
     *(("Rows", f"first_{what}: int = [0 => 1]") for what in ("row", "slot")),  # always given
-    ("Access.__init__", "[str, str] | None=None, most_bytes: int=[1 => 2] << 30"),  # so is this
+    ("Access.__init__", "[str, str] | None=None, max_bytes: int=[1 => 2] << 30"),  # so is this
     ("BannedTokens.start", "[self.tokens[rows] = 0 => pass]"),  # their penalties are 0
     ("Session.__init__", "[self._attempt = 0 => pass]"),  # `_open` sets it
     *(("", f"MERGE = {n}") for n in ("[1 => 2] << 15", "1 << [15 => 16]")),  # later, and the same
