@@ -67,7 +67,10 @@ def transcribe(model: SlimWhisper, audio: np.ndarray, **options: Any) -> dict[st
     return model.transcribe(audio, **{"temperature": 0, **options})
 
 
-@pytest.fixture(scope="module", params=["multilingual", "english"])
+@pytest.fixture(
+    scope="module",
+    params=["multilingual", pytest.param("english", marks=pytest.mark.slow)],
+)
 def pair(request: pytest.FixtureRequest, random_paths: dict[str, Path]) -> tuple[Any, SlimWhisper]:
     """(openai-whisper's model, ours) of one checkpoint."""
     path = random_paths[request.param]
