@@ -292,6 +292,17 @@ def test_a_key_bias_changes_nothing() -> None:
     torch.testing.assert_close(biased, plain.attend_kv(p, x, source))
 
 
+def test_float8_columns_are_scaled_by_the_norms_weight() -> None:
+    """No smaller than a 64th of its bias; other scales are as right, but round more."""
+    weight, bias = noise(WIDTH, seed=6), noise(WIDTH, seed=7)
+    weight[0], bias[0], weight[1], bias[1] = 0, 64, 0, 0
+    folded = fold(block("attn", 0), "x8", Context(norm=(weight, bias)))
+    expected = weight.abs().maximum(bias.abs() / 64)
+    expected[1] = 1e-6
+    torch.testing.assert_close(folded.columns, expected)
+    assert torch.equal(folded.offset, bias)
+
+
 def test_forms_are_chosen_by_name() -> None:
     assert choose_forms() == ("e", "x")
     assert choose_forms("option2") == ("e", "k")

@@ -155,6 +155,12 @@ def test_a_torn_last_line_costs_itself_alone(path: Path, cut: int) -> None:
     assert path.read_bytes().endswith(b"\n")
 
 
+def test_a_torn_line_of_one_byte(path: Path) -> None:
+    path.write_bytes(b"{")
+    write(path, (STAMP, "done"))
+    assert path.read_bytes().startswith(b"{\n{") and status(path) == "done"
+
+
 def test_lines_that_make_no_sense(path: Path) -> None:
     write(path, (STAMP, "done"))
     good = path.read_bytes()
