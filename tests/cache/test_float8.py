@@ -123,7 +123,7 @@ def test_bytes() -> None:
         DecoderCache.allocate(exact_plan(state, dims, *forms).to(CPU, torch.float16), 2, 1500, 448)
         for forms in (("e", "x"), ("e8", "x8"))
     ]
-    for part in ("cross", "own"):
+    for part in ("cross", "self_"):
         wide, narrow = (getattr(cache, part).nbytes() for cache in half)
         assert narrow == wide / 2 + wide / (2 * WIDTH) * 4  # a float32 a position
 
