@@ -204,6 +204,7 @@ def short_steps(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(train, "KEEP_EVERY", 2)
 
 
+@pytest.mark.slow
 @pytest.mark.usefixtures("short_steps")
 @pytest.mark.parametrize("stop", ["encoder", "decoder"])
 def test_a_stopped_run_goes_on_as_if_it_had_not(
@@ -237,6 +238,7 @@ def test_a_stopped_run_goes_on_as_if_it_had_not(
     assert whole["decoder.token_embedding.weight"].count_nonzero() < 1520 * 64
 
 
+@pytest.mark.slow
 @pytest.mark.usefixtures("short_steps")
 def test_a_run_starts_from_another(bank: Bank, tmp_path: Path) -> None:
     """Its encoder, then its decoder; with no steps of its own it is the other."""

@@ -77,7 +77,15 @@ def pair(request: pytest.FixtureRequest, random_paths: dict[str, Path]) -> tuple
     return whisper.load_model(str(path), device="cpu"), slimwhisper.load_model(path, "cpu")
 
 
-@pytest.mark.parametrize("options", OPTIONS, ids=named)
+# one of each kind; the others are slow
+QUICK = (3, 4, 5, 9, 13, 14, 17, 22)
+
+
+@pytest.mark.parametrize(
+    "options",
+    [pytest.param(o, marks=() if i in QUICK else pytest.mark.slow) for i, o in enumerate(OPTIONS)],
+    ids=named,
+)
 def test_options_one_by_one(pair: tuple[Any, SlimWhisper], options: dict[str, Any]) -> None:
     theirs, ours = pair
     audio = RECORDINGS[3]  # several windows
@@ -86,6 +94,7 @@ def test_options_one_by_one(pair: tuple[Any, SlimWhisper], options: dict[str, An
     assert not differences(transcribe(ours, audio, **options), expected)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("task", ["transcribe", "translate"])
 @pytest.mark.parametrize("language", [None, "de", "Japanese"])
 def test_task_and_language(random_paths: dict[str, Path], task: str, language: str | None) -> None:
@@ -111,7 +120,10 @@ def expected(pair: tuple[Any, SlimWhisper]) -> dict[int, dict[str, Any]]:
     return {id(a): whisper_transcribe(pair[0], a) for a in RECORDINGS}
 
 
-@pytest.mark.parametrize("batch_size", [1, 3, 64])
+@pytest.mark.parametrize(
+    "batch_size",
+    [pytest.param(1, marks=pytest.mark.slow), 3, pytest.param(64, marks=pytest.mark.slow)],
+)
 def test_side_by_side_as_alone(
     pair: tuple[Any, SlimWhisper], expected: dict[int, dict[str, Any]], batch_size: int
 ) -> None:
@@ -137,6 +149,7 @@ def test_samples_do_not_depend_on_neighbours(pair: tuple[Any, SlimWhisper]) -> N
     assert other["text"] != alone[3]["text"]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("forms", [*PRESETS.values(), ("v", "v"), ("hybrid", "x")], ids="+".join)
 def test_every_form_says_the_same(tmp_path: Path, forms: tuple[str, str]) -> None:
     """On weights that every form is exact for, so that each one really runs."""

@@ -15,6 +15,8 @@ from slimwhisper.cache.forms import PRESETS
 from tests.support.parity import differences, transcribe_each, whisper_transcribe
 from tests.support.spoken import EXPECTED, LONG, SAMPLES, WORDS, sequence, single_words
 
+pytestmark = pytest.mark.slow  # a hundred recordings, by openai-whisper too
+
 SILENT = ("silence", "noise", "hum")
 
 

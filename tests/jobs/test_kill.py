@@ -6,6 +6,8 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
+import pytest
+
 from slimwhisper.writers import FORMATS
 from tests.support.kills import Kills, journal_lines, random_moments
 from tests.support.paths import ROOT
@@ -51,6 +53,7 @@ def plant(folder: Path) -> tuple[set[Path], set[Path]]:
     return good, bad
 
 
+@pytest.mark.slow
 def test_fifty_kills(tmp_path: Path) -> None:
     good, bad = plant(tmp_path / "in")
     logs, out, undisturbed = (tmp_path / name for name in ("logs", "out", "undisturbed"))

@@ -142,7 +142,7 @@ WORDS: list[dict[str, Any]] = [
 ]
 
 
-@pytest.mark.parametrize("name", ["multilingual", "english"])
+@pytest.mark.parametrize("name", ["multilingual", pytest.param("english", marks=pytest.mark.slow)])
 def test_whole_transcripts_with_words(random_paths: dict[str, Path], name: str) -> None:
     theirs = whisper.load_model(str(random_paths[name]), device="cpu")
     ours = SlimWhisper(Model(load_checkpoint(random_paths[name]), CPU, torch.float32))
