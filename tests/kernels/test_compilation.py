@@ -13,6 +13,7 @@ from slimwhisper.kernels.configurations import configurations
 pytest.importorskip("triton")
 
 
+@pytest.mark.slow
 def test_every_configuration_compiles_without_spills() -> None:
     """In another process: here Triton interprets."""
     done = subprocess.run(
