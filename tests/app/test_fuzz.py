@@ -88,7 +88,11 @@ def mutated(data: bytes, rng: random.Random) -> bytes:
     return bytes(found)
 
 
-@pytest.mark.parametrize("path", SHORT, ids=lambda path: path.suffix)
+@pytest.mark.parametrize(
+    "path",
+    [SHORT[0], *(pytest.param(path, marks=pytest.mark.slow) for path in SHORT[1:])],
+    ids=lambda path: path.suffix,
+)
 def test_mutated_audio(live: Live, path: Path) -> None:
     rng = random.Random(path.name)
     data = path.read_bytes()

@@ -45,6 +45,7 @@ def serving(*flags: str) -> Iterator[tuple[str, "subprocess.Popen[str]"]]:
         process.stderr.close()
 
 
+@pytest.mark.slow
 def test_it_serves_until_a_signal(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """What runs when the signal comes is finished first; then nothing is left behind."""
     monkeypatch.setenv("TMPDIR", str(tmp_path))

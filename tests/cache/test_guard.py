@@ -66,6 +66,7 @@ def test_forms_without_an_inverse_never_fall_back(condition: float, dtype: torch
         assert record.error <= 2 * record.baseline_error
 
 
+@pytest.mark.slow
 def test_the_condition_alone_does_not_decide() -> None:
     """One weak direction among 1280 does little harm where 128 ever weaker ones do."""
     dims = tiny_dims(width=1280, heads=20, text_layers=1, multilingual=False)

@@ -24,6 +24,7 @@ def run(script: str, out: Path, *arguments: str) -> dict[str, Any]:
     return json.loads(done.stdout.splitlines()[-1])
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("rows", [1, 5])
 def test_kernels(tmp_path: Path, rows: int) -> None:
     found = run("kernels.py", tmp_path, "--windows", "1", "--repeats", "1", "--rows", str(rows))
@@ -34,6 +35,7 @@ def test_kernels(tmp_path: Path, rows: int) -> None:
     assert (tmp_path / "kernels-tiny.png").stat().st_size > 5_000
 
 
+@pytest.mark.slow
 def test_decode(tmp_path: Path) -> None:
     arguments = ("--windows", "1", "2", "--beams", "1", "2", "--steps", "1", "--tokens", "2")
     found = run("decode.py", tmp_path, *arguments)
@@ -50,6 +52,7 @@ def line(script: str, *arguments: str) -> dict[str, Any]:
     return json.loads(done.stdout.splitlines()[-1])
 
 
+@pytest.mark.slow
 def test_peers(tmp_path: Path) -> None:
     """With the two that are installed wherever the tests run; they must say the same."""
     found = line(
@@ -73,6 +76,7 @@ def test_peers(tmp_path: Path) -> None:
     assert (tmp_path / "peers.svg").read_text().startswith("<?xml")
 
 
+@pytest.mark.slow
 def test_a_server(tmp_path: Path) -> None:
     for name in ("door-code.mp3", "flight.m4a", "phone-number.wav"):
         shutil.copy(SAMPLES / name, tmp_path)

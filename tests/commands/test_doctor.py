@@ -93,6 +93,7 @@ def test_json(capsys: pytest.CaptureFixture[str]) -> None:
     assert all(set(check) == {"name", "value", "ok", "advice"} for check in found["checks"])
 
 
+@pytest.mark.slow
 def test_triton_really_compiles(tmp_path: Path, no_gpu: None) -> None:
     pytest.importorskip("triton")
     check = doctor._kernels()
@@ -232,14 +233,14 @@ def test_models_and_their_sizes(own_places: Path, tmp_path: Path) -> None:
             file.truncate(size)
     check = doctor._models()
     assert check.ok is True
-    assert f"{own_places}: large-v3 3.1 GB, tiny 76 MB; " in check.value
+    assert f"{own_places}: large-v3 3.1 GB, tiny 76.0 MB; " in check.value
     assert check.value.endswith(" free")
 
     blobs = tmp_path / "hub" / "models--openai--whisper-base" / "blobs"
     blobs.mkdir(parents=True)
     (blobs / "0123").write_bytes(b"0" * 2_000_000)
     (tmp_path / "hub" / "models--other--bert").mkdir()
-    assert f"{tmp_path / 'hub'}: openai/whisper-base 2 MB; " in doctor._hub().value
+    assert f"{tmp_path / 'hub'}: openai/whisper-base 2.0 MB; " in doctor._hub().value
 
 
 def test_models_folder_not_made_yet(own_places: Path) -> None:

@@ -102,6 +102,7 @@ def test_who_fails_is_tried_again_and_others_are_not_touched(
     assert watch.rows <= sum(tries) * (BASE["sample_len"] - 1)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("search", BREADTHS, ids=lambda b: ",".join(b) or "one")
 def test_samples_do_not_depend_on_neighbours_order_or_batch(
     model: SlimWhisper, search: dict[str, Any]

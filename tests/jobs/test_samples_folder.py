@@ -34,6 +34,7 @@ def test_every_format_is_there() -> None:
     assert EXPECTED[LONG]["segments"][-1]["end"] > 170
 
 
+@pytest.mark.slow
 def test_words(run: tuple[Path, subprocess.CompletedProcess[str]]) -> None:
     texts = [str(transcript(run[0], name)["text"]).strip() for name in EXPECTED]
     assert jiwer.wer([truth["text"] for truth in EXPECTED.values()], texts) <= 0.01

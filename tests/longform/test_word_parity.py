@@ -71,7 +71,7 @@ class Aligners:
             return times(whisper.timing.find_alignment(model, self.tokenizer, text, mel, frames))
 
     def by_us(self, mel: torch.Tensor, text: list[int], frames: int) -> Times:
-        model, sot = self.ours[mel.dtype], self.tokenizer.sot_sequence
+        model, sot = self.ours[mel.dtype].network, self.tokenizer.sot_sequence
         engine = Engine(model, get_vocabulary(model.dims), 1)
         rules = make_rules(model.dims, Options(sample_len=1))
         engine.submit(None, Window(mel, sot, 0, rules))
@@ -142,6 +142,7 @@ WORDS: list[dict[str, Any]] = [
 ]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", ["multilingual", pytest.param("english", marks=pytest.mark.slow)])
 def test_whole_transcripts_with_words(random_paths: dict[str, Path], name: str) -> None:
     theirs = whisper.load_model(str(random_paths[name]), device="cpu")
