@@ -161,7 +161,8 @@ def test_whole_transcripts_with_words(random_paths: dict[str, Path], name: str) 
 # In a fresh process: numba starts its threads once.
 THREADS = """
 import torch
-from slimwhisper.types import Alignment, Dims
+from slimwhisper.engine.requests import Alignment
+from slimwhisper.types import Dims
 from slimwhisper.vocabulary import get_tokenizer
 from slimwhisper.longform.words import time_words
 
