@@ -58,9 +58,8 @@ __all__ = [
 if TYPE_CHECKING:
     from whisper import DecodingOptions, DecodingResult, log_mel_spectrogram, pad_or_trim
 
-    from slimwhisper.api import SlimWhisper, detect_language, load_model, transcribe
+    from slimwhisper.api import SlimWhisper, decode, detect_language, load_model, transcribe
     from slimwhisper.api import SlimWhisper as Whisper
-    from slimwhisper.audio.ffmpeg import decode
     from slimwhisper.audio.load import load_audio
     from slimwhisper.checkpoint.load import available_models
 else:  # hidden from type checkers, which would take any name for one of the module's
