@@ -22,7 +22,7 @@ from slimwhisper.longform.recording import Recording
 from slimwhisper.model.calibration import Guard
 from slimwhisper.model.model import Model
 from slimwhisper.options import make_options
-from slimwhisper.types import SAMPLE_RATE, WINDOW_FRAMES, Dims, Segment, Transcript
+from slimwhisper.types import DEFAULT_DTYPES, SAMPLE_RATE, WINDOW_FRAMES, Dims, Segment, Transcript
 from slimwhisper.vocabulary import get_tokenizer
 from slimwhisper.windows import as_windows, decode_windows, hear_languages
 from slimwhisper.writers import segment_line
@@ -62,9 +62,8 @@ def choose_dtype(dtype: str | torch.dtype | None, device: torch.device) -> torch
         if device.type != "cpu" or "onednn" not in torch.backends.quantized.supported_engines:
             raise OptionError("int8 needs an x86 CPU; on a GPU choose float16, and cache_dtype fp8")
         return torch.float32
-    if dtype is None:
-        return torch.float32 if device.type == "cpu" else torch.float16
-    return as_dtype(dtype, INT8)
+    default = DEFAULT_DTYPES["cpu" if device.type == "cpu" else "gpu"]
+    return as_dtype(default if dtype is None else dtype, INT8)
 
 
 def as_dtype(dtype: str | torch.dtype, *others: str) -> torch.dtype:

@@ -66,8 +66,7 @@ class ModelFlag:
     @property
     def destination(self) -> str:
         """The name among the parsed arguments."""
-        longest = next(name for name in self.names if name.startswith("--"))
-        return longest.removeprefix("--").replace("-", "_")
+        return self.names[0].removeprefix("--").replace("-", "_")
 
 
 def model_flags() -> tuple[ModelFlag, ...]:

@@ -17,6 +17,7 @@ CHUNK_SECONDS = 30  # a window
 HOP_SAMPLES = 160  # one mel frame
 FRAMES_PER_SECOND = SAMPLE_RATE // HOP_SAMPLES
 WINDOW_FRAMES = CHUNK_SECONDS * FRAMES_PER_SECOND
+DEFAULT_DTYPES = {"cpu": "float32", "gpu": "float16"}  # by the kind of device
 
 
 @dataclass(frozen=True, slots=True)

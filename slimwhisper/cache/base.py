@@ -79,10 +79,9 @@ class Step:
     bias: Tensor | None  # [R, 1, extent]: -inf where a row has no token yet
     sources: Tensor | None = None  # [R, extent] int64: the row that holds each token; None: its own
 
-    @property
-    def reads(self) -> Reads:
-        """What an attention call reads of the rows; the caller sets `slots`."""
-        return Reads(None, self.lengths, self.bias, self.sources)
+    def reads(self, slots: Tensor | None) -> Reads:
+        """What an attention call reads of the rows; `slots` [R] int64 as `Rows.of_rows` gives."""
+        return Reads(slots, self.lengths, self.bias, self.sources)
 
     @staticmethod
     def at(rows: Rows, positions: Tensor, extent: int, full: bool, dtype: torch.dtype) -> "Step":

@@ -7,7 +7,7 @@ size that needs no inverse: `e` for cross-attention, `x` for self-attention.
 """
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Literal
 
 import torch
@@ -103,14 +103,15 @@ class Site:
     attention: Literal["cross", "self"]
     heads: int
 
-    def read(self, state: Mapping[str, Tensor], layer: int | None = None) -> Attention:
-        """Its weights [d, d] and biases [d] in a state with OpenAI's names.
-
-        layer: read the same attention of this layer instead.
-        """
+    @property
+    def prefix(self) -> str:
+        """How OpenAI's names of its tensors begin."""
         name = "cross_attn" if self.attention == "cross" else "attn"
-        prefix = f"decoder.blocks.{self.layer if layer is None else layer}.{name}."
-        return Attention.from_state(state, prefix, self.heads)
+        return f"decoder.blocks.{self.layer}.{name}."
+
+    def read(self, state: Mapping[str, Tensor]) -> Attention:
+        """Its weights [d, d] and biases [d] in a state with OpenAI's names."""
+        return Attention.from_state(state, self.prefix, self.heads)
 
 
 def inspect_layer(
@@ -122,7 +123,7 @@ def inspect_layer(
     Returns the folded weights of the form to use, not yet rounded, and the record.
     """
     block = site.read(state)
-    first_key, inverse = site.read(state, layer=0).key, FORMS[form].inverse
+    first_key, inverse = state[replace(site, layer=0).prefix + "key.weight"], FORMS[form].inverse
     folded = fold(block, form, Context(first_key))
     inverted = {"value": block.value, "first_key": first_key}.get(inverse or "", block.key)
     maps = [t for t in (folded.key_map, folded.value_map) if t is not None]

@@ -1,7 +1,5 @@
 """Form `kv`, the baseline: keys and values of every token, 2 d values per layer."""
 
-from dataclasses import replace
-
 import torch
 from torch import Tensor
 
@@ -118,6 +116,6 @@ class KVSelf(SelfLayer):
             self.heads.queries(x)[:, :, 0],
             keys[:, :, : step.extent],
             values[:, :, : step.extent],
-            replace(step.reads, slots=chosen),
+            step.reads(chosen),
         )
         return self.heads.output(mixed.unsqueeze(2))

@@ -4,8 +4,6 @@ d values per token are kept, for each layer (`x`, `k`, `v`) or once for all laye
 (`e`, `hybrid`). See `slimwhisper.cache.fold` for the maps A_i and B_i.
 """
 
-from dataclasses import replace
-
 import torch
 from torch import Tensor
 
@@ -166,6 +164,6 @@ class LatentSelf(SelfLayer):
         latent, rows = step.rows.of_rows(self.latent)
         if step.sources is not None:
             latent, rows = self.latent, None
-        reads = replace(step.reads, slots=rows)
-        mixed = self.attention.by_latent(q.flatten(0, 1), latent[:, : step.extent], reads)
+        read = latent[:, : step.extent]
+        mixed = self.attention.by_latent(q.flatten(0, 1), read, step.reads(rows))
         return self.attention.output(mixed.view_as(q))

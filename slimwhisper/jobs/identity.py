@@ -22,13 +22,12 @@ from pathlib import Path
 
 from slimwhisper.cache.forms import choose_forms
 from slimwhisper.checkpoint.bundled import BUNDLED, bundled_file
+from slimwhisper.types import DEFAULT_DTYPES
 
 MIB = 1 << 20
 WHOLE_FILE = 64 * MIB  # a file up to this size is read completely
 SAMPLE = 4096  # bytes read at the start of each MiB of a larger file
 TAIL = MIB  # bytes read at the end of a larger file
-
-DEFAULT_DTYPES = {"cpu": "float32", "gpu": "float16"}  # as in `slimwhisper.api.choose_dtype`
 
 Precision = dict[str, str]
 

@@ -9,7 +9,7 @@ from torch import Tensor
 
 from slimwhisper.audio.mel import calibration_mel
 from slimwhisper.cache.base import Rows, Step
-from slimwhisper.cache.fold import Attention, Context, Folded, fold
+from slimwhisper.cache.fold import Context, Folded, fold
 from slimwhisper.cache.forms import EXACT, FORMS
 from slimwhisper.cache.guard import Inspection, Site, inspect_layer
 from slimwhisper.cache.plan import CachePlan, DecoderCache
@@ -49,17 +49,18 @@ def exact_plan(
     state: OpenAI's names; matrices [out, in].
     """
 
-    def folded(layer: int, name: str, form: str) -> Folded:
-        block = f"decoder.blocks.{layer}."
-        norm = "encoder.ln_post." if name == "cross_attn" else f"{block}attn_ln."
-        attention = Attention.from_state(state, f"{block}{name}.", dims.n_text_head)
-        context = Context(norm=(state[f"{norm}weight"], state[f"{norm}bias"]))
-        return fold(attention, form, context)
+    def folded(attention: Literal["cross", "self"], form: str) -> list[Folded]:
+        sites = [Site(i, attention, dims.n_text_head) for i in range(dims.n_text_layer)]
+        shared = "encoder.ln_post." if attention == "cross" else None  # the norm before E
+        return [
+            fold(site.read(state), form, Context(norm=norm(shared or f"{site.prefix[:-1]}_ln.")))
+            for site in sites
+        ]
 
-    layers = range(dims.n_text_layer)
-    return CachePlan(
-        [folded(i, "cross_attn", cross) for i in layers], [folded(i, "attn", self_) for i in layers]
-    )
+    def norm(prefix: str) -> tuple[Tensor, Tensor]:
+        return state[f"{prefix}weight"], state[f"{prefix}bias"]
+
+    return CachePlan(folded("cross", cross), folded("self", self_))
 
 
 @torch.inference_mode()
