@@ -70,15 +70,12 @@ def imports(names: list[str]) -> dict[str, set[str]]:
     return {a: bs - set().union(*(reached(b) for b in bs)) for a, bs in direct.items()}
 
 
-def words(name: str) -> list[str]:
-    """The first sentence of a package's or module's docstring, in lines."""
-    folder = {"app": ROOT / "app", "kernels": ROOT / "kernels"}.get(
-        name, ROOT / "slimwhisper" / name
-    )
+def sentence(name: str) -> str:
+    """The first sentence of a package's or module's docstring."""
+    folder = ROOT / "slimwhisper" / name
     file = folder / "__init__.py" if folder.is_dir() else folder.with_suffix(".py")
     text = (ast.get_docstring(ast.parse(file.read_text())) or "").split("\n\n")[0]
-    sentence = " ".join(text.split()).partition(". ")[0].rstrip(".").replace("`", "")
-    return textwrap.wrap(sentence, CHARACTERS, max_lines=3, placeholder=" …")
+    return " ".join(text.split()).partition(". ")[0].rstrip(".").replace("`", "")
 
 
 def draw() -> str:
@@ -124,7 +121,7 @@ def draw() -> str:
             f'<text class="name" x="{left + 12:.0f}" y="{top + 21}">{escape(name)}</text>'
         )
         size = CHARACTERS * width / WIDEST
-        lines = textwrap.wrap(" ".join(words(name)), round(size), max_lines=3, placeholder=" …")
+        lines = textwrap.wrap(sentence(name), round(size), max_lines=3, placeholder=" …")
         parts += [
             f'<text x="{left + 12:.0f}" y="{top + 38 + 15 * i}">{escape(line)}</text>'
             for i, line in enumerate(lines)

@@ -1,8 +1,10 @@
 """What imports cost and offer: the command line starts, and finds faults, without torch."""
 
+import ast
 import os
 import subprocess
 import sys
+from importlib import import_module
 from importlib.metadata import version
 from pathlib import Path
 
@@ -40,6 +42,7 @@ ALIASES = {"ModelDimensions": "Dims", "Whisper": "SlimWhisper"}
 
 DOCTOR_WITHOUT = """
 import sys
+from importlib import import_module
 
 class Blocker:
     def find_spec(self, name, path=None, target=None):
@@ -121,3 +124,24 @@ def test_runs_as_a_module() -> None:
     done = python("-m", "slimwhisper", "--version")
     assert (done.returncode, done.stdout, done.stderr) == (0, f"{version('slimwhisper')}\n", "")
     assert python("-m", "slimwhisper", "--help").stdout.startswith("usage: slimwhisper ")
+
+
+@pytest.mark.parametrize(
+    "package",
+    ["slimwhisper", *(f"slimwhisper.{p}" for p in ("audio", "checkpoint", "engine", "model"))],
+)
+def test_type_checkers_see_the_same_names(package: str) -> None:
+    """What a package imports for type checkers is what it gives when it is asked."""
+    module = import_module(package)
+    assert module.__file__ is not None
+    (block,) = [
+        node
+        for node in ast.parse(Path(module.__file__).read_text()).body
+        if isinstance(node, ast.If) and ast.unparse(node.test) == "TYPE_CHECKING"
+    ]
+    imported = [node for node in block.body if isinstance(node, ast.ImportFrom)]
+    assert imported
+    for node in imported:
+        for name in node.names:
+            theirs = getattr(import_module(str(node.module)), name.name)
+            assert getattr(module, name.asname or name.name) is theirs, name.name

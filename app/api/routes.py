@@ -71,9 +71,10 @@ async def events_of(
                 yield event
                 if isinstance(event, Finished | Failed):
                     return
-            elif await request.is_disconnected():
+            # after an event as well: a quick job has one more often than the poll
+            if await request.is_disconnected():
                 raise APIError(499, "the client disconnected", "client_closed_request")
-            elif time.monotonic() > deadline:
+            if time.monotonic() > deadline:
                 raise APIError(504, f"took longer than {timeout:g} s", "timeout")
     finally:
         service.cancel(job)

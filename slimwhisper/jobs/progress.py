@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 from slimwhisper.jobs.inputs import InputFile
 from slimwhisper.jobs.journal import Stamp
-from slimwhisper.text import clock, shorten, shown
+from slimwhisper.text import clock, human_size, shorten, shown
 
 if TYPE_CHECKING:  # a job with nothing to do does not import torch
     from slimwhisper.api import SlimWhisper
@@ -138,12 +138,12 @@ def _model_line(model: dict[str, Any]) -> str:
     kept, baseline = model["bytes_per_window"], model["baseline_bytes_per_window"]
     line = (
         f"{model['model']} on {model['device']}, {model['dtype']}; "
-        f"cache {model['cache']}: {kept / 1e6:.1f} MB per window"
+        f"cache {model['cache']}: {human_size(kept)} per window"
     )
     if kept == baseline:
         return line
     times = f"{baseline / kept:.1f} times smaller"
-    return f"{line}, {times} than the baseline's {baseline / 1e6:.1f} MB"
+    return f"{line}, {times} than the baseline's {human_size(baseline)}"
 
 
 def _counts_line(facts: dict[str, Any]) -> str:

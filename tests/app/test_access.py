@@ -2,52 +2,23 @@
 
 import asyncio
 import socket
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 import pytest
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
-import slimwhisper
 from slimwhisper.api import SlimWhisper
 from slimwhisper.app.api import access
 from slimwhisper.app.api.access import Access
-from slimwhisper.app.page.tempdir import page_folder
 from slimwhisper.app.server import make_app
 from slimwhisper.app.service.models import Models
 from slimwhisper.app.service.service import Service
 from slimwhisper.app.service.settings import Settings
-from tests.support.live import Live, start, stop
+from tests.support.live import Begin, Live
 
 KEY = (b"authorization", b"Bearer secret")
-
-
-@pytest.fixture(scope="module")
-def model() -> SlimWhisper:
-    return slimwhisper.load_model("digits")
-
-
-@pytest.fixture(scope="module")
-def folder() -> Iterator[Path]:
-    with page_folder() as found:
-        yield found
-
-
-Begin = Callable[..., Live]
-
-
-@pytest.fixture
-def begin(model: SlimWhisper) -> Iterator[Begin]:
-    running: list[Live] = []
-
-    def begins(**settings: Any) -> Live:
-        running.append(start(model, api_key="secret", **settings))
-        return running[-1]
-
-    yield begins
-    for live in running:
-        stop(live)
 
 
 @pytest.fixture
@@ -172,7 +143,7 @@ TRICKS = (
 def test_no_spelling_of_a_path_goes_round_the_key(
     begin: Begin, folder: Path, page: bool, root_path: str
 ) -> None:
-    live = begin(page=folder if page else None, root_path=root_path)
+    live = begin(page=folder if page else None, api_key="secret", root_path=root_path)
     for target in (*TRICKS, *(f"{root_path}{trick}" for trick in TRICKS)):
         status, answer = raw_get(live, target)
         assert status in (307, 400, 401, 404), (target, answer)
@@ -184,7 +155,7 @@ def test_no_spelling_of_a_path_goes_round_the_key(
 
 
 def test_no_spelling_opens_what_gradio_would_fetch(begin: Begin, folder: Path) -> None:
-    live = begin(page=folder, root_path="/g")
+    live = begin(page=folder, api_key="secret", root_path="/g")
     for target in (
         *("/gradio_api/proxy=http://127.0.0.1:1/", "radio_api/proxy=http://127.0.0.1:1/"),
         *("/gradio_api/proxy%3Dhttp://127.0.0.1:1/", "//gradio_api/proxy=http://127.0.0.1:1/"),

@@ -3,29 +3,26 @@
 import asyncio
 import time
 from collections.abc import AsyncIterator, Iterator
-from typing import Any
+from types import SimpleNamespace
+from typing import Any, cast
 
 import httpx
 import jiwer
 import openai
 import pytest
+from starlette.requests import Request
 from starlette.responses import PlainTextResponse
 from starlette.types import Receive, Scope, Send
 
-import slimwhisper
 from slimwhisper.api import SlimWhisper
 from slimwhisper.app.api.access import Access
 from slimwhisper.app.api.errors import APIError
-from slimwhisper.app.service.jobs import Limits
+from slimwhisper.app.api.routes import Listener, events_of
+from slimwhisper.app.service.jobs import Limits, Progress
 from tests.support.live import Live, start, stop
 from tests.support.spoken import EXPECTED, SAMPLES
 
 PHONE = SAMPLES / "phone-number.wav"
-
-
-@pytest.fixture(scope="module")
-def model() -> SlimWhisper:
-    return slimwhisper.load_model("digits")
 
 
 @pytest.fixture(scope="module")
@@ -222,6 +219,27 @@ def test_a_client_that_leaves_frees_its_slot(live: Live) -> None:
     while live.service.in_flight and time.monotonic() < deadline:
         time.sleep(0.05)
     assert live.service.in_flight == 0 and live.service.counts.cancelled == before + 1
+
+
+def test_a_client_is_missed_between_two_events_as_well() -> None:
+    """A quick job has an event more often than the poll for its client."""
+
+    class Left:
+        async def is_disconnected(self) -> bool:
+            return True
+
+    async def check() -> None:
+        listener, ended = Listener(), []
+        for second in range(3):
+            listener(Progress([], float(second)))
+        service: Any = SimpleNamespace(cancel=ended.append)
+        job: Any = object()
+        with pytest.raises(APIError, match="disconnected"):
+            async for event in events_of(service, job, listener, cast(Request, Left()), 60):
+                assert event == Progress([], 0.0)
+        assert ended == [job]
+
+    asyncio.run(check())
 
 
 def test_the_end_hands_back_503(model: SlimWhisper) -> None:

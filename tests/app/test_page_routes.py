@@ -2,27 +2,21 @@
 
 import asyncio
 import base64
-import io
 import json
 import os
-import re
 import signal
 import subprocess
 import sys
 import tempfile
 import time
 import warnings
-import zipfile
-from collections.abc import Callable, Iterator
 from pathlib import Path
-from typing import Any, TextIO
+from typing import Any
 
 import httpx
 import numpy as np
 import pytest
 
-import slimwhisper
-from slimwhisper import writers
 from slimwhisper.api import SlimWhisper
 from slimwhisper.app.page.cache_costs import Costs, costs_of, panel
 from slimwhisper.app.page.outline import COLUMNS, outline
@@ -33,72 +27,16 @@ from slimwhisper.app.service.jobs import ModelChoice
 from slimwhisper.app.service.service import Service
 from slimwhisper.app.service.turns import AHEAD
 from slimwhisper.audio.samples import ArraySamples
-from slimwhisper.types import Transcript
-from slimwhisper.writers import FORMATS, Format, Layout
-from tests.support.live import Live, held_readers, start, stop
+from tests.support.live import Begin, held_readers
+from tests.support.page_calls import PHONE, call, call_begins, upload
 from tests.support.paths import ROOT
 from tests.support.spoken import EXPECTED, SAMPLES
 
-PHONE = SAMPLES / "phone-number.wav"
 TEXT = EXPECTED[PHONE.name]["text"]
 
 
-@pytest.fixture(scope="module")
-def model() -> SlimWhisper:
-    return slimwhisper.load_model("digits")
-
-
-@pytest.fixture(scope="module")
-def folder() -> Iterator[Path]:
-    with page_folder() as found:
-        yield found
-
-
-Begin = Callable[..., Live]
-
-
-@pytest.fixture
-def begin(model: SlimWhisper, folder: Path) -> Iterator[Begin]:
-    running: list[Live] = []
-
-    def begins(**settings: Any) -> Live:
-        running.append(start(model, page=folder, cache="slim", **settings))
-        return running[-1]
-
-    yield begins
-    for live in running:
-        stop(live)
-
-
-def upload(client: httpx.Client, path: Path) -> dict[str, Any]:
-    """A file as Gradio's clients send it: uploaded, then named."""
-    answer = client.post("/gradio_api/upload", files={"files": (path.name, path.read_bytes())})
-    answer.raise_for_status()
-    meta = {"_type": "gradio.FileData"}
-    return {"path": answer.json()[0], "orig_name": path.name, "meta": meta}
-
-
-def call_begins(client: httpx.Client, *files: dict[str, Any], **options: Any) -> str:
-    """The page's one call; the name under which its events are told."""
-    given = {
-        **dict(files=list(files), recording=None, language="", task="transcribe", words=False),
-        **dict(prompt="", model="digits", cache="", beams=1, temperature="", vad=False),
-    }
-    data = list((given | options).values())
-    answer = client.post("/gradio_api/call/transcribe", json={"data": data})
-    return str(answer.json()["event_id"])
-
-
-def call(client: httpx.Client, *files: dict[str, Any], **options: Any) -> tuple[str, Any]:
-    """The last event of a call, and what it says."""
-    event = call_begins(client, *files, **options)
-    answer = client.get(f"/gradio_api/call/transcribe/{event}", timeout=60)
-    *_, last = re.findall(r"event: (\w+)\ndata: (.*)\n", answer.text)
-    return last[0], json.loads(last[1])
-
-
-def test_one_call_by_http(begin: Begin) -> None:
-    live = begin()
+def test_one_call_by_http(begin_page: Begin) -> None:
+    live = begin_page()
     with httpx.Client(base_url=live.url, timeout=60) as client:
         kind, (text, view) = call(client, upload(client, PHONE))
         assert kind == "complete" and text == TEXT
@@ -127,77 +65,9 @@ def test_one_call_by_http(begin: Begin) -> None:
         assert kind == "error" and "Add a file" in str(said)
 
 
-def test_an_unknown_format_is_one_line(begin: Begin) -> None:
-    live = begin()
-    with httpx.Client(base_url=live.url, timeout=60) as client:
-        _, (_, view) = call(client, upload(client, PHONE))
-        path = view["files"][0]["downloads"]["txt"]
-        for wrong in ("exe", "TXT", "tar.gz", "", "x" * 200):
-            found = client.get(f"/{path.removesuffix('txt')}{wrong}")
-            assert found.status_code == 404
-            message = found.json()["error"]["message"]
-            assert message.endswith("no such format; choose: txt, vtt, srt, tsv, json"), message
-            assert "\n" not in message
-
-
-@pytest.fixture
-def chapters() -> Iterator[Format]:
-    """A format of a user's own, registered for one test."""
-
-    def write(transcript: Transcript, file: TextIO, layout: Layout) -> None:
-        file.writelines(f"{s.start:.0f} {s.text.strip()}\n" for s in transcript.segments)
-
-    row = Format("chapters", "text/x-chapters", write)
-    writers.register(row)
-    yield row
-    FORMATS.pop(row.name, None)
-
-
-def test_a_registered_format_is_downloaded(begin: Begin, chapters: Format) -> None:
-    live = begin()
-    with httpx.Client(base_url=live.url, timeout=60) as client:
-        file = upload(client, PHONE)
-        _, (_, view) = call(client, file, file)
-        one = view["files"][0]
-        assert list(one["downloads"]) == [*("txt", "vtt", "srt", "tsv", "json"), "chapters"]
-        found = client.get(f"/{one['downloads']['chapters']}")
-        assert found.headers["content-type"].partition(";")[0] == chapters.media_type
-        assert found.headers["content-disposition"].endswith("phone-number.chapters")
-        lines = [f"{start:.0f} {text}" for start, _, text, _ in one["segments"]]
-        assert found.text.splitlines() == lines and len(lines) > 1
-        with zipfile.ZipFile(io.BytesIO(client.get(f"/{view['zip']}").content)) as archive:
-            assert archive.read("phone-number (2).chapters").decode() == found.text
-        del FORMATS[chapters.name]  # the page still shows its link
-        assert client.get(f"/{one['downloads']['chapters']}").status_code == 404
-        with zipfile.ZipFile(io.BytesIO(client.get(f"/{view['zip']}").content)) as archive:
-            assert not any(name.endswith(".chapters") for name in archive.namelist())
-
-
-def test_a_format_that_is_removed_while_it_is_written(begin: Begin) -> None:
-    """The download is finished, and so is the zip."""
-
-    def write(transcript: Transcript, file: TextIO, layout: Layout) -> None:
-        file.write(transcript.text)
-        FORMATS.pop("fleeting", None)
-
-    row = Format("fleeting", "text/plain", write)
-    live = begin()
-    with httpx.Client(base_url=live.url, timeout=60) as client:
-        file = upload(client, PHONE)
-        _, (_, view) = call(client, file, file)
-        path = view["files"][0]["downloads"]["txt"].removesuffix("txt")
-        try:
-            for address in (f"{path}{row.name}", view["zip"]):
-                writers.register(row)
-                found = client.get(f"/{address}")
-                assert found.status_code == 200, found.text
-        finally:
-            FORMATS.pop(row.name, None)
-
-
-def test_gradios_own_client(begin: Begin) -> None:
+def test_gradios_own_client(begin_page: Begin) -> None:
     gradio_client = pytest.importorskip("gradio_client")
-    live = begin()
+    live = begin_page()
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
         client = gradio_client.Client(live.url, verbose=False)
@@ -209,9 +79,9 @@ def test_gradios_own_client(begin: Begin) -> None:
     assert view["files"][1]["message"].startswith("Not audio or video that FFmpeg can read")
 
 
-def test_the_names_of_the_call(begin: Begin) -> None:
+def test_the_names_of_the_call(begin_page: Begin) -> None:
     """Clients of the page's API pass its parameters by name."""
-    (call,) = httpx.get(f"{begin().url}/gradio_api/info").json()["named_endpoints"].items()
+    (call,) = httpx.get(f"{begin_page().url}/gradio_api/info").json()["named_endpoints"].items()
     assert call[0] == "/transcribe"
     assert [parameter["parameter_name"] for parameter in call[1]["parameters"]] == [
         *("files", "recording", "language", "task", "words", "prompt"),
@@ -219,9 +89,9 @@ def test_the_names_of_the_call(begin: Begin) -> None:
     ]
 
 
-def test_only_uploads_are_read(begin: Begin, folder: Path, tmp_path: Path) -> None:
+def test_only_uploads_are_read(begin_page: Begin, folder: Path, tmp_path: Path) -> None:
     """No other file of the server is read, and no address is fetched."""
-    live = begin()
+    live = begin_page()
     secret = tmp_path / "secret.wav"
     secret.write_bytes(PHONE.read_bytes())
     before = {p for p in folder.rglob("*") if p.is_file()}
@@ -242,8 +112,8 @@ def test_only_uploads_are_read(begin: Begin, folder: Path, tmp_path: Path) -> No
     assert live.service.counts.finished == 0
 
 
-def test_files_that_are_too_large(begin: Begin) -> None:
-    live = begin(max_bytes=100_000)
+def test_files_that_are_too_large(begin_page: Begin) -> None:
+    live = begin_page(max_bytes=100_000)
     with httpx.Client(base_url=live.url) as client:
         found = client.post("/gradio_api/upload", files={"files": ("a.wav", b"x" * 200_000)})
         assert found.status_code == 413
@@ -257,8 +127,8 @@ def test_files_that_are_too_large(begin: Begin) -> None:
         ({"login": ("ann", "pass"), "api_key": "k"}, ("ann", "pass"), ("ann", "k")),
     ],
 )
-def test_login(begin: Begin, settings: Any, right: Any, wrong: Any) -> None:
-    live = begin(**settings)
+def test_login(begin_page: Begin, settings: Any, right: Any, wrong: Any) -> None:
+    live = begin_page(**settings)
 
     def log_in(client: httpx.Client, pair: tuple[str, str]) -> int:
         data = dict(zip(("username", "password"), pair, strict=True))
@@ -277,8 +147,8 @@ def test_login(begin: Begin, settings: Any, right: Any, wrong: Any) -> None:
         assert client.get("/v1/models").status_code == 401
 
 
-def test_the_api_keeps_its_paths_and_errors(begin: Begin) -> None:
-    live = begin(api_key="secret", root_path="/speech")
+def test_the_api_keeps_its_paths_and_errors(begin_page: Begin) -> None:
+    live = begin_page(api_key="secret", root_path="/speech")
     key = {"Authorization": "Bearer secret"}
     assert httpx.get(f"{live.url}/v1/models").status_code == 401, "also behind a proxy"
     assert httpx.get(f"{live.url}/metrics").status_code == 401
@@ -291,8 +161,8 @@ def test_the_api_keeps_its_paths_and_errors(begin: Begin) -> None:
     assert f'"root":"{live.url}/speech"' in page.replace(" ", "")
 
 
-def test_the_page_tells_no_paths(begin: Begin, folder: Path) -> None:
-    live = begin()
+def test_the_page_tells_no_paths(begin_page: Begin, folder: Path) -> None:
+    live = begin_page()
     with httpx.Client(base_url=live.url, timeout=60) as client:
         told = [client.get(path).text for path in ("/", "/config", "/gradio_api/info")]
         _, answer = call(client, upload(client, PHONE), upload(client, SAMPLES / "broken.m4a"))
@@ -300,8 +170,8 @@ def test_the_page_tells_no_paths(begin: Begin, folder: Path) -> None:
         assert str(folder) not in text and str(ROOT) not in text
 
 
-def test_a_shutdown_ends_the_page_with_a_word(begin: Begin) -> None:
-    live = begin()
+def test_a_shutdown_ends_the_page_with_a_word(begin_page: Begin) -> None:
+    live = begin_page()
     with httpx.Client(base_url=live.url, timeout=60) as client:
         file = upload(client, PHONE)
         live.service.stop(0)
@@ -310,8 +180,8 @@ def test_a_shutdown_ends_the_page_with_a_word(begin: Begin) -> None:
     assert "the server is shutting down" in view["files"][0]["message"].lower()
 
 
-def test_a_shutdown_waits_for_what_runs_and_for_no_open_page(begin: Begin) -> None:
-    live = begin()
+def test_a_shutdown_waits_for_what_runs_and_for_no_open_page(begin_page: Begin) -> None:
+    live = begin_page()
     with httpx.Client(base_url=live.url, timeout=120) as client:
         file = upload(client, SAMPLES / "three-minutes.ogg")
         event = call_begins(client, file)
@@ -366,42 +236,6 @@ def test_places_in_the_queue(
     go.clear()
     assert [0, 1, 2] in [sorted(set(p)) for p in asyncio.run(press(early=False))]
     service.close()
-
-
-def test_what_is_kept_and_for_how_long(tmp_path: Path) -> None:
-    results = Results(tmp_path / "kept", max_bytes=30, keep=3600, max_count=3)
-    source = tmp_path / "a.wav"
-    source.write_bytes(b"0123456789")
-    first, second = results.add(source, "a.wav"), results.add(source, "b.wav")
-    group = results.group([first, second])
-    source.unlink()
-    assert first.path.read_bytes() == b"0123456789", "whatever becomes of the upload"
-    assert results.find(first.token) is first and len(first.token) >= 32
-    assert results.find_group(group) == [], "no transcripts yet"
-    source.write_bytes(b"0123456789")
-    results.add(source, "c.wav")
-    results.add(source, "d.wav")
-    assert results.find(first.token) is None and not first.path.exists()
-    assert results.find(second.token) is second
-    source.write_bytes(b"x" * 100)
-    large = results.add(source, "e.wav")
-    assert results.find(large.token) is large and results.find(second.token) is None
-    assert [p.name for p in (tmp_path / "kept").iterdir()] == [large.token]
-    large.made -= 4000
-    results.forget()
-    assert list((tmp_path / "kept").iterdir()) == [] and results.find_group(group) == []
-
-
-def test_same_names_in_one_zip(begin: Begin) -> None:
-    live = begin()
-    with httpx.Client(base_url=live.url, timeout=60) as client:
-        file = upload(client, PHONE)
-        _, (_, view) = call(client, file, file)
-        found = client.get(f"/{view['zip']}")
-    with zipfile.ZipFile(io.BytesIO(found.content)) as archive:
-        names = archive.namelist()
-    assert len(names) == len(set(names)) == 10
-    assert "phone-number.txt" in names and "phone-number (2).txt" in names
 
 
 def test_folders_go_with_their_process(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:

@@ -11,7 +11,6 @@ import jiwer
 import pytest
 import torch
 
-import slimwhisper
 from slimwhisper.api import SlimWhisper
 from slimwhisper.app.service import turns
 from slimwhisper.app.service.jobs import (
@@ -35,11 +34,6 @@ from tests.support.live import held_readers
 from tests.support.spoken import EXPECTED, SAMPLES
 
 PHONE = "phone-number.wav"
-
-
-@pytest.fixture(scope="module")
-def model() -> SlimWhisper:
-    return slimwhisper.load_model("digits")
 
 
 Make = Callable[..., Service]

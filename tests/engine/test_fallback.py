@@ -25,7 +25,7 @@ BASE: dict[str, Any] = {
     "no_speech_threshold": None,
     "temperature": LADDER,
 }
-BREADTHS: list[dict[str, Any]] = [{}, {"best_of": 3}, {"beam_size": 3, "best_of": 2}]
+SEARCHES: list[dict[str, Any]] = [{}, {"best_of": 3}, {"beam_size": 3, "best_of": 2}]
 
 
 class Watch:
@@ -103,7 +103,7 @@ def test_who_fails_is_tried_again_and_others_are_not_touched(
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("search", BREADTHS, ids=lambda b: ",".join(b) or "one")
+@pytest.mark.parametrize("search", SEARCHES, ids=lambda b: ",".join(b) or "one")
 def test_samples_do_not_depend_on_neighbours_order_or_batch(
     model: SlimWhisper, search: dict[str, Any]
 ) -> None:
@@ -122,7 +122,7 @@ def test_samples_do_not_depend_on_neighbours_order_or_batch(
             assert not differences(result, alone[number[id(audio)]])
 
 
-@pytest.mark.parametrize("search", BREADTHS, ids=lambda b: ",".join(b) or "one")
+@pytest.mark.parametrize("search", SEARCHES, ids=lambda b: ",".join(b) or "one")
 def test_when_all_fail_at_once_nobody_is_lost(
     model: SlimWhisper, monkeypatch: pytest.MonkeyPatch, search: dict[str, Any]
 ) -> None:

@@ -20,7 +20,15 @@ from slimwhisper.engine.requests import Decoded, Search
 from slimwhisper.kernels.configurations import Processor
 from slimwhisper.kernels.graphs import CUDAGraphs, Graphs, bucket_of
 from slimwhisper.model.model import Model
-from tests.support.windows import VOCABULARY, assert_same, decode, random_model, run, windows
+from tests.support.windows import (
+    SEARCHES,
+    VOCABULARY,
+    assert_same,
+    decode,
+    random_model,
+    run,
+    windows,
+)
 
 # on a GPU these wait for it, or copy from the host
 ASKING = ("_local_scalar_dense", "nonzero", "equal", "is_nonzero", "lift_fresh", "unique")
@@ -77,17 +85,8 @@ def model() -> Model:
     return random_model()
 
 
-BREADTHS = [
-    (None, (0.0,)),
-    (Search(samples=3), (0.0, 0.7)),
-    (Search(samples=1), (0.7, 0.0, 1.0)),
-    (Search(beams=3), (0.0,)),
-    (Search(beams=3, patience=2.0, samples=2), (0.0, 0.0, 0.8)),
-]
-
-
 @pytest.mark.parametrize("slots", [3, 11])
-@pytest.mark.parametrize(("search", "temperatures"), BREADTHS)
+@pytest.mark.parametrize(("search", "temperatures"), SEARCHES)
 def test_replayed_steps_give_the_same(
     model: Model, search: Search | None, temperatures: Sequence[float], slots: int
 ) -> None:
@@ -108,7 +107,7 @@ def test_replayed_steps_give_the_same(
 
 
 @pytest.mark.parametrize("forms", [("e", "x"), ("kv", "kv"), ("k", "k")], ids="+".join)
-@pytest.mark.parametrize(("search", "temperatures"), BREADTHS[-2:])
+@pytest.mark.parametrize(("search", "temperatures"), SEARCHES[-2:])
 @pytest.mark.parametrize("recorder", [None, OperatorRecorder()], ids=["launched", "replayed"])
 def test_rows_read_each_others_tokens_in_place(
     forms: tuple[str, str],
@@ -170,7 +169,7 @@ def test_buckets() -> None:
 
 @pytest.mark.gpu
 @pytest.mark.skipif(not torch.cuda.is_available(), reason="no CUDA device")
-@pytest.mark.parametrize(("search", "temperatures"), BREADTHS)
+@pytest.mark.parametrize(("search", "temperatures"), SEARCHES)
 def test_cuda_graphs(search: Search | None, temperatures: Sequence[float]) -> None:
     model = random_model(torch.device("cuda"))
     requests = [*windows(6, temperatures=temperatures), *windows(3, 30, temperatures)]

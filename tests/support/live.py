@@ -3,6 +3,7 @@
 import socket
 import threading
 import time
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -57,6 +58,9 @@ class Live:
     def post(self, **options: Any) -> httpx.Response:
         options = {"timeout": 60, **options}
         return httpx.post(f"{self.url}/v1/audio/transcriptions", **options)
+
+
+Begin = Callable[..., Live]  # of settings
 
 
 def start(model: SlimWhisper, limits: Limits | None = None, **settings: Any) -> Live:

@@ -21,6 +21,14 @@ DIMS = tiny_dims(multilingual=False, text_layers=2)
 TOKENIZER = get_tokenizer(DIMS)
 VOCABULARY = get_vocabulary(DIMS)
 
+SEARCHES: list[tuple[Search | None, tuple[float, ...]]] = [  # and the temperatures of windows
+    (None, (0.0,)),
+    (Search(samples=3), (0.0, 0.7)),
+    (Search(samples=1), (0.7, 0.0, 1.0)),
+    (Search(beams=3), (0.0,)),
+    (Search(beams=3, patience=2.0, samples=2), (0.0, 0.0, 0.8)),
+]
+
 Next = Callable[[int, Answer], Request | None]  # what follows a window's answer
 
 
