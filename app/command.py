@@ -13,13 +13,14 @@ from typing import Any
 
 import torch
 
-from slimwhisper.api import SlimWhisper, choose_device, choose_dtype
+from slimwhisper.api import SlimWhisper
 from slimwhisper.app.page.tempdir import page_folder
 from slimwhisper.app.server import make_app, make_server
 from slimwhisper.app.service.jobs import Limits, ModelChoice
 from slimwhisper.app.service.models import Models
 from slimwhisper.app.service.service import Service
 from slimwhisper.app.service.settings import Settings
+from slimwhisper.devices import choose_device, choose_dtype
 from slimwhisper.flags import load_chosen
 
 logger = logging.getLogger("slimwhisper.serve")

@@ -16,13 +16,14 @@ from slimwhisper.cache.forms import choose_forms
 from slimwhisper.cache.guard import Inspection
 from slimwhisper.checkpoint.alignment_heads import dumped_heads
 from slimwhisper.checkpoint.load import load_checkpoint
-from slimwhisper.errors import OptionError, SlimWhisperError
+from slimwhisper.devices import INT8, choose_batch_size, choose_device, choose_dtype
+from slimwhisper.errors import SlimWhisperError
 from slimwhisper.longform.batch import Listeners, transcribe_all
 from slimwhisper.longform.recording import Recording
 from slimwhisper.model.calibration import Guard
 from slimwhisper.model.model import Model
 from slimwhisper.options import make_options
-from slimwhisper.types import DEFAULT_DTYPES, SAMPLE_RATE, WINDOW_FRAMES, Dims, Segment, Transcript
+from slimwhisper.types import SAMPLE_RATE, WINDOW_FRAMES, Dims, Segment, Transcript
 from slimwhisper.vocabulary import get_tokenizer
 from slimwhisper.windows import as_windows, decode_windows, hear_languages
 from slimwhisper.writers import segment_line
@@ -32,46 +33,7 @@ if TYPE_CHECKING:
 
 logger = logging.getLogger("slimwhisper")
 
-DTYPES = {"float32": torch.float32, "float16": torch.float16, "bfloat16": torch.bfloat16}
-INT8 = "int8"
-
-GPU_BATCH, CPU_BATCH = 64, 16
-
 Source = TypeVar("Source", bound=AudioSource)
-
-
-def choose_device(device: str | torch.device | None) -> torch.device:
-    """The given device; None: CUDA if available, else the CPU. OptionError if it does not work."""
-    if device is None:
-        return torch.device("cuda" if torch.cuda.is_available() else "cpu")
-    try:
-        chosen = torch.device(device)
-        torch.empty(0, device=chosen)
-    except (RuntimeError, AssertionError) as error:
-        reason = str(error).strip().splitlines()[0]
-        raise OptionError(f"device {device!r} cannot be used here ({reason}); try 'cpu'") from error
-    return chosen
-
-
-def choose_dtype(dtype: str | torch.dtype | None, device: torch.device) -> torch.dtype:
-    """A dtype, given as such or by name; None: float16 on a GPU, float32 on a CPU.
-
-    "int8" computes in float32 except for the products, and needs a CPU. Raises OptionError.
-    """
-    if dtype == INT8:
-        if device.type != "cpu" or "onednn" not in torch.backends.quantized.supported_engines:
-            raise OptionError("int8 needs an x86 CPU; on a GPU choose float16, and cache_dtype fp8")
-        return torch.float32
-    default = DEFAULT_DTYPES["cpu" if device.type == "cpu" else "gpu"]
-    return as_dtype(default if dtype is None else dtype, INT8)
-
-
-def as_dtype(dtype: str | torch.dtype, *others: str) -> torch.dtype:
-    """A dtype, given as such or by name. Raises OptionError, which also lists `others`."""
-    chosen = DTYPES.get(dtype) if isinstance(dtype, str) else dtype
-    if chosen not in (*DTYPES.values(), torch.float64):
-        raise OptionError(f"dtype {dtype!r} is not one of {', '.join((*DTYPES, *others))}")
-    return chosen
 
 
 class SlimWhisper:
@@ -183,7 +145,7 @@ class SlimWhisper:
         def load(source: AudioSource) -> Recording:
             return Recording(load_samples(source, sample_rate=sample_rate), self.dims, chosen)
 
-        slots = self.choose_batch_size(batch_size) if chosen.parallel else 1
+        slots = choose_batch_size(batch_size, self.device) if chosen.parallel else 1
         listeners = Listeners(show, lambda _, seconds: bar.reset(round(seconds, 1)))
         outcomes = transcribe_all(self.network, [audio], load, chosen, slots, listeners)
         with bar, closing(outcomes):
@@ -219,7 +181,7 @@ class SlimWhisper:
             OptionError, before anything is read.
         """
         chosen = make_options(self.dims, self.name, **options)
-        slots = self.choose_batch_size(batch_size)
+        slots = choose_batch_size(batch_size, self.device)
         if isinstance(sources, list) and not chosen.parallel:
             slots = min(slots, max(1, len(sources)))
 
@@ -229,14 +191,6 @@ class SlimWhisper:
 
         listeners = Listeners(on_segments, on_duration)
         return transcribe_all(self.network, sources, load, chosen, slots, listeners)
-
-    def choose_batch_size(self, asked: int | None) -> int:
-        """How many windows to decode together. Raises OptionError."""
-        if asked is None:
-            return CPU_BATCH if self.device.type == "cpu" else GPU_BATCH
-        if asked < 1:
-            raise OptionError(f"batch_size {asked!r} is not a positive number")
-        return asked
 
     def decode(
         self, mel: Tensor, options: "DecodingOptions | None" = None, **changes: Any

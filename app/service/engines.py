@@ -7,6 +7,7 @@ import torch
 
 from slimwhisper.api import SlimWhisper
 from slimwhisper.app.service.jobs import Job, ModelChoice, ModelError
+from slimwhisper.devices import choose_batch_size
 from slimwhisper.errors import CacheError, DependencyError, OptionError, SlimWhisperError
 from slimwhisper.longform.batch import Batch, OnSegments, make_engine
 from slimwhisper.types import Options
@@ -46,7 +47,7 @@ class Engines:
         finally:
             self.loading = False
         self.model, self.loaded = model, choice
-        self.slots = model.choose_batch_size(self._batch_size)
+        self.slots = choose_batch_size(self._batch_size, model.device)
         return model
 
     def unload(self) -> None:

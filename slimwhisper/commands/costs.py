@@ -16,11 +16,11 @@ from typing import Any
 
 import torch
 
-from slimwhisper.api import as_dtype
 from slimwhisper.cache.fold import Attention, Folded, fold
 from slimwhisper.cache.forms import PRESETS
 from slimwhisper.cache.plan import CachePlan, DecoderCache
 from slimwhisper.checkpoint.load import load_checkpoint
+from slimwhisper.devices import as_dtype
 from slimwhisper.errors import OptionError
 from slimwhisper.types import Dims
 

@@ -8,12 +8,12 @@ from collections.abc import Sequence
 from dataclasses import asdict
 from typing import Any, Literal, TextIO
 
-from slimwhisper.api import choose_device, choose_dtype
 from slimwhisper.audio.load import as_waveform
 from slimwhisper.audio.mel import first_window
 from slimwhisper.cache.forms import cross_names, self_names
 from slimwhisper.cache.guard import MARGIN, Inspection
 from slimwhisper.checkpoint.load import load_checkpoint
+from slimwhisper.devices import choose_device, choose_dtype
 from slimwhisper.model.calibration import inspect_form, record_activations
 
 

@@ -22,11 +22,12 @@ import whisper
 from numpy.typing import NDArray
 from torch import Tensor
 
-from slimwhisper.api import INT8, SlimWhisper, choose_device, choose_dtype
+from slimwhisper.api import SlimWhisper
 from slimwhisper.cache.forms import choose_forms
 from slimwhisper.checkpoint.load import Checkpoint, load_checkpoint
 from slimwhisper.checkpoint.random_weights import random_checkpoint
 from slimwhisper.commands.costs import OFFICIAL_DIMS
+from slimwhisper.devices import INT8, choose_device, choose_dtype
 from slimwhisper.errors import OptionError, SlimWhisperError
 from slimwhisper.model.model import Model
 from slimwhisper.types import SAMPLE_RATE, Dims

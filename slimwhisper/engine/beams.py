@@ -11,7 +11,8 @@ import torch
 from torch import Tensor
 
 from slimwhisper.cache.plan import CrossCache
-from slimwhisper.engine.lanes import Lane, Layout, Places, Ticket
+from slimwhisper.engine.lanes import Lane
+from slimwhisper.engine.places import Layout, Places, Ticket
 from slimwhisper.engine.rules import NEVER, TimestampState, apply_timestamp_rules
 from slimwhisper.kernels.graphs import Graphs
 from slimwhisper.model.model import Model

@@ -18,12 +18,12 @@ import torch
 from torch import Tensor
 
 from slimwhisper.cache.base import Rows
-from slimwhisper.cache.plan import DecoderCache
+from slimwhisper.engine.alignment import align
 from slimwhisper.engine.beams import BeamLane
-from slimwhisper.engine.lanes import Lane, Places, Ticket
+from slimwhisper.engine.lanes import Lane
+from slimwhisper.engine.places import Places, Ticket
 from slimwhisper.engine.requests import (
     Align,
-    Alignment,
     Answer,
     Languages,
     Request,
@@ -32,8 +32,6 @@ from slimwhisper.engine.requests import (
     Window,
 )
 from slimwhisper.kernels.graphs import CUDAGraphs, Graphs, Recorder
-from slimwhisper.kernels.linear import at_least_float32
-from slimwhisper.model.decoder import Watch
 from slimwhisper.model.model import Model
 from slimwhisper.vocabulary import Vocabulary
 
@@ -259,14 +257,15 @@ class Engine:
             group = sorted(group, key=lambda t: t.slot)
         owner = lane or self.first
         windows = [t.window for t in group]
-        slots = torch.tensor([t.slot for t in group], device=self.model.device)
-        rows = Rows.of((slots - owner.offset) * owner.width, slots)
+        rows = self._rows(group, owner)
         longest = max(len(w.prompt) for w in windows)
         padded = [[*w.prompt, *[0] * (longest - len(w.prompt))] for w in windows]
-        prompts = torch.tensor(padded, device=slots.device)
+        prompts = torch.tensor(padded, device=self.model.device)
         hidden = self.model.decoder.prefill(prompts, rows, owner.cache)
-        every = torch.arange(len(group), device=slots.device)
-        asked = torch.tensor([[w.sot_index, len(w.prompt) - 1] for w in windows]).to(slots.device)
+        every = torch.arange(len(group), device=self.model.device)
+        asked = torch.tensor([[w.sot_index, len(w.prompt) - 1] for w in windows]).to(
+            self.model.device
+        )
         at_start, following = self.model.decoder.logits(hidden[every[:, None], asked]).unbind(1)
         if lane is None:
             return [(t, self._languages(at_start[i])) for i, t in enumerate(group)]
@@ -275,6 +274,11 @@ class Engine:
             ticket.no_speech_prob = prob
         lane.start(group, following)
         return self._harvest(lane)
+
+    def _rows(self, tickets: Sequence[Ticket], lane: Lane) -> Rows:
+        """The first row of each ticket's place in `lane`."""
+        slots = torch.tensor([t.slot for t in tickets], device=self.model.device)
+        return Rows.of((slots - lane.offset) * lane.width, slots)
 
     def _languages(self, logits: Tensor) -> Languages:
         """logits [V] after <|startoftranscript|> -> the probability of every language code."""
@@ -299,25 +303,7 @@ class Engine:
         return answers
 
     def _aligned(self, asked: list[tuple[Ticket, Align]]) -> list[tuple[Ticket, Answer]]:
-        """Prefill whole texts and record the alignment heads' scores [heads, T, p]."""
-        decoder, eot = self.model.decoder, self.vocabulary.eot
-        texts = [[*a.before, *a.text, eot] for _, a in asked]
-        longest = max(map(len, texts))
-        device = self.model.device
-        padded = torch.tensor([[*t, *[eot] * (longest - len(t))] for t in texts], device=device)
-        slots = torch.tensor([t.slot for t, _ in asked], device=device)
-        rows = Rows.of(slots * self.first.width, slots)
-        watch = Watch(self.model.alignment_heads)
-        cache = DecoderCache(self.cross, self.first.cache.self_)
-        hidden = decoder.prefill(padded, rows, cache, watch)
-        scores = torch.cat(watch.scores, dim=1)  # [R, heads, T, p]
-        scores = scores.to(at_least_float32(self.model.dtype))
-        answers: list[tuple[Ticket, Answer]] = []
-        for i, (ticket, align) in enumerate(asked):
-            begin = len(align.before) - 1
-            logits = decoder.logits(hidden[i, begin : begin + len(align.text)])[:, :eot]
-            text = torch.tensor(align.text, device=device)[:, None]
-            probs = logits.softmax(dim=-1).gather(1, text).squeeze(1).tolist()
-            own = scores[i, :, : len(texts[i])].clone()
-            answers.append((ticket, Alignment(align.text, len(align.before), own, tuple(probs))))
-        return answers
+        tickets, requests = zip(*asked, strict=True)
+        rows = self._rows(tickets, self.first)
+        found = align(self.model, self.vocabulary.eot, requests, rows, self.first.cache)
+        return list(zip(tickets, found, strict=True))

@@ -6,8 +6,6 @@ The active rows form one block, so that caches are read in place.
 """
 
 from collections.abc import Sequence
-from dataclasses import dataclass
-from typing import Any
 
 import numpy as np
 import torch
@@ -15,7 +13,8 @@ from torch import Tensor
 
 from slimwhisper.cache.base import Rows, Step
 from slimwhisper.cache.plan import CrossCache, DecoderCache
-from slimwhisper.engine.requests import Decoded, Window
+from slimwhisper.engine.places import Layout, Places, Ticket
+from slimwhisper.engine.requests import Decoded
 from slimwhisper.engine.rules import (
     BannedTokens,
     TimestampState,
@@ -30,36 +29,6 @@ from slimwhisper.model.model import Model
 from slimwhisper.vocabulary import Vocabulary
 
 EXTENT_STEP = 128  # tokens: a graph's extent is a multiple of this
-
-
-@dataclass(slots=True, eq=False)
-class Ticket:
-    """One window's stay in the engine, from its slot to its last answer."""
-
-    tag: Any
-    slot: int
-    window: Window
-    no_speech_prob: float = float("nan")
-
-
-@dataclass(slots=True)
-class Layout:
-    """The rows of a step; only `extent` changes while the slots stay the same."""
-
-    rows: Rows
-    block: slice  # of all rows
-    extent: int  # tokens to read of each row
-    drawing: Tensor | None  # [n] int64 within the block: temperature > 0
-    timestamps: bool  # at least one row samples them
-
-
-@dataclass(frozen=True, slots=True)
-class Places:
-    """The size and position of a lane."""
-
-    capacity: int  # places, one slot each
-    width: int = 1  # rows per place
-    from_end: bool = False  # the lane takes the last slots, and grows downwards
 
 
 class Lane:

@@ -9,7 +9,7 @@ import torch
 
 from slimwhisper.audio.read_ahead import WORKERS, Loader
 from slimwhisper.engine.engine import Engine
-from slimwhisper.engine.lanes import Ticket
+from slimwhisper.engine.places import Ticket
 from slimwhisper.engine.requests import Answer, Request, Search, Window
 from slimwhisper.errors import OptionError, SlimWhisperError, as_ours
 from slimwhisper.longform.recording import Recording

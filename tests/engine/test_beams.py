@@ -10,7 +10,7 @@ from torch import Tensor
 from whisper.decoding import BeamSearchDecoder, MaximumLikelihoodRanker
 
 from slimwhisper.engine.beams import BeamLane
-from slimwhisper.engine.lanes import Places, Ticket
+from slimwhisper.engine.places import Places, Ticket
 from slimwhisper.engine.requests import Decoded, Rules, Window
 from slimwhisper.model.model import Model
 from tests.support.windows import DIMS, VOCABULARY, random_model

@@ -11,7 +11,8 @@ import torch
 
 import slimwhisper
 from slimwhisper.api import SlimWhisper
-from slimwhisper.engine.lanes import Lane, Ticket
+from slimwhisper.engine.lanes import Lane
+from slimwhisper.engine.places import Ticket
 from tests.support.parity import differences, transcribe_each
 from tests.support.sounds import noise_bursts
 

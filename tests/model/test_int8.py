@@ -6,8 +6,8 @@ import pytest
 import torch
 
 import slimwhisper
-from slimwhisper.api import choose_dtype
 from slimwhisper.cli import main
+from slimwhisper.devices import choose_dtype
 from slimwhisper.errors import OptionError
 from slimwhisper.kernels.linear import Packed, Quantized, linear, quantize
 from slimwhisper.model import encoder as encoder_module

@@ -1,0 +1,54 @@
+"""What to compute on, in which dtype, and how many windows at once, where the user does not say."""
+
+import torch
+
+from slimwhisper.errors import OptionError
+from slimwhisper.types import DEFAULT_DTYPES
+
+DTYPES = {"float32": torch.float32, "float16": torch.float16, "bfloat16": torch.bfloat16}
+INT8 = "int8"
+
+GPU_BATCH, CPU_BATCH = 64, 16
+
+
+def choose_device(device: str | torch.device | None) -> torch.device:
+    """The given device; None: CUDA if available, else the CPU. OptionError if it does not work."""
+    if device is None:
+        return torch.device("cuda" if torch.cuda.is_available() else "cpu")
+    try:
+        chosen = torch.device(device)
+        torch.empty(0, device=chosen)
+    except (RuntimeError, AssertionError) as error:
+        reason = str(error).strip().splitlines()[0]
+        raise OptionError(f"device {device!r} cannot be used here ({reason}); try 'cpu'") from error
+    return chosen
+
+
+def choose_dtype(dtype: str | torch.dtype | None, device: torch.device) -> torch.dtype:
+    """A dtype, given as such or by name; None: float16 on a GPU, float32 on a CPU.
+
+    "int8" computes in float32 except for the products, and needs a CPU. Raises OptionError.
+    """
+    if dtype == INT8:
+        if device.type != "cpu" or "onednn" not in torch.backends.quantized.supported_engines:
+            raise OptionError("int8 needs an x86 CPU; on a GPU choose float16, and cache_dtype fp8")
+        return torch.float32
+    default = DEFAULT_DTYPES["cpu" if device.type == "cpu" else "gpu"]
+    return as_dtype(default if dtype is None else dtype, INT8)
+
+
+def as_dtype(dtype: str | torch.dtype, *others: str) -> torch.dtype:
+    """A dtype, given as such or by name. Raises OptionError, which also lists `others`."""
+    chosen = DTYPES.get(dtype) if isinstance(dtype, str) else dtype
+    if chosen not in (*DTYPES.values(), torch.float64):
+        raise OptionError(f"dtype {dtype!r} is not one of {', '.join((*DTYPES, *others))}")
+    return chosen
+
+
+def choose_batch_size(asked: int | None, device: torch.device) -> int:
+    """How many windows to decode together. Raises OptionError."""
+    if asked is None:
+        return CPU_BATCH if device.type == "cpu" else GPU_BATCH
+    if asked < 1:
+        raise OptionError(f"batch_size {asked!r} is not a positive number")
+    return asked
