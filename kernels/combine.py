@@ -110,6 +110,89 @@ def combine_kernel(
     tl.store(to + column, total.to(out.dtype.element_ty), mask=inside)
 
 
+@triton.jit
+def combine_mapped_kernel(
+    sums,
+    stats,
+    maps,  # [h, WIDTH, D], contiguous
+    out,
+    rows,
+    heads,
+    out_row,  # strides, in elements
+    out_head,
+    D: tl.constexpr,
+    WIDTH: tl.constexpr,
+    BLOCK_N: tl.constexpr,
+    BLOCK_D: tl.constexpr,  # divides D
+    SPLITS: tl.constexpr,
+    PRECISION: tl.constexpr,
+):
+    """Grid: blocks of rows, heads."""
+    head = tl.program_id(1)
+    row = tl.program_id(0).to(tl.int64) * BLOCK_N + tl.arange(0, BLOCK_N)
+    real = row < rows
+    part = (row * heads + head) * SPLITS
+    best = tl.full([BLOCK_N], float("-inf"), tl.float32)
+    for split in tl.static_range(SPLITS):
+        at = stats + (part + split) * 2
+        best = tl.maximum(best, tl.load(at, mask=real, other=0.0))
+    best = tl.where(best > float("-inf"), best, 0.0)  # no position: no weight either
+    weight = tl.zeros([BLOCK_N], tl.float32)
+    factors = ()
+    for split in tl.static_range(SPLITS):
+        at = stats + (part + split) * 2
+        own = tl.load(at + 1, mask=real, other=0.0)
+        # where no weight is, the sum was never written
+        shrink = tl.exp2(tl.load(at, mask=real, other=0.0) - best)
+        factors = factors + (tl.where(own > 0, shrink, 0.0),)
+        weight += factors[split] * own
+    share = 1.0 / tl.where(weight > 0, weight, 1.0)
+    column = tl.arange(0, BLOCK_D)
+    width = tl.arange(0, WIDTH)
+    mapped = tl.zeros([BLOCK_N, WIDTH], tl.float32)
+    for begin in range(0, D, BLOCK_D):
+        mix = tl.zeros([BLOCK_N, BLOCK_D], tl.float32)
+        for split in tl.static_range(SPLITS):
+            at = sums + (part + split)[:, None] * D + begin + column[None, :]
+            used = (factors[split] > 0)[:, None]
+            mix += factors[split][:, None] * tl.load(at, mask=used, other=0.0)
+        at = maps + (head * WIDTH + width)[:, None] * D + begin + column[None, :]
+        own_map = tl.load(at)
+        mix = (mix * share[:, None]).to(own_map.dtype)
+        mapped = tl.dot(mix, tl.trans(own_map), mapped, input_precision=PRECISION)
+    to = out + row[:, None] * out_row + head * out_head + width[None, :]
+    tl.store(to, mapped.to(out.dtype.element_ty), mask=real[:, None])
+
+
+ROWS = 16  # of a program of `combine_mapped`: the least that the matrix units take
+
+
+def combine_mapped(parts: Parts, maps: Tensor, out: Tensor) -> Tensor:
+    """The combined parts of N h queries times every head's map: fills `out` [N, h, d_k].
+
+    maps: [h, d_k, d], contiguous, in the dtype of `out`; d_k a power of two, at least 16.
+    """
+    rows, heads, width = out.shape
+    d = maps.shape[2]
+    combine_mapped_kernel[triton.cdiv(rows, ROWS), heads](
+        parts.sums,
+        parts.stats,
+        maps,
+        out,
+        rows,
+        heads,
+        *out.stride()[:2],
+        D=d,
+        WIDTH=width,
+        BLOCK_N=ROWS,
+        BLOCK_D=min(d & -d, 128),
+        SPLITS=parts.sums.shape[1],
+        PRECISION="ieee" if out.dtype == torch.float32 else "tf32",
+        num_warps=4,
+    )
+    return out
+
+
 def combine(parts: Parts, out: Tensor) -> Tensor:
     """Fill `out` [N, h, d] from the parts of N h queries; zeros where no part has a position."""
     _, heads, width = out.shape

@@ -11,7 +11,8 @@ import logging
 import os
 from collections import Counter
 from collections.abc import Callable
-from typing import TypeVar
+from contextlib import AbstractContextManager, nullcontext
+from typing import Any, TypeVar
 
 import torch
 from torch import Tensor
@@ -20,6 +21,7 @@ from slimwhisper.errors import OptionError
 from slimwhisper.kernels.configurations import Configuration, Processor, choose_splits, find
 from slimwhisper.kernels.heads import head_attention
 from slimwhisper.kernels.latent import Latent, latent_attention
+from slimwhisper.kernels.norm import Place, add_norm
 from slimwhisper.kernels.reads import ALL, Reads
 
 logger = logging.getLogger("slimwhisper.kernels")
@@ -28,6 +30,11 @@ Result = TypeVar("Result")
 CHOICES = ("auto", "torch", "triton")
 LEAST_CAPABILITY = (8, 0)  # tensor cores for bfloat16, asynchronous copies
 MOST_ROWS = 32  # of a window in one call by heads; more, as in a prompt, go to flash-attention
+
+
+def on_device(device: torch.device) -> AbstractContextManager[Any]:
+    """Make a GPU the thread's current one: Triton launches there, wherever the tensors are."""
+    return torch.cuda.device(device) if device.type == "cuda" else nullcontext()
 
 
 class Kernels:
@@ -59,38 +66,44 @@ class Kernels:
         latent: Latent,
         scale: float,
         reads: Reads = ALL,
+        maps: Tensor | None = None,
     ) -> Tensor:
-        """softmax(Q~ Z^T * scale) Z for all heads of each row.
+        """softmax(Q~ Z^T * scale) Z for all heads of each row, times each head's map.
 
         Arguments:
             queries: [N, h, d] folded queries; the rows of one window are adjacent.
             latent: values [S, T, d]; N is a multiple of the number of windows in `reads`.
             reads: which positions; no `sources` with a float8 latent.
+            maps: [h, d_k, d], every head's B_i^T; None: the sums are returned as they are.
         Returns:
-            [N, h, d].
+            [N, h, d_k], or [N, h, d] without maps.
         """
         count, windows = len(queries), reads.windows(len(latent))
         width, each = queries.shape[-1], count // windows * queries.shape[1]
         kernel = "latent" if latent.factors is None else "latent8"
 
         def by_triton(c: Configuration, p: Processor) -> Tensor:
-            """[N, h, d]."""
+            """[N, h, d_k] or [N, h, d]."""
             from slimwhisper.kernels.latent_triton import split_latent
 
             # the kernel turns float8 into float16, whatever the model's dtype
             asked = queries if latent.factors is None else queries.half()
             splits = _splits(c, p, windows * -(-each // c.block_q), latent.values.shape[1])
-            return split_latent(asked, latent, scale, c, splits, reads).to(queries.dtype)
+            return split_latent(asked, latent, scale, c, splits, reads, maps).to(queries.dtype)
 
         def by_torch() -> Tensor:
-            """[N, h, d]."""
+            """[N, h, d_k] or [N, h, d]."""
             kept = latent if reads.slots is None else latent[reads.slots]
             if reads.sources is not None:
                 places = torch.arange(latent.values.shape[1], device=queries.device)
                 kept = latent[reads.sources, places]
             together = queries.reshape(windows, each, width)
             plain = kept.plain(queries.dtype)
-            return latent_attention(together, plain, scale, reads.bias).view(queries.shape)
+            bias = None if reads.bias is None else reads.bias()
+            mix = latent_attention(together, plain, scale, bias).view(queries.shape)
+            if maps is None:
+                return mix
+            return torch.bmm(mix.transpose(0, 1), maps.transpose(1, 2)).transpose(0, 1)
 
         return self._shaped(kernel, width, each, by_triton, by_torch)
 
@@ -128,12 +141,38 @@ class Kernels:
                 places = torch.arange(keys.shape[2], device=queries.device)
                 k, v = (t[sources, :, places].transpose(1, 2) for t in (keys, values))
             together = queries.unflatten(0, (windows, group)).transpose(1, 2)
-            mask = None if reads.bias is None else reads.bias.unsqueeze(1)
+            mask = None if reads.bias is None else reads.bias().unsqueeze(1)
             return head_attention(together, k, v, mask).transpose(1, 2).reshape(queries.shape)
 
         if group > MOST_ROWS:
             return self._run("heads", None, by_torch)
         return self._shaped("heads", width, group, by_triton, by_torch)
+
+    def add_norm(
+        self,
+        x: Tensor,
+        addend: Tensor | None,
+        weight: Tensor,
+        bias: Tensor,
+        place: Place | None = None,
+    ) -> tuple[Tensor, Tensor]:
+        """x + addend and its layer norm, which is kept in `place`; see `norm.add_norm`.
+
+        x, addend: [R, d] or [B, T, d]; weight, bias: [d]. Returns total and normed, like x.
+        """
+
+        def by_triton() -> tuple[Tensor, Tensor]:
+            """Like x, both."""
+            from slimwhisper.kernels.norm_triton import add_norm_by_triton
+
+            return add_norm_by_triton(x, addend, weight, bias, place)
+
+        usable = self.processor is not None and weight.dtype == torch.float32
+        return self._run(
+            "add_norm",
+            by_triton if usable else None,
+            lambda: add_norm(x, addend, weight, bias, place),
+        )
 
     def choose_token(
         self,
@@ -168,7 +207,7 @@ class Kernels:
     ) -> Tensor:
         """Run a kernel in the configuration that the table has for it, else in PyTorch.
 
-        `width` d or d_k; `queries` per window. Returns what either callable returns, [N, h, width].
+        `width` d or d_k; `queries` per window. Returns what either callable returns.
         """
         processor, shape = self.processor, None
         if processor is not None:
@@ -182,7 +221,10 @@ class Kernels:
     ) -> Result:
         if by_triton is not None and operation not in self.failures:
             try:
-                result = by_triton()
+                with on_device(self.device):
+                    result = by_triton()
+            except torch.OutOfMemoryError:  # PyTorch's way needs more memory, not less
+                raise
             except Exception as error:  # whatever a compiler or driver raises, PyTorch still works
                 why = f"{type(error).__name__}: {str(error).strip().splitlines()[0][:200]}"
                 self.failures[operation] = why

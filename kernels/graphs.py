@@ -22,18 +22,35 @@ class Recorder(Protocol):
     def record(self, body: Body) -> Body:
         """Return a function that runs the body again, on the current contents of its buffers."""
 
+    def forget(self) -> None:
+        """Graphs recorded so far are going away: share no memory with them."""
+
 
 class CUDAGraphs:
     """Records CUDA graphs that share one memory pool, as they never run at the same time."""
 
-    def __init__(self) -> None:
-        self.pool = torch.cuda.graph_pool_handle()
+    def __init__(self, device: torch.device) -> None:
+        self.device = device
+        self.forget()
 
     def record(self, body: Body) -> Body:
+        """Other threads may use the GPU meanwhile; what they launch is not recorded."""
         graph = torch.cuda.CUDAGraph()
-        with torch.cuda.graph(graph, pool=self.pool):
-            body()
+        with torch.cuda.device(self.device):
+            stream, usual = torch.cuda.Stream(), torch.cuda.current_stream()
+            stream.wait_stream(usual)
+            with torch.cuda.stream(stream):  # left even if the capture cannot be ended
+                graph.capture_begin(pool=self.pool, capture_error_mode="thread_local")
+                try:
+                    body()
+                finally:
+                    graph.capture_end()
+            usual.wait_stream(stream)
         return graph.replay
+
+    def forget(self) -> None:
+        """Take a new pool: one whose graphs are all gone may not be captured into again."""
+        self.pool = torch.cuda.graph_pool_handle()
 
 
 class Graphs:
@@ -60,6 +77,8 @@ class Graphs:
         if replay is None:
             try:
                 replay = self.recorded[key] = self.recorder.record(body)
+            except torch.OutOfMemoryError:
+                raise
             except Exception as error:  # whatever a driver raises, it runs without graphs
                 self.failure = f"{type(error).__name__}: {str(error).strip().splitlines()[0][:200]}"
                 logger.warning(
@@ -73,6 +92,7 @@ class Graphs:
     def forget(self) -> None:
         """Discard the graphs, because a buffer has moved."""
         self.recorded.clear()
+        self.recorder.forget()
 
 
 def bucket_of(count: int, capacity: int) -> int:

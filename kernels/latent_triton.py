@@ -22,6 +22,7 @@ from triton.tools.tensor_descriptor import TensorDescriptor
 from slimwhisper.kernels.combine import (
     Parts,
     combine,
+    combine_mapped,
     part_of_positions,
     weigh,
     write_mix,
@@ -160,6 +161,7 @@ def split_latent(
     configuration: Configuration,
     splits: int,
     reads: Reads = ALL,
+    maps: Tensor | None = None,
 ) -> Tensor:
     """Attend with every head's folded query to its window's latent, on the device.
 
@@ -170,8 +172,10 @@ def split_latent(
             [S, T] float32 contiguous along T; S = B unless `reads` has slots.
         scale: factor on the scores.
         reads: which positions; its bias is not used; no `sources` with a float8 latent.
+        maps: [h, d_k, d], every head's B_i^T, to be applied to the result.
     Returns:
-        [N, h, d], laid out head by head; zeros for a window without positions.
+        [N, h, d], laid out head by head, or with `maps` [N, h, d_k]; zeros for a window without
+        positions.
     """
     rows, heads, width = queries.shape
     values, factors = latent.values, latent.factors
@@ -217,7 +221,14 @@ def split_latent(
         num_warps=c.warps,
         num_stages=c.stages,
     )
-    return combine(parts, out) if splits > 1 else out
+    if maps is None:
+        return combine(parts, out) if splits > 1 else out
+    mapped = torch.empty((rows, heads, maps.shape[1]), dtype=maps.dtype, device=maps.device)
+    if splits > 1:
+        return combine_mapped(parts, maps, mapped)
+    mixed = out.transpose(0, 1).to(maps.dtype)
+    torch.bmm(mixed, maps.transpose(1, 2), out=mapped.transpose(0, 1))
+    return mapped
 
 
 def _bytes(values: Tensor, c: Configuration) -> TensorDescriptor:

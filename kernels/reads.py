@@ -1,5 +1,6 @@
 """Which positions an attention call reads: the part of its arguments that every kernel shares."""
 
+from collections.abc import Callable
 from dataclasses import dataclass
 
 from torch import Tensor
@@ -12,7 +13,8 @@ class Reads:
     slots: Tensor | None = None  # [B] int64: the slot that each window reads
     # to read only the first positions, both:
     lengths: Tensor | None = None  # [B] int64, 0 to T; later positions are never read
-    bias: Tensor | None = None  # [B, 1, T] in the queries' dtype, -inf from there on
+    # makes [B, 1, T] in the queries' dtype, -inf from there on; kernels that read lengths never ask
+    bias: Callable[[], Tensor] | None = None
     # [B, >= T] int64, instead of `slots`: the slot that holds each position, for rows that share
     # their common positions
     sources: Tensor | None = None

@@ -6,7 +6,9 @@ the query, the kept latent and the output; the decoder never knows which form it
 """
 
 from abc import ABC, abstractmethod
+from collections.abc import Callable
 from dataclasses import dataclass
+from functools import cache
 from typing import Protocol, TypeVar
 
 import torch
@@ -14,6 +16,7 @@ from torch import Tensor
 
 from slimwhisper.kernels.dispatch import Kernels
 from slimwhisper.kernels.latent import Latent
+from slimwhisper.kernels.norm import Place
 from slimwhisper.kernels.reads import Reads
 
 Kept = TypeVar("Kept", Tensor, Latent)  # [slots or rows, ...]
@@ -76,7 +79,7 @@ class Step:
     extent: int  # tokens to read: the largest position + 1, known without a device sync
     # both None: all rows are full
     lengths: Tensor | None  # [R] int64: how many tokens each row has
-    bias: Tensor | None  # [R, 1, extent]: -inf where a row has no token yet
+    bias: Callable[[], Tensor] | None  # [R, 1, extent]: -inf where a row has no token yet
     sources: Tensor | None = None  # [R, extent] int64: the row that holds each token; None: its own
 
     def reads(self, slots: Tensor | None) -> Reads:
@@ -85,15 +88,20 @@ class Step:
 
     @staticmethod
     def at(rows: Rows, positions: Tensor, extent: int, full: bool, dtype: torch.dtype) -> "Step":
-        """positions [R] int64 -> the step, with lengths [R] and bias [R, 1, extent] in `dtype`.
+        """positions [R] int64 -> the step; its bias is in `dtype`.
 
         full: every row's position is extent - 1, so neither is needed.
         """
         if full:
             return Step(rows, positions, extent, None, None)
-        unseen = torch.arange(extent, device=positions.device) > positions[:, None]
-        bias = torch.zeros(unseen.shape, dtype=dtype, device=positions.device)
-        bias = bias.masked_fill_(unseen, float("-inf")).unsqueeze(1)
+
+        @cache
+        def bias() -> Tensor:
+            """[R, 1, extent]."""
+            unseen = torch.arange(extent, device=positions.device) > positions[:, None]
+            zeros = torch.zeros(unseen.shape, dtype=dtype, device=positions.device)
+            return zeros.masked_fill_(unseen, float("-inf")).unsqueeze(1)
+
         return Step(rows, positions, extent, positions + 1, bias)
 
 
@@ -172,6 +180,10 @@ class SelfLayer(Buffers, ABC):
         Rows shorter than T are padded on the right; their padding is overwritten by later steps.
         """
 
+    def place(self, step: Step) -> Place | None:
+        """Where the norm before `step` keeps the step's tokens; None: `step` keeps them itself."""
+        return None
+
     @abstractmethod
     def step(self, x: Tensor, step: Step) -> Tensor:
-        """Append one token per row, then attend: x [R, 1, d] -> [R, 1, d]."""
+        """Append one token per row, unless its `place` has it, then attend: x [R, 1, d] -> same."""

@@ -13,6 +13,7 @@ from slimwhisper.kernels.dispatch import Kernels
 from slimwhisper.kernels.heads import head_attention
 from slimwhisper.kernels.latent import Latent
 from slimwhisper.kernels.linear import linear
+from slimwhisper.kernels.norm import Place
 from slimwhisper.kernels.reads import Reads
 
 
@@ -36,17 +37,14 @@ class LatentAttention:
             return (own.unsqueeze(-1) * q.unsqueeze(2)).flatten(2)
         return torch.bmm(q.transpose(0, 1), self.weights.key_map).transpose(0, 1)
 
-    def unfold_mix(self, mix: Tensor) -> Tensor:
-        """(softmax Z) B_i: [N, h, d] -> [N, h, d_k]."""
-        if self.weights.value_map is None:
-            return mix.unflatten(-1, (self.heads, -1)).diagonal(dim1=1, dim2=2).transpose(1, 2)
-        back = self.weights.value_map.transpose(1, 2)
-        return torch.bmm(mix.transpose(0, 1), back).transpose(0, 1)
-
     def by_latent(self, q: Tensor, latent: Latent, reads: Reads) -> Tensor:
         """q [N, h, d_k] -> [N, h, d_k]; `reads` as in `Kernels.latent`."""
-        folded = self.fold_queries(q)
-        return self.unfold_mix(self.kernels.latent(folded, latent, self.scale, reads))
+        folded, maps = self.fold_queries(q), self.weights.value_map
+        found = self.kernels.latent(folded, latent, self.scale, reads, maps)
+        if maps is not None:
+            return found
+        # head i's values are its own columns of the latent
+        return found.unflatten(-1, (self.heads, -1)).diagonal(dim1=1, dim2=2).transpose(1, 2)
 
     def by_heads(self, q: Tensor, latent: Tensor, causal: bool = False) -> Tensor:
         """The same through temporary K and V: q [B, Q, h, d_k], latent [B, T, d] -> like q."""
@@ -156,10 +154,20 @@ class LatentSelf(SelfLayer):
         mixed = self.attention.by_heads(self.attention.queries(x), fresh, causal=True)
         return self.attention.output(mixed)
 
+    def place(self, step: Step) -> Place | None:
+        """Of forms that keep the normed token as it is, or in float8."""
+        weights = self.attention.weights
+        if weights.project is not None:
+            return None
+        ids, positions = step.rows.ids, step.positions
+        return Place(self.latent, ids, positions, weights.columns, weights.offset)
+
     def step(self, x: Tensor, step: Step) -> Tensor:
         """x [R, 1, d] -> [R, 1, d]; keeps the token's latent [R, d], reads step.extent of them."""
-        fresh = kept(self.attention.weights, x[:, 0])
-        self.latent.write((step.rows.ids, step.positions), fresh)
+        weights = self.attention.weights
+        if weights.project is not None:
+            fresh = linear(x[:, 0], weights.project)
+            self.latent.write((step.rows.ids, step.positions), fresh)
         q = self.attention.queries(x)
         latent, rows = step.rows.of_rows(self.latent)
         if step.sources is not None:

@@ -60,7 +60,7 @@ class Engine:
         `CHECK_EVERY` on a GPU. recorder: of the steps; None: CUDA graphs on a GPU, none on a CPU.
         """
         if recorder is None and model.device.type == "cuda":
-            recorder = CUDAGraphs()
+            recorder = CUDAGraphs(model.device)
         self.recorder = recorder
         self.model, self.vocabulary, self.slots = model, vocabulary, slots
         self.search = search or Search()

@@ -9,8 +9,9 @@ from torch import Tensor
 
 from slimwhisper.cache.base import Rows, Step
 from slimwhisper.cache.plan import DecoderCache
+from slimwhisper.kernels.dispatch import Kernels
 from slimwhisper.kernels.linear import at_least_float32, linear, pack, quantize
-from slimwhisper.model.layers import MLP, LayerNorm, Source
+from slimwhisper.model.layers import MLP, LayerNorm, Residual, Source
 from slimwhisper.types import Dims
 
 
@@ -39,10 +40,12 @@ class Decoder:
         device: torch.device,
         dtype: torch.dtype,
         int8: bool = False,
+        kernels: Kernels | None = None,
     ) -> None:
         """state: OpenAI's names; matrices [out, in]. int8: the weights of the MLPs and of the
-        logits, as in `Encoder`.
+        logits; kernels: the model's; both as in `Encoder`.
         """
+        self.kernels = kernels or Kernels(device, dtype)
         source = Source(state, "decoder.", device, dtype, int8)
         self.dims, self.device, self.dtype = dims, device, dtype
         self.embedding = source.tensor("token_embedding.weight")  # [V, d], input and output
@@ -66,38 +69,42 @@ class Decoder:
         return placed.to(self.dtype)
 
     def logits(self, hidden: Tensor) -> Tensor:
-        """hidden [..., d] after the last block -> [..., V] in at least float32."""
-        logits = linear(self.norm(hidden), self.head)
+        """hidden [..., d] after the last norm -> [..., V] in at least float32."""
+        logits = linear(hidden, self.head)
         return logits.to(at_least_float32(self.dtype))
 
     @torch.inference_mode()
     def prefill(
         self, tokens: Tensor, rows: Rows, cache: DecoderCache, watch: Watch | None = None
     ) -> Tensor:
-        """Start new texts in `rows`: tokens [R, T], padded on the right -> hidden [R, T, d].
+        """Start new texts in `rows`: tokens [R, T], padded on the right -> hidden [R, T, d],
+        after the last norm.
 
         Pass the positions that you need to `logits`. `watch` records cross-attention scores.
         """
         positions = torch.arange(tokens.shape[1], device=tokens.device).expand_as(tokens)
-        x = self.embed(tokens, positions)
+        x = Residual(self.embed(tokens, positions), self.kernels)
         cache.self_.begin(rows.ids)
         for layer, block in enumerate(self.blocks):
-            x = x + cache.self_.layers[layer].prefill(block.self_norm(x), rows)
-            normed = block.cross_norm(x)
+            x.add(cache.self_.layers[layer].prefill(x.normed(block.self_norm), rows))
+            normed = x.normed(block.cross_norm)
             if watch is not None and layer in watch.heads:
-                heads = torch.tensor(watch.heads[layer], device=x.device)
+                heads = torch.tensor(watch.heads[layer], device=tokens.device)
                 watch.scores.append(cache.cross.layers[layer].scores(normed, rows, heads))
-            x = x + cache.cross.layers[layer].attend(normed, rows)
-            x = x + block.mlp(x)
-        return x
+            x.add(cache.cross.layers[layer].attend(normed, rows))
+            x.add(block.mlp(x.normed(block.mlp.norm)))
+        return x.normed(self.norm)
 
     @torch.inference_mode()
     def step(self, tokens: Tensor, step: Step, cache: DecoderCache) -> Tensor:
         """One token per row: tokens [R] int64 at step.positions -> logits [R, V]."""
-        x = self.embed(tokens, step.positions).unsqueeze(1)
+        x = Residual(self.embed(tokens, step.positions), self.kernels)  # [R, d]
         step = cache.self_.append(step)
         for layer, block in enumerate(self.blocks):
-            x = x + cache.self_.layers[layer].step(block.self_norm(x), step)
-            x = x + cache.cross.layers[layer].attend(block.cross_norm(x), step.rows)
-            x = x + block.mlp(x)
-        return self.logits(x[:, 0])
+            own, audio = cache.self_.layers[layer], cache.cross.layers[layer]
+            normed = x.normed(block.self_norm, own.place(step))
+            x.add(own.step(normed.unsqueeze(1), step).squeeze(1))
+            normed = x.normed(block.cross_norm)
+            x.add(audio.attend(normed.unsqueeze(1), step.rows).squeeze(1))
+            x.add(block.mlp(x.normed(block.mlp.norm)))
+        return self.logits(x.normed(self.norm))

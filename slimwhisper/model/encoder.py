@@ -7,9 +7,10 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
+from slimwhisper.kernels.dispatch import Kernels
 from slimwhisper.kernels.heads import head_attention, rounded_head_attention
 from slimwhisper.kernels.linear import at_least_float32
-from slimwhisper.model.layers import MLP, LayerNorm, Linear, Source
+from slimwhisper.model.layers import MLP, LayerNorm, Linear, Residual, Source
 from slimwhisper.types import Dims
 
 
@@ -38,17 +39,17 @@ class _Block:
             source.int8 and torch.cpu._is_avx512_bf16_supported(),
         )
 
-    def __call__(self, x: Tensor) -> Tensor:
-        """x [B, p, d] -> [B, p, d]."""
-        normed = self.norm(x)
+    def __call__(self, x: Residual) -> None:
+        """Add to x, [B, p, d]."""
+        normed = x.normed(self.norm)
 
         def split(t: Tensor) -> Tensor:
             return t.unflatten(-1, (self.heads, -1)).transpose(1, 2)
 
         q, k, v = split(self.query(normed)), split(self.key(normed)), split(self.value(normed))
         mixed = rounded_head_attention(q, k, v) if self.rounded else head_attention(q, k, v)
-        x = x + self.out(mixed.transpose(1, 2).flatten(2))
-        return x + self.mlp(x)
+        x.add(self.out(mixed.transpose(1, 2).flatten(2)))
+        x.add(self.mlp(x.normed(self.mlp.norm)))
 
 
 class Encoder:
@@ -61,11 +62,14 @@ class Encoder:
         device: torch.device,
         dtype: torch.dtype,
         int8: bool = False,
+        kernels: Kernels | None = None,
     ) -> None:
         """state: OpenAI's names; matrices [out, in], convolutions [out, in, 3]. int8: the weights
         of linear maps, on a CPU in float32; see `kernels.linear.quantize`. On a CPU that multiplies
-        bfloat16 twice as fast as float32, attention is then computed in bfloat16.
+        bfloat16 twice as fast as float32, attention is then computed in bfloat16. kernels: the
+        model's; None: its own.
         """
+        self.kernels = kernels or Kernels(device, dtype)
         source = Source(state, "encoder.", device, dtype, int8)
         self.dims, self.device, self.dtype = dims, device, dtype
         self.conv1, self.conv2 = (
@@ -89,6 +93,7 @@ class Encoder:
         x = F.gelu(F.conv1d(x, *self.conv2, stride=2, padding=1))
         # contiguous: the sum would keep the transposed layout, which makes every layer slower
         x = (x.transpose(1, 2) + self.positions).to(self.dtype).contiguous()
+        stream = Residual(x, self.kernels)
         for block in self.blocks:
-            x = block(x)
-        return self.norm(x)
+            block(stream)
+        return stream.normed(self.norm)

@@ -4,9 +4,9 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 
 import torch
-import torch.nn.functional as F
 from torch import Tensor
 
+from slimwhisper.kernels.dispatch import Kernels
 from slimwhisper.kernels.linear import (
     Weight,
     at_least_float32,
@@ -15,6 +15,7 @@ from slimwhisper.kernels.linear import (
     packed_width,
     quantize,
 )
+from slimwhisper.kernels.norm import Place, add_norm
 
 
 @dataclass(frozen=True, slots=True)
@@ -68,14 +69,36 @@ class LayerNorm:
 
     def __call__(self, x: Tensor) -> Tensor:
         """x [..., d] -> [..., d]."""
-        wide = x.to(self.weight.dtype)
-        return F.layer_norm(wide, wide.shape[-1:], self.weight, self.bias).to(x.dtype)
+        return add_norm(x, None, self.weight, self.bias)[1]
+
+
+class Residual:
+    """The residual stream of one call: every block reads a norm of it, and adds to it.
+
+    What a block adds is summed where the next norm is read, which on a GPU is one launch.
+    """
+
+    def __init__(self, x: Tensor, kernels: Kernels) -> None:
+        """x [R, d] or [B, T, d]."""
+        self.x, self.kernels = x, kernels
+        self._added: Tensor | None = None
+
+    def add(self, y: Tensor) -> None:
+        """Add y, of the stream's shape."""
+        assert self._added is None, "a norm is read before the next block adds"
+        self._added = y
+
+    def normed(self, norm: LayerNorm, place: Place | None = None) -> Tensor:
+        """The norm of the sum so far, of the stream's shape; `place` as in `kernels.norm`."""
+        added, self._added = self._added, None
+        self.x, normed = self.kernels.add_norm(self.x, added, norm.weight, norm.bias, place)
+        return normed
 
 
 @dataclass(frozen=True, slots=True)
 class MLP:
-    """Pre-norm feed-forward block, d -> 4 d -> d. With packed weights it is computed for some of
-    the hidden values at a time, so that these stay in a CPU's caches.
+    """Feed-forward block, d -> 4 d -> d, and the norm before it. With packed weights it is computed
+    for some of the hidden values at a time, so that these stay in a CPU's caches.
     """
 
     norm: LayerNorm
@@ -95,10 +118,10 @@ class MLP:
         return MLP(LayerNorm.read(source / "mlp_ln"), parts, down.tensor("bias"))
 
     def __call__(self, x: Tensor) -> Tensor:
-        """x [..., d] -> [..., d], without the residual."""
-        normed, y = self.norm(x), None
+        """The normed x [..., d] -> what the residual stream gains, [..., d]."""
+        y = None
         for up, down in self.parts:
             bias = self.down_bias if y is None else None
-            y = linear(up(normed, gelu=True), down, bias, onto=y)
+            y = linear(up(x, gelu=True), down, bias, onto=y)
         assert y is not None
         return y

@@ -48,8 +48,9 @@ class Model:
         for line in self.fallbacks:
             logger.warning("%s: %s", self.name, line)
         self.plan = plan.to(device, dtype).packed()
-        self.encoder = Encoder(checkpoint.state, self.dims, device, dtype, int8)
-        self.decoder = Decoder(checkpoint.state, self.dims, device, dtype, int8)
+        kernels = self.plan.kernels
+        self.encoder = Encoder(checkpoint.state, self.dims, device, dtype, int8, kernels)
+        self.decoder = Decoder(checkpoint.state, self.dims, device, dtype, int8, kernels)
 
     @property
     def compute_type(self) -> str:

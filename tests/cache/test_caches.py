@@ -17,6 +17,7 @@ from slimwhisper.kernels.dispatch import Kernels
 from tests.support import formulas as plain
 from tests.support.checkpoints import random_state, tiny_dims
 from tests.support.reference import set_spectrum
+from tests.support.steps import self_step
 
 WIDTH, HEADS, FRAMES, LENGTH = 96, 3, 50, 20  # heads no power of two
 DIMS = tiny_dims(width=WIDTH, heads=HEADS, text_layers=2, multilingual=False, n_text_ctx=LENGTH)
@@ -126,7 +127,7 @@ def test_self_forms(form: str) -> None:
             rows = Rows.block(3) if n % 2 else Rows.of(torch.arange(3))
             step = Step.at(rows, positions, int(positions.max()) + 1, False, torch.float64)
             x = torch.stack([t[p] for t, p in zip(texts, positions.tolist(), strict=True)])
-            for row, y in enumerate(own.step(x.unsqueeze(1), step)):
+            for row, y in enumerate(self_step(own, x.unsqueeze(1), step)):
                 found[row].append(y[0])
         for row, text in enumerate(texts):
             torch.testing.assert_close(torch.stack(found[row]), plain_self(form, layer, text))
@@ -141,7 +142,7 @@ def test_a_fresh_text_never_meets_the_last_ones_numbers(form: str) -> None:
     x = noise(2, 3, WIDTH)
     own.prefill(x, Rows.of(torch.arange(2)))
     step = Step.at(Rows.block(2), torch.tensor([3, 9]), 10, False, torch.float64)
-    assert torch.isfinite(own.step(noise(2, 1, WIDTH, seed=1), step)).all()
+    assert torch.isfinite(self_step(own, noise(2, 1, WIDTH, seed=1), step)).all()
 
 
 @pytest.mark.parametrize(("cross", "own"), [*PRESETS.values(), ("v", "v"), ("hybrid", "x")])
@@ -155,7 +156,7 @@ def test_moving_and_reordering(cross: str, own: str) -> None:
 
     def read() -> tuple[Tensor, Tensor]:
         step = Step.at(rows, positions, 3, True, torch.float64)
-        return cache.cross.layers[1].attend(x, rows), cache.self_.layers[1].step(y, step)
+        return cache.cross.layers[1].attend(x, rows), self_step(cache.self_.layers[1], y, step)
 
     cache.self_.layers[1].prefill(noise(6, 2, WIDTH, seed=5), Rows.of(rows.ids, rows.slots))
     x[:2], y[:2] = x[4:], y[4:]
@@ -182,7 +183,7 @@ def test_swapping_slots_and_rows(cross: str, own: str) -> None:
     step = Step.at(Rows.block(3), torch.full((3,), 2), 3, True, torch.float64)
 
     def read() -> tuple[Tensor, Tensor]:
-        return cache.cross.layers[1].attend(x, step.rows), cache.self_.layers[1].step(x, step)
+        return cache.cross.layers[1].attend(x, step.rows), self_step(cache.self_.layers[1], x, step)
 
     before = read()
     cache.cross.swap(0, 2)
@@ -203,7 +204,9 @@ def test_blocks_that_begin_elsewhere(cross: str, own: str) -> None:
     found = []
     for rows in (block, Rows.of(torch.arange(3, 7), torch.tensor([2, 2, 3, 3]))):
         step = Step.at(rows, positions, 3, True, torch.float64)
-        found.append((cache.cross.layers[1].attend(x, rows), cache.self_.layers[1].step(x, step)))
+        found.append(
+            (cache.cross.layers[1].attend(x, rows), self_step(cache.self_.layers[1], x, step))
+        )
     for in_place, gathered in zip(*found, strict=True):
         torch.testing.assert_close(in_place, gathered)
 

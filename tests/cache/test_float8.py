@@ -24,6 +24,7 @@ from tests.cache.test_caches import (
     plain_self,
 )
 from tests.support.checkpoints import random_state, tiny_dims
+from tests.support.steps import self_step
 
 NORM = (noise(WIDTH, seed=20).abs() + 0.05, noise(WIDTH, seed=21) * 3)
 
@@ -55,7 +56,7 @@ def own(text: Tensor, prompt: int) -> Tensor:
     found = [layer.prefill(text[None, :prompt], Rows.of(torch.tensor([0])))[0]]
     for n in range(prompt, len(text)):
         step = Step.at(Rows.block(1), torch.tensor([n]), n + 1, True, torch.float64)
-        found.append(layer.step(text[None, n : n + 1], step)[0])
+        found.append(self_step(layer, text[None, n : n + 1], step)[0])
     return torch.cat(found)
 
 
@@ -110,7 +111,7 @@ def test_a_fresh_text_never_meets_the_last_ones_numbers() -> None:
     for _ in range(2):
         layer.prefill(text[None, :3], Rows.of(torch.tensor([0])))
         step = Step.at(Rows.block(1), torch.tensor([3]), 9, False, torch.float64)
-        found.append(layer.step(text[None, 3:], step))
+        found.append(self_step(layer, text[None, 3:], step))
         layer.tensors[0].view(torch.uint8).fill_(0x7F)
         layer.tensors[1].fill_(float("nan"))
     assert torch.equal(*found)

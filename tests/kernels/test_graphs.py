@@ -38,7 +38,10 @@ class OperatorRecorder:
     """Records by running: the first replay is the run itself."""
 
     def __init__(self) -> None:
-        self.recorded = 0
+        self.recorded = self.forgot = 0
+
+    def forget(self) -> None:
+        self.forgot += 1
 
     def record(self, body: Callable[[], None]) -> Callable[[], None]:
         log: list[tuple[Any, Any, Any, Any]] = []
@@ -147,6 +150,9 @@ def test_more_banned_tokens_record_anew(model: Model) -> None:
 
 def test_what_cannot_be_recorded_runs_anew_each_time(caplog: pytest.LogCaptureFixture) -> None:
     class Broken:
+        def forget(self) -> None:
+            raise AssertionError("nothing was recorded")
+
         def record(self, body: Callable[[], None]) -> Callable[[], None]:
             raise RuntimeError("operation not permitted when stream is capturing\nmore")
 
@@ -173,7 +179,7 @@ def test_buckets() -> None:
 def test_cuda_graphs(search: Search | None, temperatures: Sequence[float]) -> None:
     model = random_model(torch.device("cuda"))
     requests = [*windows(6, temperatures=temperatures), *windows(3, 30, temperatures)]
-    engine = Engine(model, VOCABULARY, 3, search, 4, CUDAGraphs())
+    engine = Engine(model, VOCABULARY, 3, search, 4, CUDAGraphs(model.device))
     done = run(engine, dict(enumerate(requests)))
     assert engine.first.graphs.replays > 0 and engine.first.graphs.failure is None
     for i, expected in enumerate(decode(random_model(), requests, 3, search)):

@@ -1,9 +1,9 @@
 """The encoder's layout: what it computes is compared with openai-whisper's in test_logits.py."""
 
 import torch
-from torch import Tensor
 
 from slimwhisper.model.encoder import Encoder
+from slimwhisper.model.layers import Residual
 from tests.support.checkpoints import random_state, tiny_dims
 
 
@@ -14,9 +14,9 @@ def test_every_layer_reads_rows_in_order() -> None:
     seen: list[tuple[int, ...]] = []
 
     def watch(block):  # type: ignore[no-untyped-def]
-        def run(x: Tensor) -> Tensor:
-            seen.append(x.stride())
-            return block(x)
+        def run(stream: Residual) -> None:
+            seen.append(stream.x.stride())
+            block(stream)
 
         return run
 
