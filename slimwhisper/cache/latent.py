@@ -24,6 +24,8 @@ class LatentAttention:
         self.weights, self.kernels = weights, kernels
         self.heads = weights.heads
         self.scale = (weights.width // weights.heads) ** -0.5
+        like = weights.query_bias
+        self.own = torch.eye(self.heads, device=like.device, dtype=like.dtype)[:, :, None]
 
     def queries(self, x: Tensor) -> Tensor:
         """[R, T, d] -> [R, T, h, d_k]."""
@@ -33,8 +35,7 @@ class LatentAttention:
     def fold_queries(self, q: Tensor) -> Tensor:
         """q_i A_i: [N, h, d_k] -> [N, h, d]."""
         if self.weights.key_map is None:  # head i reads its own columns of the latent
-            own = torch.eye(self.heads, device=q.device, dtype=q.dtype)
-            return (own.unsqueeze(-1) * q.unsqueeze(2)).flatten(2)
+            return (self.own * q.unsqueeze(2)).flatten(2)
         return torch.bmm(q.transpose(0, 1), self.weights.key_map).transpose(0, 1)
 
     def by_latent(self, q: Tensor, latent: Latent, reads: Reads) -> Tensor:

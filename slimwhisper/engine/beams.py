@@ -7,11 +7,14 @@ others are the new beams. A window is done when it has `beams * patience` finish
 
 from collections.abc import Sequence
 
+import numpy as np
 import torch
+from numpy.typing import NDArray
 from torch import Tensor
 
 from slimwhisper.cache.plan import CrossCache
 from slimwhisper.engine.lanes import Lane
+from slimwhisper.engine.looks import BeamLook, BeamTexts
 from slimwhisper.engine.places import Layout, Places, Ticket
 from slimwhisper.engine.rules import NEVER, TimestampState, apply_timestamp_rules
 from slimwhisper.kernels.graphs import Graphs
@@ -44,15 +47,16 @@ class BeamLane(Lane):
     def place_tensors(self) -> Sequence[Tensor]:
         """The finished texts, each [capacity, ...]."""
         return (
+            *super().place_tensors(),
             *(self.finished, self.finished_lengths),
             *(self.finished_scores, self.finished_count),
         )
 
-    def start(self, tickets: Sequence[Ticket], logits: Tensor) -> None:
-        """As in `Lane`: logits [n, V]."""
+    def start(self, tickets: Sequence[Ticket], logits: Tensor, no_speech: Tensor) -> None:
+        """As in `Lane`: logits [n, V], no_speech [n]."""
         for ticket in tickets:
             self.finished_count[ticket.slot - self.offset] = 0
-        super().start(tickets, logits)
+        super().start(tickets, logits, no_speech)
 
     def _pick(self, layout: Layout, logits: Tensor, state: TimestampState, fresh: bool) -> None:
         """Choose the best continuations of each slot's beams; logits [R, V]."""
@@ -113,21 +117,9 @@ class BeamLane(Lane):
         for t in (self.sampled, *self.stamps.tensors()):
             t[block] = t[block][sources]
 
-    def _ended(self, places: slice) -> Tensor:
-        """[places] bool: the place has enough finished texts."""
-        return self.finished_count[places] >= self.max_finished
-
-    def _texts(self, place: int) -> list[tuple[list[int], float]]:
-        """The finished texts and, if there are too few, the best unfinished beams."""
-        count = int(self.finished_count[place])
-        tokens = self.finished[place, :count].tolist()
-        lengths = self.finished_lengths[place, :count].tolist()
-        scores = self.finished_scores[place, :count].tolist()
-        texts = [(t[:n], s) for t, n, s in zip(tokens, lengths, scores, strict=True)]
-        if count < self.width:
-            row = place * self.width
-            best = self.logprobs[row : row + self.width].argsort().flip(0)
-            for beam in (row + best[: self.width - count]).tolist():
-                length = int(self.stamps.count[beam])
-                texts.append((self.sampled[beam, :length].tolist(), float(self.logprobs[beam])))
-        return texts
+    def _look(self, here: slice, counts: NDArray[np.int64], limits: NDArray[np.int64]) -> BeamLook:
+        rows = slice(here.start * self.width, here.stop * self.width)
+        finished = (self.finished, self.finished_lengths, self.finished_scores)
+        places = [tensor[here] for tensor in (*finished, self.finished_count)]
+        texts = BeamTexts(*[*self._texts(here), self.stamps.count[rows], *places])
+        return BeamLook(self.tickets, texts, counts, limits, self.vocabulary.eot)

@@ -21,6 +21,7 @@ from slimwhisper.cache.base import Rows
 from slimwhisper.engine.alignment import align
 from slimwhisper.engine.beams import BeamLane
 from slimwhisper.engine.lanes import Lane
+from slimwhisper.engine.looks import Look
 from slimwhisper.engine.places import Places, Ticket
 from slimwhisper.engine.requests import (
     Align,
@@ -37,7 +38,7 @@ from slimwhisper.vocabulary import Vocabulary
 
 ENCODE_BATCH = 4  # windows encoded, or aligned, together on a GPU; bounds the activations
 CPU_ENCODE_BATCH = 1  # the activations of one window fit a CPU's caches, those of two do not
-CHECK_EVERY = 8  # tokens between checks for ended texts on a GPU, where each check is a sync
+CHECK_EVERY = 4  # tokens between looks at ended texts on a GPU, each judged at the next one
 
 
 class Engine:
@@ -84,6 +85,7 @@ class Engine:
         self._held: dict[int, Ticket] = {}  # by slot
         self._again: list[Ticket] = []  # held, to be decoded again
         self._align: list[tuple[Ticket, Align]] = []
+        self._looks: dict[Lane, Look] = {}  # not judged yet
         self._steps = 0
 
     # -- requests ------------------------------------------------------------------------------
@@ -162,7 +164,7 @@ class Engine:
         self._steps += 1
         for lane in self._lanes():
             if lane.tickets and (self._steps % self.check_every == 0 or lane.full()):
-                answers += self._harvest(lane)
+                answers += self._look(lane)
         return answers
 
     def _graphs(self) -> Graphs | None:
@@ -269,11 +271,8 @@ class Engine:
         at_start, following = self.model.decoder.logits(hidden[every[:, None], asked]).unbind(1)
         if lane is None:
             return [(t, self._languages(at_start[i])) for i, t in enumerate(group)]
-        no_speech = at_start.softmax(dim=-1)[:, self.vocabulary.no_speech].tolist()
-        for ticket, prob in zip(group, no_speech, strict=True):
-            ticket.no_speech_prob = prob
-        lane.start(group, following)
-        return self._harvest(lane)
+        lane.start(group, following, at_start.softmax(dim=-1)[:, self.vocabulary.no_speech])
+        return self._harvest(lane, lane.look()) if self.check_every == 1 or lane.full() else []
 
     def _rows(self, tickets: Sequence[Ticket], lane: Lane) -> Rows:
         """The first row of each ticket's place in `lane`."""
@@ -286,17 +285,25 @@ class Engine:
         probs = logits[list(languages)].softmax(dim=-1).tolist()
         return Languages(dict(zip(languages.values(), probs, strict=True)))
 
-    def _harvest(self, lane: Lane) -> list[tuple[Ticket, Answer]]:
+    def _look(self, lane: Lane) -> list[tuple[Ticket, Answer]]:
+        """The windows whose texts have ended. On a GPU: by the last look, which has arrived by now,
+        so that it is never idle while we judge.
+        """
+        look = lane.look()
+        if self.model.device.type == "cpu":
+            return self._harvest(lane, look)
+        last, self._looks[lane] = self._looks.get(lane), look
+        return [] if last is None else self._harvest(lane, last)
+
+    def _harvest(self, lane: Lane, look: Look) -> list[tuple[Ticket, Answer]]:
         """Take the windows whose texts have ended out of the lane; held until the reply."""
         answers: list[tuple[Ticket, Answer]] = []
-        ended = lane.ended()
-        # the outermost ticket fills the gap, so indices on the inner side do not change
-        for index in sorted(ended, reverse=not lane.from_end):
-            shift = len(answers) if lane.from_end else 0
-            ticket = lane.tickets[index - shift]
-            answers.append((ticket, lane.result(index - shift, self.search.length_penalty)))
+        for seen, ticket in look.ended():
+            if ticket not in lane.tickets:  # an earlier look had it
+                continue
+            answers.append((ticket, look.result(seen, self.search.length_penalty)))
             slot = ticket.slot
-            leaving = lane.shrink(index - shift)
+            leaving = lane.shrink(lane.tickets.index(ticket))
             if leaving != slot:
                 self.cross.swap(leaving, slot)
             self._held[leaving] = ticket

@@ -9,12 +9,13 @@ from collections.abc import Sequence
 
 import numpy as np
 import torch
+from numpy.typing import NDArray
 from torch import Tensor
 
 from slimwhisper.cache.base import Rows, Step
 from slimwhisper.cache.plan import CrossCache, DecoderCache
+from slimwhisper.engine.looks import Look, Texts
 from slimwhisper.engine.places import Layout, Places, Ticket
-from slimwhisper.engine.requests import Decoded
 from slimwhisper.engine.rules import (
     BannedTokens,
     TimestampState,
@@ -60,6 +61,7 @@ class Lane:
         self.logprobs = torch.zeros(rows, dtype=torch.float32, device=device)
         self.temperatures = torch.zeros(rows, dtype=torch.float32, device=device)
         self.keys = torch.zeros((rows, self.limit), dtype=torch.int64, device=device)
+        self.no_speech = torch.zeros(capacity, dtype=torch.float32, device=device)
         self.banned = BannedTokens.allocate(rows, device)
         self.stamps = TimestampState.allocate(rows, device)
         # per place, on the host: tokens with the prompt, tokens sampled, most tokens to sample
@@ -75,7 +77,7 @@ class Lane:
 
     def place_tensors(self) -> Sequence[Tensor]:
         """Everything kept per place, each [capacity, ...], on the device."""
-        return ()
+        return (self.no_speech,)
 
     @property
     def first(self) -> int:
@@ -128,14 +130,17 @@ class Lane:
 
     # -- decoding ------------------------------------------------------------------------------
 
-    def start(self, tickets: Sequence[Ticket], logits: Tensor) -> None:
-        """Sample the first token of tickets just added; logits [n, V] in the order of their places.
-        The first row of each already holds the prompt in its self-cache.
+    def start(self, tickets: Sequence[Ticket], logits: Tensor, no_speech: Tensor) -> None:
+        """Sample the first token of tickets just added; logits [n, V] in the order of their places,
+        as are the probabilities `no_speech` [n]. The first row of each already holds the prompt in
+        its self-cache.
         """
         width, places = self.width, [t.slot - self.offset for t in tickets]
         begin = min(places)
         assert places == list(range(begin, begin + len(tickets)))
+        self.no_speech[begin : begin + len(tickets)] = no_speech
         for place, ticket in zip(places, tickets, strict=True):
+            ticket.starts += 1
             rows, window = slice(place * width, (place + 1) * width), ticket.window
             rules, attempt = window.rules, window.attempt
             assert rules is not None
@@ -275,48 +280,21 @@ class Lane:
 
     # -- results -------------------------------------------------------------------------------
 
-    def ended(self) -> list[int]:
-        """The indices of tickets whose texts have ended. Syncs with the device."""
+    def look(self) -> Look:
+        """The texts as they are now. On a GPU: once it has come so far."""
         count = len(self.tickets)
         here = slice(self.first, self.first + count)
-        full = self.counts[here] >= self.limits[here]
-        return [int(i) for i in np.flatnonzero(full | self._ended(here).cpu().numpy())]
+        return self._look(here, self.counts[here], self.limits[here])
+
+    def _look(self, here: slice, counts: NDArray[np.int64], limits: NDArray[np.int64]) -> Look:
+        return Look(self.tickets, Texts(*self._texts(here)), counts, limits, self.vocabulary.eot)
+
+    def _texts(self, here: slice) -> tuple[Tensor, ...]:
+        """The fields of `Texts` for the places `here`."""
+        rows = slice(here.start * self.width, here.stop * self.width)
+        return self.last[rows], self.sampled[rows], self.logprobs[rows], self.no_speech[here]
 
     def full(self) -> bool:
         """Whether a ticket has reached its token limit. No device sync."""
         here = slice(self.first, self.first + len(self.tickets))
         return bool((self.counts[here] >= self.limits[here]).any())
-
-    def _ended(self, places: slice) -> Tensor:
-        """[places] bool: all texts of the place have ended."""
-        rows = slice(places.start * self.width, places.stop * self.width)
-        return (self.last[rows] == self.vocabulary.eot).unflatten(0, (-1, self.width)).all(dim=1)
-
-    def result(self, index: int, length_penalty: float | None) -> Decoded:
-        """The best text of a ticket that has ended."""
-        place, ticket = self.first + index, self.tickets[index]
-        texts = []
-        for tokens, logprob in self._texts(place):
-            eot = self.vocabulary.eot
-            end = tokens.index(eot) if eot in tokens else len(tokens)
-            texts.append((tokens[:end], logprob))
-        best, logprob = max(texts, key=lambda t: _score(len(t[0]), t[1], length_penalty))
-        return Decoded(
-            tokens=tuple(best),
-            avg_logprob=logprob / (len(best) + 1),
-            no_speech_prob=ticket.no_speech_prob,
-            temperature=ticket.window.attempt.temperature,
-        )
-
-    def _texts(self, place: int) -> list[tuple[list[int], float]]:
-        """The candidates of a place: sampled tokens, and the sum of their log-probabilities."""
-        rows = slice(place * self.width, (place + 1) * self.width)
-        sampled = self.sampled[rows, : int(self.counts[place])].tolist()
-        return list(zip(sampled, self.logprobs[rows].tolist(), strict=True))
-
-
-def _score(length: int, logprob: float, length_penalty: float | None) -> float:
-    """How texts are ranked: by mean log-probability, or Google NMT's score (arXiv 1609.08144)."""
-    if length_penalty is None:
-        return logprob / max(length, 1)
-    return float(logprob / ((5 + length) / 6) ** length_penalty)

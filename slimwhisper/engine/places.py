@@ -16,7 +16,7 @@ class Ticket:
     tag: Any
     slot: int
     window: Window
-    no_speech_prob: float = float("nan")
+    starts: int = 0  # how often its text has begun
 
 
 @dataclass(slots=True)

@@ -102,12 +102,14 @@ def search_all(
         rules = Rules(NONE, NONE, timestamps=False, max_initial_timestamp=None, sample_len=length)
         tickets.append(Ticket(search, slot, Window(None, prompt, 0, rules)))
         lane.grow(tickets[-1])
-    lane.start(tickets, torch.stack([logits_after(s, [], ending) for s in searches]))
+    first = torch.stack([logits_after(s, [], ending) for s in searches])
+    lane.start(tickets, first, torch.zeros(len(tickets)))
     results: dict[int, Decoded] = {}
     while True:
-        for index in sorted(lane.ended(), reverse=True):
-            results[lane.tickets[index].tag] = lane.result(index, penalty)
-            lane.shrink(index)
+        look = lane.look()
+        for index, ticket in look.ended():
+            results[ticket.tag] = look.result(index, penalty)
+            lane.shrink(lane.tickets.index(ticket))
         if not lane.tickets:
             return results
         lane.step()

@@ -81,8 +81,8 @@ def test_between_looks_nobody_asks_the_device(
 ) -> None:
     engine = Engine(model, VOCABULARY, 2, check_every=5)
     looks: list[int] = []
-    ended = engine.first.ended
-    monkeypatch.setattr(engine.first, "ended", lambda: looks.append(1) or ended())
+    look = engine.first.look
+    monkeypatch.setattr(engine.first, "look", lambda: looks.append(1) or look())
     engine.submit(0, windows(1, sample_len=40)[0])
     tokens, steps = 0, 0
     while not engine.idle:

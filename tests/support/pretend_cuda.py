@@ -9,9 +9,11 @@ Raises `Forbidden` where tensors of different devices meet, where a Triton kerne
 another device than its tensors', and where a capture reads from or copies to the host. Counts
 kernels, uploads and reads. `torch.cuda.CUDAGraph` records operators with the very tensors and
 numbers, and replays them into the same memory, so that whatever should have been kept in a buffer
-shows as a stale result. Kernels are interpreted by Triton.
+shows as a stale result. Triton's kernels are counted and checked, and PyTorch does their work;
+with `interpreted`, Triton's interpreter does, a hundred times slower.
 """
 
+import inspect
 import threading
 import weakref
 from collections import Counter
@@ -30,6 +32,7 @@ from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_leaves, tree_map
 
 from slimwhisper.kernels import choose_token, combine, heads_triton, latent_triton, norm_triton
+from tests.support.pretend_kernels import WORK
 
 MODULES = (choose_token, combine, heads_triton, latent_triton, norm_triton)  # with kernels
 FACTORIES = {
@@ -112,8 +115,7 @@ class GPU:
         self.log: list[Callable[[], Any]] | None = None  # of the capture in progress
         self.recorder: int | None = None  # its thread
         self.fresh: PretendGraph | None = None  # captured, and not yet replayed
-        self.launches: list[tuple[str, tuple[int, ...], dict[str, Any]]] = []
-        self.broken = False  # the next capture cannot be ended
+        self.breaks = False  # captures cannot be ended
         self.pools: dict[Any, list[weakref.ref[PretendGraph]]] = {}
         self.streams = 0
         self._thread = threading.local()
@@ -365,8 +367,15 @@ class _Functions(TorchFunctionMode):
 class _Kernel:
     """A Triton kernel: launched on tensors of the thread's current device, interpreted."""
 
-    def __init__(self, gpu: GPU, name: str, kernel: Any) -> None:
+    def __init__(self, gpu: GPU, name: str, kernel: Any, interpreted: bool) -> None:
         self.gpu, self.name, self.kernel = gpu, name, kernel
+        self.interpreted = interpreted
+
+    def _work(self, grid: Any, args: list[Any], kwargs: dict[str, Any]) -> Any:
+        if self.interpreted:
+            return self.kernel[grid](*args, **kwargs)
+        by_name = inspect.signature(self.kernel.fn).bind(*args, **_without_options(kwargs))
+        return WORK[self.name](by_name.arguments)
 
     def __getitem__(self, grid: Any) -> Callable[..., Any]:
         from triton.tools.tensor_descriptor import TensorDescriptor
@@ -389,11 +398,13 @@ class _Kernel:
         def launch(*args: Any, **kwargs: Any) -> Any:
             mapped = [host(a) for a in args]
             self.gpu.note("kernels", self.name)
-            whole = grid if isinstance(grid, tuple) else (grid,)
-            self.gpu.launches.append((self.name, whole, kwargs))
-            return self.gpu.run(self.name, lambda: self.kernel[grid](*mapped, **kwargs))
+            return self.gpu.run(self.name, lambda: self._work(grid, mapped, kwargs))
 
         return launch
+
+
+def _without_options(kwargs: dict[str, Any]) -> dict[str, Any]:
+    return {k: v for k, v in kwargs.items() if k not in ("num_warps", "num_stages")}
 
 
 class PretendGraph:
@@ -420,8 +431,8 @@ class PretendGraph:
 
     def capture_end(self) -> None:
         self.gpu.log = self.gpu.recorder = None
-        if self.gpu.broken:
-            raise Forbidden("the capture was broken")
+        if self.gpu.breaks:
+            raise RuntimeError("CUDA error: operation failed due to a previous error: invalid")
         self.gpu.fresh = self
 
     def replay(self) -> None:
@@ -466,7 +477,9 @@ class PretendEvent:
 
 
 @contextmanager
-def pretend_cuda(count: int = 1, memory: int = 80 << 30) -> Iterator[GPU]:
+def pretend_cuda(
+    count: int = 1, memory: int = 80 << 30, interpreted: bool = False
+) -> Iterator[GPU]:
     """`count` devices with `memory` bytes each, for this thread and those it starts."""
     gpu = GPU(memory)
     properties = SimpleNamespace(
@@ -528,7 +541,9 @@ def pretend_cuda(count: int = 1, memory: int = 80 << 30) -> Iterator[GPU]:
             changed.enter_context(patch.object(torch.cuda, name, value))
         for module in MODULES:
             for name in [n for n in vars(module) if n.endswith("_kernel")]:
-                kernel = _Kernel(gpu, name.removesuffix("_kernel"), getattr(module, name))
+                kernel = _Kernel(
+                    gpu, name.removesuffix("_kernel"), getattr(module, name), interpreted
+                )
                 changed.enter_context(patch.object(module, name, kernel))
         changed.enter_context(patch.object(threading.Thread, "run", run_thread))
         # operators in inference mode would not be taken apart as they are elsewhere

@@ -1,0 +1,240 @@
+"""The engine on a pretend GPU: the same texts, nothing that a GPU forbids, and few launches."""
+
+import logging
+import threading
+from collections import Counter
+from collections.abc import Sequence
+from dataclasses import replace
+
+import pytest
+import torch
+
+from slimwhisper.cache.base import Rows, Step
+from slimwhisper.cache.forms import FORMS, PRESETS
+from slimwhisper.cache.plan import DecoderCache
+from slimwhisper.checkpoint.load import Checkpoint
+from slimwhisper.engine.engine import Engine
+from slimwhisper.engine.requests import Align, Answer, Decoded, Request, Search, Window
+from slimwhisper.kernels.graphs import CUDAGraphs, Graphs
+from slimwhisper.model.calibration import Guard
+from slimwhisper.model.model import Model
+from tests.support.checkpoints import random_state, tiny_dims
+from tests.support.pretend_cuda import Forbidden, pretend_cuda
+from tests.support.reference import set_spectrum
+from tests.support.windows import CPU, SEARCHES, VOCABULARY, assert_same, run, windows
+
+pytestmark = pytest.mark.filterwarnings("ignore:divide by zero")  # the interpreter's log(0)
+
+CUDA = torch.device("cuda", 1)  # not the current one, so that whatever assumes it is seen
+FRAMES = 24  # positions of a window: few, to be quick
+CASES = [
+    *((forms, None, (0.0,)) for forms in [("e", "x"), ("kv", "kv"), ("k", "k"), ("e8", "x8")]),
+    *((forms, None, (0.0,)) for forms in [("v", "v"), ("hybrid", "x")]),
+    *((("e", "x"), search, temperatures) for search, temperatures in SEARCHES[1:]),
+    (("kv", "kv"), Search(beams=3), (0.0,)),
+    (("e8", "x8"), Search(beams=2), (0.0,)),
+]
+
+
+def small(layers: int = 2) -> Checkpoint:
+    dims = tiny_dims(multilingual=False, text_layers=layers)
+    dims = replace(dims, n_audio_ctx=FRAMES)
+    return Checkpoint("random", dims, set_spectrum(random_state(dims, seed=1), dims, 3.0))
+
+
+def made(
+    forms: tuple[str, str],
+    device: torch.device = CUDA,
+    dtype: torch.dtype = torch.float32,
+    layers: int = 2,
+) -> Model:
+    """A random model whose guard hears a window as short as ours."""
+    guard = Guard(mel=requests(1)[0].mel)
+    model = Model(small(layers), device, dtype, forms, guard)
+    assert not model.fallbacks
+    return model
+
+
+def requests(count: int, temperatures: Sequence[float] = (0.0,)) -> list[Window]:
+    made = windows(count, temperatures=temperatures)
+    return [replace(w, mel=w.mel[:, : 2 * FRAMES]) for w in made if w.mel is not None]
+
+
+def then(tag: int, answer: Answer) -> Request | None:
+    """The first window's words are asked for, too."""
+    if tag == 0 and isinstance(answer, Decoded):
+        text = tuple(t for t in answer.tokens if t < VOCABULARY.eot)[:5]
+        return Align((VOCABULARY.sot,), text or (5,))
+    return None
+
+
+@pytest.mark.parametrize(("forms", "search", "temperatures"), CASES)
+def test_the_same_texts(
+    forms: tuple[str, str], search: Search | None, temperatures: Sequence[float]
+) -> None:
+    asked = requests(5, temperatures)
+    cpu = Engine(made(forms, CPU), VOCABULARY, 3, search, 4)
+    expected = run(cpu, dict(enumerate(asked)), then)
+    with pretend_cuda(count=2):
+        model = made(forms)
+        engine = Engine(model, VOCABULARY, 3, search, 4)
+        found = run(engine, dict(enumerate(asked)), then)
+        lanes = [lane.graphs for lane in engine._lanes()]
+    for tag, answers in expected.items():
+        texts = [[a for a in of[tag] if isinstance(a, Decoded)] for of in (found, expected)]
+        assert_same(*texts)
+        assert len(found[tag]) == len(answers)
+    assert model.plan.kernels.failures == {}
+    assert sum(g.replays for g in lanes if g) > 0 and not any(g.failure for g in lanes if g)
+    assert {path for _, path in model.plan.kernels.used} <= {"triton", "torch"}
+    assert model.plan.kernels.used["add_norm", "triton"] > 0
+
+
+def test_interpreted_kernels_as_well() -> None:
+    """One case by the kernels themselves, with their own reads and writes."""
+    asked = requests(2)
+    cpu = Engine(Model(small(1), CPU, torch.float32), VOCABULARY, 2, None, 4)
+    expected = run(cpu, dict(enumerate(asked)))
+    with pretend_cuda(count=2, interpreted=True):
+        engine = Engine(Model(small(1), CUDA, torch.float32), VOCABULARY, 2, None, 4)
+        found = run(engine, dict(enumerate(asked)))
+    assert_same([found[i][0] for i in range(2)], [expected[i][0] for i in range(2)])
+
+
+def launches(forms: tuple[str, str], dtype: torch.dtype) -> tuple[int, int, Counter[str]]:
+    """Kernels of a step: a layer, and all others; and a layer's by name."""
+    counted = []
+    with pretend_cuda(count=2) as gpu:
+        for layers in (2, 3):
+            model = made(forms, CUDA, dtype, layers)
+            cache = DecoderCache(model.allocate_cross(4), model.allocate_self(4))
+            rows = Rows.block(4, device=CUDA)
+            positions = torch.full((4,), 7, device=CUDA)
+            with gpu.counting() as counts:
+                step = Step.at(rows, positions, 8, False, dtype)
+                model.decoder.step(positions, step, cache)
+            assert not counts.uploads and not counts.reads
+            counted.append(counts.kernels)
+    layer = counted[1] - counted[0]
+    each = layer.total()
+    return each, counted[0].total() - 2 * each, layer
+
+
+CEILINGS = {  # kernels a layer, and those of the decoder outside its layers
+    "slim": (16, 8),
+    "slim fp8": (16, 8),
+    "option1": (18, 8),
+    "option2": (18, 8),
+    "baseline": (16, 8),  # as many again as have several splits
+}
+
+
+@pytest.mark.parametrize("name", CEILINGS)
+def test_launches_of_a_step(name: str) -> None:
+    preset, _, eight = name.partition(" ")
+    forms = PRESETS[preset]
+    if eight:
+        forms = tuple(str(FORMS[form].float8) for form in forms)  # type: ignore[assignment]
+    each, others, by_name = launches(forms, torch.float16)
+    assert each <= CEILINGS[name][0] and others <= CEILINGS[name][1], (each, others, by_name)
+
+
+def test_no_host_read_between_looks() -> None:
+    with pretend_cuda() as gpu:
+        model = Model(small(), torch.device("cuda"), torch.float16)
+        engine = Engine(model, VOCABULARY, 3, None, 8)
+        for tag, window in enumerate(requests(3)):
+            rules = replace(window.rules, sample_len=60)  # type: ignore[type-var]
+            engine.submit(tag, replace(window, rules=rules))
+        engine.step()
+        for _ in range(6):
+            with gpu.counting() as counts:
+                assert engine.step() == []
+            assert not counts.reads and not counts.uploads, counts
+
+
+# -- what a GPU forbids, or breaks ---------------------------------------------------------------
+
+
+def test_devices_do_not_mix() -> None:
+    with pretend_cuda(count=2) as gpu:
+        ours = torch.zeros(3, device="cuda:0")
+        with pytest.raises(Forbidden, match="host and a GPU"):
+            ours + torch.zeros(3)
+        with pytest.raises(Forbidden, match="two GPUs"):
+            ours + torch.zeros(3, device="cuda:1")
+        with gpu.counting() as counts:
+            assert ours.sum().item() == 0
+        assert counts.reads.total() == 1
+
+
+def record(graphs: Graphs, key: str, body) -> None:  # type: ignore[no-untyped-def]
+    for _ in range(2):
+        graphs.run(key, body)
+
+
+def test_a_capture_reads_nothing() -> None:
+    with pretend_cuda():
+        graphs = Graphs(CUDAGraphs(torch.device("cuda")))
+        x = torch.zeros(3, device="cuda")
+        with pytest.raises(Forbidden, match="not allowed"):
+            record(graphs, "reads", lambda: x.add_(float(x.sum())))
+
+
+def test_graphs_after_forget_are_recorded_in_a_new_pool() -> None:
+    with pretend_cuda(count=2):
+        graphs = Graphs(CUDAGraphs(CUDA))
+        x = torch.zeros(3, device=CUDA)
+        record(graphs, "adds", lambda: x.add_(1))
+        graphs.forget()
+        record(graphs, "adds", lambda: x.add_(1))
+        graphs.run("adds", lambda: x.add_(1))
+        assert graphs.failure is None and x.tolist() == [5, 5, 5]
+
+
+def test_other_threads_work_beside_a_capture() -> None:
+    with pretend_cuda():
+        graphs = Graphs(CUDAGraphs(torch.device("cuda")))
+        x, y = torch.zeros(3, device="cuda"), torch.zeros(3, device="cuda")
+
+        def body() -> None:
+            x.add_(1)
+            other = threading.Thread(target=lambda: y.copy_(torch.ones(3)))
+            other.start()
+            other.join()
+
+        record(graphs, "adds", body)
+        graphs.run("adds", lambda: None)
+        assert graphs.failure is None and x.tolist() == [3, 3, 3] and y.tolist() == [1, 1, 1]
+
+
+def test_a_capture_that_cannot_be_ended_leaves_its_stream(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    with pretend_cuda() as gpu, caplog.at_level(logging.WARNING):
+        graphs = Graphs(CUDAGraphs(torch.device("cuda")))
+        x = torch.zeros(3, device="cuda")
+        gpu.breaks = True
+        record(graphs, "adds", lambda: x.add_(1))
+        assert graphs.failure is not None and "invalid" in graphs.failure
+        assert gpu.stream.number == 0 and not gpu.capturing
+        assert "no CUDA graphs" in caplog.text
+
+
+@pytest.mark.parametrize("recorded", [False, True])
+def test_memory_that_runs_out_is_said(recorded: bool) -> None:
+    """A kernel is not given up for a way that needs more."""
+
+    def full(*_: object) -> None:
+        raise torch.OutOfMemoryError("CUDA out of memory")
+
+    with pretend_cuda(count=2):
+        model = Model(small(), CUDA, torch.float32)
+        with pytest.raises(torch.OutOfMemoryError):
+            if recorded:
+                graphs = Graphs(CUDAGraphs(CUDA))
+                graphs._seen.add("full")
+                graphs.run("full", full)
+            else:
+                model.plan.kernels._run("latent", full, lambda: None)
+        assert model.plan.kernels.failures == {}

@@ -1,0 +1,121 @@
+"""What Triton's kernels do, in PyTorch, from the very arguments of their launches.
+
+For the pretend device: `WORK[kernel](arguments)` writes into the same buffers. The kernels
+themselves are tested in tests/kernels.
+"""
+
+from collections.abc import Callable
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from slimwhisper.engine.rules import TimestampState, apply_timestamp_rules, log_probability
+from slimwhisper.kernels.combine import Parts, combine_reference
+from slimwhisper.kernels.heads_triton import split_heads_reference
+from slimwhisper.kernels.latent import EIGHT, Latent
+from slimwhisper.kernels.latent_triton import split_latent_reference
+from slimwhisper.kernels.norm import Place, add_norm
+from slimwhisper.kernels.reads import Reads
+from slimwhisper.vocabulary import Vocabulary
+
+Arguments = dict[str, Any]  # of a launch, by the kernel's names
+
+
+def _reads(a: Arguments) -> Reads:
+    return Reads(
+        a["slots"] if a["HAS_SLOTS"] else None,
+        a["lengths"] if a["HAS_LENGTHS"] else None,
+        None,
+        a["sources"] if a["HAS_SOURCES"] else None,
+    )
+
+
+def _gathered(kept: Tensor, a: Arguments, dim: int) -> Tensor:
+    """Positions where rows read each other's tokens: kept [S, ...] -> [B, ...]."""
+    places = torch.arange(kept.shape[dim], device=kept.device)
+    sources = a["sources"][:, : len(places)]
+    found = kept[sources, places] if dim == 1 else kept[sources, :, places].transpose(1, 2)
+    return found
+
+
+def _answer(found: Tensor, a: Arguments) -> None:
+    """found [N, h, d]: the result, or the first part of several, the others being empty."""
+    if a["SPLITS"] == 1:
+        a["out"].copy_(found)
+        return
+    a["sums"].fill_(float("nan"))  # an empty part's sum is never written
+    a["sums"][:, 0] = found.flatten(0, 1)
+    a["stats"][:, :, 0] = float("-inf")
+    a["stats"][:, :, 1] = 0
+    a["stats"][:, 0] = 1.0
+
+
+def split_latent(a: Arguments) -> None:
+    latent, reads = a["latent"], _reads(a)
+    kept = Latent(latent)
+    if a.get("EIGHT"):
+        kept = Latent(latent.base.view(EIGHT), a["factors"])
+    if a["HAS_SOURCES"]:
+        kept, reads = Latent(_gathered(latent, a, 1)), Reads(None, reads.lengths)
+    scale = a["scale_log2"] / 1.4426950408889634
+    _answer(split_latent_reference(a["queries"].float(), kept, scale, reads), a)
+
+
+def split_heads(a: Arguments) -> None:
+    keys, values, reads = a["keys"], a["values"], _reads(a)
+    if a["HAS_SOURCES"]:
+        keys, values = (_gathered(t, a, 2) for t in (keys, values))
+        reads = Reads(None, reads.lengths)
+    _answer(split_heads_reference(a["queries"], keys, values, reads), a)
+
+
+def combine(a: Arguments) -> None:
+    combine_reference(Parts(a["sums"], a["stats"]), a["out"])
+
+
+def combine_mapped(a: Arguments) -> None:
+    maps, out = a["maps"], a["out"]
+    whole = torch.empty((*out.shape[:2], maps.shape[2]), dtype=torch.float32)
+    combine_reference(Parts(a["sums"], a["stats"]), whole)
+    mixed = whole.to(maps.dtype).transpose(0, 1)
+    out.copy_(torch.bmm(mixed, maps.transpose(1, 2)).transpose(0, 1))
+
+
+def add_norm_(a: Arguments) -> None:
+    place = None
+    if a["HAS_PLACE"]:
+        kept = Latent(a["kept"])
+        columns = offset = None
+        if a["EIGHT"]:
+            kept = Latent(a["kept"].view(EIGHT), a["factors"])
+            columns, offset = a["columns"], a["offset"]
+        place = Place(kept, a["ids"], a["positions"], columns, offset)
+    addend = a["addend"] if a["HAS_ADDEND"] else None
+    total, normed = add_norm(a["x"], addend, a["weight"], a["bias"], place)
+    a["normed"].copy_(normed)
+    if addend is not None:
+        a["total"].copy_(total)
+
+
+def choose_token(a: Arguments) -> None:
+    logits = a["logits"].clone()
+    flags = (a["enabled"].bool(), a["initial_limit"], a["last"].bool(), a["before_last"].bool())
+    if a["RULES"]:
+        state = TimestampState(*flags, a["latest"], a["count"])
+        numbers = (a["no_timestamps"], a["begin"])
+        vocabulary = Vocabulary(a["size"], a["eot"], 0, 0, *numbers, {})
+        apply_timestamp_rules(logits, state, vocabulary)
+    tokens = logits.argmax(dim=-1)
+    a["tokens"].copy_(tokens)
+    a["logprobs"].copy_(log_probability(logits, tokens))
+
+
+WORK: dict[str, Callable[[Arguments], None]] = {
+    "split_latent": split_latent,
+    "split_heads": split_heads,
+    "combine": combine,
+    "combine_mapped": combine_mapped,
+    "add_norm": add_norm_,
+    "choose_token": choose_token,
+}
