@@ -51,8 +51,8 @@ CHANNEL_MAJOR = 1 / (1 - 0.325)
 # recordings over two minutes, and the session's own work.
 MEL_SECONDS, SESSION_SECONDS = 7.6e-3, 0.32e-3
 
-# Kernels of one decoder layer in a step, as it is now; a kernel that combines the parts of a split
-# attention is not counted (`Scenario.combines`). Kept equal to the code by tests that count.
+# Kernels of one decoder layer in a step, after the desk check's findings. A kernel that combines
+# the parts of a split attention is not counted (`Scenario.combines`). Keep these equal to the code.
 LAUNCHES = {"slim": 16, "slim fp8": 16, "baseline": 16}
 LAUNCHES_BESIDE = 41  # of a step, besides its layers
 
