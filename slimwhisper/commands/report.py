@@ -14,16 +14,28 @@ from rich.table import Table
 
 from slimwhisper.cache.forms import PRESETS
 from slimwhisper.commands.costs import PAPER_MODELS, SOURCE, Report, make_report
+from slimwhisper.commands.gpu_report import compute_times, print_times
 from slimwhisper.text import human_size
 
 LABEL_WIDTH, MAX_NAME = 32, 17  # characters, printed
 
 
 def run_report(arguments: argparse.Namespace) -> int:
-    """The `report` command: `model` (empty: the paper's five), `batch`, `dtype`, `json`."""
+    """The `report` command: `model` (empty: the paper's five), `batch`, `dtype`, `json`, `device`
+    (None: memory only).
+
+    Raises `OptionError` for an invalid batch or dtype, `CheckpointError` for a model, and
+    `MeasuredError` for the measurements.
+    """
     models = arguments.model or PAPER_MODELS
     reports = [make_report(model, arguments.batch, arguments.dtype) for model in models]
-    if arguments.json:
+    if arguments.device:
+        times = [t for report in reports for t in compute_times(report, arguments.device)]
+        if arguments.json:
+            print(json.dumps([t.as_dict() for t in times]))
+        else:
+            print_times(times, sys.stdout)
+    elif arguments.json:
         print(json.dumps([report.as_dict() for report in reports]))
     else:
         print_report(reports, sys.stdout)

@@ -187,7 +187,9 @@ def test_batch_one_is_not_printed_twice() -> None:
 
 
 def test_json(capsys: pytest.CaptureFixture[str]) -> None:
-    arguments = argparse.Namespace(model=["turbo"], batch=8, dtype="bfloat16", json=True)
+    arguments = argparse.Namespace(
+        model=["turbo"], batch=8, dtype="bfloat16", json=True, device=None
+    )
     assert run_report(arguments) == 0
     (found,) = json.loads(capsys.readouterr().out)
     assert found["model"] == "turbo" and found["batch"] == 8 and found["dtype"] == "bfloat16"
@@ -199,5 +201,5 @@ def test_json(capsys: pytest.CaptureFixture[str]) -> None:
 
 
 def test_command_without_models_reports_the_papers(capsys: pytest.CaptureFixture[str]) -> None:
-    run_report(argparse.Namespace(model=[], batch=64, dtype="float16", json=False))
+    run_report(argparse.Namespace(model=[], batch=64, dtype="float16", json=False, device=None))
     assert capsys.readouterr().out == printed(PAPER)
