@@ -67,6 +67,7 @@ class Lane:
         # per place, on the host: tokens with the prompt, tokens sampled, most tokens to sample
         self.lengths, self.counts, self.limits = np.zeros((3, capacity), dtype=np.int64)
         self._layout: Layout | None = None
+        self._blocks: dict[tuple[int, int], Rows] = {}  # by first place and number of places
 
     def row_tensors(self) -> Sequence[Tensor]:
         """Everything kept per row, each [rows] or [rows, n], on the device."""
@@ -200,8 +201,9 @@ class Lane:
         extent = min(-(-layout.extent // EXTENT_STEP) * EXTENT_STEP, most)
         draws = layout.drawing is not None
 
+        rows, block = self._block(self.capacity - places if self.from_end else 0, places)
+
         def body() -> None:
-            rows, block = self._block(self.capacity - places if self.from_end else 0, places)
             drawing = rows.ids - block.start if draws else None
             self._run(Layout(rows, block, extent, drawing, layout.timestamps), full=False)
 
@@ -212,14 +214,16 @@ class Lane:
         self.counts[first : first + count] += 1
 
     def _block(self, first: int, places: int) -> tuple[Rows, slice]:
-        """The rows of `places` adjacent places from `first` on."""
-        rows = Rows.block(
-            places,
-            self.width,
-            first_slot=first + self.offset,
-            first_row=first * self.width,
-            device=self.model.device,
-        )
+        """The rows of `places` adjacent places from `first` on; kept, as graphs read them."""
+        rows = self._blocks.get((first, places))
+        if rows is None:
+            rows = self._blocks[first, places] = Rows.block(
+                places,
+                self.width,
+                first_slot=first + self.offset,
+                first_row=first * self.width,
+                device=self.model.device,
+            )
         return rows, slice(first * self.width, (first + places) * self.width)
 
     def _lay_out(self, first: int, tickets: Sequence[Ticket]) -> Layout:

@@ -13,6 +13,7 @@ from slimwhisper.cache.base import Rows, Step
 from slimwhisper.cache.forms import FORMS, PRESETS
 from slimwhisper.cache.plan import DecoderCache
 from slimwhisper.checkpoint.load import Checkpoint
+from slimwhisper.commands.gpu_scenarios import LAUNCHES, LAUNCHES_BESIDE
 from slimwhisper.engine.engine import Engine
 from slimwhisper.engine.requests import Align, Answer, Decoded, Request, Search, Window
 from slimwhisper.kernels.graphs import CUDAGraphs, Graphs
@@ -120,13 +121,8 @@ def launches(forms: tuple[str, str], dtype: torch.dtype) -> tuple[int, int, Coun
     return each, counted[0].total() - 2 * each, layer
 
 
-CEILINGS = {  # kernels a layer, and those of the decoder outside its layers
-    "slim": (16, 8),
-    "slim fp8": (16, 8),
-    "option1": (18, 8),
-    "option2": (18, 8),
-    "baseline": (16, 8),  # as many again as have several splits
-}
+BESIDE = 8  # kernels of the decoder outside its layers
+CEILINGS = {**LAUNCHES, "option1": 18, "option2": 18}  # kernels a layer
 
 
 @pytest.mark.parametrize("name", CEILINGS)
@@ -136,21 +132,33 @@ def test_launches_of_a_step(name: str) -> None:
     if eight:
         forms = tuple(str(FORMS[form].float8) for form in forms)  # type: ignore[assignment]
     each, others, by_name = launches(forms, torch.float16)
-    assert each <= CEILINGS[name][0] and others <= CEILINGS[name][1], (each, others, by_name)
+    assert (each, others) == (CEILINGS[name], BESIDE), by_name
 
 
-def test_no_host_read_between_looks() -> None:
+def test_nobody_waits_for_the_gpu() -> None:
+    """Neither steps nor looks read from it, and a step is one graph."""
     with pretend_cuda() as gpu:
-        model = Model(small(), torch.device("cuda"), torch.float16)
-        engine = Engine(model, VOCABULARY, 3, None, 8)
+        model = made(("e", "x"), torch.device("cuda"), torch.float16)
+        engine = Engine(model, VOCABULARY, 3, None, 4)
         for tag, window in enumerate(requests(3)):
             rules = replace(window.rules, sample_len=60)  # type: ignore[type-var]
             engine.submit(tag, replace(window, rules=rules))
-        engine.step()
-        for _ in range(6):
+        with gpu.counting() as counts:
+            engine.step()
+        assert not counts.reads
+        looks = 0
+        for i in range(12):
             with gpu.counting() as counts:
                 assert engine.step() == []
-            assert not counts.reads and not counts.uploads, counts
+            assert not counts.uploads and not counts.reads - Counter({"event.synchronize": 1})
+            looks += bool(counts.downloads)
+            if i == 0:  # it is being captured
+                launched = counts.kernels - Counter({"graph": 1})
+                layers = model.dims.n_text_layer * LAUNCHES["slim"]
+                assert launched.total() == layers + LAUNCHES_BESIDE, launched
+            else:
+                assert counts.kernels == {"graph": 1}
+        assert looks == 3
 
 
 # -- what a GPU forbids, or breaks ---------------------------------------------------------------
