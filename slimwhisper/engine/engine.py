@@ -20,6 +20,7 @@ from torch import Tensor
 from slimwhisper.cache.base import Rows
 from slimwhisper.engine.alignment import align
 from slimwhisper.engine.beams import BeamLane
+from slimwhisper.engine.beside import EncoderBeside
 from slimwhisper.engine.lanes import Lane
 from slimwhisper.engine.looks import Look
 from slimwhisper.engine.places import Places, Ticket
@@ -36,7 +37,7 @@ from slimwhisper.kernels.graphs import CUDAGraphs, Graphs, Recorder
 from slimwhisper.model.model import Model
 from slimwhisper.vocabulary import Vocabulary
 
-ENCODE_BATCH = 4  # windows encoded, or aligned, together on a GPU; bounds the activations
+ENCODE_BATCH = 8  # windows encoded, or aligned, together on a GPU; bounds the activations
 CPU_ENCODE_BATCH = 1  # the activations of one window fit a CPU's caches, those of two do not
 CHECK_EVERY = 4  # tokens between looks at ended texts on a GPU, each judged at the next one
 
@@ -83,6 +84,7 @@ class Engine:
         self._second: Lane | None = None
         self._waiting: deque[tuple[Any, Window]] = deque()
         self._held: dict[int, Ticket] = {}  # by slot
+        self._encoder = EncoderBeside(model) if model.device.type == "cuda" else None
         self._again: list[Ticket] = []  # held, to be decoded again
         self._align: list[tuple[Ticket, Align]] = []
         self._looks: dict[Lane, Look] = {}  # not judged yet
@@ -137,6 +139,8 @@ class Engine:
         """
         self._waiting = deque((tag, w) for tag, w in self._waiting if not given_up(tag))
         asked = [*self._again, *(ticket for ticket, _ in self._align)]
+        if self._encoder is not None:
+            asked += self._encoder.drop(given_up)
         for ticket in asked:
             if given_up(ticket.tag):
                 del self._held[ticket.slot]
@@ -199,7 +203,11 @@ class Engine:
                 fresh.append(Ticket(tag, slot, window))
                 self._held[slot] = fresh[-1]
             self._encode(fresh)
-            self._again += fresh
+            answers += self._restart()
+        if self._encoder is not None:
+            nothing_else = not self._again and not any(lane.tickets for lane in self._lanes())
+            for tickets, features in self._encoder.arrived(wait=nothing_else):
+                self._keep(tickets, features)
             answers += self._restart()
         return answers
 
@@ -230,10 +238,17 @@ class Engine:
         return range(len(self.first.tickets), end)
 
     def _encode(self, tickets: Sequence[Ticket]) -> None:
-        mels = [t.window.mel for t in tickets]
-        features = self.model.encoder(torch.stack([m for m in mels if m is not None]))
+        mel = torch.stack([t.window.mel for t in tickets if t.window.mel is not None])
+        if self._encoder is None:
+            self._keep(tickets, self.model.encoder(mel))
+        else:
+            self._encoder.begin(tickets, mel)
+
+    def _keep(self, tickets: Sequence[Ticket], features: Tensor) -> None:
+        """Put the encoder's output [G, p, d] into the tickets' slots; they can be decoded now."""
         slots = torch.tensor([t.slot for t in tickets], device=self.model.device)
         self.cross.put(slots, features)
+        self._again += tickets
 
     def _place(self, ticket: Ticket, slot: int) -> None:
         """Move a held ticket's audio to another middle slot; a ticket there swaps with it."""

@@ -246,3 +246,40 @@ def test_memory_that_runs_out_is_said(recorded: bool) -> None:
             else:
                 model.plan.kernels._run("latent", full, lambda: None)
         assert model.plan.kernels.failures == {}
+
+
+# -- the encoder on its own stream ---------------------------------------------------------------
+
+
+def test_a_stream_waits_for_what_it_reads() -> None:
+    with pretend_cuda():
+        stream, x = torch.cuda.Stream(), torch.zeros(3, device="cuda")
+        with torch.cuda.stream(stream), pytest.raises(Forbidden, match="another stream"):
+            x + 1
+        stream.wait_stream(torch.cuda.current_stream())
+        with torch.cuda.stream(stream):
+            x + 1
+
+
+def test_others_decode_while_a_window_is_encoded() -> None:
+    """And a window that is given up meanwhile leaves its slot."""
+    first, second = requests(2)
+    rules = replace(first.rules, sample_len=30)  # type: ignore[type-var]
+    with pretend_cuda() as gpu:
+        model = made(("e", "x"), torch.device("cuda"))
+        engine = Engine(model, VOCABULARY, 2, None, 4)
+        engine.submit(0, replace(first, rules=rules))
+        engine.step()
+        engine.submit(1, second)
+        with gpu.counting() as counts:
+            engine.step()
+        assert counts.kernels["conv1d"] == 2 and len(engine.first.tickets) == 1
+        assert counts.kernels["graph"] == 1 and engine.free == 0
+        engine.stop(lambda tag: tag == 1)
+        assert engine.free == 1
+        seen = []
+        while not engine.idle:
+            for ticket, _ in engine.step():
+                seen.append(ticket.tag)
+                engine.reply(ticket, None)
+        assert seen == [0] and engine.free == 2

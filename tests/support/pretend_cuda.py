@@ -44,6 +44,8 @@ READS = {"_local_scalar_dense", "is_nonzero", "equal", "nonzero", "masked_select
 READS |= {"unique_dim", "_unique2", "tolist"}
 NOTHING = {"empty", "empty_like", "empty_strided", "new_empty", "new_empty_strided"}
 NOTHING |= {"_unsafe_view", "detach", "alias", "lift_fresh", "lift", "_reshape_alias"}
+# what Triton's kernels write
+WRITTEN = {"out", "sums", "stats", "total", "normed", "kept", "factors", "tokens", "logprobs"}
 INDEXED = {"index", "index_put_", "index_put", "_index_put_impl_", "_unsafe_index"}
 
 
@@ -101,6 +103,9 @@ class OnDevice(Tensor):
     def is_meta(self) -> bool:  # type: ignore[override]
         return False
 
+    def record_stream(self, stream: Any) -> None:  # type: ignore[override]
+        """The host's memory needs no such care."""
+
 
 def _host(value: Any) -> Any:
     return value.elem if isinstance(value, OnDevice) else value
@@ -118,6 +123,8 @@ class GPU:
         self.breaks = False  # captures cannot be ended
         self.pools: dict[Any, list[weakref.ref[PretendGraph]]] = {}
         self.streams = 0
+        self.defaults: dict[int, PretendStream] = {}
+        self.writers: dict[int, tuple[int, int]] = {}  # of each storage: stream, and its clock
         self._thread = threading.local()
 
     def new_pool(self) -> tuple[int, int]:
@@ -127,11 +134,18 @@ class GPU:
 
     @property
     def stream(self) -> "PretendStream":
-        """The thread's current stream."""
-        return getattr(self._thread, "stream", PretendStream(self, self.current, 0))
+        """The thread's current stream on its current device."""
+        return self.stream_of(self.current)
+
+    def stream_of(self, index: int) -> "PretendStream":
+        """The thread's current stream on a device."""
+        chosen: PretendStream | None = getattr(self._thread, "stream", None)
+        if chosen is not None and chosen.device.index == index:
+            return chosen
+        return self.defaults.setdefault(index, PretendStream(self, index, -index))
 
     @stream.setter
-    def stream(self, stream: "PretendStream") -> None:
+    def stream(self, stream: "PretendStream | None") -> None:
         self._thread.stream = stream
 
     @property
@@ -162,6 +176,22 @@ class GPU:
         if kind != "kernels" and self.capturing:
             raise Forbidden(f"{name} in a capture: {kind} are not allowed")
         getattr(self.counts, kind)[name] += count
+
+    def order(self, name: str, index: int, args: Any, written: Any) -> None:
+        """Check that what a kernel reads is there by then, and note what it writes."""
+        if self.capturing:  # a graph runs where it is replayed
+            return
+        stream = self.stream_of(index)
+        for t in tree_leaves(args):
+            if isinstance(t, Tensor):
+                by, clock = self.writers.get(t.untyped_storage().data_ptr(), (stream.number, 0))
+                if by != stream.number and stream.known.get(by, 0) < clock:
+                    raise Forbidden(f"{name}: reads what another stream may still be writing")
+        stream.clock += 1
+        for t in tree_leaves(written):
+            if isinstance(t, Tensor):
+                place = t.untyped_storage().data_ptr()
+                self.writers[place] = (stream.number, stream.clock)
 
     def run(self, name: str, call: Callable[[], Any]) -> Any:
         """Run a kernel on the host's tensors, and record it if this thread captures."""
@@ -227,6 +257,8 @@ class GPU:
             if not into_host:
                 self.note("kernels", name)
             out = self.run(name, lambda: func(*host_args, **host_kwargs))
+        if not _is_view(func) and not into_host:
+            self.order(name, index, (host_args, host_kwargs), out)
         if leaves_gpu or name in ("_local_scalar_dense", "is_nonzero", "equal"):
             return out
         if any(a.alias_info is not None and a.alias_info.is_write for a in func._schema.arguments):
@@ -292,7 +324,9 @@ class GPU:
                 raise Forbidden(f"{name}: tensors of two GPUs")
             host_args, host_kwargs = tree_map(_host, args), tree_map(_host, kwargs)
             self.note("kernels", name)
-            return OnDevice(self.run(name, lambda: func(*host_args, **host_kwargs)), index)
+            out = self.run(name, lambda: func(*host_args, **host_kwargs))
+            self.order(name, index, (host_args, host_kwargs), out)
+            return OnDevice(out, index)
         return func(*args, **kwargs)
 
     def _factory(self, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
@@ -307,11 +341,16 @@ class GPU:
         index, name = self._index(torch.device(device)), func.__name__
         if func in (torch.tensor, torch.as_tensor):
             self.note("uploads", name)
-            return OnDevice(func(*args, **kwargs), index)
+            made = func(*args, **kwargs)
+            self.order(name, index, (), made)
+            return OnDevice(made, index)
         if name in NOTHING:
-            return OnDevice(func(*args, **kwargs), index)
-        self.note("kernels", name)
-        return OnDevice(self.run(name, lambda: func(*args, **kwargs)), index)
+            made = func(*args, **kwargs)
+        else:
+            self.note("kernels", name)
+            made = self.run(name, lambda: func(*args, **kwargs))
+        self.order(name, index, (), made)
+        return OnDevice(made, index)
 
     def _upload(self, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
         device, dtype = None, None
@@ -327,7 +366,10 @@ class GPU:
         if device is None or device.type != "cuda":
             return func(*args, **kwargs)
         self.note("uploads", "to")
-        return OnDevice(args[0].detach().to(dtype or args[0].dtype, copy=True), self._index(device))
+        made = args[0].detach().to(dtype or args[0].dtype, copy=True)
+        index = self._index(device)
+        self.order("to", index, (), made)
+        return OnDevice(made, index)
 
 
 def _indices(args: tuple[Any, ...]) -> list[Tensor]:
@@ -398,6 +440,9 @@ class _Kernel:
         def launch(*args: Any, **kwargs: Any) -> Any:
             mapped = [host(a) for a in args]
             self.gpu.note("kernels", self.name)
+            named = dict(zip(self.kernel.arg_names, mapped, strict=False))
+            written = [named[n] for n in WRITTEN if n in named]
+            self.gpu.order(self.name, self.gpu.current, mapped, written)
             return self.gpu.run(self.name, lambda: self._work(grid, mapped, kwargs))
 
         return launch
@@ -417,7 +462,7 @@ class PretendGraph:
     def capture_begin(self, pool: Any = None, capture_error_mode: str = "global") -> None:
         """Only on a stream of its own, and so that other threads may use the device."""
         gpu = self.gpu
-        if gpu.stream.number == 0:
+        if gpu.stream.number <= 0:
             raise Forbidden("a capture on the default stream")
         if gpu.stream.device.index != gpu.current:
             raise Forbidden("a capture on another device's stream")
@@ -446,31 +491,43 @@ class PretendGraph:
 
 
 class PretendStream:
-    """`torch.cuda.Stream`. Everything runs at once, in the order of the calls."""
+    """`torch.cuda.Stream`. Everything runs at once, in the order of the calls; what a stream reads
+    must have been written by itself, or by another one that it waited for.
+    """
 
     def __init__(self, gpu: GPU, index: int, number: int) -> None:
         self.gpu, self.device, self.number = gpu, torch.device("cuda", index), number
+        self.clock = 0  # kernels launched
+        self.known: dict[int, int] = {}  # of other streams: their clocks when last waited for
 
-    def wait_stream(self, other: "PretendStream") -> None: ...
+    def seen(self) -> dict[int, int]:
+        """All that has happened before what comes next."""
+        return {**self.known, self.number: self.clock}
 
-    def wait_event(self, event: "PretendEvent") -> None: ...
+    def learn(self, seen: dict[int, int]) -> None:
+        for number, clock in seen.items():
+            self.known[number] = max(clock, self.known.get(number, 0))
 
-    def synchronize(self) -> None:
-        self.gpu.note("reads", "stream.synchronize")
+    def wait_stream(self, other: "PretendStream") -> None:
+        self.learn(other.seen())
+
+    def wait_event(self, event: "PretendEvent") -> None:
+        self.learn(event.seen)
 
 
 class PretendEvent:
-    """`torch.cuda.Event`."""
+    """`torch.cuda.Event`, done when asked for the second time."""
 
     def __init__(self, gpu: GPU) -> None:
-        self.gpu = gpu
+        self.gpu, self.asked = gpu, 0
+        self.seen: dict[int, int] = {}
 
-    def record(self, stream: PretendStream | None = None) -> None: ...
-
-    def wait(self, stream: PretendStream | None = None) -> None: ...
+    def record(self, stream: PretendStream | None = None) -> None:
+        self.seen = (stream or self.gpu.stream).seen()
 
     def query(self) -> bool:
-        return True
+        self.asked += 1
+        return self.asked > 1
 
     def synchronize(self) -> None:
         self.gpu.note("reads", "event.synchronize")
@@ -502,11 +559,16 @@ def pretend_cuda(
 
     @contextmanager
     def stream(chosen: PretendStream) -> Iterator[None]:
-        before, gpu.stream = gpu.stream, chosen
+        before, index = getattr(gpu._thread, "stream", None), gpu.current
+        gpu.stream, gpu.current = chosen, chosen.device.index
         try:
             yield
         finally:
-            gpu.stream = before
+            gpu.stream, gpu.current = before, index
+
+    def current_stream(device: torch.device | None = None) -> PretendStream:
+        with torch.cuda.device(device or gpu.current):
+            return gpu.stream
 
     def make_stream(device: torch.device | None = None, priority: int = 0) -> PretendStream:
         gpu.streams += 1
@@ -531,7 +593,7 @@ def pretend_cuda(
         "device": device,
         "stream": stream,
         "Stream": make_stream,
-        "current_stream": lambda _=None: gpu.stream,
+        "current_stream": current_stream,
         "Event": lambda **_: PretendEvent(gpu),
         "graph_pool_handle": gpu.new_pool,
         "CUDAGraph": lambda: PretendGraph(gpu),

@@ -1,0 +1,66 @@
+"""The encoder beside the decoder, on a GPU's second stream.
+
+The encoder is bound by arithmetic and a decode step by memory, so that they share a GPU well. The
+windows that are being encoded hold their slots; all others go on meanwhile.
+"""
+
+from collections import deque
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from slimwhisper.engine.places import Ticket
+from slimwhisper.model.model import Model
+
+
+@dataclass(slots=True)
+class _Batch:
+    tickets: list[Ticket | None]  # None: dropped
+    features: Tensor  # [G, p, d], once `done`
+    done: torch.cuda.Event
+
+
+class EncoderBeside:
+    """Encodes windows on a stream of its own."""
+
+    def __init__(self, model: Model) -> None:
+        self.model = model
+        self.stream = torch.cuda.Stream(model.device)
+        self.stream.wait_stream(torch.cuda.current_stream(model.device))  # for the weights
+        self._batches: deque[_Batch] = deque()
+
+    def begin(self, tickets: Sequence[Ticket], mel: Tensor) -> None:
+        """Start on mel [G, n_mels, 2 p] of the tickets; returns at once."""
+        with torch.cuda.stream(self.stream):
+            features, done = self.model.encoder(mel), torch.cuda.Event()
+            done.record(self.stream)
+        self._batches.append(_Batch(list(tickets), features, done))
+
+    def arrived(self, wait: bool) -> Iterator[tuple[list[Ticket], Tensor]]:
+        """The tickets that are encoded, and their outputs [G, p, d], ready for the caller's stream.
+
+        wait: at least one batch, if there is one; the stream waits for it, not the host.
+        """
+        while self._batches and (wait or self._batches[0].done.query()):
+            batch, wait = self._batches.popleft(), False
+            current = torch.cuda.current_stream(self.model.device)
+            current.wait_event(batch.done)
+            batch.features.record_stream(current)  # not reused before it has been read
+            kept = [i for i, ticket in enumerate(batch.tickets) if ticket is not None]
+            tickets = [ticket for ticket in batch.tickets if ticket is not None]
+            if tickets:
+                whole = len(kept) == len(batch.tickets)
+                yield tickets, batch.features if whole else batch.features[kept]
+
+    def drop(self, given_up: Callable[[Any], bool]) -> list[Ticket]:
+        """Forget the windows whose tag is `given_up`, and return their tickets."""
+        dropped: list[Ticket] = []
+        for batch in self._batches:
+            for i, ticket in enumerate(batch.tickets):
+                if ticket is not None and given_up(ticket.tag):
+                    dropped.append(ticket)
+                    batch.tickets[i] = None
+        return dropped
