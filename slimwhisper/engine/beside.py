@@ -34,8 +34,10 @@ class EncoderBeside:
 
     def begin(self, tickets: Sequence[Ticket], mel: Tensor) -> None:
         """Start on mel [G, n_mels, 2 p] of the tickets; returns at once."""
+        pinned = mel.pin_memory()  # else the host would wait for what the stream does before
         with torch.cuda.stream(self.stream):
-            features, done = self.model.encoder(mel), torch.cuda.Event()
+            features = self.model.encoder(pinned.to(self.model.device, non_blocking=True))
+            done = torch.cuda.Event()
             done.record(self.stream)
         self._batches.append(_Batch(list(tickets), features, done))
 

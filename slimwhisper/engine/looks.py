@@ -48,7 +48,7 @@ class Look:
         self.texts = type(texts)(*map(_to_host, texts.tensors()))
         if texts.last.device.type == "cuda":
             self._copied = torch.cuda.Event()
-            self._copied.record()
+            self._copied.record(torch.cuda.current_stream(texts.last.device))
 
     def ended(self) -> list[tuple[int, Ticket]]:
         """The tickets whose texts had ended, with their indices; none that began anew since."""

@@ -46,6 +46,7 @@ NOTHING = {"empty", "empty_like", "empty_strided", "new_empty", "new_empty_strid
 NOTHING |= {"_unsafe_view", "detach", "alias", "lift_fresh", "lift", "_reshape_alias"}
 # what Triton's kernels write
 WRITTEN = {"out", "sums", "stats", "total", "normed", "kept", "factors", "tokens", "logprobs"}
+PAGEABLE = 64 << 10  # bytes that are uploaded without a wait
 INDEXED = {"index", "index_put_", "index_put", "_index_put_impl_", "_unsafe_index"}
 
 
@@ -124,6 +125,9 @@ class GPU:
         self.pools: dict[Any, list[weakref.ref[PretendGraph]]] = {}
         self.streams = 0
         self.defaults: dict[int, PretendStream] = {}
+        # downloads: stream, its clock, and what keeps the memory from being used again
+        self.pending: dict[int, tuple[int, int, Tensor | None]] = {}
+        self.complete: dict[int, int] = {}  # clocks that the host has waited for
         self.writers: dict[int, tuple[int, int]] = {}  # of each storage: stream, and its clock
         self._thread = threading.local()
 
@@ -221,6 +225,7 @@ class GPU:
         wanted = None if wanted is None else torch.device(wanted)
         here = wanted is not None and wanted.type in ("cuda", "meta")
         if not ours and not here:
+            self._check_arrived(leaves)
             return func(*args, **kwargs)
         if not ours and wanted is not None and wanted.type == "meta":
             if name == "scalar_tensor" or (name == "full" and not list(args[0])):
@@ -244,6 +249,10 @@ class GPU:
             pinned = getattr(args[0], "pretends_pinned", False)
             if pinned and kwargs.get("non_blocking", len(args) > 2 and args[2]):
                 self.note("downloads", name)
+                stream = self.stream_of(ours[0].index)
+                stream.clock += 1
+                place = args[0].untyped_storage().data_ptr()
+                self.pending[place] = (stream.number, stream.clock, args[0])
             else:
                 self.note("reads", name)
         host_kwargs = {k: _host(v) for k, v in kwargs.items() if k not in ("device", "pin_memory")}
@@ -286,6 +295,15 @@ class GPU:
         shapes = [(tuple(t.shape), str(t.device)) for t in leaves if isinstance(t, Tensor)]
         raise Forbidden(f"{name}: tensors of the host and a GPU, {shapes}")
 
+    def _check_arrived(self, leaves: list[Any]) -> None:
+        """The host may not read a download before an event after it."""
+        for t in leaves if self.pending else ():
+            if isinstance(t, Tensor):
+                place = t.untyped_storage().data_ptr()
+                stream, clock, _ = self.pending.get(place, (0, 0, None))
+                if self.complete.get(stream, 0) < clock:
+                    raise Forbidden("the host reads a download that may not have arrived")
+
     def _index(self, device: torch.device | None) -> int:
         found = None if device is None else device.index
         return self.current if found is None else found
@@ -296,15 +314,18 @@ class GPU:
         """A function of PyTorch's Python interface."""
         if func in FACTORIES:
             return self._factory(func, args, dict(kwargs))
-        if func in (Tensor.to, Tensor.cuda) and not isinstance(args[0], OnDevice):
-            return self._upload(func, args, kwargs)
+        if func in (Tensor.to, Tensor.cuda):
+            return self._move(func, args, kwargs)
         if func is Tensor.__setitem__ and isinstance(args[0], OnDevice):
             if not isinstance(args[2], Tensor):  # C++ would make it where it takes the tensor to be
                 with torch._C.DisableTorchFunction():
                     args = (*args[:2], torch.scalar_tensor(args[2], dtype=args[0].dtype))
             return func(*args)
-        if func is Tensor.tolist and isinstance(args[0], OnDevice):
-            self.note("reads", "tolist")
+        if func in (Tensor.tolist, Tensor.numpy):
+            if not isinstance(args[0], OnDevice):
+                self._check_arrived([args[0]])
+                return func(*args, **kwargs)
+            self.note("reads", func.__name__)
             return args[0].elem.tolist()
         if func is Tensor.data_ptr and isinstance(args[0], OnDevice):
             return args[0].elem.data_ptr()
@@ -352,8 +373,9 @@ class GPU:
         self.order(name, index, (), made)
         return OnDevice(made, index)
 
-    def _upload(self, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
-        device, dtype = None, None
+    def _move(self, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+        """`Tensor.to` and `Tensor.cuda`: an upload, or a change of dtype on the device."""
+        x, device, dtype = args[0], None, None
         for value in (*args[1:], *(kwargs[k] for k in ("device", "dtype", "other") if k in kwargs)):
             if isinstance(value, torch.device | str):
                 device = torch.device(value)
@@ -365,9 +387,16 @@ class GPU:
             device = device or torch.device("cuda")
         if device is None or device.type != "cuda":
             return func(*args, **kwargs)
-        self.note("uploads", "to")
-        made = args[0].detach().to(dtype or args[0].dtype, copy=True)
         index = self._index(device)
+        if isinstance(x, OnDevice):
+            if x.index != index:
+                raise Forbidden("a copy from one GPU to another")
+            return x if dtype is None else func(x, dtype)
+        self.note("uploads", "to")
+        pinned = getattr(x, "pretends_pinned", False) and kwargs.get("non_blocking")
+        if x.nbytes > PAGEABLE and not pinned:
+            self.note("reads", "upload of pageable memory")
+        made = x.detach().to(dtype or x.dtype, copy=True)
         self.order("to", index, (), made)
         return OnDevice(made, index)
 
@@ -531,6 +560,7 @@ class PretendEvent:
 
     def synchronize(self) -> None:
         self.gpu.note("reads", "event.synchronize")
+        self.gpu.complete.update(self.seen)
 
 
 @contextmanager
