@@ -4,7 +4,7 @@ Random checkpoints of official shapes, for each form of cache, number of windows
 run. A step is the engine's, from the embedding to the next token including the rules, as a CUDA
 graph on a GPU, at about 230 tokens of context. A window is encoded, prompted, and samples --tokens
 tokens. Ratios are relative to the first form. Prints a table, writes decode-SHAPE.png, and ends in
-one line of JSON.
+one line of JSON. With --results, also appends each measurement to a file at once.
 """
 
 import argparse
@@ -14,6 +14,7 @@ from pathlib import Path
 from typing import Any
 
 import torch
+from rows import Rows, add_results_flag, preset_of
 from timing import machine, plot, synchronize
 
 from slimwhisper.cache.forms import PRESETS, choose_forms
@@ -46,17 +47,23 @@ def window(model: Model, tokens: int, before: int) -> Window:
 
 def step_seconds(model: Model, windows: int, beams: int, steps: int) -> float:
     """The mean time of a step of a full engine."""
-    engine = _engine(model, windows, beams, look_every=1000)
-    for tag in range(windows):
-        engine.submit(tag, window(model, WARM_UP + steps + 4, CONTEXT))
-    for _ in range(WARM_UP):
-        engine.step()
+    engine = full_engine(model, windows, beams, steps)
     synchronize(model.device)
     since = time.perf_counter()
     for _ in range(steps):
         engine.step()
     synchronize(model.device)
     return (time.perf_counter() - since) / steps
+
+
+def full_engine(model: Model, windows: int, beams: int, steps: int) -> Engine:
+    """An engine whose slots all decode, warmed up, and with room for `steps` more steps."""
+    engine = _engine(model, windows, beams, check_every=1000)
+    for tag in range(windows):
+        engine.submit(tag, window(model, WARM_UP + steps + 4, CONTEXT))
+    for _ in range(WARM_UP):
+        engine.step()
+    return engine
 
 
 def window_seconds(model: Model, windows: int, beams: int, tokens: int) -> float:
@@ -74,9 +81,9 @@ def window_seconds(model: Model, windows: int, beams: int, tokens: int) -> float
     return (time.perf_counter() - since) / windows
 
 
-def _engine(model: Model, windows: int, beams: int, look_every: int | None = None) -> Engine:
+def _engine(model: Model, windows: int, beams: int, check_every: int | None = None) -> Engine:
     search = Search(beams=beams if beams > 1 else None)
-    return Engine(model, get_vocabulary(model.dims), windows, search, look_every)
+    return Engine(model, get_vocabulary(model.dims), windows, search, check_every)
 
 
 def main() -> None:
@@ -96,9 +103,12 @@ def main() -> None:
     parser.add_argument("--steps", type=int, default=32 if gpu else 4)
     parser.add_argument("--tokens", type=int, default=100 if gpu else 8)
     parser.add_argument("--output_dir", type=Path, default=Path())
+    parser.add_argument("--no_plot", action="store_true")
+    add_results_flag(parser)
     asked = parser.parse_args()
 
     device, dtype = torch.device(asked.device), getattr(torch, asked.dtype)
+    rows = Rows(asked.results, "decode", device)
     results: list[dict[str, Any]] = []
     for shape in asked.shapes:
         checkpoint = random_checkpoint(OFFICIAL_DIMS[shape])
@@ -116,6 +126,10 @@ def main() -> None:
                         "window_ms": window_seconds(model, windows, beams, asked.tokens) * 1000,
                     }
                     results.append(row)
+                    case = {"model": shape, **preset_of(form), "dtype": asked.dtype}
+                    case |= {"batch": windows, "beams": beams}
+                    for what in ("step", "window"):
+                        rows.add(**case, what=what, milliseconds=row[f"{what}_ms"])
                     base = next(r for r in results if _same(r, row))
                     row["step_ratio"] = base["step_ms"] / row["step_ms"]
                     row["window_ratio"] = base["window_ms"] / row["window_ms"]
@@ -127,6 +141,8 @@ def main() -> None:
                     )
             print(f"  {model.plan.kernels.describe()}")
             del model
+        if asked.no_plot:
+            continue
         curves: dict[str, dict[float, float]] = {}
         for row in results:
             if row["shape"] == shape and row["beams"] == asked.beams[0]:
