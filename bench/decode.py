@@ -2,9 +2,10 @@
 
 Random checkpoints of official shapes, for each form of cache, number of windows and beams, in one
 run. A step is the engine's, from the embedding to the next token including the rules, as a CUDA
-graph on a GPU, at about 230 tokens of context. A window is encoded, prompted, and samples --tokens
-tokens. Ratios are relative to the first form. Prints a table, writes decode-SHAPE.png, and ends in
-one line of JSON. With --results, also appends each measurement to a file at once.
+graph on a GPU, at about 230 tokens of context. A window is encoded, reads a prompt with --before
+tokens of earlier text, and samples --tokens tokens. Ratios are relative to the first form. Prints a
+table, writes decode-SHAPE.png, and ends in one line of JSON. With --results, also appends each
+measurement to a file at once.
 """
 
 import argparse
@@ -66,14 +67,14 @@ def full_engine(model: Model, windows: int, beams: int, steps: int) -> Engine:
     return engine
 
 
-def window_seconds(model: Model, windows: int, beams: int, tokens: int) -> float:
+def window_seconds(model: Model, windows: int, beams: int, tokens: int, before: int) -> float:
     """The time of all windows of a full engine; the second run, when everything is compiled."""
     engine = _engine(model, windows, beams)
     for _ in range(2):
         synchronize(model.device)
         since = time.perf_counter()
         for tag in range(windows):
-            engine.submit(tag, window(model, tokens, 0))
+            engine.submit(tag, window(model, tokens, before))
         while not engine.idle:
             for ticket, _ in engine.step():
                 engine.reply(ticket, None)
@@ -102,6 +103,7 @@ def main() -> None:
     parser.add_argument("--beams", type=int, nargs="+", default=[1, 5] if gpu else [1])
     parser.add_argument("--steps", type=int, default=32 if gpu else 4)
     parser.add_argument("--tokens", type=int, default=100 if gpu else 8)
+    parser.add_argument("--before", type=int, default=0, help="at most 223")
     parser.add_argument("--output_dir", type=Path, default=Path())
     parser.add_argument("--no_plot", action="store_true")
     add_results_flag(parser)
@@ -117,19 +119,26 @@ def main() -> None:
             model = Model(checkpoint, device, dtype, choose_forms(name, cache_dtype=number or None))
             for windows in asked.windows:
                 for beams in asked.beams:
-                    row = {
+                    row: dict[str, Any] = {
                         "shape": shape,
                         "form": form,
                         "windows": windows,
                         "beams": beams,
-                        "step_ms": step_seconds(model, windows, beams, asked.steps) * 1000,
-                        "window_ms": window_seconds(model, windows, beams, asked.tokens) * 1000,
                     }
-                    results.append(row)
                     case = {"model": shape, **preset_of(form), "dtype": asked.dtype}
                     case |= {"batch": windows, "beams": beams}
-                    for what in ("step", "window"):
-                        rows.add(**case, what=what, milliseconds=row[f"{what}_ms"])
+                    row["step_ms"] = step_seconds(model, windows, beams, asked.steps) * 1000
+                    rows.add(**case, what="step", milliseconds=row["step_ms"])
+                    tokens = asked.tokens, asked.before
+                    row["window_ms"] = window_seconds(model, windows, beams, *tokens) * 1000
+                    rows.add(
+                        **case,
+                        what="window",
+                        tokens=asked.tokens,
+                        before=asked.before,
+                        milliseconds=row["window_ms"],
+                    )
+                    results.append(row)
                     base = next(r for r in results if _same(r, row))
                     row["step_ratio"] = base["step_ms"] / row["step_ms"]
                     row["window_ratio"] = base["window_ms"] / row["window_ms"]

@@ -127,7 +127,7 @@ prepare() {
             if [ -n "$small" ]; then
                 command+=(--windows 2 --steps 1 --tokens 2)
             else
-                command+=(--shapes large-v3 --windows 64 256)
+                command+=(--shapes large-v3 --windows 64 256 --tokens 115 --before 223)
             fi
             ;;
         tune) # its result is written where the table is read

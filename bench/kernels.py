@@ -28,7 +28,7 @@ from slimwhisper.kernels.latent import EIGHT, Latent
 from slimwhisper.kernels.reads import ALL, Reads
 
 SHAPES = ("tiny", "base", "small", "medium", "large-v3")
-TEXT, ROOM = 228, 256  # tokens of the text so far, and what a graph of that size holds
+TEXT, ROOM = 224, 256  # tokens: half of the context, and what a graph for that many reads
 # operation: the form of cache whose attention it is, if the engine would run it
 FORMS = {
     "E": "slim",

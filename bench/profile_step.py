@@ -1,8 +1,8 @@
 """Where a window's time goes, kernel by kernel: python bench/profile_step.py [--shape large-v3] ...
 
 A random checkpoint of an official shape. Times the encoder for several numbers of windows together,
-then, for each form of cache, prompts of 204 tokens, encoder and prompts as many together as the
-engine takes, and a step of a full engine, a CUDA graph on a GPU. Each is also profiled: its kernels
+then, for each form of cache, a step of a full engine, a CUDA graph on a GPU, and the encoder and
+prompts of 227 tokens, as many together as the engine takes. Each is also profiled: its kernels
 by their time, and how many it launches. On a CPU, operators stand in for kernels. Prints tables;
 with --results, appends every row to a file as soon as it is measured.
 """
@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from typing import Any
 
 import torch
-from decode import CONTEXT, FORMS, full_engine
+from decode import FORMS, full_engine
 from rows import Rows, add_results_flag, preset_of
 from timing import seconds_of, synchronize
 
@@ -25,7 +25,7 @@ from slimwhisper.commands.costs import OFFICIAL_DIMS
 from slimwhisper.model.model import Model
 
 SHOWN = 15  # kernels of each part
-PROMPT = CONTEXT + 4  # tokens: the text before, and what starts a window
+PROMPT = 227  # tokens: all of the text before that fits, and what starts a window
 PROFILED = 2  # calls
 
 
@@ -64,7 +64,7 @@ class Profiler:
         """case: the columns that all rows share."""
         self.rows, self.device, self.repeats, self.case = rows, device, repeats, case
 
-    def part(self, what: str, batch: int, windows: int, call: Callable[[], object]) -> None:
+    def part(self, what: str, windows: int, call: Callable[[], object]) -> None:
         """Time and profile a call that serves `windows` windows.
 
         The row has the milliseconds of one window for encoder and prompt, of all for a step.
@@ -73,9 +73,9 @@ class Profiler:
         each = total if what == "step" else total / windows
         kernels = profile(call, self.device)
         launches, busy = sum(k.calls for k in kernels), sum(k.milliseconds for k in kernels)
-        case = {**self.case, "batch": batch, "what": what}
-        numbers = {"launches": round(launches, 1), "busy_ms": round(busy, 4)}
-        self.rows.add(**case, milliseconds=each, together=windows, **numbers)
+        case = {**self.case, "batch": windows, "what": what}
+        numbers = {"call_ms": total, "launches": round(launches, 1), "busy_ms": round(busy, 4)}
+        self.rows.add(**case, milliseconds=each, **numbers)
         print(f"{what} of {windows}: {total:.3f} ms; {launches:.0f} launches, busy {busy:.3f} ms")
         for k in kernels[:SHOWN]:
             print(f"  {k.milliseconds:9.4f} ms  {k.calls:6.1f} x  {k.name[:90]}", flush=True)
@@ -92,7 +92,7 @@ class Profiler:
         mel = torch.randn(together, model.dims.n_mels, 3000, device=self.device)
         spent = seconds_of([lambda: model.encoder(mel)], self.device, self.repeats) * 1000
         print(f"encoder of {together}: {spent:.3f} ms, {spent / together:.3f} a window")
-        self.rows.add(**self.case, what="encoder alone", together=together, milliseconds=spent)
+        self.rows.add(**self.case, what="encoder", batch=together, milliseconds=spent / together)
 
 
 @torch.inference_mode()
@@ -143,15 +143,15 @@ def measure(asked: argparse.Namespace, form: str, rows: Rows, model: Model) -> N
         for together in asked.together:
             profiler.encoder(model, together)
     engine = full_engine(model, asked.windows, 1, steps=asked.repeats + PROFILED + 8)
-    profiler.part("step", asked.windows, asked.windows, engine.step)
+    profiler.part("step", asked.windows, engine.step)
     graphs = engine.first.graphs
     if graphs is not None:
         print(f"  graphs: {len(graphs.recorded)}, replays {graphs.replays}, {graphs.failure}")
     group = min(engine.encode_batch, asked.windows)
     del engine
     mel = torch.randn(group, model.dims.n_mels, 3000, device=model.device)
-    profiler.part("encoder", asked.windows, group, lambda: model.encoder(mel))
-    profiler.part("prompt", asked.windows, group, prompt_of(model, group))
+    profiler.part("encoder", group, lambda: model.encoder(mel))
+    profiler.part("prompt", group, prompt_of(model, group))
 
 
 if __name__ == "__main__":

@@ -8,6 +8,7 @@ appends the machine alone, and prints it.
 import argparse
 import json
 import re
+from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 from typing import Any
 
@@ -35,7 +36,7 @@ class Rows:
             "gpu": gpu,
             "driver": found.get("driver"),
             "torch": found["torch"],
-            "triton": found.get("triton"),
+            "triton": _triton(),
         }
 
     def add(self, **values: Any) -> None:
@@ -45,6 +46,13 @@ class Rows:
         if self._path is not None:
             with self._path.open("a", encoding="utf-8") as file:
                 file.write(json.dumps(self.common | values) + "\n")
+
+
+def _triton() -> str:
+    try:
+        return version("triton")
+    except PackageNotFoundError:
+        return "none"
 
 
 def preset_of(form: str | None) -> dict[str, str | None]:
