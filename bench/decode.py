@@ -9,6 +9,7 @@ measurement to a file at once.
 """
 
 import argparse
+import gc
 import json
 import time
 from pathlib import Path
@@ -83,6 +84,7 @@ def window_seconds(model: Model, windows: int, beams: int, tokens: int, before: 
 
 
 def _engine(model: Model, windows: int, beams: int, check_every: int | None = None) -> Engine:
+    gc.collect()  # the caches of an engine before it may leave no room
     search = Search(beams=beams if beams > 1 else None)
     return Engine(model, get_vocabulary(model.dims), windows, search, check_every)
 

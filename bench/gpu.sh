@@ -94,7 +94,7 @@ prepare() {
             command=("$python" bench/kernels.py --no_plot "${to[@]}")
             if [ -n "$small" ]; then
                 command=(env TRITON_INTERPRET=1 SLIMWHISPER_KERNELS=triton "${command[@]}" --windows 2
-                    --operations E X --repeats 1 --cold_mb 0)
+                    --operations E X --repeats 1 --cold_mb 0 --layers 1)
             else
                 command+=(--shapes large-v3 --windows 64 256)
             fi
@@ -137,7 +137,7 @@ prepare() {
                 command+=(--widths 64 --dtypes float32 --kernels latent
                     --table "$OUT/configurations.json")
             else
-                command+=(--widths 1280 384 --dtypes float16 --jobs "$(nproc)")
+                command+=(--widths 1280 --dtypes float16 --jobs "$(nproc)")
             fi
             ;;
         peers) # end to end

@@ -119,10 +119,10 @@ class Case:
             return values + 4 * self.windows * self.positions
         return values * self.kernels.dtype.itemsize * (2 if "K, V" in name else 1)
 
-    def measure(self, name: str, repeats: int, flushed: int) -> dict[str, float]:
+    def measure(self, name: str, repeats: int, flushed: int, most: int) -> dict[str, float]:
         """Seconds of an operation, "cold" and in the order of "layers", each of one layer.
 
-        flushed: bytes that cold inputs rotate through.
+        flushed: bytes that cold inputs rotate through. most: layers.
         """
         makers: dict[str, Callable[[Tensor], Call]] = {
             "E": self.ours,
@@ -140,7 +140,7 @@ class Case:
         if not name.startswith("E"):  # each layer has its own
             return {"cold": cold, "layers": cold}
         one = self.latent()
-        layers = self._seconds([make(one) for _ in range(self.layers)], repeats)
+        layers = self._seconds([make(one) for _ in range(min(self.layers, most))], repeats)
         return {"cold": cold, "layers": layers}
 
     def _seconds(self, calls: list[Call], repeats: int) -> float:
@@ -161,6 +161,7 @@ def main() -> None:
     parser.add_argument("--operations", nargs="+", choices=list(FORMS), default=list(FORMS))
     parser.add_argument("--rows", type=int, default=1, help="of a window: beams")
     parser.add_argument("--repeats", type=int, default=20 if gpu else 3)
+    parser.add_argument("--layers", type=int, default=32, help="at most, in layer order")
     parser.add_argument("--cold_mb", type=float, default=FLUSHED / 2**20)
     parser.add_argument("--output_dir", type=Path, default=Path())
     parser.add_argument("--no_plot", action="store_true")
@@ -181,7 +182,7 @@ def main() -> None:
             found: list[dict[str, Any]] = []
             for name in asked.operations:
                 case = text if name in OF_TEXT else cross
-                times = case.measure(name, asked.repeats, int(asked.cold_mb * 2**20))
+                times = case.measure(name, asked.repeats, int(asked.cold_mb * 2**20), asked.layers)
                 size = case.bytes_of(name)
                 row = {
                     "shape": shape,

@@ -144,13 +144,18 @@ def tune(asked: argparse.Namespace, each: Callable[..., Iterator[Configuration |
     pairs = [*((k, width) for width in asked.widths for k in ("latent", "latent8")), ("heads", 64)]
     todo = [(kernel, dtype, width) for kernel, width in pairs for dtype in asked.dtypes]
     todo = [t for t in todo if t[0] in asked.kernels and t[:2] != ("latent8", "float32")]
+    compiling: dict[tuple[str, str, int], dict[int, Iterator[Configuration | None]]] = {}
+    for kind in todo:  # all at once, so that a pool's processes never wait
+        every = list(candidates(*kind))
+        compiling[kind] = {
+            block_q: each(compiled, [c for c in every if c.block_q == block_q])
+            for block_q in sorted({c.block_q for c in every})
+        }
     table = list(configurations())
-    for kernel, dtype, width in todo:
+    for (kernel, dtype, width), found in compiling.items():
         table = [c for c in table if (c.kernel, c.dtype, c.width) != (kernel, dtype, width)]
-        every = list(candidates(kernel, dtype, width))
-        for block_q in sorted({c.block_q for c in every}):
-            some = [c for c in every if c.block_q == block_q]
-            shapes = usable(each(compiled, some), stop=device.type == "cpu")
+        for block_q, some in found.items():
+            shapes = usable(some, stop=device.type == "cpu")
             if device.type == "cuda":
                 shapes = fastest(shapes, rows)
             chosen = useful(shapes)

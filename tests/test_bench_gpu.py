@@ -1,17 +1,19 @@
 """bench/gpu.sh runs here in tiny shapes; its results make the tables of the docs."""
 
-import importlib.util
+import importlib
 import json
 import os
 import re
 import shutil
 import subprocess
 import sys
+from dataclasses import replace
 from pathlib import Path
-from types import ModuleType
+from types import ModuleType, SimpleNamespace
 from typing import Any
 
 import pytest
+import torch
 
 from tests.support.paths import ROOT
 
@@ -52,13 +54,15 @@ def stand_in(tmp_path: Path) -> str:
     return str(path)
 
 
-@pytest.fixture(scope="module")
+@pytest.fixture(autouse=True)
+def bench(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The modules of bench/ can be imported, as they import each other."""
+    monkeypatch.syspath_prepend(str(ROOT / "bench"))
+
+
+@pytest.fixture
 def results() -> ModuleType:
-    spec = importlib.util.spec_from_file_location("gpu_results", ROOT / "bench" / "gpu_results.py")
-    assert spec is not None and spec.loader is not None
-    module = importlib.util.module_from_spec(spec)
-    spec.loader.exec_module(module)
-    return module
+    return importlib.import_module("gpu_results")
 
 
 def test_groups_fit_into_ten_minutes(tmp_path: Path) -> None:
@@ -163,10 +167,8 @@ def test_results_that_are_refused(tmp_path: Path, capsys: pytest.CaptureFixture[
     assert "<!-- gpu steps -->" in say(step)
 
 
-def test_names_of_gpus(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.syspath_prepend(str(ROOT / "bench"))
-    from rows import short_name
-
+def test_names_of_gpus() -> None:
+    short_name = importlib.import_module("rows").short_name
     names = {
         "NVIDIA H200": "h200",
         "NVIDIA H100 80GB HBM3": "h100",
@@ -177,6 +179,59 @@ def test_names_of_gpus(monkeypatch: pytest.MonkeyPatch) -> None:
         "Quadro": "quadro",
     }
     assert {name: short_name(name) for name in names} == names
+
+
+def test_the_table_is_in_the_order_of_the_times(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The fastest first, also where it needs less shared memory; what does not run, last."""
+    tune, rows = (importlib.import_module(name) for name in ("tune", "rows"))
+    shape = next(c for c in tune.configurations() if c.kernel == "latent" and c.capability == 80)
+    times = {300: None, 200: 2.0, 100: 1.0, 999: 0.1}  # shared memory: milliseconds
+    some = [replace(shape, shared=shared) for shared in times]
+
+    def timed(c: Any) -> float:
+        if (found := times[c.shared]) is None:
+            raise RuntimeError("out of resources")
+        return found
+
+    monkeypatch.setattr(tune, "milliseconds", timed)
+    monkeypatch.setattr(
+        tune.torch.cuda,
+        "get_device_properties",
+        lambda _: SimpleNamespace(shared_memory_per_block_optin=500),
+    )
+    written = rows.Rows(tmp_path / "results.jsonl", "tune", torch.device("cpu"))
+    order = tune.fastest(some, written)
+    assert [c.shared for c in order] == [100, 200, 300, 999]
+    assert [r["milliseconds"] for r in rows_of(tmp_path)] == [2.0, 1.0]
+    order[1] = replace(order[1], capability=70)  # of use to older GPUs
+    tune.write(tune.useful(order), tmp_path / "table.json")
+    table = json.loads((tmp_path / "table.json").read_text())
+    assert [row["shared"] for row in table] == [100, 200]
+
+
+@pytest.mark.slow
+def test_the_commands_for_a_gpu_are_understood(tmp_path: Path) -> None:
+    """Each script parses its arguments up to an added --help; the tests that it names exist."""
+    python, out = tmp_path / "python", tmp_path / "out"
+    python.write_text(f"""#!/bin/sh
+case "$*" in
+    bench/*) exec {sys.executable} "$@" --help ;;
+    *pytest*) echo "$@" ;;
+esac
+""")
+    python.chmod(0o755)
+    done = run(out, "all", PYTHON=str(python), LIMIT="100")
+    assert done.returncode == 0, done.stdout[-4000:]
+    assert [row["step"] for row in rows_of(out)] == STEPS
+    log = (out / "log.txt").read_text()
+    assert log.count("usage: ") == 6
+    tests = set(re.findall(r"tests/\S+\.py", log))
+    assert {"tests/kernels/test_graphs.py", "tests/commands/test_doctor.py"} <= tests
+    assert all((ROOT / path).is_file() for path in tests)
+    table = (ROOT / "kernels" / "configurations.json").read_bytes()
+    assert (out / "configurations.json").read_bytes() == table
 
 
 @pytest.mark.slow
