@@ -39,11 +39,9 @@ class Kernel:
 
 
 def profile(call: Callable[[], object], device: torch.device) -> list[Kernel]:
-    """The kernels of a call, the longest first; the mean of `PROFILED` calls."""
+    """The kernels of a call that has run before, the longest first; means of `PROFILED` calls."""
     gpu = device.type == "cuda"
     activity = torch.profiler.ProfilerActivity
-    call()
-    synchronize(device)
     with torch.profiler.profile(activities=[activity.CUDA if gpu else activity.CPU]) as seen:
         for _ in range(PROFILED):
             call()
