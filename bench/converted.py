@@ -179,7 +179,8 @@ def convert(
         state = {name: tensor.to(dtype) for name, tensor in checkpoint.state.items()}
         content = {"dims": asdict(checkpoint.dims), "model_state_dict": state}
         torch.save(content, folder / "openai.pt")
-    if "hugging_face" in formats or "ctranslate2" in formats:
+    asked = "hugging_face" in formats or "ctranslate2" in formats
+    if asked and not (folder / "hugging_face").exists():  # large, and both need it
         save_hugging_face(checkpoint, folder / "hugging_face", dtype)
     if "ctranslate2" in formats:
         save_ctranslate2(folder / "hugging_face", folder / "ctranslate2")

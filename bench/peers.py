@@ -219,7 +219,15 @@ def compare(asked: argparse.Namespace, folder: str) -> list[str]:
         print(f"{peer}: not installed, left out")
     half = asked.device == "cuda"  # as the official checkpoints are; half as long to read
     weights = torch.float16 if half else torch.float32
-    convert(checkpoint, Path(folder), {PEERS[p].format for p in peers}, weights)
+    failed: list[str] = []
+    for kind in dict.fromkeys(PEERS[p].format for p in peers):
+        try:
+            convert(checkpoint, Path(folder), [kind], weights)
+        except Exception as error:  # of another project; the others can be measured
+            print(f"{kind}: {error}", file=sys.stderr)
+            failed.append(f"conversion to {kind}")
+            peers = [p for p in peers if PEERS[p].format != kind]
+    del checkpoint
     cases = [
         Case(
             peer=peer,
@@ -239,7 +247,6 @@ def compare(asked: argparse.Namespace, folder: str) -> list[str]:
     title = asked.model or f"{asked.shape}, random weights, {asked.tokens} tokens a file"
     written = Rows(asked.results, "peers", device)
     found: dict[Case, list[Measured]] = {case: [] for case in cases}
-    failed: list[str] = []
     for number in range(asked.rounds):
         for case in list(found):
             name, result = f"{case.peer}, batch {case.batch}", apart(case)

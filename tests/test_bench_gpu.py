@@ -216,20 +216,29 @@ def test_a_failing_peer_does_not_stop_the_others(
 ) -> None:
     peers = importlib.import_module("peers")
     measured = peers.Measured(2.0, 0.5, 100, 3600.0, None, None, ["text"])
+    ours = ["slimwhisper float32", "slimwhisper int8"]
+    monkeypatch.setattr(peers, "find_spec", lambda _: True)
 
     def apart(case: Any) -> Any:
-        return "no such library" if case.peer == "openai-whisper" else measured
+        return "no such library" if case.peer == "slimwhisper int8" else measured
+
+    def convert(_: Any, folder: Path, formats: list[str], dtype: torch.dtype) -> None:
+        assert folder.is_dir() and dtype == torch.float32
+        if formats == ["hugging_face"]:
+            raise RuntimeError("no such version")
 
     monkeypatch.setattr(peers, "apart", apart)
-    monkeypatch.setattr(peers, "convert", lambda *_: None)
+    monkeypatch.setattr(peers, "convert", convert)
     monkeypatch.setattr(peers, "random_checkpoint", lambda _: None)
     path = tmp_path / "results.jsonl"
-    command = f"peers.py --rounds 2 --batches 1 8 --results {path} --peers openai-whisper"
-    monkeypatch.setattr(sys, "argv", [*command.split(), "slimwhisper float32"])
-    with pytest.raises(SystemExit, match="failed: openai-whisper, batch 1"):
+    command = f"peers.py --rounds 2 --batches 1 8 --results {path} --peers transformers"
+    monkeypatch.setattr(sys, "argv", [*command.split(), *ours])
+    with pytest.raises(SystemExit) as ended:
         peers.main()
     said = capsys.readouterr()
-    assert "no such library" in said.err
+    names = "conversion to hugging_face, slimwhisper int8, batch 1, slimwhisper int8, batch 8"
+    assert str(ended.value) == f"failed: {names}"
+    assert "hugging_face: no such version" in said.err and "no such library" in said.err
     rows = json.loads(said.out.splitlines()[-1])["rows"]
     assert [(row["peer"], row["batch"], row["memory_mb"]) for row in rows] == [
         ("slimwhisper float32", batch, None) for batch in (1, 8)
