@@ -29,7 +29,9 @@ GGML_MAGIC = 0x67676D6C
 FLOAT32, FLOAT16 = 0, 1  # ggml's types
 
 
-def save_hugging_face(checkpoint: Checkpoint, folder: Path) -> Path:
+def save_hugging_face(
+    checkpoint: Checkpoint, folder: Path, dtype: torch.dtype = torch.float32
+) -> Path:
     """A folder as `save_pretrained` writes it, tokenizer and feature extractor included."""
     from transformers import (
         GenerationConfig,
@@ -66,6 +68,7 @@ def save_hugging_face(checkpoint: Checkpoint, folder: Path) -> Path:
     absent = ours.keys() - state.keys() - {"proj_out.weight"}
     assert not absent, absent
     model.load_state_dict(state, strict=False)
+    model.to(dtype)
     tokenizer = get_tokenizer(dims.is_multilingual, num_languages=dims.num_languages)
     special = tokenizer.special_tokens
     languages = {f"<|{code}|>": special[f"<|{code}|>"] for code in tokenizer.all_language_codes}
@@ -162,13 +165,23 @@ def _write_ggml(file: IO[bytes], name: str, tensor: Tensor) -> None:
     file.write(data.astype("<f2" if kind == FLOAT16 else "<f4").tobytes())
 
 
-def convert(checkpoint: Checkpoint, folder: Path, formats: Collection[str]) -> None:
-    """Write "openai" (openai.pt), "hugging_face", "ctranslate2" (folders), "ggml" (ggml.bin)."""
+def convert(
+    checkpoint: Checkpoint,
+    folder: Path,
+    formats: Collection[str],
+    dtype: torch.dtype = torch.float32,
+) -> None:
+    """Write "openai" (openai.pt), "hugging_face", "ctranslate2" (folders), "ggml" (ggml.bin).
+
+    dtype: of all weights but ggml's.
+    """
     if "openai" in formats:
-        content = {"dims": asdict(checkpoint.dims), "model_state_dict": checkpoint.state}
+        state = {name: tensor.to(dtype) for name, tensor in checkpoint.state.items()}
+        content = {"dims": asdict(checkpoint.dims), "model_state_dict": state}
         torch.save(content, folder / "openai.pt")
-    if "hugging_face" in formats or "ctranslate2" in formats:
-        save_hugging_face(checkpoint, folder / "hugging_face")
+    asked = "hugging_face" in formats or "ctranslate2" in formats
+    if asked and not (folder / "hugging_face").exists():  # large, and both need it
+        save_hugging_face(checkpoint, folder / "hugging_face", dtype)
     if "ctranslate2" in formats:
         save_ctranslate2(folder / "hugging_face", folder / "ctranslate2")
     if "ggml" in formats:

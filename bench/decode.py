@@ -2,18 +2,21 @@
 
 Random checkpoints of official shapes, for each form of cache, number of windows and beams, in one
 run. A step is the engine's, from the embedding to the next token including the rules, as a CUDA
-graph on a GPU, at about 230 tokens of context. A window is encoded, prompted, and samples --tokens
-tokens. Ratios are relative to the first form. Prints a table, writes decode-SHAPE.png, and ends in
-one line of JSON.
+graph on a GPU, at about 230 tokens of context. A window is encoded, reads a prompt with --before
+tokens of earlier text, and samples --tokens tokens. Ratios are relative to the first form. Prints a
+table, writes decode-SHAPE.png, and ends in one line of JSON. With --results, also appends each
+measurement to a file at once.
 """
 
 import argparse
+import gc
 import json
 import time
 from pathlib import Path
 from typing import Any
 
 import torch
+from rows import Rows, add_results_flag, preset_of
 from timing import machine, plot, synchronize
 
 from slimwhisper.cache.forms import PRESETS, choose_forms
@@ -46,11 +49,7 @@ def window(model: Model, tokens: int, before: int) -> Window:
 
 def step_seconds(model: Model, windows: int, beams: int, steps: int) -> float:
     """The mean time of a step of a full engine."""
-    engine = _engine(model, windows, beams, look_every=1000)
-    for tag in range(windows):
-        engine.submit(tag, window(model, WARM_UP + steps + 4, CONTEXT))
-    for _ in range(WARM_UP):
-        engine.step()
+    engine = full_engine(model, windows, beams, steps)
     synchronize(model.device)
     since = time.perf_counter()
     for _ in range(steps):
@@ -59,14 +58,24 @@ def step_seconds(model: Model, windows: int, beams: int, steps: int) -> float:
     return (time.perf_counter() - since) / steps
 
 
-def window_seconds(model: Model, windows: int, beams: int, tokens: int) -> float:
+def full_engine(model: Model, windows: int, beams: int, steps: int) -> Engine:
+    """An engine whose slots all decode, warmed up, and with room for `steps` more steps."""
+    engine = _engine(model, windows, beams, check_every=1000)
+    for tag in range(windows):
+        engine.submit(tag, window(model, WARM_UP + steps + 4, CONTEXT))
+    for _ in range(WARM_UP):
+        engine.step()
+    return engine
+
+
+def window_seconds(model: Model, windows: int, beams: int, tokens: int, before: int) -> float:
     """The time of all windows of a full engine; the second run, when everything is compiled."""
     engine = _engine(model, windows, beams)
     for _ in range(2):
         synchronize(model.device)
         since = time.perf_counter()
         for tag in range(windows):
-            engine.submit(tag, window(model, tokens, 0))
+            engine.submit(tag, window(model, tokens, before))
         while not engine.idle:
             for ticket, _ in engine.step():
                 engine.reply(ticket, None)
@@ -74,9 +83,10 @@ def window_seconds(model: Model, windows: int, beams: int, tokens: int) -> float
     return (time.perf_counter() - since) / windows
 
 
-def _engine(model: Model, windows: int, beams: int, look_every: int | None = None) -> Engine:
+def _engine(model: Model, windows: int, beams: int, check_every: int | None = None) -> Engine:
+    gc.collect()  # the caches of an engine before it may leave no room
     search = Search(beams=beams if beams > 1 else None)
-    return Engine(model, get_vocabulary(model.dims), windows, search, look_every)
+    return Engine(model, get_vocabulary(model.dims), windows, search, check_every)
 
 
 def main() -> None:
@@ -95,10 +105,14 @@ def main() -> None:
     parser.add_argument("--beams", type=int, nargs="+", default=[1, 5] if gpu else [1])
     parser.add_argument("--steps", type=int, default=32 if gpu else 4)
     parser.add_argument("--tokens", type=int, default=100 if gpu else 8)
+    parser.add_argument("--before", type=int, default=0, help="at most 223")
     parser.add_argument("--output_dir", type=Path, default=Path())
+    parser.add_argument("--no_plot", action="store_true")
+    add_results_flag(parser)
     asked = parser.parse_args()
 
     device, dtype = torch.device(asked.device), getattr(torch, asked.dtype)
+    rows = Rows(asked.results, "decode", device)
     results: list[dict[str, Any]] = []
     for shape in asked.shapes:
         checkpoint = random_checkpoint(OFFICIAL_DIMS[shape])
@@ -107,14 +121,25 @@ def main() -> None:
             model = Model(checkpoint, device, dtype, choose_forms(name, cache_dtype=number or None))
             for windows in asked.windows:
                 for beams in asked.beams:
-                    row = {
+                    row: dict[str, Any] = {
                         "shape": shape,
                         "form": form,
                         "windows": windows,
                         "beams": beams,
-                        "step_ms": step_seconds(model, windows, beams, asked.steps) * 1000,
-                        "window_ms": window_seconds(model, windows, beams, asked.tokens) * 1000,
                     }
+                    case = {"model": shape, **preset_of(form), "dtype": asked.dtype}
+                    case |= {"batch": windows, "beams": beams}
+                    row["step_ms"] = step_seconds(model, windows, beams, asked.steps) * 1000
+                    rows.add(**case, what="step", milliseconds=row["step_ms"])
+                    tokens = asked.tokens, asked.before
+                    row["window_ms"] = window_seconds(model, windows, beams, *tokens) * 1000
+                    rows.add(
+                        **case,
+                        what="window",
+                        tokens=asked.tokens,
+                        before=asked.before,
+                        milliseconds=row["window_ms"],
+                    )
                     results.append(row)
                     base = next(r for r in results if _same(r, row))
                     row["step_ratio"] = base["step_ms"] / row["step_ms"]
@@ -127,6 +152,8 @@ def main() -> None:
                     )
             print(f"  {model.plan.kernels.describe()}")
             del model
+        if asked.no_plot:
+            continue
         curves: dict[str, dict[float, float]] = {}
         for row in results:
             if row["shape"] == shape and row["beams"] == asked.beams[0]:

@@ -22,13 +22,14 @@ class Case:
     threads: int
     converted: str  # the folder with the converted checkpoints
     audio: str | None  # a folder of recordings; None: noise
+    device: str = "cpu"
 
 
 def openai_whisper(case: Case) -> Run:
     import whisper
 
-    model = whisper.load_model(f"{case.converted}/openai.pt", device="cpu")
-    options = {**plain(case), "sample_len": case.tokens, "fp16": False}
+    model = whisper.load_model(f"{case.converted}/openai.pt", device=case.device)
+    options = {**plain(case), "sample_len": case.tokens, "fp16": case.device != "cpu"}
 
     def run(audio: list[Audio]) -> Iterator[tuple[str, int]]:
         for recording in audio:
@@ -38,10 +39,13 @@ def openai_whisper(case: Case) -> Run:
     return run
 
 
-def slimwhisper_slim(case: Case, compute: str) -> Run:
+def slimwhisper_slim(case: Case, compute: str, cache: str | None = None) -> Run:
+    """cache: the dtype of the caches; None: `compute`."""
     import slimwhisper
 
-    model = slimwhisper.load_model(f"{case.converted}/openai.pt", device="cpu", dtype=compute)
+    model = slimwhisper.load_model(
+        f"{case.converted}/openai.pt", device=case.device, dtype=compute, cache_dtype=cache
+    )
     options = {**plain(case), "sample_len": case.tokens}
 
     def run(audio: list[Audio]) -> Iterator[tuple[str, int]]:
@@ -75,7 +79,9 @@ def transformers_sdpa(case: Case) -> Run:
 
     logging.set_verbosity_error()
     folder = f"{case.converted}/hugging_face"
-    model = WhisperForConditionalGeneration.from_pretrained(folder, dtype=torch.float32).eval()
+    dtype = torch.float32 if case.device == "cpu" else torch.float16
+    model = WhisperForConditionalGeneration.from_pretrained(folder, dtype=dtype)
+    model.eval().to(case.device)
     extractor = WhisperFeatureExtractor.from_pretrained(folder)
     options: dict[str, Any] = {"do_sample": False, "num_beams": 1, "return_timestamps": False}
     if model.generation_config.is_multilingual:
@@ -89,7 +95,7 @@ def transformers_sdpa(case: Case) -> Run:
             some = audio[i : i + case.batch]
             features = extractor(some, sampling_rate=16_000, return_tensors="pt").input_features
             with torch.inference_mode():
-                found = model.generate(features, **options)
+                found = model.generate(features.to(case.device, dtype), **options)
             for row in found.tolist():
                 yield decode(row)
 
@@ -115,7 +121,7 @@ def faster_whisper(case: Case, compute: str) -> Run:
 
     model = WhisperModel(
         f"{case.converted}/ctranslate2",
-        device="cpu",
+        device=case.device,
         compute_type=compute,
         cpu_threads=case.threads,
         local_files_only=True,
@@ -200,20 +206,43 @@ class Peer:
     format: str  # for `converted.convert`
     load: Callable[[Case], Run]
     batches: bool = True  # whether it decodes several windows together
+    devices: tuple[str, ...] = ("cpu",)
+    # whether torch allocates its memory, so that its use of a GPU's can be told
+    by_torch: bool = True
+
+
+BOTH, GPU = ("cpu", "cuda"), ("cuda",)
 
 
 PEERS = {
-    "openai-whisper": Peer("whisper", "openai", openai_whisper, batches=False),
-    "transformers": Peer("transformers", "hugging_face", transformers_sdpa),
+    "openai-whisper": Peer("whisper", "openai", openai_whisper, batches=False, devices=BOTH),
+    "transformers": Peer("transformers", "hugging_face", transformers_sdpa, devices=BOTH),
     "faster-whisper float32": Peer(
         "faster_whisper", "ctranslate2", lambda case: faster_whisper(case, "float32")
     ),
     "faster-whisper int8": Peer(
         "faster_whisper", "ctranslate2", lambda case: faster_whisper(case, "int8")
     ),
+    "faster-whisper float16": Peer(
+        *("faster_whisper", "ctranslate2", lambda case: faster_whisper(case, "float16")),
+        devices=GPU,
+        by_torch=False,
+    ),
+    "faster-whisper int8_float16": Peer(
+        *("faster_whisper", "ctranslate2", lambda case: faster_whisper(case, "int8_float16")),
+        devices=GPU,
+        by_torch=False,
+    ),
     "whisper.cpp": Peer("pywhispercpp", "ggml", whisper_cpp, batches=False),
     "slimwhisper float32": Peer(
         "slimwhisper", "openai", lambda case: slimwhisper_slim(case, "float32")
     ),
     "slimwhisper int8": Peer("slimwhisper", "openai", lambda case: slimwhisper_slim(case, "int8")),
+    "slimwhisper float16": Peer(
+        *("slimwhisper", "openai", lambda case: slimwhisper_slim(case, "float16")), devices=GPU
+    ),
+    "slimwhisper float16, float8 caches": Peer(
+        *("slimwhisper", "openai", lambda case: slimwhisper_slim(case, "float16", "fp8")),
+        devices=GPU,
+    ),
 }

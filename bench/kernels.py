@@ -2,10 +2,11 @@
 
 For every official shape and number of windows, in one run: latent attention to E, with this
 package's kernels and with torch's SDPA; the same in float8; the baseline's attention to K and V,
-again with both. Bytes are those of E, or of K and V, read once. Cold: inputs rotate through more
-memory than any cache holds. In layer order, as in a step: all layers one after the other, which
-share E but each have their own K and V. On a GPU each call is replayed as a CUDA graph. Prints a
-table, writes kernels-SHAPE.png, and ends in one line of JSON.
+again with both; and the same kernels on the text so far, X or K and V. Bytes are those of what is
+read, once. Cold: inputs rotate through more memory than any cache holds. In layer order, as in a
+step: all layers one after the other, which share E but each have their own X, K and V. On a GPU the
+calls are replayed as one CUDA graph. Prints a table, writes kernels-SHAPE.png, and ends in one line
+of JSON. With --results, also appends each measurement to a file at once.
 """
 
 import argparse
@@ -13,17 +14,33 @@ import json
 import math
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import torch
 import torch.nn.functional as F
+from rows import Rows, add_results_flag, preset_of
 from timing import FLUSHED, copy_rate, graphed, machine, plot, seconds_of
 from torch import Tensor
 
 from slimwhisper.commands.costs import OFFICIAL_DIMS
 from slimwhisper.kernels.dispatch import Kernels
 from slimwhisper.kernels.latent import EIGHT, Latent
+from slimwhisper.kernels.reads import ALL, Reads
 
 SHAPES = ("tiny", "base", "small", "medium", "large-v3")
+TEXT, ROOM = 224, 256  # tokens: half of the context, and what a graph for that many reads
+# operation: the form of cache whose attention it is, if the engine would run it
+FORMS = {
+    "E": "slim",
+    "E, float8": "slim fp8",
+    "E, SDPA": None,
+    "K, V": "baseline",
+    "K, V, SDPA": None,
+    "X": "slim",
+    "X, float8": "slim fp8",
+    "text K, V": "baseline",
+}
+OF_TEXT = ("X", "X, float8", "text K, V")
 Call = Callable[[], object]
 
 
@@ -34,7 +51,9 @@ class Case:
         dims = OFFICIAL_DIMS[shape]
         self.shape, self.windows, self.group, self.kernels = shape, windows, group, kernels
         self.width, self.heads = dims.n_text_state, dims.n_text_head
-        self.positions, self.layers = dims.n_audio_ctx, dims.n_text_layer
+        self.layers = dims.n_text_layer
+        self.positions = self.room = dims.n_audio_ctx
+        self.reads = ALL
         self.scale = (self.width // self.heads) ** -0.5
 
     def random(self, *shape: int) -> Tensor:
@@ -42,41 +61,52 @@ class Case:
         kernels = self.kernels
         return torch.randn(shape, device=kernels.device, dtype=kernels.dtype)
 
+    def of_text(self) -> "Case":
+        """The same case, reading the text so far."""
+        text = Case(self.shape, self.windows, self.group, self.kernels)
+        device, dtype = self.kernels.device, self.kernels.dtype
+        text.positions, text.room = TEXT, ROOM
+        lengths = torch.full((self.windows,), TEXT, device=device)
+        bias = torch.zeros(self.windows, 1, ROOM, device=device, dtype=dtype)
+        bias[..., TEXT:] = -torch.inf
+        text.reads = Reads(lengths=lengths, bias=bias)
+        return text
+
     def queries(self) -> Tensor:
         """[windows * group, h, d]."""
         return self.random(self.windows * self.group, self.heads, self.width) * 0.1
 
     def latent(self) -> Tensor:
-        """[windows, p, d]."""
-        return self.random(self.windows, self.positions, self.width)
+        """[windows, room, d]."""
+        return self.random(self.windows, self.room, self.width)
 
     def ours(self, latent: Tensor) -> Call:
-        """Our attention to a latent [windows, p, d]."""
+        """Our attention to a latent [windows, room, d]."""
         queries, kept = self.queries(), Latent(latent)
-        return lambda: self.kernels.latent(queries, kept, self.scale)
+        return lambda: self.kernels.latent(queries, kept, self.scale, self.reads)
 
     def ours_float8(self, latent: Tensor) -> Call:
-        """The same in float8; latent [windows, p, d] in the model's dtype."""
+        """The same in float8; latent [windows, room, d] in the model's dtype."""
         queries = self.queries()
         factors = torch.ones(latent.shape[:2], device=latent.device)
         kept = Latent(latent.to(EIGHT), factors)
-        return lambda: self.kernels.latent(queries, kept, self.scale)
+        return lambda: self.kernels.latent(queries, kept, self.scale, self.reads)
 
     def sdpa(self, latent: Tensor) -> Call:
-        """torch's attention to a latent [windows, p, d]."""
+        """torch's attention to a latent [windows, room, d]."""
         together = self.queries().reshape(self.windows, 1, -1, self.width)
         z = latent.unsqueeze(1)
         return lambda: F.scaled_dot_product_attention(together, z, z, scale=self.scale)
 
     def heads_inputs(self) -> tuple[Tensor, Tensor, Tensor]:
-        """Queries [windows * group, h, d_k]; keys and values [windows, h, p, d_k]."""
+        """Queries [windows * group, h, d_k]; keys and values [windows, h, room, d_k]."""
         size = self.width // self.heads
-        keys, values = (self.random(self.windows, self.heads, self.positions, size) for _ in "kv")
+        keys, values = (self.random(self.windows, self.heads, self.room, size) for _ in "kv")
         return self.random(self.windows * self.group, self.heads, size), keys, values
 
     def our_heads(self) -> Call:
         inputs = self.heads_inputs()
-        return lambda: self.kernels.heads(*inputs)
+        return lambda: self.kernels.heads(*inputs, self.reads)
 
     def sdpa_heads(self) -> Call:
         queries, keys, values = self.heads_inputs()
@@ -89,30 +119,35 @@ class Case:
             return values + 4 * self.windows * self.positions
         return values * self.kernels.dtype.itemsize * (2 if "K, V" in name else 1)
 
-    def measure(self, repeats: int) -> dict[str, dict[str, float]]:
-        """Seconds per layer: {operation: {"cold", "layers"}}."""
-        device = self.kernels.device
+    def measure(self, name: str, repeats: int, flushed: int, most: int) -> dict[str, float]:
+        """Seconds of an operation, "cold" and in the order of "layers", each of one layer.
+
+        flushed: bytes that cold inputs rotate through. most: layers.
+        """
         makers: dict[str, Callable[[Tensor], Call]] = {
             "E": self.ours,
             "E, float8": self.ours_float8,
             "E, SDPA": self.sdpa,
             "K, V": lambda _: self.our_heads(),
             "K, V, SDPA": lambda _: self.sdpa_heads(),
+            "X": self.ours,
+            "X, float8": self.ours_float8,
+            "text K, V": lambda _: self.our_heads(),
         }
-        found: dict[str, dict[str, float]] = {}
-        for name, make in makers.items():
-            copies = max(math.ceil(FLUSHED / self.bytes_of(name)), 2)
-            cold = [graphed(make(self.latent()), device) for _ in range(copies)]
-            times = {"cold": seconds_of(cold, device, repeats)}
-            del cold
-            if "K" in name:  # each layer has its own
-                times["layers"] = times["cold"]
-            else:
-                one = self.latent()
-                layers = [graphed(make(one), device) for _ in range(self.layers)]
-                times["layers"] = seconds_of(layers, device, repeats)
-            found[name] = times
-        return found
+        make = makers[name]
+        copies = max(math.ceil(flushed / self.bytes_of(name)), 2 if flushed else 1)
+        cold = self._seconds([make(self.latent()) for _ in range(copies)], repeats)
+        if not name.startswith("E"):  # each layer has its own
+            return {"cold": cold, "layers": cold}
+        one = self.latent()
+        layers = self._seconds([make(one) for _ in range(min(self.layers, most))], repeats)
+        return {"cold": cold, "layers": layers}
+
+    def _seconds(self, calls: list[Call], repeats: int) -> float:
+        """The median time of a call; the calls take turns, in one graph."""
+        device = self.kernels.device
+        every = graphed(lambda: [call() for call in calls], device)
+        return seconds_of([every], device, repeats) / len(calls)
 
 
 def main() -> None:
@@ -123,9 +158,14 @@ def main() -> None:
     parser.add_argument("--shapes", nargs="+", choices=SHAPES, default=SHAPES if gpu else ["tiny"])
     sizes = [1, 4, 16, 64, 128, 256] if gpu else [1, 4]
     parser.add_argument("--windows", type=int, nargs="+", default=sizes)
+    parser.add_argument("--operations", nargs="+", choices=list(FORMS), default=list(FORMS))
     parser.add_argument("--rows", type=int, default=1, help="of a window: beams")
     parser.add_argument("--repeats", type=int, default=20 if gpu else 3)
+    parser.add_argument("--layers", type=int, default=32, help="at most, in layer order")
+    parser.add_argument("--cold_mb", type=float, default=FLUSHED / 2**20)
     parser.add_argument("--output_dir", type=Path, default=Path())
+    parser.add_argument("--no_plot", action="store_true")
+    add_results_flag(parser)
     asked = parser.parse_args()
 
     device = torch.device(asked.device)
@@ -133,13 +173,16 @@ def main() -> None:
     kernels = Kernels(device, getattr(torch, asked.dtype))
     rate = copy_rate(device)
     print(f"{kernels.describe()}; copy {rate / 1e12:.2f} TB/s")
-    results = []
+    rows = Rows(asked.results, "kernels", device)
+    results: list[dict[str, Any]] = []
     for shape in asked.shapes:
         for windows in asked.windows:
-            case = Case(shape, windows, asked.rows, kernels)
-            found = case.measure(asked.repeats)
-            best = min(found["K, V"]["cold"], found["K, V, SDPA"]["cold"])
-            for name, times in found.items():
+            cross = Case(shape, windows, asked.rows, kernels)
+            text = cross.of_text()
+            found: list[dict[str, Any]] = []
+            for name in asked.operations:
+                case = text if name in OF_TEXT else cross
+                times = case.measure(name, asked.repeats, int(asked.cold_mb * 2**20), asked.layers)
                 size = case.bytes_of(name)
                 row = {
                     "shape": shape,
@@ -149,25 +192,49 @@ def main() -> None:
                     "layers_us": round(times["layers"] * 1e6, 1),
                     "tb_s": round(size / times["cold"] / 1e12, 4),
                     "of_copy": round(size / times["cold"] / rate, 3),
-                    "to_baseline": round(best / times["layers"], 2),
                 }
-                results.append(row)
+                found.append(row)
+                rows.add(
+                    **{**row, "model": shape, "batch": windows, "beams": asked.rows},
+                    **preset_of(FORMS[name]),
+                    what="self" if case is text else "cross",
+                    dtype=asked.dtype,
+                    milliseconds=times["layers"] * 1000,
+                )
                 print(
                     f"{shape:9} {windows:4} {name:11} cold {row['cold_us']:9} us, in layer order "
                     f"{row['layers_us']:9} us; {row['tb_s']:6} TB/s, {row['of_copy']:.0%} of a "
-                    f"copy; {row['to_baseline']:.2f}x the baseline's speed",
+                    "copy",
                     flush=True,
                 )
-    for shape in asked.shapes:
+            results += found
+            compare(found)
+    if not asked.no_plot:
+        draw(results, asked.output_dir, rate)
+    used = {" ".join(key): count for key, count in kernels.used.items()}
+    summary = {"machine": machine(device), "dtype": asked.dtype, "rows": asked.rows, "used": used}
+    print(json.dumps({**summary, "copy_tb_s": round(rate / 1e12, 3), "results": results}))
+
+
+def compare(found: list[dict[str, Any]]) -> None:
+    """Add and print the speeds as multiples of the baseline's, where that was measured."""
+    for text in (False, True):
+        some = [row for row in found if (row["operation"] in OF_TEXT) is text]
+        baseline = min((r["cold_us"] for r in some if "K, V" in r["operation"]), default=None)
+        for row in some if baseline else ():
+            row["to_baseline"] = round(baseline / row["layers_us"], 2)
+            print(f"{row['operation']:11} {row['to_baseline']} x the baseline's speed", flush=True)
+
+
+def draw(results: list[dict[str, Any]], folder: Path, rate: float) -> None:
+    """kernels-SHAPE.png of each shape; rate: bytes a second of a copy."""
+    for shape in dict.fromkeys(row["shape"] for row in results):
         curves: dict[str, dict[float, float]] = {}
         for row in results:
             if row["shape"] == shape:
                 curves.setdefault(row["operation"], {})[row["windows"]] = row["tb_s"]
-        curves["copy"] = dict.fromkeys(asked.windows, rate / 1e12)
-        plot(asked.output_dir / f"kernels-{shape}.png", f"{shape}, cold", "TB/s", curves)
-    used = {" ".join(key): count for key, count in kernels.used.items()}
-    summary = {"machine": machine(device), "dtype": asked.dtype, "rows": asked.rows, "used": used}
-    print(json.dumps({**summary, "copy_tb_s": round(rate / 1e12, 3), "results": results}))
+        curves["copy"] = {row["windows"]: rate / 1e12 for row in results}
+        plot(folder / f"kernels-{shape}.png", f"{shape}, cold", "TB/s", curves)
 
 
 if __name__ == "__main__":

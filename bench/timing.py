@@ -1,7 +1,9 @@
 """What the benchmarks share: timers for CPU and GPU, the device's copy rate, the machine, plots."""
 
 import platform
+import shutil
 import statistics
+import subprocess
 import time
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
@@ -75,9 +77,18 @@ def machine(device: torch.device) -> dict[str, object]:
             "gpu": properties.name,
             "cuda": torch.version.cuda,
             "triton": triton.__version__,
-            "driver": torch._C._cuda_getDriverVersion(),
+            "driver": _driver(),
         }
     return found
+
+
+def _driver() -> str:
+    """NVIDIA's driver, such as "570.86.15"; "" where nvidia-smi does not say."""
+    if shutil.which("nvidia-smi") is None:
+        return ""
+    asked = ["nvidia-smi", "--query-gpu=driver_version", "--format=csv,noheader"]
+    said = subprocess.run(asked, capture_output=True, text=True).stdout.split()
+    return said[0] if said else ""
 
 
 def _processor() -> str:

@@ -3,16 +3,20 @@
 Compiles every candidate for compute capabilities 8.0 and 9.0 and drops those that spill or need too
 much shared memory. On a GPU it then times the others, on 64 windows of 1,500 positions, and puts
 the fastest first; without a GPU the order is that of `candidates`. Rows of other widths and dtypes
-do not change. Takes a few seconds per candidate; without a GPU it stops at the first that fits any
-device.
+do not change. Takes a few seconds per candidate, divided by --jobs; without a GPU it stops at the
+first that fits any device. The file is written anew after each kernel, dtype and width, so that one
+that is stopped keeps what it has found.
 """
 
 import argparse
 import json
-from collections.abc import Iterator
+import multiprocessing
+from collections.abc import Callable, Iterator
 from dataclasses import asdict, replace
+from pathlib import Path
 
 import torch
+from rows import Rows, add_results_flag
 from torch import Tensor
 
 from slimwhisper.kernels.compilation import KERNELS, SHARED, compile_for, variants
@@ -121,33 +125,79 @@ def main() -> None:
     parser.add_argument("--widths", type=int, nargs="+", default=WIDTHS)
     parser.add_argument("--dtypes", nargs="+", default=DTYPES, choices=DTYPES)
     parser.add_argument("--kernels", nargs="+", default=list(KERNELS), choices=list(KERNELS))
+    parser.add_argument("--jobs", type=int, default=1, help="candidates compiled at a time")
+    parser.add_argument("--table", type=Path, default=TABLE, help="the file to write")
+    add_results_flag(parser)
     asked = parser.parse_args()
-    gpu = torch.cuda.is_available()
-    pairs = [("heads", 64), *((k, width) for k in ("latent", "latent8") for width in asked.widths)]
-    todo = {(kernel, dtype, width) for kernel, width in pairs for dtype in asked.dtypes}
-    todo = {t for t in todo if t[0] in asked.kernels and t[:2] != ("latent8", "float32")}
-    table = [c for c in configurations() if (c.kernel, c.dtype, c.width) not in todo]
-    for kernel, dtype, width in sorted(todo):
-        every = list(candidates(kernel, dtype, width))
-        for block_q in sorted({c.block_q for c in every}):
-            shapes = []
-            for candidate in every:
-                if candidate.block_q == block_q and (c := compiled(candidate)):
-                    shapes.append(c)
-                    if c.shared <= SMALLEST and c.capability == min(SHARED) and not gpu:
-                        break
-            if gpu:
-                limit = torch.cuda.get_device_properties(0).shared_memory_per_block_optin
-                times = {c: milliseconds(c) for c in shapes if c.shared <= limit}
-                shapes.sort(key=lambda c: times.get(c, float("inf")))
-                print(*(f"  {t:.3f} ms {c}" for c, t in times.items()), sep="\n")
+    if asked.jobs > 1:
+        # spawned, because a fork cannot use CUDA once its parent has
+        with multiprocessing.get_context("spawn").Pool(asked.jobs) as pool:
+            tune(asked, pool.imap)
+    else:
+        tune(asked, map)
+
+
+def tune(asked: argparse.Namespace, each: Callable[..., Iterator[Configuration | None]]) -> None:
+    """Choose, and write the table after every kernel, dtype and width. each: as `map`."""
+    device = torch.device("cuda" if torch.cuda.is_available() else "cpu")
+    rows = Rows(asked.results, "tune", device)
+    pairs = [*((k, width) for width in asked.widths for k in ("latent", "latent8")), ("heads", 64)]
+    todo = [(kernel, dtype, width) for kernel, width in pairs for dtype in asked.dtypes]
+    todo = [t for t in todo if t[0] in asked.kernels and t[:2] != ("latent8", "float32")]
+    compiling: dict[tuple[str, str, int], dict[int, Iterator[Configuration | None]]] = {}
+    for kind in todo:  # all at once, so that a pool's processes never wait
+        every = list(candidates(*kind))
+        compiling[kind] = {
+            block_q: each(compiled, [c for c in every if c.block_q == block_q])
+            for block_q in sorted({c.block_q for c in every})
+        }
+    table = list(configurations())
+    for (kernel, dtype, width), found in compiling.items():
+        table = [c for c in table if (c.kernel, c.dtype, c.width) != (kernel, dtype, width)]
+        for block_q, some in found.items():
+            shapes = usable(some, stop=device.type == "cpu")
+            if device.type == "cuda":
+                shapes = fastest(shapes, rows)
             chosen = useful(shapes)
             table += chosen
             print(f"{kernel} {dtype} {width} {block_q}: {len(chosen)}", flush=True)
-    table.sort(key=lambda c: (c.kernel, c.dtype, c.width, c.block_q, -c.shared))
-    rows = ",\n ".join(json.dumps(asdict(c)) for c in table)
-    TABLE.write_text(f"[{rows}]\n", encoding="utf-8")
-    print(f"{TABLE}: {len(table)} configurations")
+        write(table, asked.table)
+    print(f"{asked.table}: {len(table)} configurations")
+
+
+def usable(found: Iterator[Configuration | None], stop: bool) -> list[Configuration]:
+    """Those that compiled well, in order; with `stop`, up to the first that fits any device."""
+    shapes: list[Configuration] = []
+    for c in found:
+        if c is not None:
+            shapes.append(c)
+            if stop and c.shared <= SMALLEST and c.capability == min(SHARED):
+                break
+    return shapes
+
+
+def fastest(shapes: list[Configuration], rows: Rows) -> list[Configuration]:
+    """Sorted by their time on the GPU; those that it cannot hold, or run, come last."""
+    limit = torch.cuda.get_device_properties(0).shared_memory_per_block_optin
+    times: dict[Configuration, float] = {}
+    for c in shapes:
+        if c.shared > limit:
+            continue
+        try:
+            times[c] = milliseconds(c)
+        except Exception as error:  # whatever the driver says, the others can be timed
+            print(f"  does not run: {c}: {str(error)[-100:]}")
+            continue
+        rows.add(what="configuration", milliseconds=times[c], **asdict(c))
+        print(f"  {times[c]:.3f} ms {c}", flush=True)
+    return sorted(shapes, key=lambda c: times.get(c, float("inf")))
+
+
+def write(table: list[Configuration], path: Path) -> None:
+    """Write the table as `configurations` reads it; rows of one kind stay in order, best first."""
+    table.sort(key=lambda c: (c.kernel, c.dtype, c.width, c.block_q))
+    lines = ",\n ".join(json.dumps(asdict(c)) for c in table)
+    path.write_text(f"[{lines}]\n", encoding="utf-8")
 
 
 if __name__ == "__main__":

@@ -29,7 +29,11 @@ def run(script: str, out: Path, *arguments: str) -> dict[str, Any]:
 def test_kernels(tmp_path: Path, rows: int) -> None:
     found = run("kernels.py", tmp_path, "--windows", "1", "--repeats", "1", "--rows", str(rows))
     names = {row["operation"] for row in found["results"]}
-    assert names == {"E", "E, float8", "E, SDPA", "K, V", "K, V, SDPA"}
+    assert names == {
+        *("E", "E, float8", "E, SDPA", "K, V", "K, V, SDPA"),
+        *("X", "X, float8", "text K, V"),
+    }
+    assert all(row["to_baseline"] > 0 for row in found["results"])
     assert all(row["cold_us"] > 0 and row["of_copy"] > 0 for row in found["results"])
     assert found["machine"]["torch"] and set(found["used"])
     assert (tmp_path / "kernels-tiny.png").stat().st_size > 5_000
