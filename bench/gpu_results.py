@@ -9,18 +9,13 @@ last counts. docs/gpu-bench.md says what the rows mean.
 import argparse
 import json
 from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import fields, replace
 from pathlib import Path
 from typing import Any
 
+from slimwhisper.commands.gpu_measured import WHATS, Measured, read_measured, write_measured
+
 DOCS = Path(__file__).resolve().parents[1] / "docs"
-# the columns of docs/gpu-measured.json: all but the last name the case
-COLUMNS = (
-    *("device", "gpu", "torch", "triton", "model", "preset", "cache_dtype", "dtype", "batch"),
-    *("what", "milliseconds"),
-)
-# versions apart, what makes two rows the same case
-CASE = ("device", "model", "preset", "cache_dtype", "dtype", "batch", "what")
-WHATS = ("step", "encoder", "prompt", "window", "cross", "self")
 KERNELS = 8  # of each part, in the table of kernels
 
 Row = dict[str, Any]
@@ -38,26 +33,22 @@ def read(paths: Iterable[Path]) -> list[Row]:
     return rows
 
 
-def measured(rows: Iterable[Row]) -> list[Row]:
+def measured(rows: Iterable[Row]) -> list[Measured]:
     """The rows of docs/gpu-measured.json: greedy, of a form that the engine would run."""
+    columns = [f.name for f in fields(Measured)]
     return [
-        {name: row[name] for name in COLUMNS}
+        Measured.of({name: row[name] for name in columns})
         for row in rows
         if row.get("what") in WHATS and row["preset"] and row.get("beams", 1) == 1
     ]
 
 
-def merge(old: Iterable[Row], new: Iterable[Row]) -> list[Row]:
-    """Both, sorted; of the rows of one case, the last."""
-    cases = {tuple(row[name] for name in CASE): row for row in (*old, *new)}
-    return [cases[case] for case in sorted(cases, key=str)]
-
-
-def update_measured(path: Path, rows: Iterable[Row]) -> None:
-    """Add rows to docs/gpu-measured.json, one a line."""
-    old = json.loads(path.read_text(encoding="utf-8")) if path.exists() else []
-    lines = ",\n ".join(json.dumps(row) for row in merge(old, rows))
-    path.write_text(f"[{lines}]\n", encoding="utf-8")
+def update_measured(path: Path, rows: Iterable[Measured]) -> None:
+    """Add rows to docs/gpu-measured.json, sorted; of the rows of one case, the last."""
+    cases = {}
+    for row in (*read_measured(path), *rows):  # versions apart, what makes two the same case
+        cases[replace(row, gpu="", torch="", triton="", milliseconds=0.0)] = row
+    write_measured([cases[case] for case in sorted(cases, key=str)], path)
 
 
 def form(row: Row) -> str:

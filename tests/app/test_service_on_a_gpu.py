@@ -7,7 +7,7 @@ import jiwer
 from slimwhisper.api import load_model
 from slimwhisper.app.service.jobs import Event, Failed, Finished, Job, ModelChoice
 from slimwhisper.app.service.service import Service
-from tests.support.pretend_cuda import pretend_cuda
+from tests.support.pretend.cuda import pretend_cuda
 from tests.support.spoken import EXPECTED, SAMPLES
 
 

@@ -20,7 +20,8 @@ from slimwhisper.kernels.graphs import CUDAGraphs, Graphs
 from slimwhisper.model.calibration import Guard
 from slimwhisper.model.model import Model
 from tests.support.checkpoints import random_state, tiny_dims
-from tests.support.pretend_cuda import Forbidden, pretend_cuda
+from tests.support.pretend.cuda import pretend_cuda
+from tests.support.pretend.device import Forbidden
 from tests.support.reference import set_spectrum
 from tests.support.windows import CPU, SEARCHES, VOCABULARY, assert_same, run, windows
 

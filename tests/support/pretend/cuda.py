@@ -1,0 +1,179 @@
+"""A pretend CUDA device: its tensors say cuda:N and live on the CPU, and what a GPU forbids raises.
+
+    with pretend_cuda() as gpu:
+        model = Model(checkpoint, torch.device("cuda", 0), torch.float16)
+        with gpu.counting() as counts:
+            engine.step()
+
+Raises `Forbidden` where tensors of different devices meet, where a Triton kernel is launched on
+another device than its tensors', and where a capture reads from or copies to the host. Counts
+kernels, uploads and reads. `torch.cuda.CUDAGraph` records operators with the very tensors and
+numbers, and replays them into the same memory, so that whatever should have been kept in a buffer
+shows as a stale result. Triton's kernels are counted and checked, and PyTorch does their work;
+with `interpreted`, Triton's interpreter does, a hundred times slower.
+"""
+
+import inspect
+import threading
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack, contextmanager
+from types import SimpleNamespace
+from typing import Any
+from unittest.mock import patch
+
+import torch
+from torch import Tensor
+
+from slimwhisper.kernels import choose_token, combine, heads_triton, latent_triton, norm_triton
+from tests.support.pretend.device import (
+    GPU,
+    Forbidden,
+    OnDevice,
+    PretendEvent,
+    PretendGraph,
+    PretendStream,
+)
+from tests.support.pretend.kernels import WORK
+from tests.support.pretend.operators import Functions, Interceptor, Operators
+
+MODULES = (choose_token, combine, heads_triton, latent_triton, norm_triton)  # with kernels
+# what Triton's kernels write
+WRITTEN = {"out", "sums", "stats", "total", "normed", "kept", "factors", "tokens", "logprobs"}
+
+
+class _Kernel:
+    """A Triton kernel: launched on tensors of the thread's current device, interpreted."""
+
+    def __init__(self, gpu: GPU, name: str, kernel: Any, interpreted: bool) -> None:
+        self.gpu, self.name, self.kernel = gpu, name, kernel
+        self.interpreted = interpreted
+
+    def _work(self, grid: Any, args: list[Any], kwargs: dict[str, Any]) -> Any:
+        if self.interpreted:
+            return self.kernel[grid](*args, **kwargs)
+        by_name = inspect.signature(self.kernel.fn).bind(*args, **_without_options(kwargs))
+        return WORK[self.name](by_name.arguments)
+
+    def __getitem__(self, grid: Any) -> Callable[..., Any]:
+        from triton.tools.tensor_descriptor import TensorDescriptor
+
+        def host(value: Any) -> Any:
+            tensor = value.base if isinstance(value, TensorDescriptor) else value
+            if not isinstance(tensor, Tensor):
+                return value
+            if not isinstance(tensor, OnDevice):
+                raise Forbidden(f"{self.name}: a tensor of the host")
+            if tensor.index != self.gpu.current:
+                raise Forbidden(
+                    f"{self.name}: launched on cuda:{self.gpu.current}, its tensors are on "
+                    f"cuda:{tensor.index}"
+                )
+            if tensor is value:
+                return tensor.elem
+            return TensorDescriptor.from_tensor(tensor.elem, value.block_shape)
+
+        def launch(*args: Any, **kwargs: Any) -> Any:
+            mapped = [host(a) for a in args]
+            self.gpu.note("kernels", self.name)
+            named = dict(zip(self.kernel.arg_names, mapped, strict=False))
+            written = [named[n] for n in WRITTEN if n in named]
+            self.gpu.order(self.name, self.gpu.current, mapped, written)
+            return self.gpu.run(self.name, lambda: self._work(grid, mapped, kwargs))
+
+        return launch
+
+
+def _without_options(kwargs: dict[str, Any]) -> dict[str, Any]:
+    return {k: v for k, v in kwargs.items() if k not in ("num_warps", "num_stages")}
+
+
+@contextmanager
+def pretend_cuda(
+    count: int = 1, memory: int = 80 << 30, interpreted: bool = False
+) -> Iterator[GPU]:
+    """`count` devices with `memory` bytes each, for this thread and those it starts."""
+    gpu = GPU(memory)
+    interceptor = Interceptor(gpu)
+    properties = SimpleNamespace(
+        name="a pretend GPU",
+        shared_memory_per_block_optin=232_448,
+        multi_processor_count=132,
+        regs_per_multiprocessor=65_536,
+        total_memory=memory,
+    )
+
+    @contextmanager
+    def device(chosen: torch.device | int) -> Iterator[None]:
+        index = chosen if isinstance(chosen, int) else chosen.index
+        before = gpu.current
+        gpu.current = before if index is None else index
+        try:
+            yield
+        finally:
+            gpu.current = before
+
+    @contextmanager
+    def stream(chosen: PretendStream) -> Iterator[None]:
+        before, index = getattr(gpu._thread, "stream", None), gpu.current
+        gpu.stream, gpu.current = chosen, chosen.device.index
+        try:
+            yield
+        finally:
+            gpu.stream, gpu.current = before, index
+
+    def current_stream(device: torch.device | None = None) -> PretendStream:
+        with torch.cuda.device(device or gpu.current):
+            return gpu.stream
+
+    def make_stream(device: torch.device | None = None, priority: int = 0) -> PretendStream:
+        gpu.streams += 1
+        index = None if device is None else device.index
+        return PretendStream(gpu, gpu.current if index is None else index, gpu.streams)
+
+    started = threading.Thread.run
+
+    def run_thread(self: threading.Thread) -> None:
+        with Functions(interceptor), Operators(interceptor):
+            started(self)
+
+    cuda = {
+        "is_available": lambda: True,
+        "device_count": lambda: count,
+        "current_device": lambda: gpu.current,
+        "get_device_capability": lambda _=None: (9, 0),
+        "get_device_properties": lambda _=None: properties,
+        "get_device_name": lambda _=None: properties.name,
+        "mem_get_info": lambda _=None: (memory, memory),
+        "synchronize": lambda _=None: gpu.note("reads", "synchronize"),
+        "device": device,
+        "stream": stream,
+        "Stream": make_stream,
+        "current_stream": current_stream,
+        "Event": lambda **_: PretendEvent(gpu),
+        "graph_pool_handle": gpu.new_pool,
+        "CUDAGraph": lambda: PretendGraph(gpu),
+    }
+    with ExitStack() as changed:
+        for name, value in cuda.items():
+            changed.enter_context(patch.object(torch.cuda, name, value))
+        for module in MODULES:
+            for name in [n for n in vars(module) if n.endswith("_kernel")]:
+                kernel = _Kernel(
+                    gpu, name.removesuffix("_kernel"), getattr(module, name), interpreted
+                )
+                changed.enter_context(patch.object(module, name, kernel))
+        changed.enter_context(patch.object(threading.Thread, "run", run_thread))
+        # operators in inference mode would not be taken apart as they are elsewhere
+        changed.enter_context(patch.object(torch.inference_mode, "__enter__", _no_grad_begins))
+        changed.enter_context(patch.object(torch.inference_mode, "__exit__", _no_grad_ends))
+        with Functions(interceptor), Operators(interceptor):
+            yield gpu
+
+
+def _no_grad_begins(self: Any) -> None:
+    self.pretended = torch.no_grad()
+    self.pretended.__enter__()
+
+
+def _no_grad_ends(self: Any, *error: Any) -> None:
+    self.pretended.__exit__(*error)
