@@ -85,7 +85,10 @@ def test_options_reach_the_decoder(
     assert json.loads((tmp_path / "speech.json").read_text()) == expected
 
 
-@pytest.mark.parametrize("cache", PRESETS)
+@pytest.mark.parametrize(
+    "cache",
+    ["slim", *(pytest.param(c, marks=pytest.mark.slow) for c in PRESETS if c != "slim")],
+)
 def test_every_cache_writes_the_same(
     capsys: pytest.CaptureFixture[str], model: str, recording: Path, tmp_path: Path, cache: str
 ) -> None:

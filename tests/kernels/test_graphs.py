@@ -88,7 +88,7 @@ def model() -> Model:
     return random_model()
 
 
-@pytest.mark.parametrize("slots", [3, 11])
+@pytest.mark.parametrize("slots", [3, pytest.param(11, marks=pytest.mark.slow)])
 @pytest.mark.parametrize(("search", "temperatures"), SEARCHES)
 def test_replayed_steps_give_the_same(
     model: Model, search: Search | None, temperatures: Sequence[float], slots: int

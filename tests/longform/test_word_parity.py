@@ -111,6 +111,7 @@ def count(aligners: Aligners, recordings: list[np.ndarray]) -> dict[str, int]:
     return counts
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("dims", [tiny_dims(multilingual=False, width=128, heads=2, text_layers=4)])
 def test_random_weights_align_as_whisper_s(dims: Any) -> None:
     aligners = Aligners(Checkpoint("random", dims, random_state(dims, seed=3)))

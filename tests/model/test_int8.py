@@ -79,6 +79,7 @@ def test_the_encoder_is_near(fast: bool, monkeypatch: pytest.MonkeyPatch) -> Non
     assert len(used) == (DIMS.n_audio_layer if fast else 0)
 
 
+@pytest.mark.slow
 def test_the_same_words() -> None:
     names = [name for name in EXPECTED if name != "three-minutes.ogg"]
     exact, near = (slimwhisper.load_model("digits", "cpu", dtype=t) for t in ("float32", "int8"))
