@@ -21,7 +21,8 @@ import triton
 
 from slimwhisper.kernels.compilation import SHARED, build, build_swapped
 from slimwhisper.kernels.configurations import Processor, find
-from slimwhisper.kernels.latent_swapped import PIECE, SHAPES, TILE
+from slimwhisper.kernels.latent_gluon import PIECE, TILE
+from slimwhisper.kernels.latent_swapped import SHAPES
 
 POSITIONS = 64
 KINDS = {  # column: opcodes

@@ -28,15 +28,8 @@ from slimwhisper.kernels.choose_token import BLOCK, choose_token_kernel
 from slimwhisper.kernels.combine import combine_kernel
 from slimwhisper.kernels.configurations import Configuration, configurations
 from slimwhisper.kernels.heads_triton import split_heads_kernel
-from slimwhisper.kernels.latent_swapped import (
-    FEW,
-    LAYOUT,
-    PIECE,
-    REST,
-    SHAPES,
-    TILE,
-    swapped_latent_kernel,
-)
+from slimwhisper.kernels.latent_gluon import FEW, LAYOUT, PIECE, REST, TILE, swapped_latent_kernel
+from slimwhisper.kernels.latent_swapped import SHAPES
 from slimwhisper.kernels.latent_triton import split_latent_kernel
 
 KERNELS = {

@@ -21,6 +21,7 @@ from slimwhisper.errors import OptionError
 from slimwhisper.kernels.configurations import Configuration, Processor, choose_splits, find
 from slimwhisper.kernels.heads import head_attention
 from slimwhisper.kernels.latent import Latent, latent_attention
+from slimwhisper.kernels.latent_swapped import serves
 from slimwhisper.kernels.reads import ALL, Reads
 
 logger = logging.getLogger("slimwhisper.kernels")
@@ -110,17 +111,17 @@ class Kernels:
             """[N, h, d]."""
             return self._shaped(kernel, width, each, by_triton, by_torch)
 
-        if self.processor is None or not self.swapped:
+        processor = self.processor
+        if processor is None or not self.swapped or not serves(queries, latent, reads):
             return by_shape()
-        from slimwhisper.kernels.latent_swapped import TILE, serves, swapped_latent
-
-        if not serves(queries, latent, reads):
-            return by_shape()
-        tiles = -(-latent.values.shape[1] // TILE.value)
-        splits = choose_splits(windows, tiles, self.processor.count)
 
         def by_swapped() -> Tensor:
             """[N, h, d]."""
+            from slimwhisper.kernels.latent_gluon import TILE
+            from slimwhisper.kernels.latent_swapped import swapped_latent
+
+            tiles = -(-latent.values.shape[1] // TILE.value)
+            splits = choose_splits(windows, tiles, processor.count)
             return swapped_latent(queries, latent, scale, splits, reads)
 
         return self._run("latent_swapped", by_swapped, by_shape, "the other latent kernel")
