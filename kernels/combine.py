@@ -210,6 +210,21 @@ def combine(parts: Parts, out: Tensor) -> Tensor:
     return out
 
 
+def finish(parts: Parts, out: Tensor, splits: int, maps: Tensor | None) -> Tensor:
+    """The result of an attention: `out` [N, h, d], which one split has filled, or the combined
+    parts; with `maps` [h, d_k, d] every head is multiplied by its own, [N, h, d_k].
+    """
+    if maps is None:
+        return combine(parts, out) if splits > 1 else out
+    shape = (*out.shape[:2], maps.shape[1])
+    mapped = torch.empty(shape, dtype=maps.dtype, device=maps.device)
+    if splits > 1:
+        return combine_mapped(parts, maps, mapped)
+    mixed = out.transpose(0, 1).to(maps.dtype)
+    torch.bmm(mixed, maps.transpose(1, 2), out=mapped.transpose(0, 1))
+    return mapped
+
+
 def combine_reference(parts: Parts, out: Tensor) -> Tensor:
     """The same in PyTorch, in float64: fills `out` [N, h, d]."""
     best, weights = parts.stats.double().unbind(-1)

@@ -3,7 +3,8 @@
     python -m slimwhisper.kernels.compilation [KERNEL DTYPE WIDTH]
 
 prints a line of JSON for each configuration, or the first one of a kernel, and each capability
-whose shared memory holds it: registers, bytes of stack and of shared memory.
+whose shared memory holds it: registers, bytes of stack and of shared memory. The kernel with
+swapped operands has no configurations: with KERNEL alone, latent_swapped, all its variants.
 """
 
 import json
@@ -13,6 +14,7 @@ import sys
 import tempfile
 from collections.abc import Iterator, Sequence
 from dataclasses import asdict, dataclass
+from itertools import product
 from multiprocessing import Pool
 from pathlib import Path
 from typing import Any
@@ -20,11 +22,14 @@ from typing import Any
 import triton
 from triton.backends.compiler import GPUTarget
 from triton.compiler import ASTSource
+from triton.experimental.gluon._runtime import GluonASTSource
 
 from slimwhisper.kernels.choose_token import BLOCK, choose_token_kernel
 from slimwhisper.kernels.combine import combine_kernel
 from slimwhisper.kernels.configurations import Configuration, configurations
 from slimwhisper.kernels.heads_triton import split_heads_kernel
+from slimwhisper.kernels.latent_gluon import FEW, LAYOUT, PIECE, REST, TILE, swapped_latent_kernel
+from slimwhisper.kernels.latent_swapped import SHAPES
 from slimwhisper.kernels.latent_triton import split_latent_kernel
 
 KERNELS = {
@@ -53,6 +58,11 @@ def compile_for(configuration: Configuration, capability: int, sources: bool = F
     sources: the variant in which rows read each other's tokens. Raises what Triton raises if it
     cannot.
     """
+    return _used(build(configuration, capability, sources))
+
+
+def build(configuration: Configuration, capability: int, sources: bool = False) -> Any:
+    """What Triton makes of it: `.asm["cubin"]` is the machine code."""
     c = configuration
     kernel = KERNELS[c.kernel]
     constants: dict[str, Any] = {
@@ -72,7 +82,26 @@ def compile_for(configuration: Configuration, capability: int, sources: bool = F
     signature = {name: _type_of(name, constants, TYPES[c.dtype]) for name in kernel.arg_names}
     if c.kernel == "latent8":
         signature["latent"] = f"tensordesc<u8[1, {c.block_t}, {c.piece}]>"
-    return _compile(kernel, signature, constants, capability, c.warps, c.stages)
+    return _build(kernel, signature, constants, capability, c.warps, c.stages)
+
+
+def build_swapped(width: int, dtype: str, splits: int = 2, chosen: bool = True) -> Any:
+    """The kernel with swapped operands, for 9.0; chosen: with slots and lengths."""
+    heads, ring = SHAPES[width]
+    constants: dict[str, Any] = {
+        "HEADS": heads,
+        "D": width,
+        "SLOTS": ring,
+        "SPLITS": splits,
+        "HAS_SLOTS": chosen,
+        "HAS_LENGTHS": chosen,
+    }
+    kind = TYPES[dtype]
+    names = swapped_latent_kernel.arg_names
+    signature = {name: _type_of(name, constants, kind) for name in names}
+    for name, rows in (("queries", FEW), ("rest", REST), ("latent", TILE)):
+        signature[name] = f"tensordesc<{kind}[1,{rows.value},{PIECE.value}],{LAYOUT!r}>"
+    return _build(swapped_latent_kernel, signature, constants, 90, 4, 1)
 
 
 def compile_fixed(name: str, capability: int) -> Compiled:
@@ -81,35 +110,39 @@ def compile_fixed(name: str, capability: int) -> Compiled:
     if name == "combine":
         constants = {"D": 1280, "BLOCK_D": 2048, "SPLITS": 16}
         signature = {n: _type_of(n, constants, "fp16") for n in combine_kernel.arg_names}
-        return _compile(combine_kernel, signature, constants, capability, 4, 1)
+        return _used(_build(combine_kernel, signature, constants, capability, 4, 1))
     constants = {"RULES": True, "BLOCK": BLOCK}
     pointers = {"logits": "*fp32", "logprobs": "*fp32", "tokens": "*i64"}
     pointers |= dict.fromkeys(("initial_limit", "latest", "count"), "*i64")
     pointers |= dict.fromkeys(("enabled", "last", "before_last"), "*u8")
     names = choose_token_kernel.arg_names
     signature = {n: pointers.get(n) or _type_of(n, constants, "fp32") for n in names}
-    return _compile(choose_token_kernel, signature, constants, capability, 8, 1)
+    return _used(_build(choose_token_kernel, signature, constants, capability, 8, 1))
 
 
-def _compile(
+def _build(
     kernel: Any,
     signature: dict[str, str],
     constants: dict[str, Any],
     capability: int,
     warps: int,
     stages: int,
-) -> Compiled:
+) -> Any:
     aligned = {
         (i,): [["tt.divisibility", 16]]
         for i, (name, kind) in enumerate(signature.items())
         if kind.startswith("*") or (kind == "i32" and name.startswith(STRIDED))
     }
     used = {name: value for name, value in constants.items() if name in signature}
-    compiled = triton.compile(
-        ASTSource(kernel, signature, used, aligned),
+    source = GluonASTSource if kernel.is_gluon() else ASTSource
+    return triton.compile(
+        source(kernel, signature, used, aligned),
         target=GPUTarget("cuda", capability, 32),
         options={"num_warps": warps, "num_stages": stages},
     )
+
+
+def _used(compiled: Any) -> Compiled:
     registers, stack = _resources(compiled.asm["cubin"])
     return Compiled(registers, stack, compiled.metadata.shared)
 
@@ -163,8 +196,19 @@ def _line(job: tuple[Configuration | str, int, bool]) -> str:
     return json.dumps({"configuration": name, "capability": capability, **asdict(made)})
 
 
+def _swapped_lines() -> Iterator[str]:
+    for width, dtype, splits, chosen in product(SHAPES, ("float16", "bfloat16"), (1, 2), (0, 1)):
+        made = _used(build_swapped(width, dtype, splits, bool(chosen)))
+        name = {"kernel": "latent_swapped", "width": width, "dtype": dtype, "splits": splits}
+        yield json.dumps({"configuration": name, "capability": 90, **asdict(made)})
+
+
 def main() -> None:
     asked = sys.argv[1:]
+    if asked == ["latent_swapped"]:
+        for line in _swapped_lines():
+            print(line, flush=True)
+        return
     jobs: list[tuple[Configuration | str, int, bool]] = list(_fitting(asked))
     if asked:
         print(_line(jobs[-1]))

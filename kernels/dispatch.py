@@ -4,7 +4,8 @@
     PyTorch            everywhere else, and where a Triton kernel fails: one warning, then PyTorch
 
 SLIMWHISPER_KERNELS=torch turns Triton off; =triton uses it on a CPU too, which needs Triton's
-interpreter (TRITON_INTERPRET=1) and is meant for tests.
+interpreter (TRITON_INTERPRET=1) and is meant for tests. SLIMWHISPER_LATENT=swapped chooses the
+kernel with swapped operands, where it can run, until it has been timed.
 """
 
 import logging
@@ -21,6 +22,7 @@ from slimwhisper.errors import OptionError
 from slimwhisper.kernels.configurations import Configuration, Processor, choose_splits, find
 from slimwhisper.kernels.heads import head_attention
 from slimwhisper.kernels.latent import Latent, latent_attention
+from slimwhisper.kernels.latent_swapped import serves
 from slimwhisper.kernels.norm import Place, add_norm
 from slimwhisper.kernels.reads import ALL, Reads
 
@@ -28,6 +30,7 @@ logger = logging.getLogger("slimwhisper.kernels")
 Result = TypeVar("Result")
 
 CHOICES = ("auto", "torch", "triton")
+LATENT_KERNELS = ("split", "swapped")
 LEAST_CAPABILITY = (8, 0)  # tensor cores for bfloat16, asynchronous copies
 MOST_ROWS = 32  # of a window in one call by heads; more, as in a prompt, go to flash-attention
 
@@ -43,22 +46,34 @@ class Kernels:
     def __init__(self, device: torch.device, dtype: torch.dtype, choice: str | None = None) -> None:
         """choice: one of `CHOICES`; None: the value of SLIMWHISPER_KERNELS, else auto.
 
-        Raises `OptionError` for an unknown choice.
+        Raises `OptionError` for an unknown choice, or value of SLIMWHISPER_LATENT.
         """
         choice = choice or os.environ.get("SLIMWHISPER_KERNELS") or "auto"
-        if choice not in CHOICES:
-            raise OptionError(f"SLIMWHISPER_KERNELS: {choice!r} is not one of {', '.join(CHOICES)}")
+        latent = os.environ.get("SLIMWHISPER_LATENT") or "split"
+        for name, value, known in (
+            ("SLIMWHISPER_KERNELS", choice, CHOICES),
+            ("SLIMWHISPER_LATENT", latent, LATENT_KERNELS),
+        ):
+            if value not in known:
+                raise OptionError(f"{name}: {value!r} is not one of {', '.join(known)}")
         self.device, self.dtype = device, dtype
         self.used: Counter[tuple[str, str]] = Counter()  # (operation, path): calls
         self.failures: dict[str, str] = {}  # kernel: why it is no longer used
         self.processor, self.why = _processor(device, dtype, choice)
+        hopper = self.processor is not None and self.processor.capability == 90  # has wgmma
+        self.swapped = latent == "swapped" and hopper and device.type == "cuda"
 
     def describe(self) -> str:
         """Which path is used, and why."""
         if self.processor is None:
             return f"PyTorch: {self.why}"
-        failed = "".join(f"; {name} by PyTorch: {why}" for name, why in self.failures.items())
-        return f"Triton: {self.why}{failed}"
+        instead = {"latent_swapped": "latent"}
+        failed = "".join(
+            f"; {name} by {instead.get(name, 'PyTorch')}: {why}"
+            for name, why in self.failures.items()
+        )
+        swapped = "; SLIMWHISPER_LATENT=swapped" if self.swapped else ""
+        return f"Triton: {self.why}{swapped}{failed}"
 
     def latent(
         self,
@@ -105,7 +120,24 @@ class Kernels:
                 return mix
             return torch.bmm(mix.transpose(0, 1), maps.transpose(1, 2)).transpose(0, 1)
 
-        return self._shaped(kernel, width, each, by_triton, by_torch)
+        def by_shape() -> Tensor:
+            """[N, h, d_k] or [N, h, d]."""
+            return self._shaped(kernel, width, each, by_triton, by_torch)
+
+        processor = self.processor
+        if processor is None or not self.swapped or not serves(queries, latent, reads):
+            return by_shape()
+
+        def by_swapped() -> Tensor:
+            """[N, h, d_k] or [N, h, d]."""
+            from slimwhisper.kernels.latent_gluon import TILE
+            from slimwhisper.kernels.latent_swapped import swapped_latent
+
+            tiles = -(-latent.values.shape[1] // TILE.value)
+            splits = choose_splits(windows, tiles, processor.count)
+            return swapped_latent(queries, latent, scale, splits, reads, maps)
+
+        return self._run("latent_swapped", by_swapped, by_shape, "the other latent kernel")
 
     def heads(
         self,
@@ -217,7 +249,11 @@ class Kernels:
         return self._run(kernel, lambda: by_triton(shape, processor), by_torch)
 
     def _run(
-        self, operation: str, by_triton: Callable[[], Result] | None, by_torch: Callable[[], Result]
+        self,
+        operation: str,
+        by_triton: Callable[[], Result] | None,
+        by_torch: Callable[[], Result],
+        instead: str = "PyTorch",
     ) -> Result:
         if by_triton is not None and operation not in self.failures:
             try:
@@ -229,10 +265,11 @@ class Kernels:
                 why = f"{type(error).__name__}: {str(error).strip().splitlines()[0][:200]}"
                 self.failures[operation] = why
                 logger.warning(
-                    "the Triton kernel %r failed (%s); PyTorch does its work, more slowly; "
+                    "the Triton kernel %r failed (%s); %s does its work, more slowly; "
                     "`slimwhisper doctor` has more",
                     operation,
                     why,
+                    instead,
                 )
             else:
                 self.used[operation, "triton"] += 1

@@ -21,8 +21,7 @@ from triton.tools.tensor_descriptor import TensorDescriptor
 
 from slimwhisper.kernels.combine import (
     Parts,
-    combine,
-    combine_mapped,
+    finish,
     part_of_positions,
     weigh,
     write_mix,
@@ -221,14 +220,7 @@ def split_latent(
         num_warps=c.warps,
         num_stages=c.stages,
     )
-    if maps is None:
-        return combine(parts, out) if splits > 1 else out
-    mapped = torch.empty((rows, heads, maps.shape[1]), dtype=maps.dtype, device=maps.device)
-    if splits > 1:
-        return combine_mapped(parts, maps, mapped)
-    mixed = out.transpose(0, 1).to(maps.dtype)
-    torch.bmm(mixed, maps.transpose(1, 2), out=mapped.transpose(0, 1))
-    return mapped
+    return finish(parts, out, splits, maps)
 
 
 def _bytes(values: Tensor, c: Configuration) -> TensorDescriptor:
