@@ -18,7 +18,9 @@ from slimwhisper.checkpoint.alignment_heads import dumped_heads
 from slimwhisper.checkpoint.load import load_checkpoint
 from slimwhisper.devices import INT8, choose_batch_size, choose_device, choose_dtype
 from slimwhisper.errors import SlimWhisperError
+from slimwhisper.kernels.graphs import bucket_of
 from slimwhisper.longform.batch import Listeners, transcribe_all
+from slimwhisper.longform.engines import Engines
 from slimwhisper.longform.recording import Recording
 from slimwhisper.model.calibration import Guard
 from slimwhisper.model.model import Model
@@ -44,6 +46,7 @@ class SlimWhisper:
 
     def __init__(self, network: Model) -> None:
         self.network = network
+        self._engines = Engines(network)
 
     # -- what is loaded, and where ---------------------------------------------------------------
 
@@ -109,6 +112,10 @@ class SlimWhisper:
         """
         self.network.alignment_heads = dumped_heads(dump, self.dims)
 
+    def release(self) -> None:
+        """Free the caches that are kept for the next call. Any later call allocates them anew."""
+        self._engines.release()
+
     # -- recordings ------------------------------------------------------------------------------
 
     def transcribe(
@@ -147,7 +154,7 @@ class SlimWhisper:
 
         slots = choose_batch_size(batch_size, self.device) if chosen.parallel else 1
         listeners = Listeners(show, lambda _, seconds: bar.reset(round(seconds, 1)))
-        outcomes = transcribe_all(self.network, [audio], load, chosen, slots, listeners)
+        outcomes = transcribe_all(self._engines, [audio], load, chosen, slots, listeners)
         with bar, closing(outcomes):
             for _, result in outcomes:
                 if isinstance(result, SlimWhisperError):
@@ -183,20 +190,20 @@ class SlimWhisper:
         chosen = make_options(self.dims, self.name, **options)
         slots = choose_batch_size(batch_size, self.device)
         if isinstance(sources, list) and not chosen.parallel:
-            slots = min(slots, max(1, len(sources)))
+            slots = bucket_of(max(1, len(sources)), slots)  # few sizes, so that engines fit again
 
         def load(source: Source) -> Recording:
             samples = load_samples(source, allow_truncated=allow_truncated)
             return Recording(samples, self.dims, chosen)
 
         listeners = Listeners(on_segments, on_duration)
-        return transcribe_all(self.network, sources, load, chosen, slots, listeners)
+        return transcribe_all(self._engines, sources, load, chosen, slots, listeners)
 
     def decode(
         self, mel: Tensor, options: "DecodingOptions | None" = None, **changes: Any
     ) -> "DecodingResult | list[DecodingResult]":
         """Decode windows [n_mels, 3000] or [B, n_mels, 3000]; see `slimwhisper.decode`."""
-        return decode(self, mel, options, **changes)
+        return decode_windows(self._engines, mel, options, **changes)
 
     @overload
     def detect_language(self, audio: Tensor) -> tuple[Any, Any]: ...
@@ -211,14 +218,14 @@ class SlimWhisper:
         """
         window = (self.dims.n_mels, WINDOW_FRAMES)
         if isinstance(audio, Tensor) and audio.shape[-2:] == window:
-            heard = hear_languages(self.network, as_windows(audio, self.dims))
+            heard = hear_languages(self._engines, as_windows(audio, self.dims))
             tokenizer = get_tokenizer(self.dims)
             tokens = torch.tensor([tokenizer.to_language_token(h.likeliest) for h in heard])
             if audio.ndim == 3:
                 return tokens, [h.probs for h in heard]
             return tokens[0], heard[0].probs
         mel = first_window(as_waveform(audio), self.dims.n_mels)
-        heard = hear_languages(self.network, mel.unsqueeze(0))
+        heard = hear_languages(self._engines, mel.unsqueeze(0))
         return heard[0].likeliest, heard[0].probs
 
     # -- the network, as `whisper` has it --------------------------------------------------------
@@ -260,7 +267,7 @@ def decode(
     Raises:
         OptionError.
     """
-    return decode_windows(model.network, mel, options, **changes)
+    return model.decode(mel, options, **changes)
 
 
 def detect_language(model: SlimWhisper, mel: Tensor, tokenizer: Any = None) -> tuple[Tensor, Any]:
