@@ -16,16 +16,23 @@ from slimwhisper.cache.forms import choose_forms
 from slimwhisper.cache.guard import Inspection
 from slimwhisper.checkpoint.alignment_heads import dumped_heads
 from slimwhisper.checkpoint.load import load_checkpoint
-from slimwhisper.devices import INT8, choose_batch_size, choose_device, choose_dtype
+from slimwhisper.devices import (
+    INT8,
+    check_batch_size,
+    choose_batch_size,
+    choose_device,
+    choose_dtype,
+)
+from slimwhisper.engine.requests import Search
 from slimwhisper.errors import SlimWhisperError
 from slimwhisper.kernels.graphs import bucket_of
 from slimwhisper.longform.batch import Listeners, transcribe_all
-from slimwhisper.longform.engines import Engines
+from slimwhisper.longform.engines import Engines, search_of, slot_bytes
 from slimwhisper.longform.recording import Recording
 from slimwhisper.model.calibration import Guard
 from slimwhisper.model.model import Model
 from slimwhisper.options import make_options
-from slimwhisper.types import SAMPLE_RATE, WINDOW_FRAMES, Dims, Segment, Transcript
+from slimwhisper.types import SAMPLE_RATE, WINDOW_FRAMES, Dims, Options, Segment, Transcript
 from slimwhisper.vocabulary import get_tokenizer
 from slimwhisper.windows import as_windows, decode_windows, hear_languages
 from slimwhisper.writers import segment_line
@@ -47,6 +54,7 @@ class SlimWhisper:
     def __init__(self, network: Model) -> None:
         self.network = network
         self._engines = Engines(network)
+        self._batch_sizes: dict[Search, int] = {}  # chosen so far: free memory varies
 
     # -- what is loaded, and where ---------------------------------------------------------------
 
@@ -115,6 +123,24 @@ class SlimWhisper:
     def release(self) -> None:
         """Free the caches that are kept for the next call. Any later call allocates them anew."""
         self._engines.release()
+        self._batch_sizes.clear()
+
+    def default_batch_size(self, **options: Any) -> int:
+        """How many windows `transcribe_many` decodes together with these options unless told: 16
+        on a CPU, and on a GPU as many as have room for their caches in half of the memory that
+        was free when it was first asked: a multiple of 8, from 8 to 256. Raises OptionError.
+        """
+        return self._slots(None, make_options(self.dims, self.name, **options))
+
+    def _slots(self, asked: int | None, options: Options) -> int:
+        """The windows to decode together; None: the default, the same for every call like this."""
+        if asked is not None:
+            return check_batch_size(asked)
+        search = search_of(options)
+        if search not in self._batch_sizes:
+            size = slot_bytes(self.network, search)
+            self._batch_sizes[search] = choose_batch_size(self.device, size, self._engines.nbytes())
+        return self._batch_sizes[search]
 
     # -- recordings ------------------------------------------------------------------------------
 
@@ -152,7 +178,7 @@ class SlimWhisper:
         def load(source: AudioSource) -> Recording:
             return Recording(load_samples(source, sample_rate=sample_rate), self.dims, chosen)
 
-        slots = choose_batch_size(batch_size, self.device) if chosen.parallel else 1
+        slots = self._slots(batch_size, chosen) if chosen.parallel else 1
         listeners = Listeners(show, lambda _, seconds: bar.reset(round(seconds, 1)))
         outcomes = transcribe_all(self._engines, [audio], load, chosen, slots, listeners)
         with bar, closing(outcomes):
@@ -179,7 +205,7 @@ class SlimWhisper:
         a few are loaded ahead in other threads.
 
         Arguments:
-            batch_size: windows decoded together; None: 64 on a GPU, `CPU_BATCH` on a CPU.
+            batch_size: windows decoded together; None: see `default_batch_size`.
             allow_truncated: use what can be read of files that end early.
             on_segments: called as windows end, with new segments and the seconds done so far.
             on_duration: called with a recording's length in seconds when it begins.
@@ -188,7 +214,7 @@ class SlimWhisper:
             OptionError, before anything is read.
         """
         chosen = make_options(self.dims, self.name, **options)
-        slots = choose_batch_size(batch_size, self.device)
+        slots = self._slots(batch_size, chosen)
         if isinstance(sources, list) and not chosen.parallel:
             slots = bucket_of(max(1, len(sources)), slots)  # few sizes, so that engines fit again
 

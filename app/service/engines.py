@@ -1,6 +1,7 @@
 """The loaded model and its engines: one model at a time, one engine for each kind of search."""
 
 import gc
+import logging
 from collections.abc import Callable
 
 import torch
@@ -11,8 +12,10 @@ from slimwhisper.devices import choose_batch_size
 from slimwhisper.engine.requests import Search
 from slimwhisper.errors import CacheError, DependencyError, OptionError, SlimWhisperError
 from slimwhisper.longform.batch import Batch, OnSegments
-from slimwhisper.longform.engines import make_engine, search_of
+from slimwhisper.longform.engines import make_engine, search_of, slot_bytes
 from slimwhisper.types import Options
+
+logger = logging.getLogger("slimwhisper.serve")
 
 
 class Engines:
@@ -27,7 +30,7 @@ class Engines:
         batch_size: int | None,
         on_segments: OnSegments,
     ) -> None:
-        """load: makes a model. batch_size: windows decoded together; None: chosen by the model.
+        """load: makes a model. batch_size: windows decoded together; None: see `choose_batch_size`.
 
         on_segments: called with a job, its new segments and the seconds of audio done.
         """
@@ -49,7 +52,8 @@ class Engines:
         finally:
             self.loading = False
         self.model, self.loaded = model, choice
-        self.slots = choose_batch_size(self._batch_size, model.device)
+        self.slots = self._batch_size or model.default_batch_size()
+        logger.info("%s on %s: up to %d windows together", model.name, model.device, self.slots)
         return model
 
     def unload(self) -> None:
@@ -76,6 +80,9 @@ class Engines:
             self._batches = {k: b for k, b in self._batches.items() if b.running}
             rows = options.beam_size or 1
             slots = max(self.slots // rows, 1)
+            if self._batch_size is None:  # others may be running: less memory is free now
+                size = slot_bytes(self.model.network, search)
+                slots = min(slots, choose_batch_size(self.model.device, size))
             batch = Batch(make_engine(self.model.network, search, slots), self._on_segments)
             self._batches[search] = batch
         return batch

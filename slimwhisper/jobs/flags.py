@@ -48,7 +48,9 @@ def add_transcribe(commands: Any) -> None:
     )
     p.add_argument("--threads", type=int, default=0, help="number of CPU threads [0: all cores]")
     p.add_argument(
-        "--batch_size", type=int, help="windows decoded together [64 on a GPU, 16 on a CPU]"
+        "--batch_size",
+        type=int,
+        help="windows decoded together [8 to 256 on a GPU, by its free memory; 16 on a CPU]",
     )
     _add_outputs(p)
     add_model_flags(p)

@@ -38,6 +38,9 @@ class FakeModel:
     def baseline_bytes_per_window(self) -> int:
         return 8_000_000
 
+    def default_batch_size(self, **options: Any) -> int:
+        return self.ahead
+
     def transcribe_many(
         self,
         sources: Iterable[Path],
