@@ -12,27 +12,21 @@ from tqdm import tqdm
 
 from slimwhisper.audio.load import AudioSource, as_waveform, load_samples
 from slimwhisper.audio.mel import first_window
+from slimwhisper.audio.readers import Readers
 from slimwhisper.cache.forms import choose_forms
 from slimwhisper.cache.guard import Inspection
 from slimwhisper.checkpoint.alignment_heads import dumped_heads
 from slimwhisper.checkpoint.load import load_checkpoint
-from slimwhisper.devices import (
-    INT8,
-    check_batch_size,
-    choose_batch_size,
-    choose_device,
-    choose_dtype,
-)
-from slimwhisper.engine.requests import Search
+from slimwhisper.devices import INT8, choose_device, choose_dtype, choose_loaders
 from slimwhisper.errors import SlimWhisperError
 from slimwhisper.kernels.graphs import bucket_of
 from slimwhisper.longform.batch import Listeners, transcribe_all
-from slimwhisper.longform.engines import Engines, search_of, slot_bytes
+from slimwhisper.longform.engines import Engines
 from slimwhisper.longform.recording import Recording
 from slimwhisper.model.calibration import Guard
 from slimwhisper.model.model import Model
 from slimwhisper.options import make_options
-from slimwhisper.types import SAMPLE_RATE, WINDOW_FRAMES, Dims, Options, Segment, Transcript
+from slimwhisper.types import SAMPLE_RATE, WINDOW_FRAMES, Dims, Segment, Transcript
 from slimwhisper.vocabulary import get_tokenizer
 from slimwhisper.windows import as_windows, decode_windows, hear_languages
 from slimwhisper.writers import segment_line
@@ -54,7 +48,6 @@ class SlimWhisper:
     def __init__(self, network: Model) -> None:
         self.network = network
         self._engines = Engines(network)
-        self._batch_sizes: dict[Search, int] = {}  # chosen so far: free memory varies
 
     # -- what is loaded, and where ---------------------------------------------------------------
 
@@ -123,24 +116,13 @@ class SlimWhisper:
     def release(self) -> None:
         """Free the caches that are kept for the next call. Any later call allocates them anew."""
         self._engines.release()
-        self._batch_sizes.clear()
 
     def default_batch_size(self, **options: Any) -> int:
         """How many windows `transcribe_many` decodes together with these options unless told: 16
         on a CPU, and on a GPU as many as have room for their caches in half of the memory that
         was free when it was first asked: a multiple of 8, from 8 to 256. Raises OptionError.
         """
-        return self._slots(None, make_options(self.dims, self.name, **options))
-
-    def _slots(self, asked: int | None, options: Options) -> int:
-        """The windows to decode together; None: the default, the same for every call like this."""
-        if asked is not None:
-            return check_batch_size(asked)
-        search = search_of(options)
-        if search not in self._batch_sizes:
-            size = slot_bytes(self.network, search)
-            self._batch_sizes[search] = choose_batch_size(self.device, size, self._engines.nbytes())
-        return self._batch_sizes[search]
+        return self._engines.slots(None, make_options(self.dims, self.name, **options))
 
     # -- recordings ------------------------------------------------------------------------------
 
@@ -178,9 +160,11 @@ class SlimWhisper:
         def load(source: AudioSource) -> Recording:
             return Recording(load_samples(source, sample_rate=sample_rate), self.dims, chosen)
 
-        slots = self._slots(batch_size, chosen) if chosen.parallel else 1
+        slots = self._engines.slots(batch_size, chosen) if chosen.parallel else 1
         listeners = Listeners(show, lambda _, seconds: bar.reset(round(seconds, 1)))
-        outcomes = transcribe_all(self._engines, [audio], load, chosen, slots, listeners)
+        outcomes = transcribe_all(
+            self._engines, [audio], load, chosen, slots, listeners, Readers(0)
+        )
         with bar, closing(outcomes):
             for _, result in outcomes:
                 if isinstance(result, SlimWhisperError):
@@ -194,6 +178,7 @@ class SlimWhisper:
         *,
         batch_size: int | None = None,
         allow_truncated: bool = False,
+        loaders: int | None = 0,
         on_segments: Callable[[Source, list[Segment], float], None] | None = None,
         on_duration: Callable[[Source, float], None] | None = None,
         **options: Any,
@@ -207,6 +192,8 @@ class SlimWhisper:
         Arguments:
             batch_size: windows decoded together; None: see `default_batch_size`.
             allow_truncated: use what can be read of files that end early.
+            loaders: processes that decode the files of sources that are paths; a crash of one fails
+                its file only. 0: threads of this process; None: processes on a GPU or 8 cores.
             on_segments: called as windows end, with new segments and the seconds done so far.
             on_duration: called with a recording's length in seconds when it begins.
             options: as in `transcribe`.
@@ -214,16 +201,17 @@ class SlimWhisper:
             OptionError, before anything is read.
         """
         chosen = make_options(self.dims, self.name, **options)
-        slots = self._slots(batch_size, chosen)
+        slots = self._engines.slots(batch_size, chosen)
         if isinstance(sources, list) and not chosen.parallel:
             slots = bucket_of(max(1, len(sources)), slots)  # few sizes, so that engines fit again
+        readers = Readers(choose_loaders(loaders, self.device))
 
         def load(source: Source) -> Recording:
-            samples = load_samples(source, allow_truncated=allow_truncated)
+            samples = load_samples(source, allow_truncated=allow_truncated, readers=readers)
             return Recording(samples, self.dims, chosen)
 
         listeners = Listeners(on_segments, on_duration)
-        return transcribe_all(self._engines, sources, load, chosen, slots, listeners)
+        return transcribe_all(self._engines, sources, load, chosen, slots, listeners, readers)
 
     def decode(
         self, mel: Tensor, options: "DecodingOptions | None" = None, **changes: Any

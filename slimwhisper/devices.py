@@ -1,7 +1,11 @@
 """What to compute on, in which dtype, and how many windows at once, where the user does not say."""
 
+import os
+import sys
+
 import torch
 
+from slimwhisper.audio.read_ahead import WORKERS
 from slimwhisper.errors import OptionError
 from slimwhisper.types import DEFAULT_DTYPES
 
@@ -10,6 +14,7 @@ INT8 = "int8"
 
 CPU_BATCH = 16
 LEAST_BATCH, MOST_BATCH = 8, 256  # on a GPU
+MANY_CORES = 8  # for processes that decode files beside a model on the CPU
 CACHE_SHARE = 0.5  # of free memory; the rest is for activations and recorded steps
 
 
@@ -70,3 +75,18 @@ def free_bytes(device: torch.device) -> int:
     """Bytes that can still be allocated on a GPU, with those that torch has in reserve."""
     free, _ = torch.cuda.mem_get_info(device)
     return free + torch.cuda.memory_reserved(device) - torch.cuda.memory_allocated(device)
+
+
+def choose_loaders(asked: int | None, device: torch.device) -> int:
+    """How many processes decode files; 0: threads of this process. Raises OptionError.
+
+    None: processes beside a GPU, which decoding in threads would keep waiting for the interpreter
+    lock, and on many cores; threads on few, which the model needs itself.
+    """
+    if asked is not None:
+        if asked < 0:
+            raise OptionError(f"loaders {asked!r} is not a number of processes, or 0 for threads")
+        return asked
+    if not sys.executable or getattr(sys, "frozen", False):  # no Python to start them with
+        return 0
+    return WORKERS if device.type != "cpu" or (os.cpu_count() or 1) >= MANY_CORES else 0

@@ -52,6 +52,12 @@ def add_transcribe(commands: Any) -> None:
         type=int,
         help="windows decoded together [8 to 256 on a GPU, by its free memory; 16 on a CPU]",
     )
+    p.add_argument(
+        "--loaders",
+        type=int,
+        help="processes that decode files; 0: threads of this process "
+        "[up to 8 for a folder, pattern or list, on a GPU or 8 cores; else 0]",
+    )
     _add_outputs(p)
     add_model_flags(p)
     _add_decoding(p)

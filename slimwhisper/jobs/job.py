@@ -127,6 +127,7 @@ class Job:
             chain([start], pending),
             batch_size=batch_size,
             allow_truncated=self.arguments.allow_truncated,
+            loaders=self._loaders(),
             on_segments=self._on_segments,
             on_duration=self._on_duration,
             **self.options,
@@ -263,6 +264,11 @@ class Job:
         with self._lock:
             del self.tally.current[current.recording.path]
         self._progress()
+
+    def _loaders(self) -> int | None:
+        """The processes asked for; by default none for plain files: they take a moment to start."""
+        asked: int | None = self.arguments.loaders
+        return 0 if asked is None and not self.inputs.is_job else asked
 
     def _in_progress(self) -> int:
         return len(self.tally.current) if self._running else 0

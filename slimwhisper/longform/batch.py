@@ -2,10 +2,12 @@
 
 from collections import Counter, deque
 from collections.abc import Callable, Generator, Iterable
+from contextlib import closing
 from dataclasses import dataclass
 from typing import Any, Generic, TypeVar
 
 from slimwhisper.audio.read_ahead import WORKERS, Loader
+from slimwhisper.audio.readers import Readers
 from slimwhisper.engine.engine import Engine
 from slimwhisper.engine.places import Ticket
 from slimwhisper.engine.requests import Answer, Request, Window
@@ -139,13 +141,15 @@ def transcribe_all(
     options: Options,
     slots: int,
     listeners: Listeners,
+    readers: Readers,
 ) -> Generator[tuple[Source, Outcome], None, None]:
     """Transcribe recordings side by side; yields each result, or error, as it is ready.
 
-    `load` runs in worker threads, a few recordings ahead.
+    `load` runs in worker threads, a few recordings ahead; `readers` are closed in the end.
     """
-    with engines.lend(search_of(options), slots) as engine:
-        loader = Loader(sources, load, ahead=WORKERS + 1)
+    workers = readers.count or WORKERS
+    with engines.lend(search_of(options), slots) as engine, closing(readers):
+        loader = Loader(sources, load, ahead=workers + 1, workers=workers)
         batch: Batch[Source] = Batch(engine, listeners.on_segments, slots)
         try:
             yield from _outcomes(batch, loader, listeners)

@@ -7,6 +7,7 @@ from contextlib import contextmanager
 import torch
 
 from slimwhisper.cache.plan import SelfCache
+from slimwhisper.devices import check_batch_size, choose_batch_size
 from slimwhisper.engine.engine import Engine
 from slimwhisper.engine.requests import Search
 from slimwhisper.errors import OptionError
@@ -60,7 +61,20 @@ class Engines:
     def __init__(self, model: Model) -> None:
         self.model = model
         self._kept: Engine | None = None
+        self._defaults: dict[Search, int] = {}  # chosen so far: free memory varies
         self._lock = threading.Lock()
+
+    def slots(self, asked: int | None, options: Options) -> int:
+        """How many windows to decode together; asked None: the default, which stays the same for
+        one search. Raises OptionError.
+        """
+        if asked is not None:
+            return check_batch_size(asked)
+        search = search_of(options)
+        if search not in self._defaults:
+            size = slot_bytes(self.model, search)
+            self._defaults[search] = choose_batch_size(self.model.device, size, self.nbytes())
+        return self._defaults[search]
 
     @contextmanager
     def lend(self, search: Search | None, slots: int) -> Iterator[Engine]:
@@ -93,6 +107,9 @@ class Engines:
         return 0 if kept is None else kept.nbytes()
 
     def release(self) -> None:
-        """Drop the kept engine. One that is in use is kept when its call ends."""
+        """Drop the kept engine, and what `slots` chose. An engine in use is kept when its call
+        ends.
+        """
         with self._lock:
             self._kept = None
+        self._defaults.clear()

@@ -47,11 +47,12 @@ class FakeModel:
         *,
         batch_size: int | None,
         allow_truncated: bool,
+        loaders: int | None,
         on_segments: Callable[[Path, list[Segment], float], None],
         on_duration: Callable[[Path, float], None],
         **options: Any,
     ) -> Iterator[tuple[Path, Transcript | SlimWhisperError]]:
-        self.calls.append({"batch_size": batch_size, **options})
+        self.calls.append({"batch_size": batch_size, "loaders": loaders, **options})
         queue = iter(sources)
         taken: deque[Path] = deque()
         try:

@@ -1,4 +1,4 @@
-"""Reading uploads in other processes: the same samples, and failures that stay there."""
+"""Reading files in other processes: the same samples, and failures that stay there."""
 
 import os
 import signal
@@ -12,9 +12,9 @@ import numpy as np
 import pytest
 import soundfile
 
-from slimwhisper.app.service import reader
-from slimwhisper.app.service.reader import Readers
+from slimwhisper.audio import readers as reader
 from slimwhisper.audio.load import load_samples
+from slimwhisper.audio.readers import Readers
 from slimwhisper.errors import AudioError
 from tests.support.spoken import EXPECTED, SAMPLES
 
@@ -119,5 +119,5 @@ def test_memory_is_limited(monkeypatch: pytest.MonkeyPatch, readers: Readers) ->
         yield
 
     monkeypatch.setattr(reader, "pieces_of", greedy)
-    message = reader._send(str(SAMPLES / "phone-number.wav"), "a.wav", Out())
+    message = reader._send(str(SAMPLES / "phone-number.wav"), "a.wav", False, Out())
     assert message == "a.wav: too large to decode here" and not sent
