@@ -121,3 +121,25 @@ def test_memory_is_limited(monkeypatch: pytest.MonkeyPatch, readers: Readers) ->
     monkeypatch.setattr(reader, "pieces_of", greedy)
     message = reader._send(str(SAMPLES / "phone-number.wav"), "a.wav", False, Out())
     assert message == "a.wav: too large to decode here" and not sent
+
+
+def test_closing_ends_busy_workers_and_those_who_wait(tmp_path: Path) -> None:
+    os.mkfifo(tmp_path / "endless.wav")
+    readers = Readers(count=1)
+
+    def read() -> str:
+        with pytest.raises(AudioError) as raised:
+            readers.read(tmp_path / "endless.wav")
+        return str(raised.value)
+
+    with ThreadPoolExecutor(2) as pool:
+        asked = [pool.submit(read) for _ in range(2)]  # one reads, the other waits for the worker
+        until = time.monotonic() + 20
+        while not readers._workers:
+            assert time.monotonic() < until
+            time.sleep(0.01)
+        readers.close()
+        messages = sorted(future.result(20) for future in asked)
+    assert "endless.wav: its decoder failed" in messages[0]
+    assert messages[1] == "no recordings are read any more"
+    assert not readers._workers
