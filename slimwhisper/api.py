@@ -12,13 +12,16 @@ from tqdm import tqdm
 
 from slimwhisper.audio.load import AudioSource, as_waveform, load_samples
 from slimwhisper.audio.mel import first_window
+from slimwhisper.audio.readers import Readers
 from slimwhisper.cache.forms import choose_forms
 from slimwhisper.cache.guard import Inspection
 from slimwhisper.checkpoint.alignment_heads import dumped_heads
 from slimwhisper.checkpoint.load import load_checkpoint
-from slimwhisper.devices import INT8, choose_batch_size, choose_device, choose_dtype
+from slimwhisper.devices import INT8, choose_device, choose_dtype, choose_loaders
 from slimwhisper.errors import SlimWhisperError
+from slimwhisper.kernels.graphs import bucket_of
 from slimwhisper.longform.batch import Listeners, transcribe_all
+from slimwhisper.longform.engines import Engines
 from slimwhisper.longform.recording import Recording
 from slimwhisper.model.calibration import Guard
 from slimwhisper.model.model import Model
@@ -44,6 +47,7 @@ class SlimWhisper:
 
     def __init__(self, network: Model) -> None:
         self.network = network
+        self._engines = Engines(network)
 
     # -- what is loaded, and where ---------------------------------------------------------------
 
@@ -109,6 +113,17 @@ class SlimWhisper:
         """
         self.network.alignment_heads = dumped_heads(dump, self.dims)
 
+    def release(self) -> None:
+        """Free the caches that are kept for the next call. Any later call allocates them anew."""
+        self._engines.release()
+
+    def default_batch_size(self, **options: Any) -> int:
+        """How many windows `transcribe_many` decodes together with these options unless told: 16
+        on a CPU, and on a GPU as many as have room for their caches in half of the memory that
+        was free when it was first asked: a multiple of 8, from 8 to 256. Raises OptionError.
+        """
+        return self._engines.slots(None, make_options(self.dims, self.name, **options))
+
     # -- recordings ------------------------------------------------------------------------------
 
     def transcribe(
@@ -145,9 +160,11 @@ class SlimWhisper:
         def load(source: AudioSource) -> Recording:
             return Recording(load_samples(source, sample_rate=sample_rate), self.dims, chosen)
 
-        slots = choose_batch_size(batch_size, self.device) if chosen.parallel else 1
+        slots = self._engines.slots(batch_size, chosen) if chosen.parallel else 1
         listeners = Listeners(show, lambda _, seconds: bar.reset(round(seconds, 1)))
-        outcomes = transcribe_all(self.network, [audio], load, chosen, slots, listeners)
+        outcomes = transcribe_all(
+            self._engines, [audio], load, chosen, slots, listeners, Readers(0)
+        )
         with bar, closing(outcomes):
             for _, result in outcomes:
                 if isinstance(result, SlimWhisperError):
@@ -161,6 +178,7 @@ class SlimWhisper:
         *,
         batch_size: int | None = None,
         allow_truncated: bool = False,
+        loaders: int | None = 0,
         on_segments: Callable[[Source, list[Segment], float], None] | None = None,
         on_duration: Callable[[Source, float], None] | None = None,
         **options: Any,
@@ -172,8 +190,10 @@ class SlimWhisper:
         a few are loaded ahead in other threads.
 
         Arguments:
-            batch_size: windows decoded together; None: 64 on a GPU, `CPU_BATCH` on a CPU.
+            batch_size: windows decoded together; None: see `default_batch_size`.
             allow_truncated: use what can be read of files that end early.
+            loaders: processes that decode the files of sources that are paths; a crash of one fails
+                its file only. 0: threads of this process; None: processes on a GPU or 8 cores.
             on_segments: called as windows end, with new segments and the seconds done so far.
             on_duration: called with a recording's length in seconds when it begins.
             options: as in `transcribe`.
@@ -181,22 +201,23 @@ class SlimWhisper:
             OptionError, before anything is read.
         """
         chosen = make_options(self.dims, self.name, **options)
-        slots = choose_batch_size(batch_size, self.device)
+        slots = self._engines.slots(batch_size, chosen)
         if isinstance(sources, list) and not chosen.parallel:
-            slots = min(slots, max(1, len(sources)))
+            slots = bucket_of(max(1, len(sources)), slots)  # few sizes, so that engines fit again
+        readers = Readers(choose_loaders(loaders, self.device))
 
         def load(source: Source) -> Recording:
-            samples = load_samples(source, allow_truncated=allow_truncated)
+            samples = load_samples(source, allow_truncated=allow_truncated, readers=readers)
             return Recording(samples, self.dims, chosen)
 
         listeners = Listeners(on_segments, on_duration)
-        return transcribe_all(self.network, sources, load, chosen, slots, listeners)
+        return transcribe_all(self._engines, sources, load, chosen, slots, listeners, readers)
 
     def decode(
         self, mel: Tensor, options: "DecodingOptions | None" = None, **changes: Any
     ) -> "DecodingResult | list[DecodingResult]":
         """Decode windows [n_mels, 3000] or [B, n_mels, 3000]; see `slimwhisper.decode`."""
-        return decode(self, mel, options, **changes)
+        return decode_windows(self._engines, mel, options, **changes)
 
     @overload
     def detect_language(self, audio: Tensor) -> tuple[Any, Any]: ...
@@ -211,14 +232,14 @@ class SlimWhisper:
         """
         window = (self.dims.n_mels, WINDOW_FRAMES)
         if isinstance(audio, Tensor) and audio.shape[-2:] == window:
-            heard = hear_languages(self.network, as_windows(audio, self.dims))
+            heard = hear_languages(self._engines, as_windows(audio, self.dims))
             tokenizer = get_tokenizer(self.dims)
             tokens = torch.tensor([tokenizer.to_language_token(h.likeliest) for h in heard])
             if audio.ndim == 3:
                 return tokens, [h.probs for h in heard]
             return tokens[0], heard[0].probs
         mel = first_window(as_waveform(audio), self.dims.n_mels)
-        heard = hear_languages(self.network, mel.unsqueeze(0))
+        heard = hear_languages(self._engines, mel.unsqueeze(0))
         return heard[0].likeliest, heard[0].probs
 
     # -- the network, as `whisper` has it --------------------------------------------------------
@@ -260,7 +281,7 @@ def decode(
     Raises:
         OptionError.
     """
-    return decode_windows(model.network, mel, options, **changes)
+    return model.decode(mel, options, **changes)
 
 
 def detect_language(model: SlimWhisper, mel: Tensor, tokenizer: Any = None) -> tuple[Tensor, Any]:

@@ -7,43 +7,42 @@ from typing import TYPE_CHECKING, Any
 import torch
 from torch import Tensor
 
-from slimwhisper.engine.engine import Engine
-from slimwhisper.engine.requests import Attempt, Decoded, Languages, Window
+from slimwhisper.engine.requests import Attempt, Decoded, Languages, Search, Window
 from slimwhisper.engine.rules import make_rules
 from slimwhisper.errors import OptionError, SlimWhisperError
-from slimwhisper.longform.batch import make_engine
+from slimwhisper.longform.engines import Engines, search_of
 from slimwhisper.longform.prompts import Prompts
 from slimwhisper.longform.session import compression_ratio
-from slimwhisper.model.model import Model
 from slimwhisper.options import make_options
-from slimwhisper.types import WINDOW_FRAMES, Dims, Options
+from slimwhisper.types import WINDOW_FRAMES, Dims
 from slimwhisper.vocabulary import get_tokenizer, get_vocabulary
 
 if TYPE_CHECKING:
     from whisper import DecodingOptions, DecodingResult
 
 
-def hear_languages(model: Model, mels: Tensor) -> list[Languages]:
+def hear_languages(engines: Engines, mels: Tensor) -> list[Languages]:
     """Every language's probability, for each of the windows [B, n_mels, 3000]."""
+    model = engines.model
     if not model.dims.is_multilingual:
         return [Languages({"en": 1.0}) for _ in mels]
     sot = get_vocabulary(model.dims).sot
     windows = [Window(mel, (sot,), 0, rules=None) for mel in mels]
-    answers = _answers(make_engine(model, Options(), len(windows)), windows)
+    answers = _answers(engines, None, windows)
     return [a for a in answers if isinstance(a, Languages)]
 
 
 def decode_windows(
-    model: Model, mel: Tensor, options: "DecodingOptions | None" = None, **changes: Any
+    engines: Engines, mel: Tensor, options: "DecodingOptions | None" = None, **changes: Any
 ) -> "DecodingResult | list[DecodingResult]":
     """mel [n_mels, 3000] -> one result, [B, n_mels, 3000] -> B; see `slimwhisper.decode`."""
     from whisper import DecodingOptions, DecodingResult
 
     asked = replace(options or DecodingOptions(), **changes)
-    mels = as_windows(mel, model.dims)
+    mels = as_windows(mel, engines.model.dims)
     heard: Sequence[Languages | None] = [None] * len(mels)
     if asked.language is None or asked.task == "lang_id":
-        heard = hear_languages(model, mels)
+        heard = hear_languages(engines, mels)
     probs = [None if h is None else h.probs for h in heard]
     languages = [asked.language or ("en" if h is None else h.likeliest) for h in heard]
     if asked.task == "lang_id":
@@ -54,17 +53,18 @@ def decode_windows(
     else:
         results = [
             replace(result, language_probs=p)
-            for result, p in zip(_texts(model, mels, asked, languages), probs, strict=True)
+            for result, p in zip(_texts(engines, mels, asked, languages), probs, strict=True)
         ]
     return results[0] if mel.ndim == 2 else results
 
 
 def _texts(
-    model: Model, mels: Tensor, asked: "DecodingOptions", languages: Sequence[str]
+    engines: Engines, mels: Tensor, asked: "DecodingOptions", languages: Sequence[str]
 ) -> "list[DecodingResult]":
     """The texts of windows [B, n_mels, 3000], each in its own language."""
     from whisper import DecodingResult
 
+    model = engines.model
     given = {f.name: getattr(asked, f.name) for f in fields(asked)}
     prompt = given.pop("prompt")
     chosen = make_options(model.dims, model.name, **given)
@@ -79,7 +79,7 @@ def _texts(
         windows.append(Window(window, *prompts.of_window(tokenizer), rules, attempt))
         tokenizers.append(tokenizer)
     results = []
-    for i, answer in enumerate(_answers(make_engine(model, chosen, len(mels)), windows)):
+    for i, answer in enumerate(_answers(engines, search_of(chosen), windows)):
         assert isinstance(answer, Decoded)
         text = tokenizers[i].decode(list(answer.tokens)).strip()
         results.append(
@@ -107,15 +107,18 @@ def as_windows(mel: Tensor, dims: Dims) -> Tensor:
     return (mel if mel.ndim == 3 else mel.unsqueeze(0)).float()
 
 
-def _answers(engine: Engine, windows: Sequence[Window]) -> list[Decoded | Languages]:
-    """One answer per window, in the order of the windows."""
+def _answers(
+    engines: Engines, search: Search | None, windows: Sequence[Window]
+) -> list[Decoded | Languages]:
+    """One answer per window, in the order of the windows; search None: they ask for languages."""
     found: dict[int, Any] = {}
-    for i, window in enumerate(windows):
-        engine.submit(i, window)
-    while not engine.idle:
-        for ticket, answer in engine.step():
-            found[ticket.tag] = answer
-            engine.reply(ticket, None)
+    with engines.lend(search, len(windows)) as engine:
+        for i, window in enumerate(windows):
+            engine.submit(i, window)
+        while not engine.idle:
+            for ticket, answer in engine.step():
+                found[ticket.tag] = answer
+                engine.reply(ticket, None)
     if len(found) != len(windows):
         raise SlimWhisperError("the engine lost a window")
     return [found[i] for i in range(len(windows))]

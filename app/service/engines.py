@@ -1,16 +1,21 @@
 """The loaded model and its engines: one model at a time, one engine for each kind of search."""
 
 import gc
-from collections.abc import Callable, Hashable
+import logging
+from collections.abc import Callable
 
 import torch
 
 from slimwhisper.api import SlimWhisper
 from slimwhisper.app.service.jobs import Job, ModelChoice, ModelError
 from slimwhisper.devices import choose_batch_size
+from slimwhisper.engine.requests import Search
 from slimwhisper.errors import CacheError, DependencyError, OptionError, SlimWhisperError
-from slimwhisper.longform.batch import Batch, OnSegments, make_engine
+from slimwhisper.longform.batch import Batch, OnSegments
+from slimwhisper.longform.engines import make_engine, search_of, slot_bytes
 from slimwhisper.types import Options
+
+logger = logging.getLogger("slimwhisper.serve")
 
 
 class Engines:
@@ -25,7 +30,7 @@ class Engines:
         batch_size: int | None,
         on_segments: OnSegments,
     ) -> None:
-        """load: makes a model. batch_size: windows decoded together; None: chosen by the model.
+        """load: makes a model. batch_size: windows decoded together; None: see `choose_batch_size`.
 
         on_segments: called with a job, its new segments and the seconds of audio done.
         """
@@ -34,7 +39,7 @@ class Engines:
         self.loading = False
         self.slots = 0  # of a greedy engine; 0: no model is loaded
         self._load, self._batch_size, self._on_segments = load, batch_size, on_segments
-        self._batches: dict[Hashable, Batch[Job]] = {}  # by search
+        self._batches: dict[Search, Batch[Job]] = {}
 
     def load(self, choice: ModelChoice) -> SlimWhisper:
         """The chosen model. A different one is unloaded first. Raises what loading raises."""
@@ -47,7 +52,8 @@ class Engines:
         finally:
             self.loading = False
         self.model, self.loaded = model, choice
-        self.slots = choose_batch_size(self._batch_size, model.device)
+        self.slots = self._batch_size or model.default_batch_size()
+        logger.info("%s on %s: up to %d windows together", model.name, model.device, self.slots)
         return model
 
     def unload(self) -> None:
@@ -68,13 +74,16 @@ class Engines:
         A new one replaces those that are idle. Raises OptionError if memory is short.
         """
         assert self.model is not None
-        search = (options.beam_size, options.patience, options.best_of, options.length_penalty)
+        search = search_of(options)
         batch = self._batches.get(search)
         if batch is None:
             self._batches = {k: b for k, b in self._batches.items() if b.running}
             rows = options.beam_size or 1
             slots = max(self.slots // rows, 1)
-            batch = Batch(make_engine(self.model.network, options, slots), self._on_segments)
+            if self._batch_size is None:  # others may be running: less memory is free now
+                size = slot_bytes(self.model.network, search)
+                slots = min(slots, choose_batch_size(self.model.device, size))
+            batch = Batch(make_engine(self.model.network, search, slots), self._on_segments)
             self._batches[search] = batch
         return batch
 

@@ -27,9 +27,9 @@ from slimwhisper.app.service.jobs import (
     Started,
     StoppingError,
 )
-from slimwhisper.app.service.reader import Readers
 from slimwhisper.app.service.turns import next_jobs
 from slimwhisper.audio.read_ahead import WORKERS
+from slimwhisper.audio.readers import Readers
 from slimwhisper.errors import SlimWhisperError, as_ours
 from slimwhisper.longform.recording import Recording
 from slimwhisper.options import make_options
@@ -138,8 +138,8 @@ class Service:
         if not self._stopping:
             self.stop(patience)
         self._thread.join()
-        self._pool.shutdown(cancel_futures=True)
         self._readers.close()
+        self._pool.shutdown(cancel_futures=True)
 
     # -- on the service's thread -------------------------------------------------------------
 

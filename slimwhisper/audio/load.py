@@ -7,6 +7,7 @@ from the `ffmpeg` program, which is not needed. Unlike there, a file that ends e
 from collections.abc import Callable
 from functools import cache
 from operator import index
+from os import PathLike
 from typing import Any, cast
 
 import numpy as np
@@ -15,6 +16,7 @@ import torch
 from numpy.typing import NDArray
 
 from slimwhisper.audio.formats import AUDIO_SUFFIXES
+from slimwhisper.audio.readers import Readers
 from slimwhisper.audio.samples import ArraySamples, Samples, StoredSamples
 from slimwhisper.audio.sources import Source, open_source, pieces_of
 from slimwhisper.errors import AudioError, OptionError
@@ -63,15 +65,19 @@ def load_samples(
     *,
     sample_rate: int = SAMPLE_RATE,
     allow_truncated: bool = False,
+    readers: Readers | None = None,
 ) -> Samples:
     """The samples that `as_waveform` gives, for reading in parts; the caller closes them.
 
     Those of a long file are kept on disk, so memory does not grow with its length. Arguments and
-    errors are those of `as_waveform`, and AudioError if the disk is full.
+    errors are those of `as_waveform`, and AudioError if the disk is full. `readers`, if there are
+    any, decode what is given as the path of a file.
     """
     if isinstance(source, (np.ndarray, torch.Tensor)):
         return ArraySamples(as_waveform(source, sample_rate=sample_rate))
     _check_rate(sample_rate, for_file=True)
+    if readers is not None and isinstance(source, str | PathLike) and readers.can_read(source):
+        return readers.read(source, allow_truncated=allow_truncated)
     name, file = open_source(source)
     with file:
         return StoredSamples(name, pieces_of(name, file, allow_truncated))

@@ -1,25 +1,32 @@
 """Samples -> windows of the log-mel spectrogram, as openai-whisper's own function makes them."""
 
+from concurrent.futures import Future, ThreadPoolExecutor
+from functools import cache
+
 import numpy as np
 import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
 from slimwhisper.audio.samples import ArraySamples, Samples
+from slimwhisper.audio.threads import use_one_thread
 from slimwhisper.types import CHUNK_SECONDS, HOP_SAMPLES, SAMPLE_RATE, WINDOW_FRAMES
 
 FFT_SAMPLES = 400  # of one frame
 HALF = FFT_SAMPLES // 2  # on either side of the frame's time
 RANGE = 8.0  # the floor lies this far below the loudest bin of the recording, in powers of ten
 BLOCK_SAMPLES = WINDOW_FRAMES * HOP_SAMPLES
-KEPT_BLOCKS = 4  # a recording under two minutes is computed once
+KEPT_BLOCKS = 4  # a recording under two minutes is computed once; 1.5 MB each with 128 bins
+AHEAD_THREADS = 2  # a block takes 10 ms of a core, so two threads prepare 200 windows a second
 
 
 class Spectrogram:
     """The log-mel spectrogram of a recording, computed as its windows are requested.
 
     The values are those of `whisper.audio.log_mel_spectrogram` with 30 s of zeros appended. They
-    are computed in blocks of 3000 frames, and the last few blocks are kept. Not thread-safe.
+    are computed in blocks of 3000 frames, and the last few blocks are kept: at most `KEPT_BLOCKS`.
+    Those that follow a window are computed in other threads, while the caller works on the window.
+    The methods are not thread-safe; the samples must be readable from several threads.
     """
 
     def __init__(self, samples: Samples, n_mels: int) -> None:
@@ -31,7 +38,8 @@ class Spectrogram:
         self.frames = len(samples) // HOP_SAMPLES  # content frames; silence follows
         self._filters: Tensor = mel_filters("cpu", n_mels)  # [n_mels, 201]
         self._hann = torch.hann_window(FFT_SAMPLES)
-        self._blocks: dict[int, Tensor] = {}  # most recently used last
+        # [n_mels, 3000] each, or in other threads' hands; most recently used last
+        self._blocks: dict[int, Tensor | Future[Tensor]] = {}
         # up to two frames after the content still overlap it, all others are silent
         blocks = (len(samples) + HALF) // BLOCK_SAMPLES + 1
         # floats: a small tensor kept from each block would leave malloc gaps too small for the next
@@ -46,8 +54,10 @@ class Spectrogram:
             index, skipped = divmod(at, WINDOW_FRAMES)
             part = self._block(index)[:, skipped : skipped + stop - at]
             end = at + part.shape[1]
-            mel[:, at - start : end - start] = (torch.maximum(part, self._floor) + 4.0) / 4.0
+            target = mel[:, at - start : end - start]
+            torch.maximum(part, self._floor, out=target).add_(4.0).div_(4.0)
             at = end
+        self._prepare(stop)
         return mel
 
     def first_window(self) -> Tensor:
@@ -56,18 +66,35 @@ class Spectrogram:
 
     def close(self) -> None:
         """Close the samples; no window can be computed afterwards."""
+        for block in self._blocks.values():
+            if isinstance(block, Future) and not block.cancel():
+                block.exception()  # wait: it reads the samples
         self._blocks.clear()
         self.samples.close()
 
     def _block(self, index: int) -> Tensor:
         """[n_mels, 3000] float32: log10 of the frames from 3000 * index on, without the floor."""
-        block = self._blocks.pop(index, None)
-        if block is None:
-            block = self._compute(index)
+        found = self._blocks.pop(index, None)
+        if isinstance(found, Future):  # quicker here than later there, unless it has begun
+            found = None if found.cancel() else found.result()
+        block = self._compute(index) if found is None else found
+        self._keep(index, block)
+        return block
+
+    def _prepare(self, start: int) -> None:
+        """Begin to compute the window from mel frame `start` on, which is likely to be next."""
+        stop = min(start + WINDOW_FRAMES, self.frames)
+        for index in range(start // WINDOW_FRAMES, -(-stop // WINDOW_FRAMES)):
+            if index not in self._blocks:
+                self._keep(index, _pool().submit(self._compute, index))
+
+    def _keep(self, index: int, block: "Tensor | Future[Tensor]") -> None:
+        """Keep a block, [n_mels, 3000] float32, as the most recently used."""
         self._blocks[index] = block
         if len(self._blocks) > KEPT_BLOCKS:
-            del self._blocks[next(iter(self._blocks))]
-        return block
+            oldest = self._blocks.pop(next(iter(self._blocks)))
+            if isinstance(oldest, Future):
+                oldest.cancel()
 
     def _compute(self, index: int) -> Tensor:
         """What `_block` returns, [n_mels, 3000] float32."""
@@ -91,6 +118,12 @@ class Spectrogram:
         )
         mel: Tensor = self._filters @ (stft.abs() ** 2)
         return mel.clamp(min=1e-10).log10()
+
+
+@cache
+def _pool() -> ThreadPoolExecutor:
+    """The threads that compute ahead, for all recordings: loaders may be busy for seconds."""
+    return ThreadPoolExecutor(AHEAD_THREADS, "slimwhisper-mel", initializer=use_one_thread)
 
 
 def first_window(waveform: NDArray[np.float32], n_mels: int) -> Tensor:

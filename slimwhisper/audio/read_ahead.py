@@ -31,12 +31,19 @@ class Loader(Generic[Source, Loaded]):
     """
 
     def __init__(
-        self, sources: Iterable[Source], load: Callable[[Source], Loaded], ahead: int
+        self,
+        sources: Iterable[Source],
+        load: Callable[[Source], Loaded],
+        ahead: int,
+        workers: int | None = None,
     ) -> None:
+        """workers: threads; None: `WORKERS`."""
         self.exhausted = False  # no results are left; known once `next` has returned None
         self._load = load
         self._room = threading.Semaphore(ahead)
-        self._pool = ThreadPoolExecutor(WORKERS, "slimwhisper-load", initializer=use_one_thread)
+        self._pool = ThreadPoolExecutor(
+            workers or WORKERS, "slimwhisper-load", initializer=use_one_thread
+        )
         self._queue: SimpleQueue[tuple[Source, Future[Loaded]] | _End] = SimpleQueue()
         self._head: tuple[Source, Future[Loaded]] | None = None
         self._closed = False

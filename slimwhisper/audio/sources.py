@@ -29,7 +29,7 @@ def open_source(source: Source) -> tuple[str, BinaryIO]:
     try:
         if isinstance(source, (str, os.PathLike)):
             path = os.fspath(source)
-            name = path if path.isprintable() and path else repr(path)
+            name = shown_name(path)
             if not path or "\0" in path:
                 raise FileNotFoundError
             file = cast(BinaryIO, Path(path).open("rb"))
@@ -55,6 +55,11 @@ def open_source(source: Source) -> tuple[str, BinaryIO]:
         raise AudioError(f"{name}: is empty (0 bytes); copy or record it again")
     file.seek(0)
     return name, file
+
+
+def shown_name(path: str) -> str:
+    """A path as messages show it, in one line."""
+    return path if path.isprintable() and path else repr(path)
 
 
 def pieces_of(name: str, file: BinaryIO, allow_truncated: bool) -> Iterator[NDArray[np.int16]]:

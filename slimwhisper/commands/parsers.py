@@ -75,7 +75,11 @@ def add_serve(commands: Any) -> None:
     )
     p.add_argument("--model", default="turbo", help=f"{MODEL} [%(default)s]")
     p.add_argument("--threads", type=int, default=0, help="CPU threads [0: all cores]")
-    p.add_argument("--batch_size", type=positive, help="windows decoded together [64; 16 on a CPU]")
+    p.add_argument(
+        "--batch_size",
+        type=positive,
+        help="windows decoded together [8 to 256 on a GPU, by its free memory; 16 on a CPU]",
+    )
     p.add_argument(
         *("--allow-download", "--allow_download"),
         action="store_true",

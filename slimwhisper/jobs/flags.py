@@ -48,7 +48,15 @@ def add_transcribe(commands: Any) -> None:
     )
     p.add_argument("--threads", type=int, default=0, help="number of CPU threads [0: all cores]")
     p.add_argument(
-        "--batch_size", type=int, help="windows decoded together [64 on a GPU, 16 on a CPU]"
+        "--batch_size",
+        type=int,
+        help="windows decoded together [8 to 256 on a GPU, by its free memory; 16 on a CPU]",
+    )
+    p.add_argument(
+        "--loaders",
+        type=int,
+        help="processes that decode files; 0: threads of this process "
+        "[up to 8 for a folder, pattern or list, on a GPU or 8 cores; else 0]",
     )
     _add_outputs(p)
     add_model_flags(p)

@@ -70,7 +70,7 @@ class Job:
         self.console = self._open_console()
         self.tally = Tally()
         self.journal: Journal | None = None
-        self.model: SlimWhisper | None = None
+        self.facts: dict[str, Any] | None = None  # about the model, once it is loaded
         self.survey: Survey | None = None
         self.interrupts = Interrupts(self._in_progress, quiet=arguments.log_json)
         self._sweeper = Sweeper()
@@ -110,8 +110,11 @@ class Job:
         start = next(pending, None)  # load the model only if there is work
         if start is None:
             return
-        model = self.model = self._load()
-        facts = model_facts(model)
+        model = self._load()
+        batch_size = self.arguments.batch_size
+        if batch_size is None:
+            batch_size = model.default_batch_size(**self.options)
+        facts = self.facts = model_facts(model, batch_size)
         if self.journal is not None:
             self.journal.record_variant(identify_precision(facts["dtype"], facts["device"]))
         self.console.start(facts | {"options": self._changed_options()})
@@ -122,8 +125,9 @@ class Job:
         self.tally.start()
         results: Any = model.transcribe_many(
             chain([start], pending),
-            batch_size=self.arguments.batch_size,
+            batch_size=batch_size,
             allow_truncated=self.arguments.allow_truncated,
+            loaders=self._loaders(),
             on_segments=self._on_segments,
             on_duration=self._on_duration,
             **self.options,
@@ -261,6 +265,11 @@ class Job:
             del self.tally.current[current.recording.path]
         self._progress()
 
+    def _loaders(self) -> int | None:
+        """The processes asked for; by default none for plain files: they take a moment to start."""
+        asked: int | None = self.arguments.loaders
+        return 0 if asked is None and not self.inputs.is_job else asked
+
     def _in_progress(self) -> int:
         return len(self.tally.current) if self._running else 0
 
@@ -282,5 +291,4 @@ class Job:
 
     def _summarise(self, status: int) -> None:
         facts = summary_facts(self.tally, status, self.journal.path if self.journal else None)
-        model = None if self.model is None else model_facts(self.model)
-        self.console.summary(facts, summary_lines(facts, model))
+        self.console.summary(facts, summary_lines(facts, self.facts))

@@ -90,12 +90,13 @@ class Tally:
         return " | ".join(filter(None, parts))
 
 
-def model_facts(model: "SlimWhisper") -> dict[str, Any]:
-    """The model, where it runs, and its caches."""
+def model_facts(model: "SlimWhisper", batch_size: int) -> dict[str, Any]:
+    """The model, where it runs, how many windows it decodes together, and its caches."""
     return {
         "model": model.name,
         "device": str(model.device),
         "dtype": model.compute_type,
+        "batch_size": batch_size,
         "cache": "+".join(model.forms),
         "bytes_per_window": model.bytes_per_window(),
         "baseline_bytes_per_window": model.baseline_bytes_per_window(),
@@ -137,7 +138,7 @@ def _model_line(model: dict[str, Any]) -> str:
     """Which model ran where, and how much its cache saved."""
     kept, baseline = model["bytes_per_window"], model["baseline_bytes_per_window"]
     line = (
-        f"{model['model']} on {model['device']}, {model['dtype']}; "
+        f"{model['model']} on {model['device']}, {model['dtype']}, batch {model['batch_size']}; "
         f"cache {model['cache']}: {human_size(kept)} per window"
     )
     if kept == baseline:

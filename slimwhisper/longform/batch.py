@@ -2,21 +2,20 @@
 
 from collections import Counter, deque
 from collections.abc import Callable, Generator, Iterable
+from contextlib import closing
 from dataclasses import dataclass
 from typing import Any, Generic, TypeVar
 
-import torch
-
 from slimwhisper.audio.read_ahead import WORKERS, Loader
+from slimwhisper.audio.readers import Readers
 from slimwhisper.engine.engine import Engine
 from slimwhisper.engine.places import Ticket
-from slimwhisper.engine.requests import Answer, Request, Search, Window
-from slimwhisper.errors import OptionError, SlimWhisperError, as_ours
+from slimwhisper.engine.requests import Answer, Request, Window
+from slimwhisper.errors import SlimWhisperError, as_ours
+from slimwhisper.longform.engines import Engines, search_of
 from slimwhisper.longform.recording import Recording
 from slimwhisper.longform.session import Session
-from slimwhisper.model.model import Model
 from slimwhisper.types import Options, Segment, Transcript
-from slimwhisper.vocabulary import get_vocabulary
 
 Source = TypeVar("Source")
 Outcome = Transcript | SlimWhisperError
@@ -32,31 +31,15 @@ class Listeners:
     on_duration: OnDuration | None = None  # as a recording begins: its length in seconds
 
 
-def make_engine(model: Model, options: Options, slots: int) -> Engine:
-    """An engine of the size that the options need. OptionError if memory is too small."""
-    search = Search(
-        beams=options.beam_size,
-        patience=options.patience or 1.0,
-        samples=options.best_of or 1,
-        length_penalty=options.length_penalty,
-    )
-    try:
-        return Engine(model, get_vocabulary(model.dims), slots, search)
-    except (torch.OutOfMemoryError, RuntimeError) as error:
-        if "memory" not in str(error):
-            raise
-        need = slots * model.bytes_per_window() / 1e9
-        raise OptionError(
-            f"batch_size {slots}: no room on {model.device} for the caches, {need:.1f} GB and more "
-            "with beams; choose a smaller one"
-        ) from error
-
-
 class Batch(Generic[Source]):
     """Recordings whose windows share the slots of one engine fairly."""
 
-    def __init__(self, engine: Engine, on_segments: OnSegments | None = None) -> None:
+    def __init__(
+        self, engine: Engine, on_segments: OnSegments | None = None, slots: int | None = None
+    ) -> None:
+        """slots: at most so many of the engine's are used; None: all."""
         self.engine, self.on_segments = engine, on_segments
+        self._unused = 0 if slots is None else engine.slots - slots
         self.running: dict[Recording, Source] = {}  # most recently given a slot last
         self._windows: Counter[Recording] = Counter()  # sessions in a slot; never 0
         self._paused: dict[Recording, deque[tuple[Session, Window]]] = {}
@@ -74,7 +57,7 @@ class Batch(Generic[Source]):
 
         The recording with the fewest windows in slots comes first, then the one waiting longest.
         """
-        while self.engine.room > 0:
+        while self.engine.room > self._unused:
             for recording in sorted(self.running, key=self._windows.__getitem__):
                 if (found := self._next(recording)) is not None:
                     break
@@ -152,36 +135,45 @@ class Batch(Generic[Source]):
 
 
 def transcribe_all(
-    model: Model,
+    engines: Engines,
     sources: Iterable[Source],
     load: Callable[[Source], Recording],
     options: Options,
     slots: int,
     listeners: Listeners,
+    readers: Readers,
 ) -> Generator[tuple[Source, Outcome], None, None]:
     """Transcribe recordings side by side; yields each result, or error, as it is ready.
 
-    `load` runs in worker threads, a few recordings ahead.
+    `load` runs in worker threads, a few recordings ahead; `readers` are closed in the end.
     """
-    engine = make_engine(model, options, slots)
-    loader = Loader(sources, load, ahead=WORKERS + 1)
-    batch: Batch[Source] = Batch(engine, listeners.on_segments)
-    try:
-        while batch.running or not loader.exhausted:
-            while batch.fill():
-                found = loader.next(block=engine.idle)
-                if found is None:
-                    break
-                source, loaded = found
-                if isinstance(loaded, SlimWhisperError):
-                    yield source, loaded
-                    continue
-                if listeners.on_duration is not None:
-                    listeners.on_duration(source, loaded.seconds)
-                result = batch.add(source, loaded)
-                if result is not None:
-                    yield source, result
-            yield from batch.step()
-    finally:
-        loader.close(discard=Recording.close)
-        batch.close()
+    workers = readers.count or WORKERS
+    with engines.lend(search_of(options), slots) as engine, closing(readers):
+        loader = Loader(sources, load, ahead=workers + 1, workers=workers)
+        batch: Batch[Source] = Batch(engine, listeners.on_segments, slots)
+        try:
+            yield from _outcomes(batch, loader, listeners)
+        finally:
+            loader.close(discard=Recording.close)
+            batch.close()
+
+
+def _outcomes(
+    batch: Batch[Source], loader: Loader[Source, Recording], listeners: Listeners
+) -> Generator[tuple[Source, Outcome], None, None]:
+    """What `transcribe_all` yields."""
+    while batch.running or not loader.exhausted:
+        while batch.fill():
+            found = loader.next(block=batch.engine.idle)
+            if found is None:
+                break
+            source, loaded = found
+            if isinstance(loaded, SlimWhisperError):
+                yield source, loaded
+                continue
+            if listeners.on_duration is not None:
+                listeners.on_duration(source, loaded.seconds)
+            result = batch.add(source, loaded)
+            if result is not None:
+                yield source, result
+        yield from batch.step()

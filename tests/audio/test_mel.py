@@ -3,6 +3,8 @@
 import json
 import subprocess
 import sys
+import threading
+from concurrent.futures import Future, wait
 from pathlib import Path
 
 import numpy as np
@@ -13,7 +15,13 @@ from whisper.audio import log_mel_spectrogram, pad_or_trim
 
 from slimwhisper.audio import samples as samples_module
 from slimwhisper.audio.load import load_audio, load_samples
-from slimwhisper.audio.mel import KEPT_BLOCKS, Spectrogram, calibration_mel, first_window
+from slimwhisper.audio.mel import (
+    AHEAD_THREADS,
+    KEPT_BLOCKS,
+    Spectrogram,
+    calibration_mel,
+    first_window,
+)
 from slimwhisper.audio.samples import ArraySamples, Excerpts
 from tests.support.paths import ROOT
 from tests.support.recordings import ffmpeg, needs_ffmpeg, write
@@ -131,6 +139,74 @@ def test_long_recordings_keep_the_last_blocks():
     assert samples.reads == 11 + 10
     assert len(spectrogram._blocks) == KEPT_BLOCKS
     assert samples.longest <= 480_400
+
+
+class ThreadedSamples(CountedSamples):
+    """Notes the thread of every read; reads wait for `go`."""
+
+    def __init__(self, array):
+        super().__init__(array)
+        self.threads, self.go = [], threading.Event()
+        self.go.set()
+
+    def read(self, start, stop):
+        self.threads.append(threading.current_thread())
+        assert self.go.wait(20)
+        return super().read(start, stop)
+
+
+def forwards(spectrogram, ready=False):
+    """Windows as a session asks for them; `ready`: only when what comes next has been computed."""
+    windows = []
+    for start in range(0, spectrogram.frames, 2_300):
+        windows.append(spectrogram.window(start, min(3000, spectrogram.frames - start)))
+        if ready:
+            wait([b for b in spectrogram._blocks.values() if isinstance(b, Future)])
+    return windows
+
+
+def test_what_comes_next_is_computed_in_other_threads():
+    waveform = recording(300 * 16_000)
+    samples = ThreadedSamples(waveform)
+    spectrogram = Spectrogram(samples, 80)
+    assert len(samples.threads) == 11
+    actual = forwards(spectrogram, ready=True)
+    assert samples.threads[11] is threading.current_thread()  # the first block
+    assert len(samples.threads[12:]) == 9
+    assert threading.current_thread() not in samples.threads[12:]
+    # the same bits as without other threads
+    alone = Spectrogram(ArraySamples(waveform), 80)
+    alone._prepare = lambda start: None
+    assert all(map(torch.equal, actual, forwards(alone)))
+
+
+def test_what_other_threads_have_not_begun_is_not_waited_for():
+    waveform = recording(300 * 16_000)
+    busy = [ThreadedSamples(waveform) for _ in range(AHEAD_THREADS)]
+    held = [Spectrogram(samples, 80) for samples in busy]
+    for samples, spectrogram in zip(busy, held, strict=True):
+        spectrogram.first_window()
+        wait([b for b in spectrogram._blocks.values() if isinstance(b, Future)])
+        samples.go.clear()
+        spectrogram.window(3000, 3000)  # its other thread waits
+    samples = CountedSamples(waveform)
+    actual = forwards(Spectrogram(samples, 80))
+    assert samples.reads == 11 + 10 and len(actual) == 14
+    for samples, spectrogram in zip(busy, held, strict=True):
+        samples.go.set()
+        spectrogram.close()
+
+
+def test_closing_waits_for_other_threads():
+    samples = ThreadedSamples(recording(300 * 16_000))
+    spectrogram = Spectrogram(samples, 80)
+    samples.go.clear()
+    spectrogram._prepare(0)
+    pending = [b for b in spectrogram._blocks.values() if isinstance(b, Future)]
+    assert len(pending) == 1
+    threading.Timer(0.05, samples.go.set).start()
+    spectrogram.close()
+    assert pending[0].done() and not spectrogram._blocks
 
 
 def test_input_stays_as_it_is():

@@ -4,7 +4,8 @@ import numpy as np
 import pytest
 
 from slimwhisper.audio.samples import ArraySamples
-from slimwhisper.longform.batch import Batch, make_engine
+from slimwhisper.longform.batch import Batch
+from slimwhisper.longform.engines import make_engine, search_of
 from slimwhisper.longform.recording import Recording
 from slimwhisper.model.model import Model
 from slimwhisper.options import make_options
@@ -13,6 +14,7 @@ from tests.support.sounds import noise_bursts
 from tests.support.windows import DIMS, random_model
 
 OPTIONS = make_options(DIMS, "random", language="en", sample_len=8, temperature=0.0)
+SEARCH = search_of(OPTIONS)
 
 
 @pytest.fixture(scope="module")
@@ -38,14 +40,14 @@ def run(batch: Batch[str]) -> list[tuple[str, str]]:
 
 
 def alone(model: Model, seconds: float, seed: int) -> str:
-    batch: Batch[str] = Batch(make_engine(model, OPTIONS, 1))
+    batch: Batch[str] = Batch(make_engine(model, SEARCH, 1))
     batch.add("it", recording(seconds, seed))
     return run(batch)[0][1]
 
 
 def test_a_short_recording_does_not_wait_for_a_long_one(model: Model) -> None:
     """One slot: they take turns, window by window, and read as alone."""
-    batch: Batch[str] = Batch(make_engine(model, OPTIONS, 1))
+    batch: Batch[str] = Batch(make_engine(model, SEARCH, 1))
     for source, seconds, seed in (("long", 140, 1), ("longer", 170, 2)):
         batch.add(source, recording(seconds, seed))
     batch.fill()
@@ -65,7 +67,7 @@ def test_pieces_of_one_recording_leave_room_for_others(
 ) -> None:
     regions = [(i * 320_000, i * 320_000 + 240_000) for i in range(12)]
     monkeypatch.setattr("slimwhisper.longform.recording.speech_regions", lambda *_, **__: regions)
-    batch: Batch[str] = Batch(make_engine(model, OPTIONS, 2))
+    batch: Batch[str] = Batch(make_engine(model, SEARCH, 2))
     batch.add("pieces", recording(240, 1, parallel=True))
     batch.fill()
     batch.step()
@@ -74,7 +76,7 @@ def test_pieces_of_one_recording_leave_room_for_others(
 
 
 def test_giving_up_frees_the_slots(model: Model) -> None:
-    batch: Batch[str] = Batch(make_engine(model, OPTIONS, 2))
+    batch: Batch[str] = Batch(make_engine(model, SEARCH, 2))
     given_up = [recording(100, seed) for seed in (1, 2, 4)]
     for each in given_up:
         batch.add("given up", each)
@@ -87,6 +89,6 @@ def test_giving_up_frees_the_slots(model: Model) -> None:
 
 
 def test_nothing_to_hear(model: Model) -> None:
-    batch: Batch[str] = Batch(make_engine(model, OPTIONS, 1))
+    batch: Batch[str] = Batch(make_engine(model, SEARCH, 1))
     result = batch.add("tick", Recording(ArraySamples(np.zeros(10, np.float32)), DIMS, OPTIONS))
     assert result is not None and result.text == "" and not batch.running

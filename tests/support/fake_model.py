@@ -38,17 +38,21 @@ class FakeModel:
     def baseline_bytes_per_window(self) -> int:
         return 8_000_000
 
+    def default_batch_size(self, **options: Any) -> int:
+        return self.ahead
+
     def transcribe_many(
         self,
         sources: Iterable[Path],
         *,
         batch_size: int | None,
         allow_truncated: bool,
+        loaders: int | None,
         on_segments: Callable[[Path, list[Segment], float], None],
         on_duration: Callable[[Path, float], None],
         **options: Any,
     ) -> Iterator[tuple[Path, Transcript | SlimWhisperError]]:
-        self.calls.append({"batch_size": batch_size, **options})
+        self.calls.append({"batch_size": batch_size, "loaders": loaders, **options})
         queue = iter(sources)
         taken: deque[Path] = deque()
         try:

@@ -16,9 +16,9 @@ from slimwhisper.api import SlimWhisper
 from slimwhisper.app.server import Server, make_app, make_server
 from slimwhisper.app.service.jobs import Limits
 from slimwhisper.app.service.models import Models
-from slimwhisper.app.service.reader import Readers
 from slimwhisper.app.service.service import Service
 from slimwhisper.app.service.settings import Settings
+from slimwhisper.audio.readers import Readers
 from slimwhisper.audio.samples import StoredSamples
 
 

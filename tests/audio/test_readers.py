@@ -1,4 +1,4 @@
-"""Reading uploads in other processes: the same samples, and failures that stay there."""
+"""Reading files in other processes: the same samples, and failures that stay there."""
 
 import os
 import signal
@@ -12,9 +12,9 @@ import numpy as np
 import pytest
 import soundfile
 
-from slimwhisper.app.service import reader
-from slimwhisper.app.service.reader import Readers
+from slimwhisper.audio import readers as reader
 from slimwhisper.audio.load import load_samples
+from slimwhisper.audio.readers import Readers
 from slimwhisper.errors import AudioError
 from tests.support.spoken import EXPECTED, SAMPLES
 
@@ -119,5 +119,27 @@ def test_memory_is_limited(monkeypatch: pytest.MonkeyPatch, readers: Readers) ->
         yield
 
     monkeypatch.setattr(reader, "pieces_of", greedy)
-    message = reader._send(str(SAMPLES / "phone-number.wav"), "a.wav", Out())
+    message = reader._send(str(SAMPLES / "phone-number.wav"), "a.wav", False, Out())
     assert message == "a.wav: too large to decode here" and not sent
+
+
+def test_closing_ends_busy_workers_and_those_who_wait(tmp_path: Path) -> None:
+    os.mkfifo(tmp_path / "endless.wav")
+    readers = Readers(count=1)
+
+    def read() -> str:
+        with pytest.raises(AudioError) as raised:
+            readers.read(tmp_path / "endless.wav")
+        return str(raised.value)
+
+    with ThreadPoolExecutor(2) as pool:
+        asked = [pool.submit(read) for _ in range(2)]  # one reads, the other waits for the worker
+        until = time.monotonic() + 20
+        while not readers._workers:
+            assert time.monotonic() < until
+            time.sleep(0.01)
+        readers.close()
+        messages = sorted(future.result(20) for future in asked)
+    assert "endless.wav: its decoder failed" in messages[0]
+    assert messages[1] == "no recordings are read any more"
+    assert not readers._workers

@@ -1,0 +1,115 @@
+"""Engines for calls: how large they are, and the one that a model keeps between calls."""
+
+import threading
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+import torch
+
+from slimwhisper.cache.plan import SelfCache
+from slimwhisper.devices import check_batch_size, choose_batch_size
+from slimwhisper.engine.engine import Engine
+from slimwhisper.engine.requests import Search
+from slimwhisper.errors import OptionError
+from slimwhisper.model.model import Model
+from slimwhisper.types import Options
+from slimwhisper.vocabulary import get_vocabulary
+
+
+def search_of(options: Options) -> Search:
+    """How an engine searches for texts, as the options say."""
+    return Search(
+        beams=options.beam_size,
+        patience=options.patience or 1.0,
+        samples=options.best_of or 1,
+        length_penalty=options.length_penalty,
+    )
+
+
+def slot_bytes(model: Model, search: Search) -> int:
+    """Bytes of the caches for one more slot, with all texts that the search keeps of a window."""
+    meta = torch.device("meta")
+    text = SelfCache(model.plan, 1, model.dims.n_text_ctx, meta).nbytes()
+    # the second lane, where samples are drawn, has about as many rows as there are slots
+    rows = 1 if search.beams is None and search.samples == 1 else (search.beams or 1) + 1
+    return model.bytes_per_window() + (rows - 1) * text
+
+
+def make_engine(model: Model, search: Search, slots: int) -> Engine:
+    """An engine of this size. OptionError if memory is too small."""
+    try:
+        return Engine(model, get_vocabulary(model.dims), slots, search)
+    except (torch.OutOfMemoryError, RuntimeError) as error:
+        if "memory" not in str(error):
+            raise
+        need = slots * model.bytes_per_window() / 1e9
+        raise OptionError(
+            f"batch_size {slots}: no room on {model.device} for the caches, {need:.1f} GB and more "
+            "with beams; choose a smaller one"
+        ) from error
+
+
+class Engines:
+    """A model's engines, of which one is kept between calls: its caches, and on a GPU its graphs.
+
+    The kept engine serves a call of the same search and size. It also serves every call that
+    decodes one window at a time. In both cases the results are those of a new engine, to the last
+    bit. For any other call it is dropped first, so an idle engine never takes the memory that
+    another needs. Calls at the same time have an engine each. Any thread may call.
+    """
+
+    def __init__(self, model: Model) -> None:
+        self.model = model
+        self._kept: Engine | None = None
+        self._defaults: dict[Search, int] = {}  # chosen so far: free memory varies
+        self._lock = threading.Lock()
+
+    def slots(self, asked: int | None, options: Options) -> int:
+        """How many windows to decode together; asked None: the default, which stays the same for
+        one search. Raises OptionError.
+        """
+        if asked is not None:
+            return check_batch_size(asked)
+        search = search_of(options)
+        if search not in self._defaults:
+            size = slot_bytes(self.model, search)
+            self._defaults[search] = choose_batch_size(self.model.device, size, self.nbytes())
+        return self._defaults[search]
+
+    @contextmanager
+    def lend(self, search: Search | None, slots: int) -> Iterator[Engine]:
+        """An idle engine of `slots` slots, or more if that is 1. It is kept if it is idle again
+        at the end. search None: any, for windows that only ask for the language.
+
+        Raises OptionError if memory is too small.
+        """
+        with self._lock:
+            engine, self._kept = self._kept, None
+        if engine is None or search not in (None, engine.search) or slots not in (1, engine.slots):
+            engine = None  # frees its memory
+            engine = make_engine(self.model, search or Search(), slots)
+        sound = False
+        try:
+            yield engine
+            sound = True
+        except GeneratorExit:  # the caller wants no more results
+            sound = True
+            raise
+        finally:
+            with self._lock:
+                largest = self._kept is None or self._kept.slots < engine.slots
+                if sound and engine.idle and largest:
+                    self._kept = engine
+
+    def nbytes(self) -> int:
+        """Bytes of the kept engine's caches."""
+        kept = self._kept
+        return 0 if kept is None else kept.nbytes()
+
+    def release(self) -> None:
+        """Drop the kept engine, and what `slots` chose. An engine in use is kept when its call
+        ends.
+        """
+        with self._lock:
+            self._kept = None
+        self._defaults.clear()

@@ -1,0 +1,206 @@
+"""Jobs whose files are decoded by other processes: the same results, and no process left behind."""
+
+import os
+import shutil
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+
+from slimwhisper import devices
+from slimwhisper.api import SlimWhisper
+from slimwhisper.audio import readers
+from slimwhisper.devices import choose_loaders
+from slimwhisper.errors import AudioError, OptionError, SlimWhisperError
+from slimwhisper.types import Transcript
+from tests.support.spoken import SAMPLES
+from tests.support.windows import random_model
+
+QUICK: dict[str, Any] = {"language": "en", "sample_len": 4, "temperature": 0}
+GOOD = ["phone-number.wav", "door-code.mp3", "flight.m4a"]
+CRASHING = """
+import os
+import slimwhisper.audio.readers as readers
+
+def send(path, *rest, usual=readers._send):
+    return os.kill(os.getpid(), 9) if path.endswith("crash.wav") else usual(path, *rest)
+
+readers._send = send
+readers.main()
+"""
+
+
+@pytest.fixture(scope="module")
+def model() -> SlimWhisper:
+    return SlimWhisper(random_model())
+
+
+@pytest.fixture
+def started(monkeypatch: pytest.MonkeyPatch) -> Iterator[list["subprocess.Popen[bytes]"]]:
+    """The workers of the test; all must have ended with it."""
+    workers: list[subprocess.Popen[bytes]] = []
+    start = readers._start
+
+    def noted() -> "subprocess.Popen[bytes]":
+        workers.append(start())
+        return workers[-1]
+
+    monkeypatch.setattr(readers, "_start", noted)
+    yield workers
+    assert workers and all(worker.returncode is not None for worker in workers)
+    until = time.monotonic() + 20
+    while not all(worker.stdin is not None and worker.stdin.closed for worker in workers):
+        assert time.monotonic() < until  # by the thread that was reading
+        time.sleep(0.01)
+
+
+@pytest.fixture
+def folder(tmp_path: Path) -> Path:
+    """Three good files, and four that fail in different ways."""
+    for name in (*GOOD, "broken.m4a"):
+        shutil.copy(SAMPLES / name, tmp_path)
+    (tmp_path / "cut.flac").write_bytes((SAMPLES / "countdown.flac").read_bytes()[:90_000])
+    (tmp_path / "empty.wav").touch()
+    return tmp_path
+
+
+def outcomes(model: SlimWhisper, paths: list[Path], **options: Any) -> dict[str, Any]:
+    """Text and segments of each file, or the message of its error and its class."""
+    found: dict[str, Any] = {}
+    for path, result in model.transcribe_many(paths, **QUICK, **options):
+        failed = isinstance(result, SlimWhisperError)
+        found[path.name] = (type(result), str(result)) if failed else result.text
+    return found
+
+
+@pytest.mark.parametrize("allow_truncated", [False, True])
+def test_the_same_results(
+    model: SlimWhisper, folder: Path, started: list[Any], allow_truncated: bool
+) -> None:
+    paths = [*sorted(folder.iterdir()), folder / "gone.wav", folder / "a\nb.wav", folder]
+    threads = outcomes(model, paths, loaders=0, allow_truncated=allow_truncated)
+    assert not started
+    assert outcomes(model, paths, loaders=2, allow_truncated=allow_truncated) == threads
+    assert len(started) == 2
+    assert isinstance(threads["cut.flac"], str) == allow_truncated
+    assert sum(isinstance(text, str) for text in threads.values()) == 3 + allow_truncated
+
+
+def test_a_crash_fails_one_file(
+    model: SlimWhisper, folder: Path, started: list[Any], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(readers, "COMMAND", [sys.executable, "-c", CRASHING])
+    shutil.copy(SAMPLES / "phone-number.wav", folder / "crash.wav")
+    paths = [folder / name for name in ("crash.wav", *GOOD)]
+    found = outcomes(model, paths, loaders=1)
+    kind, message = found.pop("crash.wav")
+    assert kind is AudioError and f"{folder / 'crash.wav'}: its decoder failed" in message
+    assert found == outcomes(model, paths[1:])
+    assert len(started) == 2  # the crashed one was replaced
+
+
+@pytest.mark.parametrize("end", ["closed", "failed", "sources"])
+def test_no_process_is_left(
+    model: SlimWhisper, folder: Path, started: list[Any], monkeypatch: pytest.MonkeyPatch, end: str
+) -> None:
+    """After the caller stops early, the engine fails, or the list of sources does."""
+
+    def sources() -> Iterator[Path]:
+        for _ in range(4):
+            yield from (folder / name for name in GOOD)
+        if end == "sources":
+            raise OSError("the folder is gone")
+
+    results: Any = model.transcribe_many(sources(), loaders=2, batch_size=1, **QUICK)
+    assert isinstance(next(results)[1], Transcript)
+    if end == "closed":
+        results.close()
+    elif end == "failed":
+        monkeypatch.setattr("slimwhisper.engine.engine.Engine.step", lambda _: 1 / 0)
+        with pytest.raises(ZeroDivisionError):
+            list(results)
+    else:
+        with pytest.raises(OSError, match="the folder is gone"):
+            list(results)
+
+
+def test_what_only_this_process_can_open(
+    model: SlimWhisper, folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Bytes, arrays, named pipes and /dev/stdin are read here."""
+    monkeypatch.setattr(readers, "_start", lambda: pytest.fail("a worker was started"))
+    data = (folder / "phone-number.wav").read_bytes()
+    read_end, write_end = os.pipe()
+    assert len(data) < 1 << 20
+    writer = subprocess.Popen(["cat", folder / "phone-number.wav"], stdout=write_end)
+    os.close(write_end)
+    sources: list[Any] = [data, f"/dev/fd/{read_end}"]
+    found = list(model.transcribe_many(sources, loaders=2, **QUICK))
+    assert writer.wait(20) == 0
+    os.close(read_end)
+    assert [type(result) for _, result in found] == [Transcript, Transcript]
+    assert len({result.text for _, result in found if isinstance(result, Transcript)}) == 1
+
+
+def test_the_default(monkeypatch: pytest.MonkeyPatch) -> None:
+    cpu, gpu = torch.device("cpu"), torch.device("cuda")
+    monkeypatch.setattr(devices, "WORKERS", 5)
+    monkeypatch.setattr(os, "cpu_count", lambda: 4)
+    assert (choose_loaders(None, cpu), choose_loaders(None, gpu)) == (0, 5)
+    monkeypatch.setattr(os, "cpu_count", lambda: 8)
+    assert choose_loaders(None, cpu) == 5
+    monkeypatch.setattr(sys, "executable", "")
+    assert choose_loaders(None, gpu) == 0
+    assert choose_loaders(3, cpu) == 3
+    with pytest.raises(OptionError, match="loaders -1 is not a number of processes"):
+        choose_loaders(-1, cpu)
+
+
+def workers_of(parent: int) -> set[int]:
+    """The reader processes that a process has started."""
+    found = set()
+    for folder in Path("/proc").glob("[0-9]*"):
+        try:
+            ppid = int((folder / "stat").read_text().rpartition(")")[2].split()[1])
+            if ppid == parent and b"slimwhisper.audio.readers" in (folder / "cmdline").read_bytes():
+                found.add(int(folder.name))
+        except OSError:  # it has ended
+            continue
+    return found
+
+
+@pytest.mark.slow
+@pytest.mark.skipif(not Path("/proc/self/stat").exists(), reason="needs Linux's /proc")
+@pytest.mark.parametrize(("name", "status"), [("SIGINT", 130), ("SIGTERM", 143), ("SIGKILL", -9)])
+def test_an_interrupt_leaves_no_process(folder: Path, name: str, status: int) -> None:
+    """Ctrl-C reaches the whole group of a terminal's processes; the files in progress finish."""
+    for number in range(300):
+        (folder / f"more-{number}.wav").symlink_to(SAMPLES / "phone-number.wav")
+    command = [sys.executable, "-m", "slimwhisper", "transcribe", str(folder), "--loaders", "2"]
+    child = subprocess.Popen(
+        [*command, "--model", "digits", "-o", str(folder / "out"), "-f", "txt"],
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+        start_new_session=True,
+    )
+    assert child.stdout is not None
+    for line in child.stdout:
+        if "more-" in line:  # the first of them is done
+            break
+    workers = workers_of(child.pid)
+    assert len(workers) == 2
+    os.killpg(child.pid, signal.Signals[name])
+    _, err = child.communicate(timeout=60)
+    assert child.returncode == status
+    assert "its decoder failed" not in err and "Traceback" not in err
+    until = time.monotonic() + 10
+    while left := [pid for pid in workers if Path(f"/proc/{pid}").exists()]:
+        assert time.monotonic() < until, left
+        time.sleep(0.05)

@@ -1,0 +1,205 @@
+"""One engine is kept between calls: when it serves, when it is dropped, and the same results."""
+
+import threading
+import weakref
+from collections.abc import Callable, Iterator
+from functools import partial
+from typing import Any
+
+import pytest
+import torch
+
+from slimwhisper.api import SlimWhisper
+from slimwhisper.engine.engine import Engine
+from slimwhisper.engine.requests import Search
+from slimwhisper.errors import OptionError
+from slimwhisper.longform import engines as module
+from slimwhisper.longform.engines import Engines, make_engine, slot_bytes
+from slimwhisper.model.model import Model
+from slimwhisper.types import Transcript
+from tests.support.parity import differences
+from tests.support.sounds import noise_bursts
+from tests.support.windows import random_model
+
+QUICK: dict[str, Any] = {"language": "en", "sample_len": 8}
+AUDIO = [noise_bursts(seconds, seed=i) for i, seconds in enumerate((20, 50, 35))]
+
+
+@pytest.fixture(scope="module")
+def network() -> Model:
+    return random_model()
+
+
+@pytest.fixture
+def made(monkeypatch: pytest.MonkeyPatch) -> list[tuple[int, int | None]]:
+    """(slots, beams) of the engines that are made."""
+    sizes: list[tuple[int, int | None]] = []
+
+    def noted(model: Model, search: Search, slots: int) -> Engine:
+        sizes.append((slots, search.beams))
+        return make_engine(model, search, slots)
+
+    monkeypatch.setattr(module, "make_engine", noted)
+    return sizes
+
+
+def transcribe_all(model: SlimWhisper, **options: Any) -> list[dict[str, Any]]:
+    found = {}
+    for source, result in model.transcribe_many(AUDIO, **{**QUICK, **options}):
+        assert isinstance(result, Transcript)
+        found[id(source)] = result.as_dict()
+    return [found[id(audio)] for audio in AUDIO]
+
+
+def test_calls_share_one_engine(network: Model, made: list[tuple[int, int | None]]) -> None:
+    model = SlimWhisper(network)
+    window = torch.randn(80, 3000, generator=torch.Generator().manual_seed(0))
+    for audio in AUDIO:
+        model.transcribe(audio, temperature=0, **QUICK)
+        model.decode(window, sample_len=4, language="en", fp16=False)
+    assert made == [(1, None)]
+    transcribe_all(model, temperature=0)
+    transcribe_all(model, temperature=0)  # of the same size
+    model.transcribe(AUDIO[0], temperature=0, **QUICK)  # one window at a time: any size
+    assert made == [(1, None), (4, None)]
+    model.transcribe(AUDIO[0], temperature=0, beam_size=2, **QUICK)
+    assert made[2:] == [(1, 2)]
+    model.release()
+    model.transcribe(AUDIO[0], temperature=0, beam_size=2, **QUICK)
+    assert made[3:] == [(1, 2)]
+
+
+@pytest.mark.parametrize(
+    "options",
+    [{"temperature": 0}, {"temperature": (0.0, 0.8), "best_of": 3}, {"beam_size": 3}],
+    ids=["greedy", "samples", "beams"],
+)
+def test_results_do_not_depend_on_the_calls_before(
+    network: Model, options: dict[str, Any], made: list[tuple[int, int | None]]
+) -> None:
+    """Equal numbers, not only equal texts."""
+    failing = {"logprob_threshold": 0.0, "no_speech_threshold": None}  # every temperature is tried
+    chosen = {"temperature": 0, **QUICK, **failing, **options}
+    alone = [SlimWhisper(network).transcribe(audio, **chosen) for audio in AUDIO[:2]]
+    model = SlimWhisper(network)
+    together = transcribe_all(model, **chosen)
+    assert [model.transcribe(audio, **chosen) for audio in AUDIO[:2]] == alone
+    assert len(made) == 3
+    for ours, other in zip(together, alone, strict=False):
+        assert not differences(ours, other)
+
+
+class CountingRecorder:
+    """Counts what a GPU would record as graphs; a replay runs the body again."""
+
+    recorded = 0
+
+    def record(self, body: Callable[[], None]) -> Callable[[], None]:
+        self.recorded += 1
+        return body
+
+
+def test_steps_recorded_for_one_call_serve_the_next(
+    network: Model, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    recorder = CountingRecorder()
+    monkeypatch.setattr(module, "Engine", partial(Engine, recorder=recorder))
+    model = SlimWhisper(network)
+    texts, recorded = [], []
+    for _ in range(3):
+        texts.append(model.transcribe(AUDIO[0], temperature=0, **QUICK)["text"])
+        recorded.append(recorder.recorded)
+    assert recorded[0] > 0 and recorded[1:] == recorded[:1] * 2
+    assert len(set(texts)) == 1
+
+
+def test_one_window_at_a_time_in_a_larger_engine(network: Model) -> None:
+    model = SlimWhisper(network)
+    transcribe_all(model, temperature=0)
+    kept = model._engines._kept
+    assert kept is not None and kept.slots == 4
+    busy = []
+    results = model.transcribe_many(
+        iter(AUDIO),
+        batch_size=1,
+        temperature=0,
+        on_segments=lambda *_: busy.append(kept.slots - kept.free),
+        **QUICK,
+    )
+    assert len(list(results)) == 3
+    assert busy and max(busy) <= 1
+
+
+def test_an_engine_with_windows_in_it_is_not_kept(network: Model) -> None:
+    model = SlimWhisper(network)
+    results = model.transcribe_many(AUDIO, temperature=0, **QUICK)
+    assert isinstance(results, Iterator)
+    next(results)  # the others are in progress
+    results.close()  # type: ignore[attr-defined]
+    assert model._engines._kept is None and model._engines.nbytes() == 0
+
+
+def test_an_engine_after_an_error_is_not_kept(
+    network: Model, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    model = SlimWhisper(network)
+    model.transcribe(AUDIO[0], temperature=0, **QUICK)
+    assert model._engines.nbytes() > 0
+
+    def fails(self: Engine) -> None:
+        raise RuntimeError("the driver is gone")
+
+    with monkeypatch.context() as patch:
+        patch.setattr(Engine, "step", fails)
+        with pytest.raises(RuntimeError, match="the driver is gone"):
+            model.transcribe(AUDIO[0], temperature=0, **QUICK)
+    assert model._engines._kept is None
+    assert model.transcribe(AUDIO[0], temperature=0, **QUICK)["language"] == "en"
+
+
+def test_calls_at_the_same_time_have_engines_of_their_own(network: Model) -> None:
+    engines = Engines(network)
+    lent: list[Engine] = []
+    both = threading.Barrier(2)
+
+    def borrow(slots: int) -> None:
+        with engines.lend(Search(), slots) as engine:
+            lent.append(engine)
+            both.wait(20)
+
+    threads = [threading.Thread(target=borrow, args=(slots,)) for slots in (1, 3)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert len({id(engine) for engine in lent}) == 2
+    assert engines._kept is not None and engines._kept.slots == 3  # the larger one
+
+
+def test_the_idle_engine_makes_room_first(network: Model, monkeypatch: pytest.MonkeyPatch) -> None:
+    engines = Engines(network)
+    with engines.lend(Search(), 2) as engine:
+        kept = weakref.ref(engine)
+        del engine
+    assert kept() is not None
+
+    def full(*_: object) -> Engine:
+        assert kept() is None, "still there while another is allocated"
+        raise torch.OutOfMemoryError("out of memory")
+
+    monkeypatch.setattr(module, "Engine", full)
+    with (
+        pytest.raises(OptionError, match="batch_size 8: no room on cpu"),
+        engines.lend(Search(), 8),
+    ):
+        pass
+    assert engines.nbytes() == 0
+
+
+def test_bytes_of_a_slot(network: Model) -> None:
+    """As an engine allocates them, once both of its lanes are there."""
+    for search in (Search(), Search(samples=3), Search(beams=4), Search(beams=2, samples=3)):
+        engine = make_engine(network, search, 6)
+        assert engine.nbytes() <= 6 * slot_bytes(network, search)
+        if search == Search():
+            assert engine.nbytes() == 6 * slot_bytes(network, search)
