@@ -31,7 +31,10 @@ CUDA = torch.device("cuda", 1)  # not the current one, so that whatever assumes 
 FRAMES = 24  # positions of a window: few, to be quick
 CASES = [
     *((forms, None, (0.0,)) for forms in [("e", "x"), ("kv", "kv"), ("k", "k"), ("e8", "x8")]),
-    *((forms, None, (0.0,)) for forms in [("v", "v"), ("hybrid", "x")]),
+    *(
+        pytest.param(forms, None, (0.0,), marks=pytest.mark.slow)
+        for forms in [("v", "v"), ("hybrid", "x")]
+    ),
     *((("e", "x"), search, temperatures) for search, temperatures in SEARCHES[1:]),
     (("kv", "kv"), Search(beams=3), (0.0,)),
     (("e8", "x8"), Search(beams=2), (0.0,)),
@@ -92,6 +95,7 @@ def test_the_same_texts(
     assert model.plan.kernels.used["add_norm", "triton"] > 0
 
 
+@pytest.mark.slow
 def test_interpreted_kernels_as_well() -> None:
     """One case by the kernels themselves, with their own reads and writes."""
     asked = requests(2)

@@ -250,6 +250,7 @@ def large_tree(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return top
 
 
+@pytest.mark.slow
 def test_a_large_tree_is_walked_lazily(large_tree: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     opened: list[object] = []
     scandir = os.scandir

@@ -98,6 +98,9 @@ class CountingRecorder:
         self.recorded += 1
         return body
 
+    def forget(self) -> None:
+        """Nothing is shared."""
+
 
 def test_steps_recorded_for_one_call_serve_the_next(
     network: Model, monkeypatch: pytest.MonkeyPatch

@@ -120,6 +120,7 @@ def test_random_weights_align_as_whisper_s(dims: Any) -> None:
     assert counts["ours64-theirs64"] == counts["ours32-theirs32"] == 0
 
 
+@pytest.mark.slow
 def test_digits_aligns_as_whisper_does_but_for_rounding(
     digits_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
