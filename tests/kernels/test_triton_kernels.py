@@ -16,6 +16,7 @@ from slimwhisper.kernels.configurations import (
 )
 from slimwhisper.kernels.heads_triton import split_heads, split_heads_reference
 from slimwhisper.kernels.latent import Latent
+from slimwhisper.kernels.latent8_triton import split_latent8
 from slimwhisper.kernels.latent_triton import split_latent, split_latent_reference
 from slimwhisper.kernels.reads import Reads
 
@@ -87,7 +88,7 @@ def test_split_latent(width: int, case: tuple[int, int, int, int], dtype: torch.
     latent = normal(windows, positions, width, seed=1, dtype=dtype)
     configuration = shape_of("latent", dtype, width, group * heads)
     scale = 2 * width**-0.5
-    found = split_latent(queries, Latent(latent), scale, configuration, splits)
+    found = split_latent(queries, latent, scale, configuration, splits)
     true = split_latent_reference(queries.double(), Latent(latent.double()), scale)
     plain = naive_latent(queries.view(windows, -1, width), latent, scale).view(queries.shape)
     assert_close(found, plain, true)
@@ -110,7 +111,7 @@ def test_split_latent_reads_only_what_it_may(heads: int, splits: int, dtype: tor
     queries = normal(heads, 4 * group, width, seed=9, dtype=dtype).transpose(0, 1)
     configuration = shape_of("latent", dtype, width, group * heads)
     reads = Reads(slots, lengths)
-    found = split_latent(queries, Latent(latent), 0.125, configuration, splits, reads)
+    found = split_latent(queries, latent, 0.125, configuration, splits, reads)
     plain = split_latent_reference(queries, Latent(clean), 0.125, reads)
     true = split_latent_reference(queries.double(), Latent(clean.double()), 0.125, reads)
     assert (found[:group] == 0).all()  # nothing to read
@@ -140,7 +141,7 @@ def test_beams_read_what_others_hold(splits: int) -> None:
     latent, mine = held[0, :, 0], own[0, :, 0]
     shape = shape_of("latent", dtype, 64, 3)
     reads = Reads(None, lengths, None, sources)
-    found = split_latent(queries, Latent(latent), 0.2, shape, splits, reads)
+    found = split_latent(queries, latent, 0.2, shape, splits, reads)
     plain = split_latent_reference(queries, Latent(mine), 0.2, Reads(None, lengths))
     torch.testing.assert_close(found, plain)
 
@@ -165,7 +166,7 @@ def test_split_latent_of_float8(width: int, splits: int) -> None:
     queries = normal(4 * group, heads, width, seed=9, dtype=dtype)
     configuration = shape_of("latent8", dtype, width, group * heads)
     scale, reads = 0.5 * width**-0.5, Reads(slots, lengths)
-    found = split_latent(queries, kept, scale, configuration, splits, reads)
+    found = split_latent8(queries, kept, scale, configuration, splits, reads)
     plain = split_latent_reference(queries, Latent(clean.plain(dtype)), scale, reads)
     true = split_latent_reference(queries.double(), clean, scale, reads)
     assert (found[:group] == 0).all()
@@ -178,7 +179,7 @@ def test_split_latent_survives_extreme_scores(splits: int, dtype: torch.dtype) -
     queries = normal(2, 3, 64, seed=0, dtype=dtype) * 300
     latent = normal(2, 40, 64, seed=1, dtype=dtype) * 30
     configuration = shape_of("latent", dtype, 64, 3)
-    found = split_latent(queries, Latent(latent), 1.0, configuration, splits)
+    found = split_latent(queries, latent, 1.0, configuration, splits)
     true = split_latent_reference(queries.double(), Latent(latent.double()), 1.0)
     assert torch.isfinite(found).all()
     assert_close(found, split_latent_reference(queries, Latent(latent), 1.0), true)
