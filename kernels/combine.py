@@ -150,14 +150,14 @@ def combine_mapped_kernel(
     part = (row * heads + head) * splits
     best = tl.full([BLOCK_N], float("-inf"), tl.float32)
     for split in tl.static_range(MOST):
-        at = stats + (part + split) * 2
-        own = tl.load(at, mask=real & (split < splits), other=float("-inf"))
+        held = row < tl.where(split < splits, rows, 0)
+        own = tl.load(stats + (part + split) * 2, mask=held, other=float("-inf"))
         best = tl.maximum(best, own)
     best = tl.where(best > float("-inf"), best, 0.0)  # no position: no weight either
     weight = tl.zeros([BLOCK_N], tl.float32)
     factors = ()
     for split in tl.static_range(MOST):
-        at, held = stats + (part + split) * 2, real & (split < splits)
+        at, held = stats + (part + split) * 2, row < tl.where(split < splits, rows, 0)
         own = tl.load(at + 1, mask=held, other=0.0)
         # where no weight is, the sum was never written
         shrink = tl.exp2(tl.load(at, mask=held, other=0.0) - best)
@@ -170,11 +170,10 @@ def combine_mapped_kernel(
     for begin in range(0, D, BLOCK_D):
         mix = tl.zeros([BLOCK_N, BLOCK_D], tl.float32)
         for split in tl.static_range(MOST):
-            at = sums + (part + split)[:, None] * D + begin + column[None, :]
+            at_sum = sums + (part + split)[:, None] * D + begin + column[None, :]
             used = (factors[split] > 0)[:, None]
-            mix += factors[split][:, None] * tl.load(at, mask=used, other=0.0)
-        at = maps + (head * WIDTH + width)[:, None] * D + begin + column[None, :]
-        own_map = tl.load(at)
+            mix += factors[split][:, None] * tl.load(at_sum, mask=used, other=0.0)
+        own_map = tl.load(maps + (head * WIDTH + width)[:, None] * D + begin + column[None, :])
         mix = (mix * share[:, None]).to(own_map.dtype)
         mapped = tl.dot(mix, tl.trans(own_map), mapped, input_precision=PRECISION)
     to = out + row[:, None] * out_row + head * out_head + width[None, :]
@@ -207,6 +206,7 @@ def combine_mapped(parts: Parts, maps: Tensor, out: Tensor) -> Tensor:
         MOST=triton.next_power_of_2(parts.splits),
         PRECISION="ieee" if out.dtype == torch.float32 else "tf32",
         num_warps=4,
+        num_stages=1,  # more would take the parts of several steps into shared memory
     )
     return out
 

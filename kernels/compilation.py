@@ -13,7 +13,6 @@ import sys
 import tempfile
 from collections.abc import Iterator
 from dataclasses import asdict, dataclass
-from functools import partial
 from itertools import product
 from multiprocessing import Pool
 from pathlib import Path
@@ -54,18 +53,17 @@ class Compiled:
 
 @dataclass(frozen=True, slots=True)
 class Variant:
-    """One way in which a kernel is launched, apart from numbers known at run time only.
+    """One way in which a kernel is launched, apart from what is a number at run time.
 
-    Of the attention kernels, slots, lengths and the number of splits are such numbers, so that one
-    variant serves cross-attention (with slots in a prompt, without in a step), self-attention (with
-    lengths, without where all rows are full), one split and several. What is left:
+    Of the attention kernels, slots, lengths and splits are such numbers: one variant serves
+    cross-attention (with slots in a prompt, without in a step) and self-attention (with lengths, or
+    without where all rows are full), in one part or in several. `sources` are a variant, launched
+    by the self-attention of beams, each of which is a window of its own; no form reads float8 so.
+    A configuration for float16 also serves bfloat16, but `latent8` computes in float16 only.
 
-        sources   self-attention of beams, in `latent` and `heads`; no form reads float8 so
-        dtype     a row of the table for float16 also serves bfloat16; `latent8` is float16 always
-
-    Of the others: `combine` and `combine_mapped` for the widest model and the most splits;
-    `add_norm` after a block or first, of which self-attention's keeps the row, also in float8;
-    `choose_token` with the rules of timestamps and without.
+    Of the others: `combine` and `combine_mapped` end a split attention, here of the widest model
+    and of the most parts; `add_norm` follows a block or is the first, and before self-attention it
+    keeps the row, as it is or in float8; `choose_token` has rules of timestamps or has none.
     """
 
     kernel: str
@@ -77,9 +75,14 @@ class Variant:
 def variants(configuration: Configuration) -> list[Variant]:
     """In which ways a configuration is launched."""
     c = configuration
-    dtypes = (c.dtype,) if c.kernel == "latent8" or c.dtype == "float32" else ("float16", "bfloat16")
-    flags: list[tuple[str, ...]] = [()] if c.kernel == "latent8" else [(), ("HAS_SOURCES",)]
-    return [Variant(c.kernel, dtype, c, each) for dtype, each in product(dtypes, flags)]
+    heads = 1 if c.kernel == "heads" else c.width // HEAD  # queries of a beam
+    dtypes, flags = (c.dtype,), [(), ("HAS_SOURCES",)]
+    if c.kernel != "latent8" and c.dtype == "float16":
+        dtypes = ("float16", "bfloat16")
+    # smaller blocks hold a beam's queries, and are chosen
+    if c.kernel == "latent8" or c.block_q >= 2 * max(heads, 16):
+        flags = [()]
+    return [Variant(c.kernel, dtype, c, each) for each, dtype in product(flags, dtypes)]
 
 
 def other_variants() -> Iterator[Variant]:
@@ -99,26 +102,14 @@ def compile_for(capability: int, variant: Variant) -> Compiled:
 
     Raises what Triton raises if it cannot.
     """
-    kind, c = TYPES[variant.dtype], variant.configuration
-    kernel, constants, pointers, warps = _launch(variant, kind)
-    if c is not None:
-        constants |= {
-            "D": c.width,
-            "PIECE": c.piece,
-            "SLICES": c.slices,
-            "BLOCK_Q": c.block_q,
-            "BLOCK_T": c.block_t,
-            "STAGES": c.stages,
-            "CONVERT": capability >= CONVERTS,
-            "PRECISION": c.precision,
-        }
+    kernel, constants, types, warps, stages = _launch(variant, capability)
     names = kernel.arg_names
     flags = [name for name in names if name.startswith("HAS_") or name in ("EIGHT", "RULES")]
     constants |= {name: name in variant.flags for name in flags}
     constants = {name: value for name, value in constants.items() if name in names}
-    scalars = {"scale_log2": "fp32", "epsilon": "fp32", "has_slots": "u1", "has_lengths": "u1"}
-    signature = dict.fromkeys(names, "i32") | scalars | pointers | dict.fromkeys(constants, "constexpr")
-    signature = {name: signature[name] for name in names}
+    types |= {"scale_log2": "fp32", "epsilon": "fp32", "has_slots": "u1", "has_lengths": "u1"}
+    types |= dict.fromkeys(constants, "constexpr")
+    signature = {name: types.get(name, "i32") for name in names}
     aligned = {
         (i,): [["tt.divisibility", 16]]
         for i, (name, type_) in enumerate(signature.items())
@@ -127,43 +118,47 @@ def compile_for(capability: int, variant: Variant) -> Compiled:
     compiled = triton.compile(
         ASTSource(kernel, signature, constants, aligned),
         target=GPUTarget("cuda", capability, 32),
-        options={"num_warps": warps, "num_stages": c.stages if c is not None else 3},
+        options={"num_warps": warps, "num_stages": stages},
     )
     registers, stack = _resources(compiled.asm["cubin"])
     return Compiled(registers, stack, compiled.metadata.shared)
 
 
-def _launch(variant: Variant, kind: str) -> tuple[Any, dict[str, Any], dict[str, str], int]:
-    """The kernel, its constants but for a configuration's, its pointers' types and its warps."""
-    c, flags = variant.configuration, variant.flags
-    parts = dict.fromkeys(("sums", "stats", "factors"), "*fp32")
-    typed = dict.fromkeys(("queries", "latent", "keys", "values", "maps", "out"), f"*{kind}")
-    chosen = dict.fromkeys(("slots", "sources", "lengths"), "*i64")
-    constants: dict[str, Any] = {}
+def _launch(
+    variant: Variant, capability: int
+) -> tuple[Any, dict[str, Any], dict[str, str], int, int]:
+    """The kernel, its constants but for flags, its pointers' types, its warps and its stages."""
+    kind, c = f"*{TYPES[variant.dtype]}", variant.configuration
+    precision = "ieee" if variant.dtype == "float32" else "tf32"
+    parts = {"sums": "*fp32", "stats": "*fp32", "out": kind}
     if c is not None:
-        kernel, pointers = KERNELS[c.kernel], parts | typed | chosen
+        constants: dict[str, Any] = {"D": c.width, "PIECE": c.piece, "SLICES": c.slices}
+        constants |= {"BLOCK_Q": c.block_q, "BLOCK_T": c.block_t, "STAGES": c.stages}
+        constants |= {"CONVERT": capability >= CONVERTS, "PRECISION": c.precision}
+        pointers = parts | dict.fromkeys(("queries", "latent", "keys", "values"), kind)
+        pointers |= dict.fromkeys(("slots", "sources", "lengths"), "*i64")
         if c.kernel == "latent8":
-            pointers["latent"] = "*u16"
-        return kernel, constants, {n: t for n, t in pointers.items() if n in kernel.arg_names}, c.warps
+            pointers |= {"latent": "*u16", "factors": "*fp32"}
+        return KERNELS[c.kernel], constants, pointers, c.warps, c.stages
+    constants = {"D": WIDEST, "BLOCK_D": 2048, "MOST": MOST_SPLITS}
     if variant.kernel == "combine":
-        constants = {"D": WIDEST, "BLOCK_D": 2048, "MOST": MOST_SPLITS}
-        return combine_kernel, constants, {**parts, "out": f"*{kind}"}, 4
+        return combine_kernel, constants, parts, 4, 3
     if variant.kernel == "combine_mapped":
-        constants = {"D": WIDEST, "WIDTH": HEAD, "BLOCK_N": ROWS, "BLOCK_D": 128}
-        constants |= {"MOST": MOST_SPLITS, "PRECISION": "ieee" if kind == "fp32" else "tf32"}
-        return combine_mapped_kernel, constants, {**parts, "maps": f"*{kind}", "out": f"*{kind}"}, 4
-    if variant.kernel == "add_norm":
-        typed = dict.fromkeys(("x", "addend", "total", "normed", "kept", "factors"), f"*{kind}")
-        typed |= dict.fromkeys(("columns", "offset"), f"*{kind}")
-        # where nothing is kept, the arguments for it are x
-        chosen = dict.fromkeys(("ids", "positions"), "*i64" if "HAS_PLACE" in flags else f"*{kind}")
-        eight = {"kept": "*u8", "factors": "*fp32"} if "EIGHT" in flags else {}
-        pointers = typed | chosen | eight | {"weight": "*fp32", "bias": "*fp32"}
-        return add_norm_kernel, {"D": WIDEST, "BLOCK_D": 2048}, pointers, 4
+        constants |= {"WIDTH": HEAD, "BLOCK_N": ROWS, "BLOCK_D": 128, "PRECISION": precision}
+        return combine_mapped_kernel, constants, parts | {"maps": kind}, 4, 1
+    if variant.kernel == "add_norm":  # where nothing is kept, the arguments for it are x
+        names = ("x", "addend", "total", "normed", "kept", "factors", "ids", "positions")
+        pointers = dict.fromkeys((*names, "columns", "offset"), kind)
+        pointers |= {"weight": "*fp32", "bias": "*fp32"}
+        if "HAS_PLACE" in variant.flags:
+            pointers |= {"ids": "*i64", "positions": "*i64"}
+        if "EIGHT" in variant.flags:
+            pointers |= {"kept": "*u8", "factors": "*fp32"}
+        return add_norm_kernel, constants, pointers, 4, 3
     pointers = {"logits": "*fp32", "logprobs": "*fp32", "tokens": "*i64"}
     pointers |= dict.fromkeys(("initial_limit", "latest", "count"), "*i64")
     pointers |= dict.fromkeys(("enabled", "last", "before_last"), "*u8")
-    return choose_token_kernel, {"BLOCK": BLOCK}, pointers, 8
+    return choose_token_kernel, {"BLOCK": BLOCK}, pointers, 8, 3
 
 
 def _resources(cubin: bytes) -> tuple[int, int]:
@@ -181,11 +176,16 @@ def _resources(cubin: bytes) -> tuple[int, int]:
 
 
 def jobs() -> Iterator[tuple[int, Variant]]:
-    """All variants, each with the capabilities on which it is launched."""
+    """What to compile: for the newest capability all variants; for the others one of each
+    configuration that is launched there, the last for the oldest and the first for the next, as
+    the rest take minutes and differ by what differs on the newest.
+    """
+    chosen = {90: slice(None), 89: slice(0, 1), 80: slice(-1, None)}
     for capability, limit in SHARED.items():
         for c in configurations():
             if c.shared <= limit and c.capability <= capability:
-                yield from ((capability, variant) for variant in variants(c))
+                some = variants(c)[chosen[capability]]
+                yield from ((capability, variant) for variant in some)
         yield from ((capability, variant) for variant in other_variants())
 
 

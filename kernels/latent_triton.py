@@ -196,7 +196,10 @@ def split_latent_reference(
     scale: float,
     reads: Reads = ALL,
 ) -> Tensor:
-    """The same, of a float8 latent too, from the definition, window by window, in at least float32: [N, h, d] -> same."""
+    """The same from the definition, window by window, in at least float32: [N, h, d] -> same.
+
+    Of a float8 latent too.
+    """
     windows = reads.windows(len(latent))
     wide = torch.promote_types(queries.dtype, torch.float32)
     out = torch.zeros_like(queries)

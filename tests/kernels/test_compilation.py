@@ -1,4 +1,4 @@
-"""Every configuration of the table compiles for GPUs that are not here, and fits them."""
+"""Every kernel compiles as it is launched, for GPUs that are not here, and fits them."""
 
 import json
 import os
@@ -7,14 +7,13 @@ import sys
 
 import pytest
 
-from slimwhisper.kernels.compilation import FIXED, SHARED, variants
-from slimwhisper.kernels.configurations import configurations
-
 pytest.importorskip("triton")
+
+from slimwhisper.kernels.compilation import SHARED, jobs
 
 
 @pytest.mark.slow
-def test_every_configuration_compiles_without_spills() -> None:
+def test_everything_compiles_without_spills() -> None:
     """In another process: here Triton interprets."""
     done = subprocess.run(
         [sys.executable, "-m", "slimwhisper.kernels.compilation"],
@@ -24,15 +23,10 @@ def test_every_configuration_compiles_without_spills() -> None:
     )
     assert done.returncode == 0, done.stderr[-2000:]
     made = [json.loads(line) for line in done.stdout.splitlines()]
-    expected = [
-        c
-        for c in configurations()
-        for capability, limit in SHARED.items()
-        if c.shared <= limit and c.capability <= capability
-        for _ in variants(c)
-    ]
-    assert len(made) == len(expected) + len(FIXED) * len(SHARED)
+    assert len(made) == len(list(jobs()))
     for one in made:
+        row = one["configuration"] or {}
         limit = SHARED[one["capability"]]
         assert one["stack"] == 0, one
-        assert one["shared"] <= min(one["configuration"].get("shared", limit), limit), one
+        assert one["shared"] <= min(row.get("shared", limit), limit), one
+        assert one["registers"] <= row.get("registers", 255), one
