@@ -181,6 +181,12 @@ def combine_mapped_kernel(
 
 
 ROWS = 16  # of a program of `combine_mapped`: the least that the matrix units take
+BLOCK_D = 64  # columns of its step; with more, 16 parts would not fit into the registers
+
+
+def stages_of(splits: int) -> int:
+    """Steps of `combine_mapped` in flight: all parts of each are in shared memory."""
+    return 3 if splits <= 4 else 1
 
 
 def combine_mapped(parts: Parts, maps: Tensor, out: Tensor) -> Tensor:
@@ -202,11 +208,11 @@ def combine_mapped(parts: Parts, maps: Tensor, out: Tensor) -> Tensor:
         D=d,
         WIDTH=width,
         BLOCK_N=ROWS,
-        BLOCK_D=min(d & -d, 128),
+        BLOCK_D=min(d & -d, BLOCK_D),
         MOST=triton.next_power_of_2(parts.splits),
         PRECISION="ieee" if out.dtype == torch.float32 else "tf32",
         num_warps=4,
-        num_stages=1,  # more would take the parts of several steps into shared memory
+        num_stages=stages_of(parts.splits),
     )
     return out
 

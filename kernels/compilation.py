@@ -23,7 +23,13 @@ from triton.backends.compiler import GPUTarget
 from triton.compiler import ASTSource
 
 from slimwhisper.kernels.choose_token import BLOCK, choose_token_kernel
-from slimwhisper.kernels.combine import ROWS, combine_kernel, combine_mapped_kernel
+from slimwhisper.kernels.combine import (
+    BLOCK_D,
+    ROWS,
+    combine_kernel,
+    combine_mapped_kernel,
+    stages_of,
+)
 from slimwhisper.kernels.configurations import Configuration, configurations
 from slimwhisper.kernels.heads_triton import split_heads_kernel
 from slimwhisper.kernels.latent8_triton import CONVERTS, split_latent8_kernel
@@ -91,6 +97,7 @@ def other_variants() -> Iterator[Variant]:
     for dtype in TYPES:
         yield Variant("combine", dtype)
         yield Variant("combine_mapped", dtype)
+        yield Variant("combine_mapped", dtype, None, ("FEW",))  # parts, so that more is in flight
         for addend, place in product(((), ("HAS_ADDEND",)), places):
             yield Variant("add_norm", dtype, None, (*addend, *place))
     yield Variant("choose_token", "float32")
@@ -144,8 +151,9 @@ def _launch(
     if variant.kernel == "combine":
         return combine_kernel, constants, parts, 4, 3
     if variant.kernel == "combine_mapped":
-        constants |= {"WIDTH": HEAD, "BLOCK_N": ROWS, "BLOCK_D": 128, "PRECISION": precision}
-        return combine_mapped_kernel, constants, parts | {"maps": kind}, 4, 1
+        constants |= {"WIDTH": HEAD, "BLOCK_N": ROWS, "BLOCK_D": BLOCK_D, "PRECISION": precision}
+        constants["MOST"] = most = 4 if "FEW" in variant.flags else MOST_SPLITS
+        return combine_mapped_kernel, constants, parts | {"maps": kind}, 4, stages_of(most)
     if variant.kernel == "add_norm":  # where nothing is kept, the arguments for it are x
         names = ("x", "addend", "total", "normed", "kept", "factors", "ids", "positions")
         pointers = dict.fromkeys((*names, "columns", "offset"), kind)
