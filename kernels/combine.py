@@ -25,9 +25,11 @@ class Parts:
         return self.sums.shape[1]
 
     @staticmethod
-    def allocate(queries: int, splits: int, width: int, device: torch.device) -> "Parts":
-        """Empty buffers for M queries; with one split, which needs none, for no query."""
-        if splits == 1:
+    def allocate(
+        queries: int, splits: int, width: int, device: torch.device, one: bool = False
+    ) -> "Parts":
+        """Empty buffers for M queries; for none with one split, unless a kernel stores that too."""
+        if splits == 1 and not one:
             queries = 0
         return Parts(
             torch.empty((queries, splits, width), dtype=torch.float32, device=device),
@@ -236,13 +238,13 @@ def combine(parts: Parts, out: Tensor) -> Tensor:
 
 
 def finish(parts: Parts, out: Tensor, maps: Tensor | None) -> Tensor:
-    """What a split attention left, in `parts` or with one split in `out` [N, h, d], as the caller
+    """What a split attention left, in `parts` or else in `out` [N, h, d], as the caller
     wants it: [N, h, d], or with maps [h, d_k, d] every head's sum times its map, [N, h, d_k].
     """
     if maps is None:
-        return combine(parts, out) if parts.splits > 1 else out
+        return combine(parts, out) if len(parts.sums) else out
     mapped = maps.new_empty((*out.shape[:2], maps.shape[1]))
-    if parts.splits > 1:
+    if len(parts.sums):
         return combine_mapped(parts, maps, mapped)
     mixed = out.transpose(0, 1).to(maps.dtype)
     torch.bmm(mixed, maps.transpose(1, 2), out=mapped.transpose(0, 1))

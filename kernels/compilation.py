@@ -45,6 +45,8 @@ TYPES = {"float16": "fp16", "bfloat16": "bf16", "float32": "fp32"}
 # capability: bytes of shared memory a block may have
 SHARED = {80: 166_912, 89: 101_376, 90: 232_448}
 STRIDED = ("query_", "latent_", "out_", "kept_", "source_")
+NAMED = ("EIGHT", "RULES")
+HALVES = ("float16", "bfloat16")
 WIDEST, HEAD, MOST_SPLITS = 1280, 64, 16  # d and d_k of the largest model
 
 
@@ -63,9 +65,9 @@ class Variant:
 
     Of the attention kernels, slots, lengths and splits are such numbers: one variant serves
     cross-attention (with slots in a prompt, without in a step) and self-attention (with lengths, or
-    without where all rows are full), in one part or in several. `sources` are a variant, launched
-    by the self-attention of beams, each of which is a window of its own; no form reads float8 so.
-    A configuration for float16 also serves bfloat16, but `latent8` computes in float16 only.
+    without where all rows are full). `sources` are a variant,
+    launched by the self-attention of beams, each of which is a window of its own; no form reads
+    float8 so. A configuration for float16 also serves bfloat16; `latent8` computes in float16 only.
 
     Of the others: `combine` and `combine_mapped` end a split attention, here of the widest model
     and of the most parts; `add_norm` follows a block or is the first, and before self-attention it
@@ -82,13 +84,11 @@ def variants(configuration: Configuration) -> list[Variant]:
     """In which ways a configuration is launched."""
     c = configuration
     heads = 1 if c.kernel == "heads" else c.width // HEAD  # queries of a beam
-    dtypes, flags = (c.dtype,), [(), ("HAS_SOURCES",)]
-    if c.kernel != "latent8" and c.dtype == "float16":
-        dtypes = ("float16", "bfloat16")
+    dtypes = HALVES if c.kernel != "latent8" and c.dtype == "float16" else (c.dtype,)
     # smaller blocks hold a beam's queries, and are chosen
-    if c.kernel == "latent8" or c.block_q >= 2 * max(heads, 16):
-        flags = [()]
-    return [Variant(c.kernel, dtype, c, each) for each, dtype in product(flags, dtypes)]
+    sources = c.kernel != "latent8" and c.block_q < 2 * max(heads, 16)
+    every = [(), ("HAS_SOURCES",)] if sources else [()]
+    return [Variant(c.kernel, dtype, c, flags) for flags in every for dtype in dtypes]
 
 
 def other_variants() -> Iterator[Variant]:
@@ -111,7 +111,7 @@ def compile_for(capability: int, variant: Variant) -> Compiled:
     """
     kernel, constants, types, warps, stages = _launch(variant, capability)
     names = kernel.arg_names
-    flags = [name for name in names if name.startswith("HAS_") or name in ("EIGHT", "RULES")]
+    flags = [name for name in names if name.startswith("HAS_") or name in NAMED]
     constants |= {name: name in variant.flags for name in flags}
     constants = {name: value for name, value in constants.items() if name in names}
     types |= {"scale_log2": "fp32", "epsilon": "fp32", "has_slots": "u1", "has_lengths": "u1"}

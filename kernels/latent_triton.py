@@ -21,8 +21,6 @@ from slimwhisper.kernels.combine import (
     finish,
     part_of_positions,
     weigh,
-    write_mix,
-    write_stats,
 )
 from slimwhisper.kernels.configurations import Configuration
 from slimwhisper.kernels.latent import Latent
@@ -36,8 +34,7 @@ def split_latent_kernel(
     slots,
     sources,  # [B, T] int64: the slot that holds each position
     lengths,
-    out,  # [N, h, d], written if there is one split
-    sums,  # [B, group * h, splits, d] float32, written otherwise
+    sums,  # [B, group * h, splits, d] float32
     stats,  # [B, group * h, splits, 2] float32: maximum, in powers of 2, and weight
     scale_log2,  # scale * log2(e)
     heads,
@@ -48,8 +45,6 @@ def split_latent_kernel(
     has_lengths,
     query_row,  # strides, in elements
     query_head,
-    out_row,
-    out_head,
     latent_slot,
     latent_position,
     source_window,
@@ -119,13 +114,14 @@ def split_latent_kernel(
             fresh = fresh + (shrunk,)
         mix = fresh
 
-    to = out + row * out_row + head * out_head
+    # Also of one split: its division and its own address would take registers that d = 1280 needs
     part_of = (window * total + asked) * splits + split
     for i in tl.static_range(pieces):
         columns = (i * PIECE + column)[None, :]
         sums_at = sums + part_of[:, None] * D + columns
-        write_mix(mix[i], weight, to[:, None] + columns, sums_at, real, splits)
-    write_stats(stats, part_of, best, weight, real, splits)
+        tl.store(sums_at, mix[i], mask=real[:, None])
+    tl.store(stats + part_of * 2, best, mask=real)
+    tl.store(stats + part_of * 2 + 1, weight, mask=real)
 
 
 def split_latent(
@@ -155,14 +151,13 @@ def split_latent(
     group = rows // windows
     out = torch.empty((heads, rows, width), dtype=queries.dtype, device=queries.device)
     out = out.transpose(0, 1)
-    parts = Parts.allocate(rows * heads, splits, width, queries.device)
+    parts = Parts.allocate(rows * heads, splits, width, queries.device, one=True)
     c = configuration
     blocks = triton.cdiv(group * heads, c.block_q)
     split_latent_kernel[blocks, windows, splits](
         queries,
         latent,
         *reads.tensors(queries),
-        out,
         parts.sums,
         parts.stats,
         scale * math.log2(math.e),
@@ -173,7 +168,6 @@ def split_latent(
         reads.slots is not None,
         reads.lengths is not None,
         *queries.stride()[:2],
-        *out.stride()[:2],
         *latent.stride()[:2],
         0 if reads.sources is None else reads.sources.stride(0),
         D=width,

@@ -25,8 +25,18 @@ def test_everything_compiles_without_spills() -> None:
     made = [json.loads(line) for line in done.stdout.splitlines()]
     assert len(made) == len(list(jobs()))
     for one in made:
-        row = one["configuration"] or {}
-        limit = SHARED[one["capability"]]
+        row, limit = one["configuration"] or {}, SHARED[one["capability"]]
         assert one["stack"] == 0, one
         assert one["shared"] <= min(row.get("shared", limit), limit), one
-        assert one["registers"] <= row.get("registers", 255), one
+
+
+def test_each_way_of_launching_is_compiled() -> None:
+    """For some capability; and each row of the table for every capability that holds it."""
+    seen = {(v.kernel, v.dtype, *sorted(v.flags)) for _, v in jobs()}
+    for kernel in ("latent", "heads"):
+        for dtype in ("float16", "bfloat16", "float32"):
+            assert {(kernel, dtype), (kernel, dtype, "HAS_SOURCES")} <= seen
+    assert {capability for capability, v in jobs() if v.kernel == "latent8"} == set(SHARED)
+    assert {v.kernel for _, v in jobs()} == {
+        *("latent", "latent8", "heads", "combine", "combine_mapped", "add_norm", "choose_token"),
+    }
