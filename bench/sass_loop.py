@@ -19,7 +19,7 @@ from pathlib import Path
 import networkx as nx  # torch brings it
 import triton
 
-from slimwhisper.kernels.compilation import SHARED, build, build_swapped
+from slimwhisper.kernels.compilation import SHARED, build, build_swapped, variants
 from slimwhisper.kernels.configurations import Processor, find
 from slimwhisper.kernels.latent_gluon import PIECE, TILE
 from slimwhisper.kernels.latent_swapped import SHAPES
@@ -144,7 +144,7 @@ def rows_of_split(width: int) -> Iterator[Row]:
     c = find("latent", "float16", width, heads, Processor(SHARED[90], 132, 90))
     if c is None:
         raise SystemExit(f"the table has no configuration for d = {width}")
-    names, graph = parse(disassemble(build(c, 90).asm["cubin"]))
+    names, graph = parse(disassemble(build(90, variants(c)[0]).asm["cubin"]))
     for loop in innermost(loops(graph), names, KINDS["products"]):
         issued = Counter(names[i] for i in loop.body)
         times = POSITIONS // c.block_t

@@ -1,11 +1,15 @@
 """Writes the configuration table: python bench/tune.py [--widths 384 ...] [--dtypes float16 ...]
 
-Compiles every candidate for compute capabilities 8.0 and 9.0 and drops those that spill or need too
-much shared memory. On a GPU it then times the others, on 64 windows of 1,500 positions, and puts
-the fastest first; without a GPU the order is that of `candidates`. Rows of other widths and dtypes
-do not change. Takes a few seconds per candidate, divided by --jobs; without a GPU it stops at the
-first that fits any device. The file is written anew after each kernel, dtype and width, so that one
-that is stopped keeps what it has found.
+Compiles every candidate for compute capabilities 8.0, 8.9 and 9.0 and drops those that spill or
+need too much shared memory. On a GPU it then times the others, on 64 windows of 1,500 positions,
+and puts the fastest first; without a GPU the order is that of `candidates`. Rows of other widths
+and dtypes do not change. Takes a few seconds per candidate, divided by --jobs; without a GPU it
+stops at the first that fits any device. The file is written anew after each kernel, dtype and
+width, so that one that is stopped keeps what it has found.
+
+`--recheck` compiles the table as it is, in all variants, with the Triton that is installed. Rows
+that need more than they say are raised to it; rows that spill are dropped. Versions differ, and the
+table is for all of them: recheck it with the oldest and the newest.
 """
 
 import argparse
@@ -23,6 +27,7 @@ from slimwhisper.kernels.compilation import KERNELS, SHARED, compile_for, varian
 from slimwhisper.kernels.configurations import TABLE, Configuration, configurations
 from slimwhisper.kernels.heads_triton import split_heads
 from slimwhisper.kernels.latent import Latent
+from slimwhisper.kernels.latent8_triton import split_latent8
 from slimwhisper.kernels.latent_triton import split_latent
 
 WIDTHS = (64, 128, 384, 512, 768, 1024, 1280)
@@ -38,8 +43,8 @@ PLAIN = (
 )
 EIGHT = (
     *((64, 3, 8, 1, 128), (64, 2, 8, 1, 256), (64, 2, 8, 1, 128), (32, 3, 8, 8, 256)),
-    *((32, 2, 8, 8, 256), (16, 3, 8, 8, 256), (32, 2, 8, 1, 256), (32, 2, 8, 1, 128)),
-    *((16, 2, 8, 8, 256), (16, 2, 8, 1, 256), (16, 2, 8, 1, 128)),
+    *((32, 2, 8, 8, 256), (16, 3, 8, 8, 256), (16, 2, 8, 8, 256), (32, 2, 8, 1, 128)),
+    *((16, 3, 8, 1, 128), (16, 2, 8, 1, 256), (16, 2, 8, 1, 128)),
 )
 SMALL = ((32, 2, 8, 1, 128), (16, 2, 8, 1, 128), (16, 1, 8, 1, 128))
 
@@ -49,7 +54,9 @@ def candidates(kernel: str, dtype: str, width: int) -> Iterator[Configuration]:
     if kernel == "heads":
         for block_q in (16, 32):
             for block_t, stages in ((128, 2), (64, 3), (64, 2), (32, 2), (16, 2)):
-                yield Configuration(kernel, dtype, width, width, 1, block_q, block_t, stages, 4, 0)
+                yield Configuration(
+                    kernel, dtype, width, width, 1, block_q, block_t, stages, 4, 0, 0
+                )
         return
     whole = width & -width  # the largest power of two that divides it
     whole_precision = dtype == "float32"  # no tensor cores: small tiles
@@ -69,24 +76,33 @@ def candidates(kernel: str, dtype: str, width: int) -> Iterator[Configuration]:
                 stages,
                 warps,
                 0,
+                0,
             )
 
 
 def compiled(candidate: Configuration) -> Configuration | None:
-    """The candidate with its shared memory and least capability, or None if it is not usable."""
-    good: dict[int, int] = {}  # capability: shared memory
-    for capability, limit in SHARED.items():
+    """The candidate with what it needs, if that is more than it says; None if it is not usable.
+
+    Its least capability is that from which on it neither spills nor fails to compile.
+    """
+    shared, registers, capability = candidate.shared, candidate.registers, 0
+    for tried in sorted(SHARED, reverse=True):
         try:
-            every = [compile_for(candidate, capability, v) for v in variants(candidate)]
+            every = [compile_for(tried, variant) for variant in variants(candidate)]
         except Exception as error:
             print(f"  no: {candidate}: {str(error)[-100:]}")
-            continue
-        shared = max(made.shared for made in every)
-        if shared <= limit and not any(made.stack for made in every):
-            good[capability] = shared
-    if max(SHARED) not in good:
+            break
+        if any(made.stack for made in every):
+            break
+        needed = max(made.shared for made in every)
+        if needed <= SHARED[tried]:  # elsewhere it is not launched
+            shared = max(shared, needed)
+            registers = max(registers, *(made.registers for made in every))
+            capability = tried
+    if not capability:
         return None
-    return replace(candidate, shared=max(good.values()), capability=min(good))
+    capability = max(capability, candidate.capability)
+    return replace(candidate, shared=shared, registers=registers, capability=capability)
 
 
 def milliseconds(c: Configuration) -> float:
@@ -97,13 +113,13 @@ def milliseconds(c: Configuration) -> float:
     if c.kernel != "heads":
         queries = torch.randn(WINDOWS, c.block_q, c.width, device="cuda", dtype=dtype)
         latent = torch.randn(WINDOWS, POSITIONS, c.width, device="cuda", dtype=dtype)
-        factors = None
-        if c.kernel == "latent8":
-            latent = latent.to(torch.float8_e4m3fn)
-            factors = torch.ones(WINDOWS, POSITIONS, device="cuda")
+        factors = torch.ones(WINDOWS, POSITIONS, device="cuda")
+        eight = Latent(latent.to(torch.float8_e4m3fn), factors)
 
         def run() -> Tensor:
-            return split_latent(queries, Latent(latent, factors), 0.01, c, 2)
+            if c.kernel == "latent8":
+                return split_latent8(queries, eight, 0.01, c, 2)
+            return split_latent(queries, latent, 0.01, c, 2)
 
         return do_bench(run, return_mode="median")
     queries = torch.randn(WINDOWS * c.block_q, 8, c.width, device="cuda", dtype=dtype)
@@ -127,14 +143,21 @@ def main() -> None:
     parser.add_argument("--kernels", nargs="+", default=list(KERNELS), choices=list(KERNELS))
     parser.add_argument("--jobs", type=int, default=1, help="candidates compiled at a time")
     parser.add_argument("--table", type=Path, default=TABLE, help="the file to write")
+    parser.add_argument("--recheck", action="store_true", help="compile the table as it is")
     add_results_flag(parser)
     asked = parser.parse_args()
+    run = recheck if asked.recheck else tune
     if asked.jobs > 1:
         # spawned, because a fork cannot use CUDA once its parent has
         with multiprocessing.get_context("spawn").Pool(asked.jobs) as pool:
-            tune(asked, pool.imap)
+            run(asked, pool.imap)
     else:
-        tune(asked, map)
+        run(asked, map)
+
+
+def recheck(asked: argparse.Namespace, each: Callable[..., Iterator[Configuration | None]]) -> None:
+    """Keep the rows that compile well, with what they need; `each` as `map`."""
+    write([c for c in each(compiled, configurations()) if c], asked.table)
 
 
 def tune(asked: argparse.Namespace, each: Callable[..., Iterator[Configuration | None]]) -> None:

@@ -19,10 +19,17 @@ class Parts:
     sums: Tensor  # [M, splits, d] float32: sum of exp2(score - maximum) times the value
     stats: Tensor  # [M, splits, 2] float32: the maximum, in powers of 2, and the sum of weights
 
+    @property
+    def splits(self) -> int:
+        """How many parts each query has."""
+        return self.sums.shape[1]
+
     @staticmethod
-    def allocate(queries: int, splits: int, width: int, device: torch.device) -> "Parts":
-        """Empty buffers for M queries; with one split, which needs none, for no query."""
-        if splits == 1:
+    def allocate(
+        queries: int, splits: int, width: int, device: torch.device, one: bool = False
+    ) -> "Parts":
+        """Empty buffers for M queries; for none with one split, unless a kernel stores that too."""
+        if splits == 1 and not one:
             queries = 0
         return Parts(
             torch.empty((queries, splits, width), dtype=torch.float32, device=device),
@@ -30,17 +37,25 @@ class Parts:
         )
 
 
+# Numbers that are used outside the loops only. Triton would compile a kernel again where one of
+# them is 1 or a multiple of 16, so each kernel is told not to.
+GENERAL = (
+    *("heads", "group", "positions", "rows", "splits"),
+    *("has_slots", "has_lengths", "factor_slot"),
+)
+
+
 @triton.jit
 def part_of_positions(
-    lengths, slots, window, split, positions, SPLITS, BLOCK_T, HAS_LENGTHS, HAS_SLOTS
+    lengths, slots, window, split, positions, splits, BLOCK_T, has_lengths, has_slots
 ):
     """The slot of a window, and the positions [begin, end) that one split of it reads."""
-    length, slot = positions, window
-    if HAS_LENGTHS:
+    length, slot = tl.cast(positions, tl.int32), window
+    if has_lengths:
         length = tl.load(lengths + window).to(tl.int32)
-    if HAS_SLOTS:
+    if has_slots:
         slot = tl.load(slots + window).to(tl.int64)
-    share = tl.cdiv(tl.cdiv(length, SPLITS), BLOCK_T) * BLOCK_T
+    share = tl.cdiv(tl.cdiv(length, splits), BLOCK_T) * BLOCK_T
     begin = split * share
     return slot, begin, tl.minimum(begin + share, length)
 
@@ -59,9 +74,9 @@ def weigh(scores, best, weight):
 
 
 @triton.jit
-def write_mix(mix, weight, out_at, sums_at, real, SPLITS):
+def write_mix(mix, weight, out_at, sums_at, real, splits):
     """Store a weighted sum [Q, n]: divided, in the result, or undivided, in the part's sums."""
-    if SPLITS == 1:
+    if splits == 1:
         share = 1.0 / tl.where(weight > 0, weight, 1.0)  # no position: zeros
         whole = (mix * share[:, None]).to(out_at.dtype.element_ty)
         tl.store(out_at, whole, mask=real[:, None])
@@ -70,37 +85,39 @@ def write_mix(mix, weight, out_at, sums_at, real, SPLITS):
 
 
 @triton.jit
-def write_stats(stats, part, best, weight, real, SPLITS):
+def write_stats(stats, part, best, weight, real, splits):
     """Store what `combine` needs of a part: maximum and weight, each [Q]."""
-    if SPLITS > 1:
+    if splits > 1:
         tl.store(stats + part * 2, best, mask=real)
         tl.store(stats + part * 2 + 1, weight, mask=real)
 
 
-@triton.jit
+@triton.jit(do_not_specialize=GENERAL)
 def combine_kernel(
     sums,
     stats,
     out,
     heads,
+    splits,
     out_row,  # strides, in elements
     out_head,
     D: tl.constexpr,
     BLOCK_D: tl.constexpr,
-    SPLITS: tl.constexpr,
+    MOST: tl.constexpr,  # splits, or a few more
 ):
     """Grid: queries, in the order of `sums`, which is that of (row, head)."""
     query = tl.program_id(0).to(tl.int64)
     best = tl.full([], float("-inf"), tl.float32)
-    for split in tl.static_range(SPLITS):
-        best = tl.maximum(best, tl.load(stats + (query * SPLITS + split) * 2))
+    for split in tl.static_range(MOST):
+        at = stats + (query * splits + split) * 2
+        best = tl.maximum(best, tl.load(at, mask=split < splits, other=float("-inf")))
     column = tl.arange(0, BLOCK_D)
     inside = column < D
     total = tl.zeros([BLOCK_D], tl.float32)
     weight = tl.zeros([], tl.float32)
-    for split in tl.static_range(SPLITS):
-        part = query * SPLITS + split
-        own = tl.load(stats + part * 2 + 1)
+    for split in tl.static_range(MOST):
+        part = query * splits + split
+        own = tl.load(stats + part * 2 + 1, mask=split < splits, other=0.0)
         if own > 0:  # else its sum was never written
             factor = tl.exp2(tl.load(stats + part * 2) - best)
             total += factor * tl.load(sums + part * D + column, mask=inside, other=0.0)
@@ -110,7 +127,7 @@ def combine_kernel(
     tl.store(to + column, total.to(out.dtype.element_ty), mask=inside)
 
 
-@triton.jit
+@triton.jit(do_not_specialize=GENERAL)
 def combine_mapped_kernel(
     sums,
     stats,
@@ -118,32 +135,34 @@ def combine_mapped_kernel(
     out,
     rows,
     heads,
+    splits,
     out_row,  # strides, in elements
     out_head,
     D: tl.constexpr,
     WIDTH: tl.constexpr,
     BLOCK_N: tl.constexpr,
     BLOCK_D: tl.constexpr,  # divides D
-    SPLITS: tl.constexpr,
+    MOST: tl.constexpr,  # splits, or a few more
     PRECISION: tl.constexpr,
 ):
     """Grid: blocks of rows, heads."""
     head = tl.program_id(1)
     row = tl.program_id(0).to(tl.int64) * BLOCK_N + tl.arange(0, BLOCK_N)
     real = row < rows
-    part = (row * heads + head) * SPLITS
+    part = (row * heads + head) * splits
     best = tl.full([BLOCK_N], float("-inf"), tl.float32)
-    for split in tl.static_range(SPLITS):
-        at = stats + (part + split) * 2
-        best = tl.maximum(best, tl.load(at, mask=real, other=0.0))
+    for split in tl.static_range(MOST):
+        held = row < tl.where(split < splits, rows, 0)
+        own = tl.load(stats + (part + split) * 2, mask=held, other=float("-inf"))
+        best = tl.maximum(best, own)
     best = tl.where(best > float("-inf"), best, 0.0)  # no position: no weight either
     weight = tl.zeros([BLOCK_N], tl.float32)
     factors = ()
-    for split in tl.static_range(SPLITS):
-        at = stats + (part + split) * 2
-        own = tl.load(at + 1, mask=real, other=0.0)
+    for split in tl.static_range(MOST):
+        at, held = stats + (part + split) * 2, row < tl.where(split < splits, rows, 0)
+        own = tl.load(at + 1, mask=held, other=0.0)
         # where no weight is, the sum was never written
-        shrink = tl.exp2(tl.load(at, mask=real, other=0.0) - best)
+        shrink = tl.exp2(tl.load(at, mask=held, other=0.0) - best)
         factors = factors + (tl.where(own > 0, shrink, 0.0),)
         weight += factors[split] * own
     share = 1.0 / tl.where(weight > 0, weight, 1.0)
@@ -152,12 +171,11 @@ def combine_mapped_kernel(
     mapped = tl.zeros([BLOCK_N, WIDTH], tl.float32)
     for begin in range(0, D, BLOCK_D):
         mix = tl.zeros([BLOCK_N, BLOCK_D], tl.float32)
-        for split in tl.static_range(SPLITS):
-            at = sums + (part + split)[:, None] * D + begin + column[None, :]
+        for split in tl.static_range(MOST):
+            at_sum = sums + (part + split)[:, None] * D + begin + column[None, :]
             used = (factors[split] > 0)[:, None]
-            mix += factors[split][:, None] * tl.load(at, mask=used, other=0.0)
-        at = maps + (head * WIDTH + width)[:, None] * D + begin + column[None, :]
-        own_map = tl.load(at)
+            mix += factors[split][:, None] * tl.load(at_sum, mask=used, other=0.0)
+        own_map = tl.load(maps + (head * WIDTH + width)[:, None] * D + begin + column[None, :])
         mix = (mix * share[:, None]).to(own_map.dtype)
         mapped = tl.dot(mix, tl.trans(own_map), mapped, input_precision=PRECISION)
     to = out + row[:, None] * out_row + head * out_head + width[None, :]
@@ -165,6 +183,12 @@ def combine_mapped_kernel(
 
 
 ROWS = 16  # of a program of `combine_mapped`: the least that the matrix units take
+BLOCK_D = 64  # columns of its step; with more, 16 parts would not fit into the registers
+
+
+def stages_of(splits: int) -> int:
+    """Steps of `combine_mapped` in flight: all parts of each are in shared memory."""
+    return 3 if splits <= 4 else 1
 
 
 def combine_mapped(parts: Parts, maps: Tensor, out: Tensor) -> Tensor:
@@ -181,14 +205,16 @@ def combine_mapped(parts: Parts, maps: Tensor, out: Tensor) -> Tensor:
         out,
         rows,
         heads,
+        parts.splits,
         *out.stride()[:2],
         D=d,
         WIDTH=width,
         BLOCK_N=ROWS,
-        BLOCK_D=min(d & -d, 128),
-        SPLITS=parts.sums.shape[1],
+        BLOCK_D=min(d & -d, BLOCK_D),
+        MOST=triton.next_power_of_2(parts.splits),
         PRECISION="ieee" if out.dtype == torch.float32 else "tf32",
         num_warps=4,
+        num_stages=stages_of(parts.splits),
     )
     return out
 
@@ -201,24 +227,24 @@ def combine(parts: Parts, out: Tensor) -> Tensor:
         parts.stats,
         out,
         heads,
+        parts.splits,
         *out.stride()[:2],
         D=width,
         BLOCK_D=triton.next_power_of_2(width),
-        SPLITS=parts.sums.shape[1],
+        MOST=triton.next_power_of_2(parts.splits),
         num_warps=4,
     )
     return out
 
 
-def finish(parts: Parts, out: Tensor, splits: int, maps: Tensor | None) -> Tensor:
-    """The result of an attention: `out` [N, h, d], which one split has filled, or the combined
-    parts; with `maps` [h, d_k, d] every head is multiplied by its own, [N, h, d_k].
+def finish(parts: Parts, out: Tensor, maps: Tensor | None) -> Tensor:
+    """What a split attention left, in `parts` or else in `out` [N, h, d], as the caller
+    wants it: [N, h, d], or with maps [h, d_k, d] every head's sum times its map, [N, h, d_k].
     """
     if maps is None:
-        return combine(parts, out) if splits > 1 else out
-    shape = (*out.shape[:2], maps.shape[1])
-    mapped = torch.empty(shape, dtype=maps.dtype, device=maps.device)
-    if splits > 1:
+        return combine(parts, out) if len(parts.sums) else out
+    mapped = maps.new_empty((*out.shape[:2], maps.shape[1]))
+    if len(parts.sums):
         return combine_mapped(parts, maps, mapped)
     mixed = out.transpose(0, 1).to(maps.dtype)
     torch.bmm(mixed, maps.transpose(1, 2), out=mapped.transpose(0, 1))

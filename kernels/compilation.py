@@ -1,10 +1,10 @@
-"""Compiles the table's configurations, for GPUs that this machine need not have.
+"""Compiles every kernel as it is launched, for GPUs that this machine need not have.
 
     python -m slimwhisper.kernels.compilation [KERNEL DTYPE WIDTH]
 
-prints a line of JSON for each configuration, or the first one of a kernel, and each capability
-whose shared memory holds it: registers, bytes of stack and of shared memory. The kernel with
-swapped operands has no configurations: with KERNEL alone, latent_swapped, all its variants.
+prints a line of JSON for each variant, or for one of a kernel: registers, bytes of stack and of
+shared memory. The kernel with swapped operands has no configurations: with KERNEL alone,
+latent_swapped, all its variants.
 """
 
 import json
@@ -12,7 +12,7 @@ import re
 import subprocess
 import sys
 import tempfile
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from dataclasses import asdict, dataclass
 from itertools import product
 from multiprocessing import Pool
@@ -25,22 +25,33 @@ from triton.compiler import ASTSource
 from triton.experimental.gluon._runtime import GluonASTSource
 
 from slimwhisper.kernels.choose_token import BLOCK, choose_token_kernel
-from slimwhisper.kernels.combine import combine_kernel
+from slimwhisper.kernels.combine import (
+    BLOCK_D,
+    ROWS,
+    combine_kernel,
+    combine_mapped_kernel,
+    stages_of,
+)
 from slimwhisper.kernels.configurations import Configuration, configurations
 from slimwhisper.kernels.heads_triton import split_heads_kernel
+from slimwhisper.kernels.latent8_triton import CONVERTS, split_latent8_kernel
 from slimwhisper.kernels.latent_gluon import FEW, LAYOUT, PIECE, REST, TILE, swapped_latent_kernel
 from slimwhisper.kernels.latent_swapped import SHAPES
 from slimwhisper.kernels.latent_triton import split_latent_kernel
+from slimwhisper.kernels.norm_triton import add_norm_kernel
 
 KERNELS = {
     "latent": split_latent_kernel,
-    "latent8": split_latent_kernel,
+    "latent8": split_latent8_kernel,
     "heads": split_heads_kernel,
 }
-FIXED = ("combine", "choose_token")
 TYPES = {"float16": "fp16", "bfloat16": "bf16", "float32": "fp32"}
-SHARED = {80: 166_912, 90: 232_448}  # capability: bytes of shared memory a block may have
-STRIDED = ("query_", "latent_", "out_", "kept_")
+# capability: bytes of shared memory a block may have
+SHARED = {80: 166_912, 89: 101_376, 90: 232_448}
+STRIDED = ("query_", "latent_", "out_", "kept_", "source_")
+NAMED = ("EIGHT", "RULES")
+HALVES = ("float16", "bfloat16")
+WIDEST, HEAD, MOST_SPLITS = 1280, 64, 16  # d and d_k of the largest model
 
 
 @dataclass(frozen=True, slots=True)
@@ -52,37 +63,70 @@ class Compiled:
     shared: int  # bytes per block
 
 
-def compile_for(configuration: Configuration, capability: int, sources: bool = False) -> Compiled:
+@dataclass(frozen=True, slots=True)
+class Variant:
+    """One way in which a kernel is launched, apart from what is a number at run time.
+
+    Of the attention kernels, slots, lengths and splits are such numbers: one variant serves
+    cross-attention (with slots in a prompt, without in a step) and self-attention (with lengths, or
+    without where all rows are full). `sources` are a variant,
+    launched by the self-attention of beams, each of which is a window of its own; no form reads
+    float8 so. A configuration for float16 also serves bfloat16; `latent8` computes in float16 only.
+
+    Of the others: `combine` and `combine_mapped` end a split attention, here of the widest model
+    and of the most parts; `add_norm` follows a block or is the first, and before self-attention it
+    keeps the row, as it is or in float8; `choose_token` has rules of timestamps or has none.
+    """
+
+    kernel: str
+    dtype: str
+    configuration: Configuration | None = None
+    flags: tuple[str, ...] = ()  # which of the kernel's flags are set
+
+
+def variants(configuration: Configuration) -> list[Variant]:
+    """In which ways a configuration is launched."""
+    c = configuration
+    heads = 1 if c.kernel == "heads" else c.width // HEAD  # queries of a beam
+    dtypes = HALVES if c.kernel != "latent8" and c.dtype == "float16" else (c.dtype,)
+    # smaller blocks hold a beam's queries, and are chosen
+    sources = c.kernel != "latent8" and c.block_q < 2 * max(heads, 16)
+    every = [(), ("HAS_SOURCES",)] if sources else [()]
+    return [Variant(c.kernel, dtype, c, flags) for flags in every for dtype in dtypes]
+
+
+def other_variants() -> Iterator[Variant]:
+    """Those of kernels with a single configuration."""
+    places: tuple[tuple[str, ...], ...] = ((), ("HAS_PLACE",), ("HAS_PLACE", "EIGHT"))
+    for dtype in TYPES:
+        yield Variant("combine", dtype)
+        yield Variant("combine_mapped", dtype)
+        yield Variant("combine_mapped", dtype, None, ("FEW",))  # parts, so that more is in flight
+        for addend, place in product(((), ("HAS_ADDEND",)), places):
+            yield Variant("add_norm", dtype, None, (*addend, *place))
+    yield Variant("choose_token", "float32")
+    yield Variant("choose_token", "float32", None, ("RULES",))
+
+
+def compile_for(capability: int, variant: Variant) -> Compiled:
     """Compile for a compute capability such as 90, with rows aligned to 16 bytes as in torch.
 
-    sources: the variant in which rows read each other's tokens. Raises what Triton raises if it
-    cannot.
+    Raises what Triton raises if it cannot.
     """
-    return _used(build(configuration, capability, sources))
+    return _used(build(capability, variant))
 
 
-def build(configuration: Configuration, capability: int, sources: bool = False) -> Any:
+def build(capability: int, variant: Variant) -> Any:
     """What Triton makes of it: `.asm["cubin"]` is the machine code."""
-    c = configuration
-    kernel = KERNELS[c.kernel]
-    constants: dict[str, Any] = {
-        "D": c.width,
-        "PIECE": c.piece,
-        "SLICES": c.slices,
-        "BLOCK_Q": c.block_q,
-        "BLOCK_T": c.block_t,
-        "SPLITS": 2,
-        "STAGES": c.stages,
-        "HAS_SLOTS": True,
-        "HAS_SOURCES": sources,
-        "HAS_LENGTHS": True,
-        "EIGHT": c.kernel == "latent8",
-        "PRECISION": c.precision,
-    }
-    signature = {name: _type_of(name, constants, TYPES[c.dtype]) for name in kernel.arg_names}
-    if c.kernel == "latent8":
-        signature["latent"] = f"tensordesc<u8[1, {c.block_t}, {c.piece}]>"
-    return _build(kernel, signature, constants, capability, c.warps, c.stages)
+    kernel, constants, types, warps, stages = _launch(variant, capability)
+    names = kernel.arg_names
+    flags = [name for name in names if name.startswith("HAS_") or name in NAMED]
+    constants |= {name: name in variant.flags for name in flags}
+    constants = {name: value for name, value in constants.items() if name in names}
+    types |= {"scale_log2": "fp32", "epsilon": "fp32", "has_slots": "u1", "has_lengths": "u1"}
+    types |= dict.fromkeys(constants, "constexpr")
+    signature = {name: types.get(name, "i32") for name in names}
+    return _build(kernel, signature, constants, capability, warps, stages)
 
 
 def build_swapped(width: int, dtype: str, splits: int = 2, chosen: bool = True) -> Any:
@@ -97,27 +141,13 @@ def build_swapped(width: int, dtype: str, splits: int = 2, chosen: bool = True) 
         "HAS_LENGTHS": chosen,
     }
     kind = TYPES[dtype]
-    names = swapped_latent_kernel.arg_names
-    signature = {name: _type_of(name, constants, kind) for name in names}
+    types = dict.fromkeys(("out",), f"*{kind}") | {"sums": "*fp32", "stats": "*fp32"}
+    types |= {"slots": "*i64", "lengths": "*i64", "scale_log2": "fp32"}
+    types |= dict.fromkeys(constants, "constexpr")
+    signature = {name: types.get(name, "i32") for name in swapped_latent_kernel.arg_names}
     for name, rows in (("queries", FEW), ("rest", REST), ("latent", TILE)):
         signature[name] = f"tensordesc<{kind}[1,{rows.value},{PIECE.value}],{LAYOUT!r}>"
     return _build(swapped_latent_kernel, signature, constants, 90, 4, 1)
-
-
-def compile_fixed(name: str, capability: int) -> Compiled:
-    """Compile a kernel with a single configuration: "combine" or "choose_token"."""
-    constants: dict[str, Any]
-    if name == "combine":
-        constants = {"D": 1280, "BLOCK_D": 2048, "SPLITS": 16}
-        signature = {n: _type_of(n, constants, "fp16") for n in combine_kernel.arg_names}
-        return _used(_build(combine_kernel, signature, constants, capability, 4, 1))
-    constants = {"RULES": True, "BLOCK": BLOCK}
-    pointers = {"logits": "*fp32", "logprobs": "*fp32", "tokens": "*i64"}
-    pointers |= dict.fromkeys(("initial_limit", "latest", "count"), "*i64")
-    pointers |= dict.fromkeys(("enabled", "last", "before_last"), "*u8")
-    names = choose_token_kernel.arg_names
-    signature = {n: pointers.get(n) or _type_of(n, constants, "fp32") for n in names}
-    return _used(_build(choose_token_kernel, signature, constants, capability, 8, 1))
 
 
 def _build(
@@ -130,13 +160,12 @@ def _build(
 ) -> Any:
     aligned = {
         (i,): [["tt.divisibility", 16]]
-        for i, (name, kind) in enumerate(signature.items())
-        if kind.startswith("*") or (kind == "i32" and name.startswith(STRIDED))
+        for i, (name, type_) in enumerate(signature.items())
+        if type_.startswith("*") or (type_ == "i32" and name.startswith(STRIDED))
     }
-    used = {name: value for name, value in constants.items() if name in signature}
     source = GluonASTSource if kernel.is_gluon() else ASTSource
     return triton.compile(
-        source(kernel, signature, used, aligned),
+        source(kernel, signature, constants, aligned),
         target=GPUTarget("cuda", capability, 32),
         options={"num_warps": warps, "num_stages": stages},
     )
@@ -147,16 +176,42 @@ def _used(compiled: Any) -> Compiled:
     return Compiled(registers, stack, compiled.metadata.shared)
 
 
-def _type_of(name: str, constants: dict[str, Any], kind: str) -> str:
-    if name in constants:
-        return "constexpr"
-    if name in ("sums", "stats", "factors"):
-        return "*fp32"
-    if name in ("slots", "sources", "lengths"):
-        return "*i64"
-    if name == "scale_log2":
-        return "fp32"
-    return f"*{kind}" if name in ("queries", "latent", "keys", "values", "out") else "i32"
+def _launch(
+    variant: Variant, capability: int
+) -> tuple[Any, dict[str, Any], dict[str, str], int, int]:
+    """The kernel, its constants but for flags, its pointers' types, its warps and its stages."""
+    kind, c = f"*{TYPES[variant.dtype]}", variant.configuration
+    precision = "ieee" if variant.dtype == "float32" else "tf32"
+    parts = {"sums": "*fp32", "stats": "*fp32", "out": kind}
+    if c is not None:
+        constants: dict[str, Any] = {"D": c.width, "PIECE": c.piece, "SLICES": c.slices}
+        constants |= {"BLOCK_Q": c.block_q, "BLOCK_T": c.block_t, "STAGES": c.stages}
+        constants |= {"CONVERT": capability >= CONVERTS, "PRECISION": c.precision}
+        pointers = parts | dict.fromkeys(("queries", "latent", "keys", "values"), kind)
+        pointers |= dict.fromkeys(("slots", "sources", "lengths"), "*i64")
+        if c.kernel == "latent8":
+            pointers |= {"latent": "*u16", "factors": "*fp32"}
+        return KERNELS[c.kernel], constants, pointers, c.warps, c.stages
+    constants = {"D": WIDEST, "BLOCK_D": 2048, "MOST": MOST_SPLITS}
+    if variant.kernel == "combine":
+        return combine_kernel, constants, parts, 4, 3
+    if variant.kernel == "combine_mapped":
+        constants |= {"WIDTH": HEAD, "BLOCK_N": ROWS, "BLOCK_D": BLOCK_D, "PRECISION": precision}
+        constants["MOST"] = most = 4 if "FEW" in variant.flags else MOST_SPLITS
+        return combine_mapped_kernel, constants, parts | {"maps": kind}, 4, stages_of(most)
+    if variant.kernel == "add_norm":  # where nothing is kept, the arguments for it are x
+        names = ("x", "addend", "total", "normed", "kept", "factors", "ids", "positions")
+        pointers = dict.fromkeys((*names, "columns", "offset"), kind)
+        pointers |= {"weight": "*fp32", "bias": "*fp32"}
+        if "HAS_PLACE" in variant.flags:
+            pointers |= {"ids": "*i64", "positions": "*i64"}
+        if "EIGHT" in variant.flags:
+            pointers |= {"kept": "*u8", "factors": "*fp32"}
+        return add_norm_kernel, constants, pointers, 4, 3
+    pointers = {"logits": "*fp32", "logprobs": "*fp32", "tokens": "*i64"}
+    pointers |= dict.fromkeys(("initial_limit", "latest", "count"), "*i64")
+    pointers |= dict.fromkeys(("enabled", "last", "before_last"), "*u8")
+    return choose_token_kernel, {"BLOCK": BLOCK}, pointers, 8, 3
 
 
 def _resources(cubin: bytes) -> tuple[int, int]:
@@ -173,27 +228,24 @@ def _resources(cubin: bytes) -> tuple[int, int]:
     return int(match[1]), int(match[2])
 
 
-def variants(configuration: Configuration) -> tuple[bool, ...]:
-    """Without and with `sources`; a float8 latent has no `sources`."""
-    return (False,) if configuration.kernel == "latent8" else (False, True)
+def jobs() -> Iterator[tuple[int, Variant]]:
+    """What to compile: for the newest capability all variants; for the others one of each
+    configuration that is launched there, the last for the oldest and the first for the next, as
+    the rest take minutes and differ by what differs on the newest.
+    """
+    chosen = {90: slice(None), 89: slice(0, 1), 80: slice(-1, None)}
+    for capability, limit in SHARED.items():
+        for c in configurations():
+            if c.shared <= limit and c.capability <= capability:
+                some = variants(c)[chosen[capability]]
+                yield from ((capability, variant) for variant in some)
+        yield from ((capability, variant) for variant in other_variants())
 
 
-def _fitting(asked: Sequence[str]) -> Iterator[tuple[Configuration, int, bool]]:
-    for c in configurations():
-        if not asked or [c.kernel, c.dtype, str(c.width)] == list(asked):
-            for capability, limit in SHARED.items():
-                if c.shared <= limit and c.capability <= capability:
-                    for sources in variants(c):
-                        yield c, capability, sources
-
-
-def _line(job: tuple[Configuration | str, int, bool]) -> str:
-    what, capability, sources = job
-    if isinstance(what, str):
-        made, name = compile_fixed(what, capability), {"kernel": what}
-    else:
-        made, name = compile_for(what, capability, sources), asdict(what)
-    return json.dumps({"configuration": name, "capability": capability, **asdict(made)})
+def _line(job: tuple[int, Variant]) -> str:
+    capability, variant = job
+    made = compile_for(capability, variant)
+    return json.dumps({"capability": capability, **asdict(variant), **asdict(made)})
 
 
 def _swapped_lines() -> Iterator[str]:
@@ -209,13 +261,19 @@ def main() -> None:
         for line in _swapped_lines():
             print(line, flush=True)
         return
-    jobs: list[tuple[Configuration | str, int, bool]] = list(_fitting(asked))
+    todo = list(jobs())
     if asked:
-        print(_line(jobs[-1]))
+        kernel, dtype, width = asked
+        todo = [
+            (capability, variant)
+            for capability, variant in todo
+            if (c := variant.configuration) is not None
+            and (variant.kernel, variant.dtype, str(c.width)) == (kernel, dtype, width)
+        ]
+        print(_line(todo[-1]))
         return
-    jobs += [(name, capability, False) for name in FIXED for capability in SHARED]
     with Pool() as pool:
-        for line in pool.imap(_line, jobs):
+        for line in pool.imap(_line, todo):
             print(line, flush=True)
 
 

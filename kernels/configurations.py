@@ -27,6 +27,7 @@ class Configuration:
     stages: int  # tiles in flight
     warps: int
     shared: int  # bytes of shared memory, as compiled
+    registers: int  # per thread, as compiled
     capability: int = 80  # the least compute capability it compiles well for
 
     @property
@@ -49,6 +50,14 @@ class Processor:
     shared: int  # bytes of shared memory that a block may have
     count: int  # streaming multiprocessors
     capability: int  # compute capability, such as 90
+    registers: int = 65_536  # of a multiprocessor
+    warps: int = 64  # that a multiprocessor holds
+
+    def programs(self, c: Configuration) -> int:
+        """How many programs a multiprocessor holds at a time, at least 1."""
+        by_registers = self.registers // max(32 * c.warps * c.registers, 1)
+        by_shared = self.shared // max(c.shared, 1)
+        return max(min(by_registers, by_shared, self.warps // c.warps), 1)
 
 
 def find(

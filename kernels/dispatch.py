@@ -99,12 +99,16 @@ class Kernels:
 
         def by_triton(c: Configuration, p: Processor) -> Tensor:
             """[N, h, d_k] or [N, h, d]."""
-            from slimwhisper.kernels.latent_triton import split_latent
+            splits = _splits(c, p, windows * -(-each // c.block_q), latent.values.shape[1])
+            if latent.factors is None:
+                from slimwhisper.kernels.latent_triton import split_latent
+
+                return split_latent(queries, latent.values, scale, c, splits, reads, maps)
+            from slimwhisper.kernels.latent8_triton import split_latent8
 
             # the kernel turns float8 into float16, whatever the model's dtype
-            asked = queries if latent.factors is None else queries.half()
-            splits = _splits(c, p, windows * -(-each // c.block_q), latent.values.shape[1])
-            return split_latent(asked, latent, scale, c, splits, reads, maps).to(queries.dtype)
+            half, kind = queries.half(), queries.dtype
+            return split_latent8(half, latent, scale, c, splits, reads, maps).to(kind)
 
         def by_torch() -> Tensor:
             """[N, h, d_k] or [N, h, d]."""
@@ -279,8 +283,7 @@ class Kernels:
 
 
 def _splits(c: Configuration, p: Processor, programs: int, positions: int) -> int:
-    together = max(p.shared // max(c.shared, 1), 1)  # programs that one processor holds
-    return choose_splits(programs, -(-positions // c.block_t), p.count * min(together, 4))
+    return choose_splits(programs, -(-positions // c.block_t), p.count * p.programs(c))
 
 
 def _processor(

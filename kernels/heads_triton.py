@@ -14,6 +14,7 @@ import triton.language as tl
 from torch import Tensor
 
 from slimwhisper.kernels.combine import (
+    GENERAL,
     Parts,
     combine,
     part_of_positions,
@@ -25,7 +26,7 @@ from slimwhisper.kernels.configurations import Configuration
 from slimwhisper.kernels.reads import ALL, Reads
 
 
-@triton.jit
+@triton.jit(do_not_specialize=GENERAL)
 def split_heads_kernel(
     queries,
     keys,
@@ -40,6 +41,9 @@ def split_heads_kernel(
     heads,
     group,  # rows per window
     positions,
+    splits,
+    has_slots,
+    has_lengths,
     query_row,  # strides, in elements
     query_head,
     out_row,
@@ -51,18 +55,15 @@ def split_heads_kernel(
     D: tl.constexpr,
     BLOCK_Q: tl.constexpr,
     BLOCK_T: tl.constexpr,
-    SPLITS: tl.constexpr,
     STAGES: tl.constexpr,
-    HAS_SLOTS: tl.constexpr,
     HAS_SOURCES: tl.constexpr,
-    HAS_LENGTHS: tl.constexpr,
     PRECISION: tl.constexpr,
 ):
     """Grid: blocks of rows, heads of all windows, splits."""
     head, split = tl.program_id(1) % heads, tl.program_id(2)
     window = (tl.program_id(1) // heads).to(tl.int64)
     slot, begin, end = part_of_positions(
-        lengths, slots, window, split, positions, SPLITS, BLOCK_T, HAS_LENGTHS, HAS_SLOTS
+        lengths, slots, window, split, positions, splits, BLOCK_T, has_lengths, has_slots
     )
 
     member = tl.program_id(0) * BLOCK_Q + tl.arange(0, BLOCK_Q)
@@ -94,10 +95,10 @@ def split_heads_kernel(
         mix = tl.dot(p.to(v.dtype), v, mix * shrink[:, None], input_precision=PRECISION)
 
     to = out + row * out_row + head * out_head
-    part = (row * heads + head) * SPLITS + split
+    part = (row * heads + head) * splits + split
     sums_at = sums + part[:, None] * D + column[None, :]
-    write_mix(mix, weight, to[:, None] + column[None, :], sums_at, real, SPLITS)
-    write_stats(stats, part, best, weight, real, SPLITS)
+    write_mix(mix, weight, to[:, None] + column[None, :], sums_at, real, splits)
+    write_stats(stats, part, best, weight, real, splits)
 
 
 def split_heads(
@@ -120,7 +121,6 @@ def split_heads(
     """
     assert keys.stride() == values.stride()
     rows, heads, width = queries.shape
-    slots, lengths, sources = reads.slots, reads.lengths, reads.sources
     windows = reads.windows(len(keys))
     group = rows // windows
     out = torch.empty((rows, heads, width), dtype=queries.dtype, device=queries.device)
@@ -130,9 +130,7 @@ def split_heads(
         queries,
         keys,
         values,
-        queries if slots is None else slots,
-        queries if sources is None else sources,
-        queries if lengths is None else lengths,
+        *reads.tensors(queries),
         out,
         parts.sums,
         parts.stats,
@@ -140,18 +138,18 @@ def split_heads(
         heads,
         group,
         keys.shape[2],
+        splits,
+        reads.slots is not None,
+        reads.lengths is not None,
         *queries.stride()[:2],
         *out.stride()[:2],
         *keys.stride()[:3],
-        0 if sources is None else sources.stride(0),
+        0 if reads.sources is None else reads.sources.stride(0),
         D=width,
         BLOCK_Q=c.block_q,
         BLOCK_T=c.block_t,
-        SPLITS=splits,
         STAGES=c.stages,
-        HAS_SLOTS=slots is not None,
-        HAS_SOURCES=sources is not None,
-        HAS_LENGTHS=lengths is not None,
+        HAS_SOURCES=reads.sources is not None,
         PRECISION=c.precision,
         num_warps=c.warps,
         num_stages=c.stages,

@@ -81,4 +81,4 @@ def swapped_latent(
         HAS_LENGTHS=lengths is not None,
         num_warps=4,
     )
-    return finish(parts, out, splits, maps)
+    return finish(parts, out, maps)

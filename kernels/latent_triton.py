@@ -2,13 +2,10 @@
 
     softmax(Q~ Z^T * scale) Z          Q~ [N, h, d], Z [S, T, d]
 
-Z may be kept in float8 (e4m3) with a factor per position. It is then read as bytes through a tensor
-descriptor, which keeps the loads asynchronous, and converted to float16 in registers; the scores
-and the probabilities are multiplied by the factors.
-
 A program takes some queries of one window and one part of its positions. It reads a tile of the
 latent once, for the scores and for the weighted sum, and keeps a running maximum and sum (online
-softmax, arXiv 1805.02867); `combine` combines the parts (flash-decoding).
+softmax, arXiv 1805.02867); `combine` combines the parts (flash-decoding). A latent kept in float8
+has a kernel of its own, `latent8_triton`.
 """
 
 import math
@@ -17,69 +14,54 @@ import torch
 import triton
 import triton.language as tl
 from torch import Tensor
-from triton.tools.tensor_descriptor import TensorDescriptor
 
 from slimwhisper.kernels.combine import (
+    GENERAL,
     Parts,
     finish,
     part_of_positions,
     weigh,
-    write_mix,
-    write_stats,
 )
 from slimwhisper.kernels.configurations import Configuration
 from slimwhisper.kernels.latent import Latent
 from slimwhisper.kernels.reads import ALL, Reads
 
 
-@triton.jit
-def half_of_e4m3(byte):
-    """Bytes of float8 e4m3 -> float16, 2^-8 times their value: bits are moved, nothing rounded."""
-    bits = byte.to(tl.uint16)
-    return (((bits & 0x80) << 8) | ((bits & 0x7F) << 7)).to(tl.float16, bitcast=True)
-
-
-@triton.jit
+@triton.jit(do_not_specialize=GENERAL)
 def split_latent_kernel(
     queries,
-    latent,  # [S, T, d]; in float8 a descriptor of its bytes, for loads of [1, BLOCK_T, PIECE]
-    factors,  # [S, T] float32, in float8
+    latent,  # [S, T, d]
     slots,
     sources,  # [B, T] int64: the slot that holds each position
     lengths,
-    out,  # [N, h, d], written if there is one split
-    sums,  # [B, group * h, SPLITS, d] float32, written otherwise
-    stats,  # [B, group * h, SPLITS, 2] float32: maximum, in powers of 2, and weight
+    sums,  # [B, group * h, splits, d] float32
+    stats,  # [B, group * h, splits, 2] float32: maximum, in powers of 2, and weight
     scale_log2,  # scale * log2(e)
     heads,
     group,  # rows per window
     positions,
+    splits,
+    has_slots,
+    has_lengths,
     query_row,  # strides, in elements
     query_head,
-    out_row,
-    out_head,
     latent_slot,
     latent_position,
-    factor_slot,
     source_window,
     D: tl.constexpr,
     PIECE: tl.constexpr,  # columns per load, a power of two that divides D
     SLICES: tl.constexpr,  # of a piece, one per warp; 1: plain products
     BLOCK_Q: tl.constexpr,
     BLOCK_T: tl.constexpr,
-    SPLITS: tl.constexpr,
     STAGES: tl.constexpr,
-    HAS_SLOTS: tl.constexpr,
     HAS_SOURCES: tl.constexpr,
-    HAS_LENGTHS: tl.constexpr,
-    EIGHT: tl.constexpr,  # the latent is float8
     PRECISION: tl.constexpr,
 ):
     """Grid: blocks of queries (adjacent, so that they find the latent in L2), windows, splits."""
     window, split = tl.program_id(1).to(tl.int64), tl.program_id(2)
     total = heads * group
     slot, begin, end = part_of_positions(
-        lengths, slots, window, split, positions, SPLITS, BLOCK_T, HAS_LENGTHS, HAS_SLOTS
+        lengths, slots, window, split, positions, splits, BLOCK_T, has_lengths, has_slots
     )
 
     asked = tl.program_id(0) * BLOCK_Q + tl.arange(0, BLOCK_Q)
@@ -102,23 +84,17 @@ def split_latent_kernel(
     for t in tl.range(begin, end, BLOCK_T, num_stages=STAGES):
         place = t + tl.arange(0, BLOCK_T)
         seen = place < end
-        if not EIGHT:
-            position = place.to(tl.int64) * latent_position
-            if HAS_SOURCES:
-                at_source = sources + window * source_window + place
-                holder = tl.load(at_source, mask=seen, other=0).to(tl.int64)
-                position = position + holder * latent_slot
-            else:
-                position = position + slot * latent_slot
-            tile = latent + position[:, None] + column[None, :]
+        position = place.to(tl.int64) * latent_position
+        if HAS_SOURCES:
+            at_source = sources + window * source_window + place
+            holder = tl.load(at_source, mask=seen, other=0).to(tl.int64)
+            position = position + holder * latent_slot
+        else:
+            position = position + slot * latent_slot
+        tile = latent + position[:, None] + column[None, :]
         z = ()
         for i in tl.static_range(pieces):
-            if EIGHT:
-                read = latent.load([slot.to(tl.int32), t, i * PIECE])
-                half = half_of_e4m3(tl.reshape(read, [BLOCK_T, PIECE]))
-                z = z + (half.to(queries.dtype.element_ty),)
-            else:
-                z = z + (tl.load(tile + i * PIECE, mask=seen[:, None], other=0.0),)
+            z = z + (tl.load(tile + i * PIECE, mask=seen[:, None], other=0.0),)
         if SLICES > 1:  # each warp takes its slice of d, so that none reads the whole tile
             sliced = tl.zeros([SLICES, BLOCK_Q, BLOCK_T], tl.float32)
             for i in tl.static_range(pieces):
@@ -129,14 +105,8 @@ def split_latent_kernel(
             scores = tl.zeros([BLOCK_Q, BLOCK_T], tl.float32)
             for i in tl.static_range(pieces):
                 scores = tl.dot(q[i], tl.trans(z[i]), scores, input_precision=PRECISION)
-        if EIGHT:
-            at_factor = factors + slot * factor_slot + place
-            factor = tl.load(at_factor, mask=seen, other=0.0) * 256.0
-            scores = scores * factor[None, :]
         scores = tl.where(seen[None, :], scores * scale_log2, float("-inf"))
         p, shrink, best, weight = weigh(scores, best, weight)
-        if EIGHT:
-            p = p * factor[None, :]
         fresh = ()
         for i in tl.static_range(pieces):
             shrunk = mix[i] * shrink[:, None]
@@ -144,18 +114,19 @@ def split_latent_kernel(
             fresh = fresh + (shrunk,)
         mix = fresh
 
-    to = out + row * out_row + head * out_head
-    part_of = (window * total + asked) * SPLITS + split
+    # Also of one split: its division and its own address would take registers that d = 1280 needs
+    part_of = (window * total + asked) * splits + split
     for i in tl.static_range(pieces):
         columns = (i * PIECE + column)[None, :]
         sums_at = sums + part_of[:, None] * D + columns
-        write_mix(mix[i], weight, to[:, None] + columns, sums_at, real, SPLITS)
-    write_stats(stats, part_of, best, weight, real, SPLITS)
+        tl.store(sums_at, mix[i], mask=real[:, None])
+    tl.store(stats + part_of * 2, best, mask=real)
+    tl.store(stats + part_of * 2 + 1, weight, mask=real)
 
 
 def split_latent(
     queries: Tensor,
-    latent: Latent,
+    latent: Tensor,
     scale: float,
     configuration: Configuration,
     splits: int,
@@ -167,65 +138,50 @@ def split_latent(
     Arguments:
         queries: [N, h, d], any strides with a contiguous last dimension; N is a multiple of B, the
             number of windows, and the rows of one window are adjacent.
-        latent: values [S, T, d] of the same dtype, likewise strided, or float8_e4m3fn with factors
-            [S, T] float32 contiguous along T; S = B unless `reads` has slots.
+        latent: [S, T, d] of the same dtype, likewise strided; S = B unless `reads` has slots.
         scale: factor on the scores.
-        reads: which positions; its bias is not used; no `sources` with a float8 latent.
+        reads: which positions; its bias is not used.
         maps: [h, d_k, d], every head's B_i^T, to be applied to the result.
     Returns:
         [N, h, d], laid out head by head, or with `maps` [N, h, d_k]; zeros for a window without
         positions.
     """
     rows, heads, width = queries.shape
-    values, factors = latent.values, latent.factors
-    slots, lengths, sources = reads.slots, reads.lengths, reads.sources
     windows = reads.windows(len(latent))
     group = rows // windows
     out = torch.empty((heads, rows, width), dtype=queries.dtype, device=queries.device)
     out = out.transpose(0, 1)
-    parts = Parts.allocate(rows * heads, splits, width, queries.device)
+    parts = Parts.allocate(rows * heads, splits, width, queries.device, one=True)
     c = configuration
     blocks = triton.cdiv(group * heads, c.block_q)
     split_latent_kernel[blocks, windows, splits](
         queries,
-        values if factors is None else _bytes(values, c),
-        parts.stats if factors is None else factors,
-        queries if slots is None else slots,
-        queries if sources is None else sources,
-        queries if lengths is None else lengths,
-        out,
+        latent,
+        *reads.tensors(queries),
         parts.sums,
         parts.stats,
         scale * math.log2(math.e),
         heads,
         group,
-        values.shape[1],
+        latent.shape[1],
+        splits,
+        reads.slots is not None,
+        reads.lengths is not None,
         *queries.stride()[:2],
-        *out.stride()[:2],
-        *values.stride()[:2],
-        0 if factors is None else factors.stride(0),
-        0 if sources is None else sources.stride(0),
+        *latent.stride()[:2],
+        0 if reads.sources is None else reads.sources.stride(0),
         D=width,
         PIECE=c.piece,
         SLICES=c.slices,
         BLOCK_Q=c.block_q,
         BLOCK_T=c.block_t,
-        SPLITS=splits,
         STAGES=c.stages,
-        HAS_SLOTS=slots is not None,
-        HAS_SOURCES=sources is not None,
-        HAS_LENGTHS=lengths is not None,
-        EIGHT=factors is not None,
+        HAS_SOURCES=reads.sources is not None,
         PRECISION=c.precision,
         num_warps=c.warps,
         num_stages=c.stages,
     )
-    return finish(parts, out, splits, maps)
-
-
-def _bytes(values: Tensor, c: Configuration) -> TensorDescriptor:
-    """values [S, T, d] float8 -> a descriptor of their bytes, for loads of [1, BLOCK_T, PIECE]."""
-    return TensorDescriptor.from_tensor(values.view(torch.uint8), [1, c.block_t, c.piece])
+    return finish(parts, out, maps)
 
 
 def split_latent_reference(
@@ -234,7 +190,10 @@ def split_latent_reference(
     scale: float,
     reads: Reads = ALL,
 ) -> Tensor:
-    """The same from the definition, window by window, in at least float32: [N, h, d] -> same."""
+    """The same from the definition, window by window, in at least float32: [N, h, d] -> same.
+
+    Of a float8 latent too.
+    """
     windows = reads.windows(len(latent))
     wide = torch.promote_types(queries.dtype, torch.float32)
     out = torch.zeros_like(queries)

@@ -3,6 +3,7 @@
 from collections.abc import Callable
 from dataclasses import dataclass
 
+import torch
 from torch import Tensor
 
 
@@ -23,6 +24,19 @@ class Reads:
         """B, the number of windows, over `slots` slots."""
         chosen = self.sources if self.slots is None else self.slots
         return slots if chosen is None else len(chosen)
+
+    def tensors(self, beside: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+        """slots, sources and lengths for a kernel, on the device of `beside`.
+
+        What is None is empty, but int64 too: for another type the kernel would be compiled again.
+        """
+        nothing = beside.new_empty(0, dtype=torch.int64)
+        slots, sources, lengths = self.slots, self.sources, self.lengths
+        return (
+            nothing if slots is None else slots,
+            nothing if sources is None else sources,
+            nothing if lengths is None else lengths,
+        )
 
 
 ALL = Reads()

@@ -14,6 +14,13 @@ from slimwhisper.kernels.linear import at_least_float32, linear, pack, quantize
 from slimwhisper.model.layers import MLP, LayerNorm, Residual, Source
 from slimwhisper.types import Dims
 
+ROWS = 64  # Whisper's 51,866 tokens would misalign the rows of the logits on a GPU
+
+
+def padding(tokens: int, device: torch.device) -> int:
+    """How many rows of zeros to add to the embedding [tokens, d]."""
+    return -tokens % ROWS if device.type == "cuda" else 0
+
 
 @dataclass(frozen=True, slots=True)
 class _Block:
@@ -48,7 +55,10 @@ class Decoder:
         self.kernels = kernels or Kernels(device, dtype)
         source = Source(state, "decoder.", device, dtype, int8)
         self.dims, self.device, self.dtype = dims, device, dtype
-        self.embedding = source.tensor("token_embedding.weight")  # [V, d], input and output
+        embedding = source.tensor("token_embedding.weight")  # [V, d], input and output
+        self.size = len(embedding)
+        missing = padding(self.size, device)
+        self.embedding = F.pad(embedding, (0, 0, 0, missing)) if missing else embedding
         self.head = quantize(self.embedding) if int8 else pack(self.embedding)
         self.positions = source.tensor("positional_embedding", at_least_float32(dtype))
         self.blocks = []
@@ -71,7 +81,7 @@ class Decoder:
     def logits(self, hidden: Tensor) -> Tensor:
         """hidden [..., d] after the last norm -> [..., V] in at least float32."""
         logits = linear(hidden, self.head)
-        return logits.to(at_least_float32(self.dtype))
+        return logits.to(at_least_float32(self.dtype))[..., : self.size]
 
     @torch.inference_mode()
     def prefill(

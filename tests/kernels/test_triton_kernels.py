@@ -1,6 +1,7 @@
 """Triton's kernels against their references: on a GPU where there is one, else interpreted."""
 
 import itertools
+from dataclasses import replace
 
 import pytest
 import torch
@@ -16,6 +17,7 @@ from slimwhisper.kernels.configurations import (
 )
 from slimwhisper.kernels.heads_triton import split_heads, split_heads_reference
 from slimwhisper.kernels.latent import Latent
+from slimwhisper.kernels.latent8_triton import _converts, halves_of_e4m3, split_latent8
 from slimwhisper.kernels.latent_triton import split_latent, split_latent_reference
 from slimwhisper.kernels.reads import Reads
 
@@ -87,7 +89,7 @@ def test_split_latent(width: int, case: tuple[int, int, int, int], dtype: torch.
     latent = normal(windows, positions, width, seed=1, dtype=dtype)
     configuration = shape_of("latent", dtype, width, group * heads)
     scale = 2 * width**-0.5
-    found = split_latent(queries, Latent(latent), scale, configuration, splits)
+    found = split_latent(queries, latent, scale, configuration, splits)
     true = split_latent_reference(queries.double(), Latent(latent.double()), scale)
     plain = naive_latent(queries.view(windows, -1, width), latent, scale).view(queries.shape)
     assert_close(found, plain, true)
@@ -110,7 +112,7 @@ def test_split_latent_reads_only_what_it_may(heads: int, splits: int, dtype: tor
     queries = normal(heads, 4 * group, width, seed=9, dtype=dtype).transpose(0, 1)
     configuration = shape_of("latent", dtype, width, group * heads)
     reads = Reads(slots, lengths)
-    found = split_latent(queries, Latent(latent), 0.125, configuration, splits, reads)
+    found = split_latent(queries, latent, 0.125, configuration, splits, reads)
     plain = split_latent_reference(queries, Latent(clean), 0.125, reads)
     true = split_latent_reference(queries.double(), Latent(clean.double()), 0.125, reads)
     assert (found[:group] == 0).all()  # nothing to read
@@ -140,17 +142,27 @@ def test_beams_read_what_others_hold(splits: int) -> None:
     latent, mine = held[0, :, 0], own[0, :, 0]
     shape = shape_of("latent", dtype, 64, 3)
     reads = Reads(None, lengths, None, sources)
-    found = split_latent(queries, Latent(latent), 0.2, shape, splits, reads)
+    found = split_latent(queries, latent, 0.2, shape, splits, reads)
     plain = split_latent_reference(queries, Latent(mine), 0.2, Reads(None, lengths))
     torch.testing.assert_close(found, plain)
 
 
-@pytest.mark.parametrize("splits", [1, 3])
-@pytest.mark.parametrize("width", [64, 384, 1280])
+@pytest.mark.parametrize(
+    ("width", "splits"),
+    [
+        *((64, 1), (64, 16), (128, 3), (384, 1), (384, 3), (1280, 1)),
+        *(
+            pytest.param(w, s, marks=pytest.mark.slow)
+            for w in WIDTHS
+            for s in (1, 3, 16)
+            if w > 384
+        ),
+    ],
+)
 def test_split_latent_of_float8(width: int, splits: int) -> None:
     """Exact but for the half precision of the products; NaN where nothing is to be read."""
     dtype = torch.float16
-    heads, group = WIDTHS[width], 2
+    heads, group = width // 64, 2
     lengths = torch.tensor([0, 1, 29, 64], device=DEVICE)
     slots = torch.tensor([4, 0, 6, 2], device=DEVICE)
     kept = Latent.allocate((7, 70, width), DEVICE, dtype, eight=True)
@@ -165,11 +177,37 @@ def test_split_latent_of_float8(width: int, splits: int) -> None:
     queries = normal(4 * group, heads, width, seed=9, dtype=dtype)
     configuration = shape_of("latent8", dtype, width, group * heads)
     scale, reads = 0.5 * width**-0.5, Reads(slots, lengths)
-    found = split_latent(queries, kept, scale, configuration, splits, reads)
+    found = split_latent8(queries, kept, scale, configuration, splits, reads)
     plain = split_latent_reference(queries, Latent(clean.plain(dtype)), scale, reads)
     true = split_latent_reference(queries.double(), clean, scale, reads)
     assert (found[:group] == 0).all()
     assert_close(found, plain, true)
+    maps = normal(heads, 64, width, seed=10, dtype=dtype)
+    mapped = split_latent8(queries, kept, scale, configuration, splits, reads, maps)
+    expected = torch.einsum("nhd,hkd->nhk", found.double(), maps.double())
+    torch.testing.assert_close(mapped.double(), expected, rtol=4e-3, atol=4e-3)
+
+
+def test_every_float8_number_is_converted() -> None:
+    """Two at a time; by shifts 2^-8 of it."""
+    import triton
+    import triton.language as tl
+
+    @triton.jit
+    def convert(words, low, high, CONVERT: tl.constexpr):
+        at = tl.arange(0, 128)
+        even, odd = halves_of_e4m3(tl.load(words + at), CONVERT)
+        tl.store(low + at, even)
+        tl.store(high + at, odd)
+
+    every = torch.arange(256, dtype=torch.uint8, device=DEVICE)
+    low, high = torch.empty(2, 128, dtype=torch.float16, device=DEVICE)
+    expected = every.view(torch.float8_e4m3fn).half().view(-1, 2)
+    number = expected.isfinite()
+    for converts in {False, _converts(DEVICE)}:
+        convert[(1,)](every.view(torch.uint16), low, high, CONVERT=converts)
+        found = torch.stack([low, high], dim=-1) * (1 if converts else 256)
+        assert torch.equal(found[number], expected[number])
 
 
 @pytest.mark.parametrize("dtype", DTYPES, ids=str)
@@ -178,7 +216,7 @@ def test_split_latent_survives_extreme_scores(splits: int, dtype: torch.dtype) -
     queries = normal(2, 3, 64, seed=0, dtype=dtype) * 300
     latent = normal(2, 40, 64, seed=1, dtype=dtype) * 30
     configuration = shape_of("latent", dtype, 64, 3)
-    found = split_latent(queries, Latent(latent), 1.0, configuration, splits)
+    found = split_latent(queries, latent, 1.0, configuration, splits)
     true = split_latent_reference(queries.double(), Latent(latent.double()), 1.0)
     assert torch.isfinite(found).all()
     assert_close(found, split_latent_reference(queries, Latent(latent), 1.0), true)
@@ -247,6 +285,16 @@ def test_splits_fill_the_processors() -> None:
         assert 1 <= choose_splits(programs, tiles, 132) <= min(tiles, 16)
 
 
+def test_a_processor_holds_what_its_memory_registers_and_warps_allow() -> None:
+    c = replace(shape_of("latent", torch.float16, 64, 16), warps=8, shared=50_000, registers=32)
+    assert HOPPER.programs(c) == 4  # by shared memory
+    assert HOPPER.programs(replace(c, registers=128)) == 2
+    assert HOPPER.programs(replace(c, registers=255)) == 1
+    assert HOPPER.programs(replace(c, shared=1_000)) == 8  # by warps: 64 in all
+    assert ADA.programs(replace(c, shared=101_376)) == 1
+    assert AMPERE.programs(replace(c, shared=200_000)) == 1  # not launched there
+
+
 def test_the_table_has_the_official_widths() -> None:
     """On every device since 8.0 in half precision; float32 needs the memory of 8.0 or 9.0."""
     for dtype, width in itertools.product(("float16", "bfloat16", "float32"), WIDTHS):
@@ -254,6 +302,8 @@ def test_the_table_has_the_official_widths() -> None:
             for queries in (1, WIDTHS[width], 5 * WIDTHS[width]):
                 assert find("latent", dtype, width, queries, processor), (dtype, width)
             assert find("heads", dtype, 64, 5, processor)
+            if dtype == "float16":
+                assert find("latent8", dtype, width, WIDTHS[width], processor), width
     assert find("latent", "float16", 100, 4, HOPPER) is None
 
 
@@ -261,4 +311,4 @@ def test_the_table_is_sound() -> None:
     for c in configurations():
         assert c.block_q >= 16 and c.block_t >= 16  # the least that tensor cores take
         assert c.width % c.piece == 0 and c.piece & (c.piece - 1) == 0
-        assert c.slices in (1, c.warps) and c.shared > 0
+        assert c.slices in (1, c.warps) and c.shared > 0 and 0 < c.registers <= 255

@@ -14,7 +14,9 @@ from slimwhisper.cache.base import Rows, Step
 from slimwhisper.cache.forms import PRESETS
 from slimwhisper.cache.plan import DecoderCache
 from slimwhisper.checkpoint.load import Checkpoint
+from slimwhisper.model import decoder
 from slimwhisper.model.calibration import record_activations
+from slimwhisper.model.decoder import Decoder
 from slimwhisper.model.model import Model
 from tests.support.checkpoints import random_state, tiny_dims
 from tests.support.reference import set_spectrum, whisper_logits, whisper_model
@@ -192,3 +194,25 @@ def test_without_the_guard_the_rule_would_break(
     found = cached_logits(model, case.features(dtype), case.texts)
     unguarded, whispers = errors(found, true)[0], errors(plain, true)[0]
     assert not unguarded <= 2 * whispers
+
+
+@pytest.mark.parametrize("dtype", DTYPES, ids=str)
+def test_rows_of_zeros_do_not_change_the_logits(
+    dtype: torch.dtype, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As on a GPU; nothing looks behind the last token."""
+    dims = tiny_dims()
+    state = random_state(dims, seed=3)
+    hidden = torch.randn(3, dims.n_text_state, generator=torch.Generator().manual_seed(0)).to(dtype)
+    plain = Decoder(state, dims, CPU, dtype)
+    assert decoder.padding(dims.n_vocab, CPU) == 0
+    missing = decoder.padding(dims.n_vocab, torch.device("cuda"))
+    assert 0 < missing < decoder.ROWS and (dims.n_vocab + missing) % decoder.ROWS == 0
+    monkeypatch.setattr(decoder, "padding", lambda *_: missing)
+    padded = Decoder(state, dims, CPU, dtype)
+    found, expected = padded.logits(hidden), plain.logits(hidden)
+    assert found.shape == expected.shape == (3, dims.n_vocab)
+    assert found.stride() == (dims.n_vocab + missing, 1)
+    torch.testing.assert_close(found, expected)
+    tokens = torch.tensor([0, dims.n_vocab - 1])
+    assert torch.equal(padded.embed(tokens, tokens % 5), plain.embed(tokens, tokens % 5))

@@ -278,6 +278,10 @@ class _Language:
         return torch.arange(start, end)
 
     @staticmethod
+    def cast(value: Any, dtype: Any) -> Any:
+        return value
+
+    @staticmethod
     def cdiv(a: Any, b: int) -> Any:
         return -(-a // b)
 

@@ -4,6 +4,7 @@ For the pretend device: `WORK[kernel](arguments)` writes into the same buffers. 
 themselves are tested in tests/kernels.
 """
 
+import math
 from collections.abc import Callable
 from typing import Any
 
@@ -24,10 +25,10 @@ Arguments = dict[str, Any]  # of a launch, by the kernel's names
 
 def _reads(a: Arguments) -> Reads:
     return Reads(
-        a["slots"] if a["HAS_SLOTS"] else None,
-        a["lengths"] if a["HAS_LENGTHS"] else None,
+        a["slots"] if a["has_slots"] else None,
+        a["lengths"] if a["has_lengths"] else None,
         None,
-        a["sources"] if a["HAS_SOURCES"] else None,
+        a["sources"] if a.get("HAS_SOURCES") else None,
     )
 
 
@@ -41,7 +42,7 @@ def _gathered(kept: Tensor, a: Arguments, dim: int) -> Tensor:
 
 def _answer(found: Tensor, a: Arguments) -> None:
     """found [N, h, d]: the result, or the first part of several, the others being empty."""
-    if a["SPLITS"] == 1:
+    if a["splits"] == 1 and "out" in a:
         a["out"].copy_(found)
         return
     a["sums"].fill_(float("nan"))  # an empty part's sum is never written
@@ -52,13 +53,18 @@ def _answer(found: Tensor, a: Arguments) -> None:
 
 
 def split_latent(a: Arguments) -> None:
-    latent, reads = a["latent"], _reads(a)
-    kept = Latent(latent)
-    if a.get("EIGHT"):
-        kept = Latent(latent.base.view(EIGHT), a["factors"])
+    kept, reads = Latent(a["latent"]), _reads(a)
     if a["HAS_SOURCES"]:
-        kept, reads = Latent(_gathered(latent, a, 1)), Reads(None, reads.lengths)
-    scale = a["scale_log2"] / 1.4426950408889634
+        kept, reads = Latent(_gathered(a["latent"], a, 1)), Reads(None, reads.lengths)
+    _attend(a, kept, reads)
+
+
+def split_latent8(a: Arguments) -> None:
+    _attend(a, Latent(a["latent"].view(EIGHT), a["factors"]), _reads(a))
+
+
+def _attend(a: Arguments, kept: Latent, reads: Reads) -> None:
+    scale = a["scale_log2"] / math.log2(math.e)
     _answer(split_latent_reference(a["queries"].float(), kept, scale, reads), a)
 
 
@@ -113,6 +119,7 @@ def choose_token(a: Arguments) -> None:
 
 WORK: dict[str, Callable[[Arguments], None]] = {
     "split_latent": split_latent,
+    "split_latent8": split_latent8,
     "split_heads": split_heads,
     "combine": combine,
     "combine_mapped": combine_mapped,
