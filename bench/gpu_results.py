@@ -13,7 +13,7 @@ from dataclasses import fields, replace
 from pathlib import Path
 from typing import Any
 
-from slimwhisper.commands.gpu_measured import WHATS, Measured, read_measured, write_measured
+from slimwhisper.commands.gpu.measured import WHATS, Measured, read_measured, write_measured
 
 DOCS = Path(__file__).resolve().parents[1] / "docs"
 KERNELS = 8  # of each part, in the table of kernels

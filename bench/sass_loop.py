@@ -19,10 +19,10 @@ from pathlib import Path
 import networkx as nx  # torch brings it
 import triton
 
-from slimwhisper.kernels.compilation import SHARED, build, build_swapped, variants
 from slimwhisper.kernels.configurations import Processor, find
-from slimwhisper.kernels.latent_gluon import PIECE, TILE
-from slimwhisper.kernels.latent_swapped import SHAPES
+from slimwhisper.kernels.gpu.compilation import SHARED, build, build_swapped, variants
+from slimwhisper.kernels.gpu.latent_gluon import PIECE, TILE
+from slimwhisper.kernels.gpu.latent_swapped import SHAPES
 
 POSITIONS = 64
 KINDS = {  # column: opcodes

@@ -23,12 +23,12 @@ import torch
 from rows import Rows, add_results_flag
 from torch import Tensor
 
-from slimwhisper.kernels.compilation import KERNELS, SHARED, compile_for, variants
 from slimwhisper.kernels.configurations import TABLE, Configuration, configurations
-from slimwhisper.kernels.heads_triton import split_heads
+from slimwhisper.kernels.gpu.compilation import KERNELS, SHARED, compile_for, variants
+from slimwhisper.kernels.gpu.heads import split_heads
+from slimwhisper.kernels.gpu.latent import split_latent
+from slimwhisper.kernels.gpu.latent8 import split_latent8
 from slimwhisper.kernels.latent import Latent
-from slimwhisper.kernels.latent8_triton import split_latent8
-from slimwhisper.kernels.latent_triton import split_latent
 
 WIDTHS = (64, 128, 384, 512, 768, 1024, 1280)
 DTYPES = ("float16", "float32")

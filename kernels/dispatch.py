@@ -20,9 +20,9 @@ from torch import Tensor
 
 from slimwhisper.errors import OptionError
 from slimwhisper.kernels.configurations import Configuration, Processor, choose_splits, find
+from slimwhisper.kernels.gpu.latent_swapped import serves
 from slimwhisper.kernels.heads import head_attention
 from slimwhisper.kernels.latent import Latent, latent_attention
-from slimwhisper.kernels.latent_swapped import serves
 from slimwhisper.kernels.norm import Place, add_norm
 from slimwhisper.kernels.reads import ALL, Reads
 
@@ -101,10 +101,10 @@ class Kernels:
             """[N, h, d_k] or [N, h, d]."""
             splits = _splits(c, p, windows * -(-each // c.block_q), latent.values.shape[1])
             if latent.factors is None:
-                from slimwhisper.kernels.latent_triton import split_latent
+                from slimwhisper.kernels.gpu.latent import split_latent
 
                 return split_latent(queries, latent.values, scale, c, splits, reads, maps)
-            from slimwhisper.kernels.latent8_triton import split_latent8
+            from slimwhisper.kernels.gpu.latent8 import split_latent8
 
             # the kernel turns float8 into float16, whatever the model's dtype
             half, kind = queries.half(), queries.dtype
@@ -134,8 +134,8 @@ class Kernels:
 
         def by_swapped() -> Tensor:
             """[N, h, d_k] or [N, h, d]."""
-            from slimwhisper.kernels.latent_gluon import TILE
-            from slimwhisper.kernels.latent_swapped import swapped_latent
+            from slimwhisper.kernels.gpu.latent_gluon import TILE
+            from slimwhisper.kernels.gpu.latent_swapped import swapped_latent
 
             tiles = -(-latent.values.shape[1] // TILE.value)
             splits = choose_splits(windows, tiles, processor.count)
@@ -164,7 +164,7 @@ class Kernels:
 
         def by_triton(c: Configuration, p: Processor) -> Tensor:
             """[N, h, d_k]."""
-            from slimwhisper.kernels.heads_triton import split_heads
+            from slimwhisper.kernels.gpu.heads import split_heads
 
             splits = _splits(c, p, windows * h * -(-group // c.block_q), keys.shape[2])
             return split_heads(queries, keys, values, c, splits, reads)
@@ -199,7 +199,7 @@ class Kernels:
 
         def by_triton() -> tuple[Tensor, Tensor]:
             """Like x, both."""
-            from slimwhisper.kernels.norm_triton import add_norm_by_triton
+            from slimwhisper.kernels.gpu.norm import add_norm_by_triton
 
             return add_norm_by_triton(x, addend, weight, bias, place)
 
@@ -226,7 +226,7 @@ class Kernels:
 
         def by_triton() -> tuple[Tensor, Tensor]:
             """[R] int64, [R] float32."""
-            from slimwhisper.kernels.choose_token import choose_token
+            from slimwhisper.kernels.gpu.choose_token import choose_token
 
             return choose_token(logits, state, *tokens, rules)
 

@@ -163,7 +163,14 @@ def _kernels() -> Check:
         advice = "" if by_triton else f"slower than Triton: {_triton_advice(kernels.describe())}"
         return Check(name, kernels.describe(), True if by_triton else None, advice)
     value = Kernels(torch.device("cpu"), torch.float32).describe()
-    command = [sys.executable, "-m", "slimwhisper.kernels.compilation", "latent", "float16", "384"]
+    command = [
+        sys.executable,
+        "-m",
+        "slimwhisper.kernels.gpu.compilation",
+        "latent",
+        "float16",
+        "384",
+    ]
     environment = {**os.environ, "TRITON_INTERPRET": "0", "TRITON_ALWAYS_COMPILE": "1"}
     done = subprocess.run(command, capture_output=True, text=True, env=environment)
     if done.returncode == 0:

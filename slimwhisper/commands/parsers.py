@@ -5,7 +5,7 @@ import os
 from typing import Any
 
 from slimwhisper.cache.forms import PRESETS
-from slimwhisper.commands.gpu_devices import DEVICES
+from slimwhisper.commands.gpu.devices import DEVICES
 from slimwhisper.flags import DTYPES, MODEL, add_model_flags, positive
 
 BATCHES = (1, 8, 16, 64)

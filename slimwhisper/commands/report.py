@@ -14,7 +14,7 @@ from rich.table import Table
 
 from slimwhisper.cache.forms import PRESETS
 from slimwhisper.commands.costs import PAPER_MODELS, SOURCE, Report, make_report
-from slimwhisper.commands.gpu_report import compute_times, print_times
+from slimwhisper.commands.gpu.report import compute_times, print_times
 from slimwhisper.text import human_size
 
 LABEL_WIDTH, MAX_NAME = 32, 17  # characters, printed

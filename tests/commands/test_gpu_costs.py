@@ -17,12 +17,12 @@ from slimwhisper.cache.base import Rows, Step
 from slimwhisper.cache.forms import PRESETS
 from slimwhisper.cache.plan import DecoderCache
 from slimwhisper.cli import build_parser, main
-from slimwhisper.commands import gpu_report
 from slimwhisper.commands.costs import OFFICIAL_DIMS, make_report, predict
-from slimwhisper.commands.gpu_costs import FORMS, STEPS, Costs, Decoding
-from slimwhisper.commands.gpu_devices import DEVICES
-from slimwhisper.commands.gpu_measured import WHATS, read_measured, write_measured
-from slimwhisper.commands.gpu_scenarios import LAUNCHES, LAUNCHES_BESIDE, SCENARIOS
+from slimwhisper.commands.gpu import report as gpu_report
+from slimwhisper.commands.gpu.costs import FORMS, STEPS, Costs, Decoding
+from slimwhisper.commands.gpu.devices import DEVICES
+from slimwhisper.commands.gpu.measured import WHATS, read_measured, write_measured
+from slimwhisper.commands.gpu.scenarios import LAUNCHES, LAUNCHES_BESIDE, SCENARIOS
 from slimwhisper.errors import OptionError
 from slimwhisper.model.calibration import exact_plan
 from slimwhisper.model.decoder import Decoder

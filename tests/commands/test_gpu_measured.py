@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from slimwhisper.commands.gpu_measured import (
+from slimwhisper.commands.gpu.measured import (
     MEASURED,
     Measured,
     MeasuredError,

@@ -13,7 +13,7 @@ from slimwhisper.cache.base import Rows, Step
 from slimwhisper.cache.forms import FORMS, PRESETS
 from slimwhisper.cache.plan import DecoderCache
 from slimwhisper.checkpoint.load import Checkpoint
-from slimwhisper.commands.gpu_scenarios import LAUNCHES, LAUNCHES_BESIDE
+from slimwhisper.commands.gpu.scenarios import LAUNCHES, LAUNCHES_BESIDE
 from slimwhisper.engine.engine import Engine
 from slimwhisper.engine.requests import Align, Answer, Decoded, Request, Search, Window
 from slimwhisper.kernels.graphs import CUDAGraphs, Graphs

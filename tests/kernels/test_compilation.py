@@ -9,14 +9,14 @@ import pytest
 
 pytest.importorskip("triton")
 
-from slimwhisper.kernels.compilation import SHARED, jobs
+from slimwhisper.kernels.gpu.compilation import SHARED, jobs
 
 
 @pytest.mark.slow
 def test_everything_compiles_without_spills() -> None:
     """In another process: here Triton interprets."""
     done = subprocess.run(
-        [sys.executable, "-m", "slimwhisper.kernels.compilation"],
+        [sys.executable, "-m", "slimwhisper.kernels.gpu.compilation"],
         capture_output=True,
         text=True,
         env={**os.environ, "TRITON_INTERPRET": "0"},

@@ -13,9 +13,10 @@ from slimwhisper.cache.fold import Attention, Folded, fold
 from slimwhisper.cache.forms import PRESETS
 from slimwhisper.cache.plan import CachePlan, DecoderCache
 from slimwhisper.errors import OptionError
-from slimwhisper.kernels import dispatch, latent_triton
+from slimwhisper.kernels import dispatch
 from slimwhisper.kernels.configurations import Processor
 from slimwhisper.kernels.dispatch import Kernels
+from slimwhisper.kernels.gpu import latent as latent_kernel
 from slimwhisper.kernels.latent import Latent
 from slimwhisper.model.decoder import Decoder
 from tests.support.checkpoints import random_state, tiny_dims
@@ -77,7 +78,7 @@ def test_a_failing_kernel_gives_one_warning_and_pytorch(
     def fails(*_: object) -> Tensor:
         raise RuntimeError("Failed to find C compiler.\nPlease specify one")
 
-    monkeypatch.setattr(latent_triton, "split_latent", fails)
+    monkeypatch.setattr(latent_kernel, "split_latent", fails)
     kernels = Kernels(CPU, torch.float32, "triton")
     with caplog.at_level(logging.WARNING):
         for _ in range(3):

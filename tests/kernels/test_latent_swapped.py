@@ -12,12 +12,12 @@ from torch import Tensor
 pytest.importorskip("triton.experimental.gluon")
 
 from slimwhisper.errors import OptionError
-from slimwhisper.kernels import latent_gluon, latent_swapped
-from slimwhisper.kernels.compilation import SHARED
 from slimwhisper.kernels.dispatch import Kernels
+from slimwhisper.kernels.gpu import latent_gluon, latent_swapped
+from slimwhisper.kernels.gpu.compilation import SHARED
+from slimwhisper.kernels.gpu.latent import split_latent_reference
+from slimwhisper.kernels.gpu.latent_swapped import SHAPES, serves, swapped_latent
 from slimwhisper.kernels.latent import Latent
-from slimwhisper.kernels.latent_swapped import SHAPES, serves, swapped_latent
-from slimwhisper.kernels.latent_triton import split_latent_reference
 from slimwhisper.kernels.reads import ALL, Reads
 from tests.support.gluon_on_cpu import OnCPU
 
@@ -184,7 +184,7 @@ def test_where_it_fails_the_other_kernel_takes_over(
     if fault == "compiler":
         monkeypatch.setattr(latent_swapped, "swapped_latent", fails)
     else:  # Gluon is experimental: another Triton may lack a name
-        monkeypatch.setitem(sys.modules, "slimwhisper.kernels.latent_gluon", None)
+        monkeypatch.setitem(sys.modules, "slimwhisper.kernels.gpu.latent_gluon", None)
     for _ in range(2):
         attend(kernels, 1280, 20)
     assert kernels.used["latent", "triton"] == 2
@@ -202,14 +202,14 @@ def test_an_unknown_latent_kernel(monkeypatch: pytest.MonkeyPatch) -> None:
 def test_it_compiles_without_spills() -> None:
     """In another process: here Triton interprets."""
     done = subprocess.run(
-        [sys.executable, "-m", "slimwhisper.kernels.compilation", "latent_swapped"],
+        [sys.executable, "-m", "slimwhisper.kernels.gpu.compilation", "latent_swapped"],
         capture_output=True,
         text=True,
         env={**os.environ, "TRITON_INTERPRET": "0"},
     )
     assert done.returncode == 0, done.stderr[-2000:]
     made = [json.loads(line) for line in done.stdout.splitlines()]
-    assert len(made) == 8 * len(SHAPES)
+    assert len(made) == 4 * len(SHAPES)
     for one in made:
         assert one["stack"] == 0, one
         assert one["shared"] <= SHARED[90], one

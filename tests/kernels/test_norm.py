@@ -10,7 +10,7 @@ from slimwhisper.kernels.norm import Place, add_norm
 
 pytest.importorskip("triton")
 
-from slimwhisper.kernels.norm_triton import add_norm_by_triton, e4m3_of
+from slimwhisper.kernels.gpu.norm import add_norm_by_triton, e4m3_of
 
 CUDA = torch.cuda.is_available()
 DEVICE = torch.device("cuda" if CUDA else "cpu")

@@ -7,7 +7,6 @@ import pytest
 import torch
 from torch import Tensor
 
-from slimwhisper.kernels.combine import Parts, combine, combine_reference
 from slimwhisper.kernels.configurations import (
     Configuration,
     Processor,
@@ -15,10 +14,11 @@ from slimwhisper.kernels.configurations import (
     configurations,
     find,
 )
-from slimwhisper.kernels.heads_triton import split_heads, split_heads_reference
+from slimwhisper.kernels.gpu.combine import Parts, combine, combine_reference
+from slimwhisper.kernels.gpu.heads import split_heads, split_heads_reference
+from slimwhisper.kernels.gpu.latent import split_latent, split_latent_reference
+from slimwhisper.kernels.gpu.latent8 import _converts, halves_of_e4m3, split_latent8
 from slimwhisper.kernels.latent import Latent
-from slimwhisper.kernels.latent8_triton import _converts, halves_of_e4m3, split_latent8
-from slimwhisper.kernels.latent_triton import split_latent, split_latent_reference
 from slimwhisper.kernels.reads import Reads
 
 GPU = torch.cuda.is_available()

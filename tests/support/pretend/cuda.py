@@ -24,14 +24,7 @@ from unittest.mock import patch
 import torch
 from torch import Tensor
 
-from slimwhisper.kernels import (
-    choose_token,
-    combine,
-    heads_triton,
-    latent8_triton,
-    latent_triton,
-    norm_triton,
-)
+from slimwhisper.kernels.gpu import choose_token, combine, heads, latent, latent8, norm
 from tests.support.pretend.device import (
     GPU,
     Forbidden,
@@ -43,14 +36,7 @@ from tests.support.pretend.device import (
 from tests.support.pretend.kernels import WORK
 from tests.support.pretend.operators import Functions, Interceptor, Operators
 
-MODULES = (
-    choose_token,
-    combine,
-    heads_triton,
-    latent8_triton,
-    latent_triton,
-    norm_triton,
-)  # with kernels
+MODULES = (choose_token, combine, heads, latent, latent8, norm)  # with kernels
 # what Triton's kernels write
 WRITTEN = {"out", "sums", "stats", "total", "normed", "kept", "factors", "tokens", "logprobs"}
 

@@ -12,10 +12,10 @@ import torch
 from torch import Tensor
 
 from slimwhisper.engine.rules import TimestampState, apply_timestamp_rules, log_probability
-from slimwhisper.kernels.combine import Parts, combine_reference
-from slimwhisper.kernels.heads_triton import split_heads_reference
+from slimwhisper.kernels.gpu.combine import Parts, combine_reference
+from slimwhisper.kernels.gpu.heads import split_heads_reference
+from slimwhisper.kernels.gpu.latent import split_latent_reference
 from slimwhisper.kernels.latent import EIGHT, Latent
-from slimwhisper.kernels.latent_triton import split_latent_reference
 from slimwhisper.kernels.norm import Place, add_norm
 from slimwhisper.kernels.reads import Reads
 from slimwhisper.vocabulary import Vocabulary

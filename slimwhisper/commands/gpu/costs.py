@@ -13,8 +13,8 @@ from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from math import ceil
 
-from slimwhisper.commands.gpu_devices import Device
-from slimwhisper.commands.gpu_scenarios import (
+from slimwhisper.commands.gpu.devices import Device
+from slimwhisper.commands.gpu.scenarios import (
     FLASH,
     HEADS,
     LATENT,

@@ -53,8 +53,14 @@ def swapped_latent(
         [B, h, d], laid out head by head, or with `maps` [B, h, d_k]; zeros for a window without
         positions.
     """
-    from slimwhisper.kernels.combine import Parts, finish
-    from slimwhisper.kernels.latent_gluon import FEW, REST, TILE, pieces_of, swapped_latent_kernel
+    from slimwhisper.kernels.gpu.combine import Parts, finish
+    from slimwhisper.kernels.gpu.latent_gluon import (
+        FEW,
+        REST,
+        TILE,
+        pieces_of,
+        swapped_latent_kernel,
+    )
 
     rows, heads, width = queries.shape
     values, slots, lengths = latent.values, reads.slots, reads.lengths

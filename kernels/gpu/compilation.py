@@ -1,6 +1,6 @@
 """Compiles every kernel as it is launched, for GPUs that this machine need not have.
 
-    python -m slimwhisper.kernels.compilation [KERNEL DTYPE WIDTH]
+    python -m slimwhisper.kernels.gpu.compilation [KERNEL DTYPE WIDTH]
 
 prints a line of JSON for each variant, or for one of a kernel: registers, bytes of stack and of
 shared memory. The kernel with swapped operands has no configurations: with KERNEL alone,
@@ -24,21 +24,28 @@ from triton.backends.compiler import GPUTarget
 from triton.compiler import ASTSource
 from triton.experimental.gluon._runtime import GluonASTSource
 
-from slimwhisper.kernels.choose_token import BLOCK, choose_token_kernel
-from slimwhisper.kernels.combine import (
+from slimwhisper.kernels.configurations import Configuration, configurations
+from slimwhisper.kernels.gpu.choose_token import BLOCK, choose_token_kernel
+from slimwhisper.kernels.gpu.combine import (
     BLOCK_D,
     ROWS,
     combine_kernel,
     combine_mapped_kernel,
     stages_of,
 )
-from slimwhisper.kernels.configurations import Configuration, configurations
-from slimwhisper.kernels.heads_triton import split_heads_kernel
-from slimwhisper.kernels.latent8_triton import CONVERTS, split_latent8_kernel
-from slimwhisper.kernels.latent_gluon import FEW, LAYOUT, PIECE, REST, TILE, swapped_latent_kernel
-from slimwhisper.kernels.latent_swapped import SHAPES
-from slimwhisper.kernels.latent_triton import split_latent_kernel
-from slimwhisper.kernels.norm_triton import add_norm_kernel
+from slimwhisper.kernels.gpu.heads import split_heads_kernel
+from slimwhisper.kernels.gpu.latent import split_latent_kernel
+from slimwhisper.kernels.gpu.latent8 import CONVERTS, split_latent8_kernel
+from slimwhisper.kernels.gpu.latent_gluon import (
+    FEW,
+    LAYOUT,
+    PIECE,
+    REST,
+    TILE,
+    swapped_latent_kernel,
+)
+from slimwhisper.kernels.gpu.latent_swapped import SHAPES
+from slimwhisper.kernels.gpu.norm import add_norm_kernel
 
 KERNELS = {
     "latent": split_latent_kernel,
@@ -249,8 +256,9 @@ def _line(job: tuple[int, Variant]) -> str:
 
 
 def _swapped_lines() -> Iterator[str]:
-    for width, dtype, splits, chosen in product(SHAPES, ("float16", "bfloat16"), (1, 2), (0, 1)):
-        made = _used(build_swapped(width, dtype, splits, bool(chosen)))
+    """One split with slots and lengths, and several without."""
+    for width, dtype, splits in product(SHAPES, ("float16", "bfloat16"), (1, 2)):
+        made = _used(build_swapped(width, dtype, splits, chosen=splits == 1))
         name = {"kernel": "latent_swapped", "width": width, "dtype": dtype, "splits": splits}
         yield json.dumps({"configuration": name, "capability": 90, **asdict(made)})
 

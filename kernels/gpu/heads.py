@@ -13,7 +13,8 @@ import triton
 import triton.language as tl
 from torch import Tensor
 
-from slimwhisper.kernels.combine import (
+from slimwhisper.kernels.configurations import Configuration
+from slimwhisper.kernels.gpu.combine import (
     GENERAL,
     Parts,
     combine,
@@ -22,7 +23,6 @@ from slimwhisper.kernels.combine import (
     write_mix,
     write_stats,
 )
-from slimwhisper.kernels.configurations import Configuration
 from slimwhisper.kernels.reads import ALL, Reads
 
 

@@ -9,10 +9,10 @@ from rich.console import Console
 from rich.table import Table
 
 from slimwhisper.commands.costs import Report, known_dims
-from slimwhisper.commands.gpu_costs import FORMS, STEPS, Costs, Decoding
-from slimwhisper.commands.gpu_devices import DEVICES
-from slimwhisper.commands.gpu_measured import MEASURED, Measured, read_measured
-from slimwhisper.commands.gpu_scenarios import SCENARIOS
+from slimwhisper.commands.gpu.costs import FORMS, STEPS, Costs, Decoding
+from slimwhisper.commands.gpu.devices import DEVICES
+from slimwhisper.commands.gpu.measured import MEASURED, Measured, read_measured
+from slimwhisper.commands.gpu.scenarios import SCENARIOS
 from slimwhisper.errors import OptionError
 
 DTYPES = ("float16", "bfloat16")

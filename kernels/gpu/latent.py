@@ -5,7 +5,7 @@
 A program takes some queries of one window and one part of its positions. It reads a tile of the
 latent once, for the scores and for the weighted sum, and keeps a running maximum and sum (online
 softmax, arXiv 1805.02867); `combine` combines the parts (flash-decoding). A latent kept in float8
-has a kernel of its own, `latent8_triton`.
+has a kernel of its own, `latent8`.
 """
 
 import math
@@ -15,14 +15,14 @@ import triton
 import triton.language as tl
 from torch import Tensor
 
-from slimwhisper.kernels.combine import (
+from slimwhisper.kernels.configurations import Configuration
+from slimwhisper.kernels.gpu.combine import (
     GENERAL,
     Parts,
     finish,
     part_of_positions,
     weigh,
 )
-from slimwhisper.kernels.configurations import Configuration
 from slimwhisper.kernels.latent import Latent
 from slimwhisper.kernels.reads import ALL, Reads
 

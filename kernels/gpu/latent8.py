@@ -2,7 +2,7 @@
 
     softmax(Q~ Z^T * scale) Z          Q~ [N, h, d], Z [S, T, d] = factors [S, T] * float8 values
 
-The plan is that of `latent_triton`. Values are read two at a time, as words of 16 bits: matrix
+The plan is that of `latent`. Values are read two at a time, as words of 16 bits: matrix
 units take their operands from shared memory in such words, so nothing is read byte by byte. A word
 holds an even and the next odd column; each kind has its own products, and sums that are interleaved
 at the end. The scores and the probabilities are multiplied by the factors.
@@ -15,7 +15,8 @@ import triton
 import triton.language as tl
 from torch import Tensor
 
-from slimwhisper.kernels.combine import (
+from slimwhisper.kernels.configurations import Configuration
+from slimwhisper.kernels.gpu.combine import (
     GENERAL,
     Parts,
     finish,
@@ -24,7 +25,6 @@ from slimwhisper.kernels.combine import (
     write_mix,
     write_stats,
 )
-from slimwhisper.kernels.configurations import Configuration
 from slimwhisper.kernels.latent import Latent
 from slimwhisper.kernels.reads import ALL, Reads
 

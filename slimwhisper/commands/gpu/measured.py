@@ -9,7 +9,7 @@ from typing import Any
 from slimwhisper.errors import SlimWhisperError
 
 # of a source tree; an installed package has no docs
-MEASURED = Path(__file__).parents[2] / "docs" / "gpu-measured.json"
+MEASURED = Path(__file__).parents[3] / "docs" / "gpu-measured.json"
 WHATS = {  # what a row's milliseconds are
     "step": "one decoding step of the whole batch, at half of the context",
     "cross": "one layer's cross-attention in a step, without its products",

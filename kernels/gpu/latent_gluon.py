@@ -12,7 +12,7 @@ has been read for both products, so that the next one may take its place. At d =
 fits beside the queries; what is then in flight are the pieces that the second product has finished
 with. Four warps for each block of heads keep their O^T in registers and share nothing but the tile.
 
-Splits, and what they leave for `combine`, are as in `latent_triton`. `latent_swapped` launches it.
+Splits, and what they leave for `combine`, are as in `latent`. `latent_swapped` launches it.
 """
 
 from torch import Tensor
@@ -28,7 +28,7 @@ from triton.experimental.gluon.language.nvidia.hopper import (
 )
 from triton.experimental.gluon.nvidia.hopper import TensorDescriptor
 
-from slimwhisper.kernels.combine import part_of_positions, write_stats
+from slimwhisper.kernels.gpu.combine import part_of_positions, write_stats
 
 TILE = gl.constexpr(64)  # positions
 PIECE = gl.constexpr(128)  # columns

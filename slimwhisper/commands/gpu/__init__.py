@@ -1,0 +1,1 @@
+"""What decoding costs on a GPU: computed, and measured where it was."""
