@@ -62,6 +62,9 @@ class NegatedSelf(SelfLayer):
 
     def step(self, x: Tensor, step: Step) -> Tensor:
         KEPT.append("self")
+        place = self.inner.place(step)  # what the inner layer leaves to the norm before it
+        assert place is not None
+        place.write(-x[:, 0])
         return self._negated(self.inner.step, x, step)
 
     def _negated(self, run, x, where):  # type: ignore[no-untyped-def]

@@ -47,9 +47,9 @@ class Watch:
             self.rows += len(tokens)
             return step(tokens, *rest)
 
-        def begin(lane: Lane, tickets: Sequence[Ticket], logits: torch.Tensor) -> None:
+        def begin(lane: Lane, tickets: Sequence[Ticket], *tensors: torch.Tensor) -> None:
             self.started += [t.window.attempt.temperature for t in tickets]
-            start(lane, tickets, logits)
+            start(lane, tickets, *tensors)
 
         monkeypatch.setattr(network, "encoder", encode)
         monkeypatch.setattr(network.decoder, "step", one_step)

@@ -123,7 +123,7 @@ def test_rows_read_each_others_tokens_in_place(
     model = random_model(forms=forms)
     kernels = model.plan.kernels
     kernels.processor = Processor(shared=0, count=1, capability=0)  # for which there is no shape
-    kernels.failures["choose_token"] = "needs none"
+    kernels.failures |= dict.fromkeys(("choose_token", "add_norm"), "needs none")
     engine = Engine(model, VOCABULARY, 3, search, 4, recorder)
     done = run(engine, dict(enumerate(requests)))
     assert_same([done[i][0] for i in range(len(requests))], expected)
