@@ -73,7 +73,7 @@ CASES = [  # windows, positions, splits: odd tails, one tile, an empty split, wh
     (2, 37, 3),
     (1, 64, 1),
     (2, 200, 2),
-    (1, 1500, 2),
+    pytest.param((1, 1500, 2), marks=pytest.mark.slow),
 ]
 
 
