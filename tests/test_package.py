@@ -24,9 +24,11 @@ PACKAGES = [
     "slimwhisper/cache",
     "slimwhisper/checkpoint",
     "slimwhisper/commands",
+    "slimwhisper/commands/gpu",
     "slimwhisper/engine",
     "slimwhisper/jobs",
     "slimwhisper/kernels",
+    "slimwhisper/kernels/gpu",
     "slimwhisper/longform",
     "slimwhisper/model",
 ]
