@@ -69,7 +69,7 @@ class Case:
         lengths = torch.full((self.windows,), TEXT, device=device)
         bias = torch.zeros(self.windows, 1, ROOM, device=device, dtype=dtype)
         bias[..., TEXT:] = -torch.inf
-        text.reads = Reads(lengths=lengths, bias=bias)
+        text.reads = Reads(lengths=lengths, bias=lambda: bias)
         return text
 
     def queries(self) -> Tensor:
