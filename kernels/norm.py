@@ -13,11 +13,19 @@ from torch import Tensor
 from slimwhisper.kernels.latent import Latent
 
 
+def scaled(normed: Tensor, columns: Tensor, offset: Tensor | None) -> Tensor:
+    """What float8 keeps of a norm's output [..., d], before it is rounded: columns alike, and
+    without the norm's bias. columns, offset: [d].
+    """
+    assert offset is not None
+    return (normed - offset) / columns
+
+
 @dataclass(frozen=True, slots=True)
 class Place:
     """Where normed rows are kept: row r at position positions[r] of row ids[r] of a latent.
 
-    A float8 latent keeps (normed - offset) / columns; see `slimwhisper.cache.fold`.
+    A float8 latent keeps what `scaled` gives; see `slimwhisper.cache.fold`.
     """
 
     latent: Latent  # values [rows, T, d]
@@ -28,9 +36,8 @@ class Place:
 
     def write(self, normed: Tensor) -> None:
         """Keep normed [R, d]."""
-        if self.columns is not None and self.offset is not None:
-            normed = (normed - self.offset) / self.columns
-        self.latent.write((self.ids, self.positions), normed)
+        kept = normed if self.columns is None else scaled(normed, self.columns, self.offset)
+        self.latent.write((self.ids, self.positions), kept)
 
 
 def add_norm(

@@ -8,7 +8,7 @@ import torch
 
 from slimwhisper.api import SlimWhisper
 from slimwhisper.app.service.jobs import Job, ModelChoice, ModelError
-from slimwhisper.devices import choose_batch_size
+from slimwhisper.devices import check_batch_size, choose_batch_size
 from slimwhisper.engine.requests import Search
 from slimwhisper.errors import CacheError, DependencyError, OptionError, SlimWhisperError
 from slimwhisper.longform.batch import Batch, OnSegments
@@ -52,7 +52,8 @@ class Engines:
         finally:
             self.loading = False
         self.model, self.loaded = model, choice
-        self.slots = self._batch_size or model.default_batch_size()
+        asked = self._batch_size
+        self.slots = model.default_batch_size() if asked is None else check_batch_size(asked)
         logger.info("%s on %s: up to %d windows together", model.name, model.device, self.slots)
         return model
 

@@ -37,6 +37,13 @@ class Parts:
         )
 
 
+def empty_by_head(queries: Tensor) -> Tensor:
+    """Like queries [N, h, d], laid out head by head, as the heads' maps are applied."""
+    rows, heads, width = queries.shape
+    out = torch.empty((heads, rows, width), dtype=queries.dtype, device=queries.device)
+    return out.transpose(0, 1)
+
+
 # Numbers that are used outside the loops only. Triton would compile a kernel again where one of
 # them is 1 or a multiple of 16, so each kernel is told not to.
 GENERAL = (
@@ -243,7 +250,8 @@ def finish(parts: Parts, out: Tensor, maps: Tensor | None) -> Tensor:
     """
     if maps is None:
         return combine(parts, out) if len(parts.sums) else out
-    mapped = maps.new_empty((*out.shape[:2], maps.shape[1]))
+    shape = (*out.shape[:2], maps.shape[1])
+    mapped = torch.empty(shape, dtype=maps.dtype, device=maps.device)
     if len(parts.sums):
         return combine_mapped(parts, maps, mapped)
     mixed = out.transpose(0, 1).to(maps.dtype)

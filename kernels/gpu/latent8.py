@@ -19,6 +19,7 @@ from slimwhisper.kernels.configurations import Configuration
 from slimwhisper.kernels.gpu.combine import (
     GENERAL,
     Parts,
+    empty_by_head,
     finish,
     part_of_positions,
     weigh,
@@ -204,8 +205,7 @@ def split_latent8(
     rows, heads, width = queries.shape
     windows = reads.windows(len(latent))
     group = rows // windows
-    out = torch.empty((heads, rows, width), dtype=queries.dtype, device=queries.device)
-    out = out.transpose(0, 1)
+    out = empty_by_head(queries)
     parts = Parts.allocate(rows * heads, splits, width, queries.device)
     c = configuration
     words = latent.values.view(torch.uint16)

@@ -53,7 +53,7 @@ def swapped_latent(
         [B, h, d], laid out head by head, or with `maps` [B, h, d_k]; zeros for a window without
         positions.
     """
-    from slimwhisper.kernels.gpu.combine import Parts, finish
+    from slimwhisper.kernels.gpu.combine import Parts, empty_by_head, finish
     from slimwhisper.kernels.gpu.latent_gluon import (
         FEW,
         REST,
@@ -64,8 +64,7 @@ def swapped_latent(
 
     rows, heads, width = queries.shape
     values, slots, lengths = latent.values, reads.slots, reads.lengths
-    out = torch.empty((heads, rows, width), dtype=queries.dtype, device=queries.device)
-    out = out.transpose(0, 1)
+    out = empty_by_head(queries)
     parts = Parts.allocate(rows * heads, splits, width, queries.device)
     swapped_latent_kernel[rows, splits](
         pieces_of(queries, FEW.value),

@@ -13,7 +13,7 @@ from slimwhisper.kernels.dispatch import Kernels
 from slimwhisper.kernels.heads import head_attention
 from slimwhisper.kernels.latent import Latent
 from slimwhisper.kernels.linear import linear
-from slimwhisper.kernels.norm import Place
+from slimwhisper.kernels.norm import Place, scaled
 from slimwhisper.kernels.reads import Reads
 
 
@@ -71,8 +71,8 @@ class LatentAttention:
 
 def kept(weights: Folded, x: Tensor) -> Tensor:
     """What a form keeps of x: [..., d] -> [..., d]."""
-    if weights.columns is not None and weights.offset is not None:
-        return (x - weights.offset) / weights.columns
+    if weights.columns is not None:
+        return scaled(x, weights.columns, weights.offset)
     return x if weights.project is None else linear(x, weights.project)
 
 

@@ -1,7 +1,7 @@
-"""The encoder beside the decoder, on a GPU's second stream.
+"""The encoder: on a CPU at once, on a GPU beside the decoder, on a stream of its own.
 
-The encoder is bound by arithmetic and a decode step by memory, so that they share a GPU well. The
-windows that are being encoded hold their slots; all others go on meanwhile.
+There the encoder is bound by arithmetic and a decode step by memory, so that they share a GPU
+well. The windows that are being encoded hold their slots; all others go on meanwhile.
 """
 
 from collections import deque
@@ -20,20 +20,25 @@ from slimwhisper.model.model import Model
 class _Batch:
     tickets: list[Ticket | None]  # None: dropped
     features: Tensor  # [G, p, d], once `done`
-    done: torch.cuda.Event
+    done: torch.cuda.Event | None  # None: it is
 
 
 class EncoderBeside:
-    """Encodes windows on a stream of its own."""
+    """Encodes windows, and knows which are done."""
 
     def __init__(self, model: Model) -> None:
         self.model = model
-        self.stream = torch.cuda.Stream(model.device)
-        self.stream.wait_stream(torch.cuda.current_stream(model.device))  # for the weights
+        self.stream: torch.cuda.Stream | None = None
+        if model.device.type == "cuda":
+            self.stream = torch.cuda.Stream(model.device)
+            self.stream.wait_stream(torch.cuda.current_stream(model.device))  # for the weights
         self._batches: deque[_Batch] = deque()
 
     def begin(self, tickets: Sequence[Ticket], mel: Tensor) -> None:
-        """Start on mel [G, n_mels, 2 p] of the tickets; returns at once."""
+        """Start on mel [G, n_mels, 2 p] of the tickets; on a GPU, returns at once."""
+        if self.stream is None:
+            self._batches.append(_Batch(list(tickets), self.model.encoder(mel), None))
+            return
         pinned = mel.pin_memory()  # else the host would wait for what the stream does before
         with torch.cuda.stream(self.stream):
             features = self.model.encoder(pinned.to(self.model.device, non_blocking=True))
@@ -46,16 +51,21 @@ class EncoderBeside:
 
         wait: at least one batch, if there is one; the stream waits for it, not the host.
         """
-        while self._batches and (wait or self._batches[0].done.query()):
+        while self._batches and (wait or self._is_done(self._batches[0])):
             batch, wait = self._batches.popleft(), False
-            current = torch.cuda.current_stream(self.model.device)
-            current.wait_event(batch.done)
-            batch.features.record_stream(current)  # not reused before it has been read
+            if batch.done is not None:
+                current = torch.cuda.current_stream(self.model.device)
+                current.wait_event(batch.done)
+                batch.features.record_stream(current)  # not reused before it has been read
             kept = [i for i, ticket in enumerate(batch.tickets) if ticket is not None]
             tickets = [ticket for ticket in batch.tickets if ticket is not None]
             if tickets:
                 whole = len(kept) == len(batch.tickets)
                 yield tickets, batch.features if whole else batch.features[kept]
+
+    @staticmethod
+    def _is_done(batch: _Batch) -> bool:
+        return batch.done is None or batch.done.query()
 
     def drop(self, given_up: Callable[[Any], bool]) -> list[Ticket]:
         """Forget the windows whose tag is `given_up`, and return their tickets."""

@@ -84,7 +84,7 @@ class Engine:
         self._second: Lane | None = None
         self._waiting: deque[tuple[Any, Window]] = deque()
         self._held: dict[int, Ticket] = {}  # by slot
-        self._encoder = EncoderBeside(model) if model.device.type == "cuda" else None
+        self._encoder = EncoderBeside(model)
         self._again: list[Ticket] = []  # held, to be decoded again
         self._align: list[tuple[Ticket, Align]] = []
         self._looks: dict[Lane, Look] = {}  # not judged yet
@@ -138,10 +138,8 @@ class Engine:
         check, all others are dropped without an answer.
         """
         self._waiting = deque((tag, w) for tag, w in self._waiting if not given_up(tag))
-        asked = [*self._again, *(ticket for ticket, _ in self._align)]
-        if self._encoder is not None:
-            asked += self._encoder.drop(given_up)
-        for ticket in asked:
+        encoding = self._encoder.drop(given_up)
+        for ticket in [*encoding, *self._again, *(ticket for ticket, _ in self._align)]:
             if given_up(ticket.tag):
                 del self._held[ticket.slot]
         self._again = [t for t in self._again if not given_up(t.tag)]
@@ -195,21 +193,27 @@ class Engine:
     def _admit(self) -> list[tuple[Ticket, Answer]]:
         """Restart held windows and start new ones while there is room."""
         answers = self._restart()
-        while self._waiting and self.free:
-            fresh: list[Ticket] = []
-            while self._waiting and self.free and len(fresh) < self.encode_batch:
-                tag, window = self._waiting.popleft()
-                slot = next(s for s in self._middle() if s not in self._held)
-                fresh.append(Ticket(tag, slot, window))
-                self._held[slot] = fresh[-1]
-            self._encode(fresh)
-            answers += self._restart()
-        if self._encoder is not None:
-            nothing_else = not self._again and not any(lane.tickets for lane in self._lanes())
-            for tickets, features in self._encoder.arrived(wait=nothing_else):
+        while True:
+            fresh = self._take_slots()
+            if fresh:
+                mels = [t.window.mel for t in fresh]
+                self._encoder.begin(fresh, torch.stack([m for m in mels if m is not None]))
+            busy = self._again or any(lane.tickets for lane in self._lanes())
+            for tickets, features in self._encoder.arrived(wait=not busy):
                 self._keep(tickets, features)
             answers += self._restart()
-        return answers
+            if not (self._waiting and self.free):
+                return answers
+
+    def _take_slots(self) -> list[Ticket]:
+        """Free slots for waiting windows, as many as are encoded together."""
+        fresh: list[Ticket] = []
+        while self._waiting and self.free and len(fresh) < self.encode_batch:
+            tag, window = self._waiting.popleft()
+            slot = next(s for s in self._middle() if s not in self._held)
+            fresh.append(Ticket(tag, slot, window))
+            self._held[slot] = fresh[-1]
+        return fresh
 
     def _restart(self) -> list[tuple[Ticket, Answer]]:
         """Start held windows in groups, each in one lane; those without room stay held."""
@@ -236,13 +240,6 @@ class Engine:
         """The slots between the lanes, held or free."""
         end = self.slots - (len(self._second.tickets) if self._second else 0)
         return range(len(self.first.tickets), end)
-
-    def _encode(self, tickets: Sequence[Ticket]) -> None:
-        mel = torch.stack([t.window.mel for t in tickets if t.window.mel is not None])
-        if self._encoder is None:
-            self._keep(tickets, self.model.encoder(mel))
-        else:
-            self._encoder.begin(tickets, mel)
 
     def _keep(self, tickets: Sequence[Ticket], features: Tensor) -> None:
         """Put the encoder's output [G, p, d] into the tickets' slots; they can be decoded now."""

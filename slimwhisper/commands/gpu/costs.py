@@ -5,7 +5,7 @@ Every kernel is taken to run by itself, after the one before it. It takes
     launch + max(shortest, bytes / (share * copy rate), operations / (share * matmul rate))
 
 the roofline (Williams et al. 2009) with an efficiency for each kind of kernel. Rates are the
-device's (`gpu_devices`), efficiencies and numbers of kernels the scenario's (`gpu_scenarios`).
+device's (`devices`), efficiencies and numbers of kernels the scenario's (`scenarios`).
 What is left out: a cache that fits in L2, and work that runs beside other work.
 """
 

@@ -29,7 +29,7 @@ class MeasuredError(SlimWhisperError):
 class Measured:
     """One row."""
 
-    device: str  # a name of `gpu_devices.DEVICES`, or a new one
+    device: str  # a name of `devices.DEVICES`, or a new one
     gpu: str  # its full name
     torch: str  # versions
     triton: str

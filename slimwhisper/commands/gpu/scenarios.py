@@ -52,7 +52,8 @@ CHANNEL_MAJOR = 1 / (1 - 0.325)
 MEL_SECONDS, SESSION_SECONDS = 7.6e-3, 0.32e-3
 
 # Kernels of one decoder layer in a step, after the desk check's findings. A kernel that combines
-# the parts of a split attention is not counted (`Scenario.combines`). Keep these equal to the code.
+# the parts of a split attention is not counted (`Scenario.combines`).
+# tests/engine/test_on_a_gpu.py counts them in the code.
 LAUNCHES = {"slim": 16, "slim fp8": 16, "baseline": 16}
 LAUNCHES_BESIDE = 30  # of a step, besides its layers
 
