@@ -145,6 +145,7 @@ def add_looks(commands: Any) -> None:
     p.add_argument("--batch", type=int, default=64, help="windows decoded together [64]")
     p.add_argument("--dtype", choices=DTYPES, default="float16", help="of the caches [float16]")
     p.add_argument("--device", choices=DEVICES, help="a GPU to compute times for, see docs/gpu.md")
+    p.add_argument("--beam_size", type=positive, default=1, help="beams, for times [greedy]")
     p.add_argument("--json", action="store_true", help="print JSON")
 
     p = commands.add_parser("doctor", help="what is installed, what works, how to fix the rest")

@@ -22,7 +22,7 @@ LABEL_WIDTH, MAX_NAME = 32, 17  # characters, printed
 
 def run_report(arguments: argparse.Namespace) -> int:
     """The `report` command: `model` (empty: the paper's five), `batch`, `dtype`, `json`, `device`
-    (None: memory only).
+    (None: memory only), `beam_size`.
 
     Raises `OptionError` for an invalid batch or dtype, `CheckpointError` for a model, and
     `MeasuredError` for the measurements.
@@ -30,7 +30,8 @@ def run_report(arguments: argparse.Namespace) -> int:
     models = arguments.model or PAPER_MODELS
     reports = [make_report(model, arguments.batch, arguments.dtype) for model in models]
     if arguments.device:
-        times = [t for report in reports for t in compute_times(report, arguments.device)]
+        device, beams = arguments.device, arguments.beam_size
+        times = [t for report in reports for t in compute_times(report, device, beams)]
         if arguments.json:
             print(json.dumps([t.as_dict() for t in times]))
         else:

@@ -34,8 +34,8 @@ from tests.support.paths import ROOT
 LARGE = OFFICIAL_DIMS["large-v3"]
 
 
-def costs(form: str, batch: int, scenario: str, device: str = "h200") -> Costs:
-    return Decoding(LARGE, form, batch, DEVICES[device], SCENARIOS[scenario]).costs()
+def costs(form: str, batch: int, scenario: str, device: str = "h200", beams: int = 1) -> Costs:
+    return Decoding(LARGE, form, batch, DEVICES[device], SCENARIOS[scenario], beams).costs()
 
 
 # -- the desk check: docs/gpu.md says what it was ------------------------------------------------
@@ -78,6 +78,9 @@ def test_other_figures_of_the_desk_check() -> None:
     assert costs("baseline", 64, "desk check").step.seconds == pytest.approx(9.5e-3, rel=0.15)
     float8 = costs("slim fp8", 64, "desk check").layer
     assert float8["cross"].seconds == pytest.approx(285e-6, rel=0.15)
+    beams = {form: costs(form, 64, "desk check", beams=5).layer for form in ("slim", "baseline")}
+    assert beams["slim"]["cross"].seconds == pytest.approx(340e-6, rel=0.15)
+    assert beams["baseline"]["cross"].seconds == pytest.approx(175e-6, rel=0.15)
     encoder = costs("slim", 64, "limit").encoder
     assert encoder.operations == pytest.approx(2.27e12, rel=0.01)
 
@@ -100,12 +103,13 @@ def test_the_baselines_limit_as_worked_out_by_hand(model: str, microseconds: flo
 # -- what is counted -----------------------------------------------------------------------------
 
 
+@pytest.mark.parametrize("beams", [1, 3])
 @pytest.mark.parametrize("form", ["slim", "baseline"])
-def test_operations_are_those_that_torch_counts(form: str) -> None:
+def test_operations_are_those_that_torch_counts(form: str, beams: int) -> None:
     dims, cpu, double = tiny_dims(width=32, heads=4), torch.device("cpu"), torch.float64
     state = random_state(dims, seed=0)
     windows, tokens = 2, 30
-    model = Decoding(dims, form, windows, DEVICES["h200"], SCENARIOS["present"])
+    model = Decoding(dims, form, windows, DEVICES["h200"], SCENARIOS["present"], beams)
 
     def counted(call: Callable[[], Any]) -> tuple[Any, int]:
         with sdpa_kernel(SDPBackend.MATH), FlopCounterMode(display=False) as counter:
@@ -128,8 +132,12 @@ def test_operations_are_those_that_torch_counts(form: str) -> None:
     expected = model.cost(model.prompt_kernels(windows, tokens)).operations
     assert filling + prompting - hidden == expected
 
-    step = Step.at(rows, torch.full((windows,), tokens), tokens + 1, True, double)
-    _, stepping = counted(lambda: decoder.step(prompt[:, 0], step, cache))
+    cache = DecoderCache.allocate(plan, windows, dims.n_audio_ctx, dims.n_text_ctx, beams)
+    count = windows * beams
+    rows = Rows.block(windows, beams)
+    step = Step.at(rows, torch.full((count,), tokens), tokens + 1, True, double)
+    token = torch.zeros(count, dtype=torch.int64)
+    _, stepping = counted(lambda: decoder.step(token, step, cache))
     assert stepping == model.step(tokens + 1).operations
 
 
@@ -228,6 +236,21 @@ def test_prints_measured_beside_computed(
     assert last(float8, "encoder") == "7.77"  # the same for all forms
 
 
+def test_beams(measured: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """Measurements are of one text a window, so they are not shown beside."""
+    write_measured([ROW], measured)
+    asked = ["report", "large-v3", "--device", "h200", "--beam_size", "5"]
+    assert main(asked) == 0
+    printed = capsys.readouterr().out
+    assert "batch 64, 5 beams, NVIDIA H200: computed" in printed
+    assert "measured" not in printed
+    assert main([*asked, "--json"]) == 0
+    found = json.loads(capsys.readouterr().out)[0]
+    assert found["beams"] == 5
+    step = costs("slim", 64, "present", beams=5).step
+    assert found["computed"]["present"]["step"] == asdict(step)
+
+
 def test_json(measured: Path, capsys: pytest.CaptureFixture[str]) -> None:
     write_measured([ROW], measured)
     assert main(["report", "large-v3", "--device", "h200", "--batch", "64", "--json"]) == 0
@@ -280,6 +303,11 @@ def page_rows() -> list[str]:
     for label, batch, value in values:
         cells = [gpu_report._number(value(seen[f, batch, s])) for f in FORMS for s in SCENARIOS]
         rows.append(f"| {label} | {' | '.join(cells)} |")
+    for beams in (1, 2, 3, 5, 8):
+        found = [costs(form, 64, "present", beams=beams) for form in ("slim", "baseline")]
+        cells = [gpu_report._number(c.layer["cross"].seconds * 1e6) for c in found]
+        cells += [gpu_report._number(c.step.seconds * 1e3) for c in found]
+        rows.append(f"| {beams} beams | {' | '.join(cells)} |".replace("| 1 beams", "| greedy"))
     for name, device in DEVICES.items():
         found = [costs(form, 64, "present", name) for form in FORMS]
         cells = [gpu_report._number(c.step.seconds * 1e3) for c in found]

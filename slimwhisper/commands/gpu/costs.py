@@ -6,7 +6,8 @@ Every kernel is taken to run by itself, after the one before it. It takes
 
 the roofline (Williams et al. 2009) with an efficiency for each kind of kernel. Rates are the
 device's (`devices`), efficiencies and numbers of kernels the scenario's (`scenarios`).
-What is left out: a cache that fits in L2, and work that runs beside other work.
+What is left out: a cache that fits in L2, work that runs beside other work, and how beams are
+chosen.
 """
 
 from collections.abc import Iterable, Iterator, Mapping
@@ -18,6 +19,7 @@ from slimwhisper.commands.gpu.scenarios import (
     FLASH,
     HEADS,
     LATENT,
+    LATENT_CYCLES,
     PASS,
     PRODUCT,
     TILE,
@@ -100,6 +102,12 @@ class Decoding:
     batch: int  # windows that are decoded together
     device: Device
     scenario: Scenario
+    beams: int = 1  # texts of each window, which share its audio
+
+    @property
+    def rows(self) -> int:
+        """Texts that are decoded together."""
+        return self.batch * self.beams
 
     def costs(self) -> Costs:
         """All of it; a step has half of the context, the steps of a window what they reach."""
@@ -141,23 +149,23 @@ class Decoding:
 
     def layer_kernels(self, context: int) -> dict[str, list[Kernel]]:
         """The kernels of one decoder layer, by part."""
-        d, batch, slim = self.dims.n_text_state, self.batch, self.form != "baseline"
+        d, rows, slim = self.dims.n_text_state, self.rows, self.form != "baseline"
         attend = self._latent if slim else self._heads
-        cross, cross_parts = attend(self.dims.n_audio_ctx)
-        own, own_parts = attend(context)
+        cross, cross_parts = attend(self.dims.n_audio_ctx, self.beams)
+        own, own_parts = attend(context, 1)
         combine = [
-            Kernel(PASS, passed=parts + batch * self._queries)
+            Kernel(PASS, passed=parts + rows * self._queries)
             for parts in (cross_parts, own_parts)
             if parts and (self.scenario.combines or not slim)
         ]
-        square = self._product(batch, d, d)
+        square = self._product(rows, d, d)
         # W_Q and W_O twice; the baseline has the token's K and V
         products = [square] * (4 if slim else 6)
-        products += [self._product(batch, d, 4 * d), self._product(batch, 4 * d, d)]
+        products += [self._product(rows, d, 4 * d), self._product(rows, 4 * d, d)]
         for parts in (cross_parts, own_parts) if slim else ():
             products.append(self._maps())
             whole = not parts or self.scenario.combines  # else it reads the parts themselves
-            products.append(self._maps(0 if whole else parts - batch * self._queries))
+            products.append(self._maps(0 if whole else parts - rows * self._queries))
         small = self.scenario.launches[self.form] - len(products) - 2
         return {
             "cross": [cross],
@@ -173,31 +181,34 @@ class Decoding:
         d = self.dims.n_text_state
         return HALF * d * (1 if self.form == "baseline" else self.dims.n_text_head)
 
-    def _latent(self, positions: int) -> tuple[Kernel, float]:
-        """Attention to a latent, and the bytes of its parts: 0 without a split."""
-        d, heads, batch = self.dims.n_text_state, self.dims.n_text_head, self.batch
+    def _latent(self, positions: int, sharing: int) -> tuple[Kernel, float]:
+        """Attention to a latent that `sharing` rows each have in common, and the bytes of its
+        parts: 0 without a split.
+        """
+        d, heads, latents = self.dims.n_text_state, self.dims.n_text_head, self.rows // sharing
         eight = self.form == "slim fp8"
-        blocks = ceil(heads / (self.scenario.rows8 if eight else 32))
-        parts = self._parts(batch * blocks, ceil(positions / BLOCK_T))
-        passed = batch * self._queries + (parts or batch * self._queries)
-        kept = batch * positions * (d + SINGLE if eight else HALF * d)
-        tiles = batch * blocks * ceil(positions / 16) * d / 1280 if eight else 0
-        cycles = self.scenario.cycles8 * tiles / self.device.processors
-        operations = 4 * batch * heads * positions * d
+        blocks = ceil(sharing * heads / (self.scenario.rows8 if eight else 32))
+        parts = self._parts(latents * blocks, ceil(positions / BLOCK_T))
+        passed = self.rows * self._queries + (parts or self.rows * self._queries)
+        kept = latents * positions * (d + SINGLE if eight else HALF * d)
+        tiles = latents * blocks * ceil(positions / 16) * d / 1280
+        each = self.scenario.cycles8 if eight else LATENT_CYCLES
+        operations = 4 * self.rows * heads * positions * d
+        cycles = each * tiles / self.device.processors
         return Kernel(LATENT, kept, passed, operations, cycles), parts
 
-    def _heads(self, positions: int) -> tuple[Kernel, float]:
-        """Attention to K and V, and the bytes of its parts."""
-        d, batch = self.dims.n_text_state, self.batch
-        parts = self._parts(batch * self.dims.n_text_head, ceil(positions / 128))
-        passed = batch * self._queries + (parts or batch * self._queries)
-        kept = 2 * HALF * batch * positions * d
-        return Kernel(HEADS, kept, passed, 4 * batch * positions * d), parts
+    def _heads(self, positions: int, sharing: int) -> tuple[Kernel, float]:
+        """Attention to K and V, the same way."""
+        d, shared = self.dims.n_text_state, self.rows // sharing
+        parts = self._parts(shared * self.dims.n_text_head, ceil(positions / 128))
+        passed = self.rows * self._queries + (parts or self.rows * self._queries)
+        kept = 2 * HALF * shared * positions * d
+        return Kernel(HEADS, kept, passed, 4 * self.rows * positions * d), parts
 
     def _parts(self, programs: int, tiles: int) -> float:
         """Bytes of the sums of a split attention, for all rows; 0 without a split."""
         splits = choose_splits(programs, tiles, self.device.processors)
-        return splits * self.batch * self._queries * SINGLE / HALF if splits > 1 else 0
+        return splits * self.rows * self._queries * SINGLE / HALF if splits > 1 else 0
 
     def _product(self, rows: int, depth: int, columns: int, large: bool = False) -> Kernel:
         """x W^T, x [rows, depth], W [columns, depth]. large: whole tiles, in waves."""
@@ -215,21 +226,21 @@ class Decoding:
 
     def _maps(self, more: float = 0) -> Kernel:
         """W_K per head on the queries, or W_V per head on the mix, which is `more` bytes wider."""
-        d, batch = self.dims.n_text_state, self.batch
-        passed = batch * (self._queries + HALF * d) + more
-        return Kernel(PRODUCT, HALF * d * d, passed, 2 * batch * d * d)
+        d, rows = self.dims.n_text_state, self.rows
+        passed = rows * (self._queries + HALF * d) + more
+        return Kernel(PRODUCT, HALF * d * d, passed, 2 * rows * d * d)
 
     def _beside(self) -> Iterator[Kernel]:
         """The logits, in float32 the choice, and small kernels."""
-        d, values = self.dims.n_text_state, self.batch * self.dims.n_vocab
-        yield self._product(self.batch, d, self.dims.n_vocab)
+        d, values = self.dims.n_text_state, self.rows * self.dims.n_vocab
+        yield self._product(self.rows, d, self.dims.n_vocab)
         yield Kernel(PASS, passed=(HALF + SINGLE) * values)
         yield Kernel(PASS, passed=SINGLE * values)
         yield self._small(self.scenario.beside - 3)
 
     def _small(self, count: int) -> Kernel:
         """Kernels that read two rows for each text and write two, as a sum with its norm does."""
-        return Kernel(PASS, passed=4 * HALF * self.batch * self.dims.n_text_state, count=count)
+        return Kernel(PASS, passed=4 * HALF * self.rows * self.dims.n_text_state, count=count)
 
     # -- a window ------------------------------------------------------------------------------
 

@@ -31,6 +31,7 @@ class Times:
     device: str  # a name of `DEVICES`
     form: str  # one of `FORMS`
     batch: int
+    beams: int
     dtype: str
     layers: int  # of the decoder
     computed: Mapping[str, Costs]  # by scenario
@@ -48,6 +49,7 @@ class Times:
             "gpu": DEVICES[self.device].gpu,
             "form": self.form,
             "batch": self.batch,
+            "beams": self.beams,
             "dtype": self.dtype,
             "steps": STEPS,
             "computed": costs,
@@ -55,25 +57,31 @@ class Times:
         }
 
 
-def compute_times(report: Report, device: str, path: Path = MEASURED) -> list[Times]:
+def compute_times(
+    report: Report, device: str, beams: int = 1, path: Path = MEASURED
+) -> list[Times]:
     """Every form of the report's model, at its batch and dtype, on a GPU of `DEVICES`.
 
-    path: of the measurements; there need be none. Raises `OptionError` for a dtype that is not
-    computed, `MeasuredError` for the measurements.
+    beams: texts of a window. path: of the measurements, which are of one text each; there need be
+    none. Raises `OptionError` for a dtype that is not computed, `MeasuredError` for the
+    measurements.
     """
     if report.dtype not in DTYPES:
         raise OptionError(f"--device computes {' and '.join(DTYPES)}, not {report.dtype}")
     rows = [
         row
         for row in read_measured(path)
-        if row.device == device
+        if beams == 1
+        and row.device == device
         and row.dtype == report.dtype
         and known_dims(row.model) == report.dims
     ]
 
     def times(form: str) -> Times:
         computed = {
-            name: Decoding(report.dims, form, report.batch, DEVICES[device], scenario).costs()
+            name: Decoding(
+                report.dims, form, report.batch, DEVICES[device], scenario, beams
+            ).costs()
             for name, scenario in SCENARIOS.items()
         }
         fitting = sorted(_fitting(rows, form, report.batch), key=lambda row: row.batch)
@@ -82,6 +90,7 @@ def compute_times(report: Report, device: str, path: Path = MEASURED) -> list[Ti
             device,
             form,
             report.batch,
+            beams,
             report.dtype,
             report.dims.n_text_layer,
             computed,
@@ -108,9 +117,8 @@ def print_times(times: Sequence[Times], file: TextIO) -> None:
     console = Console(file=file, highlight=False, markup=False, emoji=False)
     for t in times:
         name, gpu = Path(t.model).name, DEVICES[t.device].gpu
-        console.print(
-            f"{name}, {t.form}, {t.dtype}, batch {t.batch}, {gpu}: computed", style="bold"
-        )
+        batch = f"batch {t.batch}" + (f", {t.beams} beams" if t.beams > 1 else "")
+        console.print(f"{name}, {t.form}, {t.dtype}, {batch}, {gpu}: computed", style="bold")
         table = Table(box=None, header_style="bold", padding=(0, 0, 0, 1), pad_edge=False)
         table.add_column(min_width=32)
         for scenario in t.computed:

@@ -43,6 +43,9 @@ TILE = 128  # rows and columns of a tile of a large product
 # Pairs of bytes: 914 instructions for 32 rows, at the same rate.
 BYTEWISE_CYCLES = 285e-6 * 132 * 1.98e9 / (64 * 1500 / 16 * 2)
 PAIRED_CYCLES = BYTEWISE_CYCLES * 914 / 1542
+# The same for a latent in half precision, which only beams make as slow: the desk check's estimate
+# of 340 us for five beams, 100 rows of queries in four blocks.
+LATENT_CYCLES = 340e-6 * 132 * 1.98e9 / (64 * 1500 / 16 * 4)
 
 # An activation that stays channel-major through the encoder: 25 to 40 % of its time expected.
 CHANNEL_MAJOR = 1 / (1 - 0.325)
