@@ -84,7 +84,7 @@ class Engine:
         self._second: Lane | None = None
         self._waiting: deque[tuple[Any, Window]] = deque()
         self._held: dict[int, Ticket] = {}  # by slot
-        self._encoder = EncoderBeside(model)
+        self._encoder = EncoderBeside(model, self.encode_batch)
         self._again: list[Ticket] = []  # held, to be decoded again
         self._align: list[tuple[Ticket, Align]] = []
         self._looks: dict[Lane, Look] = {}  # not judged yet

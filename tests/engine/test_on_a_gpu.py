@@ -8,13 +8,16 @@ from dataclasses import replace
 
 import pytest
 import torch
+from torch import Tensor
 
 from slimwhisper.cache.base import Rows, Step
 from slimwhisper.cache.forms import FORMS, PRESETS
 from slimwhisper.cache.plan import DecoderCache
 from slimwhisper.checkpoint.load import Checkpoint
 from slimwhisper.commands.gpu.scenarios import LAUNCHES, LAUNCHES_BESIDE
+from slimwhisper.engine.beside import EncoderBeside
 from slimwhisper.engine.engine import Engine
+from slimwhisper.engine.places import Ticket
 from slimwhisper.engine.requests import Align, Answer, Decoded, Request, Search, Window
 from slimwhisper.kernels.graphs import CUDAGraphs, Graphs
 from slimwhisper.model.calibration import Guard
@@ -267,6 +270,29 @@ def test_a_stream_waits_for_what_it_reads() -> None:
             x + 1
 
 
+def test_the_encoder_is_recorded_for_each_number_of_windows() -> None:
+    """And what it found is kept when the next batch runs in the same memory."""
+    asked = requests(5)
+    mels = torch.stack([w.mel for w in asked if w.mel is not None])
+    expected = made(("e", "x"), CPU).encoder(mels)
+    with pretend_cuda(count=2) as gpu:
+        encoder = EncoderBeside(made(("e", "x")), 3)
+        for turn in range(3):  # directly, recorded, replayed
+            with gpu.counting() as counts:
+                for some in (slice(0, 3), slice(3, 5)):
+                    tickets = [Ticket(i, i, w) for i, w in enumerate(asked)][some]
+                    encoder.begin(tickets, mels[some])
+            assert counts.kernels["conv1d"] == (0 if turn == 2 else 4)
+            assert not counts.reads
+            found: dict[int, Tensor] = {}
+            while len(found) < 5:
+                for tickets, features in encoder.arrived(wait=True):
+                    found |= {t.slot: f.cpu() for t, f in zip(tickets, features, strict=True)}
+            for slot, features in found.items():
+                torch.testing.assert_close(features, expected[slot])
+        assert sorted(encoder.graphs.recorded) == [2, 3] and encoder.graphs.failure is None
+
+
 def test_others_decode_while_a_window_is_encoded() -> None:
     """And a window that is given up meanwhile leaves its slot."""
     first, second = requests(2)
@@ -280,7 +306,7 @@ def test_others_decode_while_a_window_is_encoded() -> None:
         with gpu.counting() as counts:
             engine.step()
         assert counts.kernels["conv1d"] == 2 and len(engine.first.tickets) == 1
-        assert counts.kernels["graph"] == 1 and engine.free == 0
+        assert counts.kernels["graph"] == 2 and engine.free == 0  # it, and a step beside it
         engine.stop(lambda tag: tag == 1)
         assert engine.free == 1
         seen = []

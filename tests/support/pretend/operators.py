@@ -87,7 +87,7 @@ class Interceptor:
                 self.gpu.note("kernels", name)
             out = self.gpu.run(name, lambda: func(*host_args, **host_kwargs))
         if not _is_view(func) and not into_host:
-            self.gpu.order(name, index, (host_args, host_kwargs), out)
+            self.gpu.order(name, index, [_host(t) for t in ours], out)
         if leaves_gpu or name in ("_local_scalar_dense", "is_nonzero", "equal"):
             return out
         if any(a.alias_info is not None and a.alias_info.is_write for a in func._schema.arguments):
