@@ -4,10 +4,12 @@ A new argument of `load_model` is one row of `model_flags`: all commands that lo
 """
 
 import argparse
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
-from slimwhisper.cache.forms import CACHE_DTYPES, PRESETS, cross_names, self_names
+from slimwhisper.cache.forms import CACHE_DTYPES, PRESETS, check_form, cross_names, self_names
+from slimwhisper.errors import OptionError
 
 if TYPE_CHECKING:  # the command line starts without torch
     from slimwhisper.api import SlimWhisper
@@ -39,6 +41,18 @@ def positive(text: str) -> int:
     if not text.isascii() or not text.isdigit() or int(text) < 1:
         raise argparse.ArgumentTypeError(f"{text!r} is not a whole number from 1 up")
     return int(text)
+
+
+def cache_form(names: Callable[[bool], tuple[str, ...]]) -> dict[str, Any]:
+    """The type of a flag that takes a cache form, with settings if it has some."""
+
+    def parse(text: str) -> str:
+        try:
+            return check_form(text, names(False))
+        except OptionError as error:
+            raise argparse.ArgumentTypeError(str(error)) from None
+
+    return {"type": parse, "metavar": "FORM"}
 
 
 class FlagGroup:
@@ -90,8 +104,8 @@ def model_flags() -> tuple[ModelFlag, ...]:
             )
             for argument, help, rest in (
                 ("cache", "preset", {"default": "slim", "choices": tuple(reversed(PRESETS))}),
-                ("cross_cache", "form of the audio's cache", {"choices": cross_names()}),
-                ("self_cache", "form of the text's cache", {"choices": self_names()}),
+                ("cross_cache", "form of the audio's cache", cache_form(cross_names)),
+                ("self_cache", "form of the text's cache", cache_form(self_names)),
                 ("cache_dtype", fp8, {"choices": CACHE_DTYPES}),
                 (
                     "strict_cache",

@@ -22,6 +22,7 @@ PACKAGES = [
     "slimwhisper/app/service",
     "slimwhisper/audio",
     "slimwhisper/cache",
+    "slimwhisper/cache/approximate",
     "slimwhisper/checkpoint",
     "slimwhisper/commands",
     "slimwhisper/commands/gpu",

@@ -9,7 +9,7 @@ from abc import ABC, abstractmethod
 from collections.abc import Callable
 from dataclasses import dataclass
 from functools import cache
-from typing import Protocol, TypeVar
+from typing import TypeVar
 
 import torch
 from torch import Tensor
@@ -147,7 +147,7 @@ class CrossStore(Buffers, ABC):
         """Store `features` [G, p, d], the encoder's output, in `slots` [G] int64."""
 
 
-class CrossLayer(Protocol):
+class CrossLayer(ABC):
     """One layer's attention to the audio of the slots.
 
     Constructed as `CrossLayer(weights, room, store)`. `store` belongs to another layer of the same
@@ -156,11 +156,17 @@ class CrossLayer(Protocol):
 
     store: CrossStore
 
+    @abstractmethod
     def attend(self, x: Tensor, rows: Rows) -> Tensor:
         """x [R, T, d] -> [R, T, d], output projection included; T = 1 in a step."""
 
+    @abstractmethod
     def scores(self, x: Tensor, rows: Rows, heads: Tensor) -> Tensor:
         """x [R, T, d], heads [n] int64 -> [R, n, T, p]: scaled scores before the softmax."""
+
+    def read_bytes(self, slot: int) -> float:
+        """Bytes of the store that a step of one row reads; here, all of its slot."""
+        return sum(t[slot].nbytes for t in self.store.tensors)
 
 
 class SelfLayer(Buffers, ABC):
@@ -168,6 +174,8 @@ class SelfLayer(Buffers, ABC):
 
     Constructed as `SelfLayer(weights, room)`.
     """
+
+    length: int  # tokens that a row has room for
 
     @abstractmethod
     def reorder(self, rows: Tensor, sources: Tensor, extent: int) -> None:
@@ -183,6 +191,10 @@ class SelfLayer(Buffers, ABC):
     def place(self, step: Step) -> Place | None:
         """Where the norm before `step` keeps the step's tokens; None: `step` keeps them itself."""
         return None
+
+    def read_bytes(self, row: int, tokens: int) -> float:
+        """Bytes that a step of one row reads with `tokens` tokens; here, of all of them."""
+        return sum(t[row].nbytes for t in self.tensors) * tokens / self.length
 
     @abstractmethod
     def step(self, x: Tensor, step: Step) -> Tensor:

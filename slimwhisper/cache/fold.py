@@ -19,14 +19,16 @@ output bias. Matrices here are in `torch.nn.Linear`'s layout [out, in], so x W i
 and W_K^-1 W_V is solved on transposes.
 """
 
-from collections.abc import Mapping
-from dataclasses import dataclass, fields, replace
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field, fields, replace
 from typing import Any
 
 import torch
 from torch import Tensor
 
-from slimwhisper.cache.forms import FORMS
+from slimwhisper.cache.activations import Activations
+from slimwhisper.cache.forms import FORMS, settings_of
+from slimwhisper.cache.settings import split_spec
 from slimwhisper.kernels.linear import Weight, pack
 
 
@@ -83,6 +85,9 @@ class Folded:
     value_map: Tensor | None = None  # [h, d_k, d]: B_i^T
     columns: Tensor | None = None  # [d]: S, of x8 and e8
     offset: Tensor | None = None  # [d]: B, of x8 and e8
+    settings: Any = None  # of the form, if it has some
+    # by name, what a form that learns has found in the recorded activations; float64
+    learned: Mapping[str, Tensor] = field(default_factory=dict)
 
     @property
     def width(self) -> int:
@@ -125,6 +130,12 @@ class Context:
 
     first_key: Tensor | None = None  # [d, d]: layer 0's cross W_K
     norm: tuple[Tensor, Tensor] | None = None  # [d], [d]: weight, bias of the latent's norm
+    settings: Any = None  # of the form, if it has some
+    layer: int = 0  # of the decoder
+    blocks: Sequence[Attention] = ()  # the blocks of all layers, this one's among them
+    # of forms that learn: the activations to learn from, and what was learned from others before
+    activations: Activations | None = None
+    learned: Mapping[str, Tensor] | None = None
 
 
 def _blank(block: Attention) -> Folded:
@@ -188,8 +199,14 @@ def fold_float8(block: Attention, context: Context) -> Folded:
 
 
 def fold(block: Attention, form: str, context: Context | None = None) -> Folded:
-    """One block, folded for a form of `FORMS`. Raises ValueError for an unknown form."""
-    if form not in FORMS:
-        raise ValueError(f"unknown cache form {form!r}")
-    folded: Folded = FORMS[form].use("fold")(block, context or Context())
-    return replace(folded, form=form)
+    """One block, folded for a spec of `slimwhisper.cache.forms`, which stays its `form`.
+
+    Raises ValueError for an unknown form, or settings that make no sense.
+    """
+    name = split_spec(form)[0]
+    if name not in FORMS:
+        raise ValueError(f"unknown cache form {name!r}")
+    settings = settings_of(form)
+    context = replace(context or Context(), settings=settings)
+    folded: Folded = FORMS[name].use("fold")(block, context)
+    return replace(folded, form=form, settings=settings)

@@ -1,16 +1,19 @@
 """The one table of cache forms, and the presets that users choose among.
 
-A form is a way to keep a decoder's cache. To add one: a file in this folder with its store (see
-`slimwhisper.cache.base`) and its folding of the weights, and a row in `FORMS`. The flags, the
-guard, the reports and the tests read the table. Nothing here imports torch: a row names its code,
-which is imported on first use.
+A form is a way to keep a decoder's cache. A SPEC is its name, or its name with settings, such as
+`sparq:r=16,k=128`; wherever a form is chosen, a spec may be given. To add one: a file in this
+folder with its store (see `slimwhisper.cache.base`) and its folding of the weights, and a row in
+`FORMS`. The flags, the guard, the reports and the tests read the table. Nothing here imports torch:
+a row names its code, which is imported on first use.
 """
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
+from functools import lru_cache
 from importlib import import_module
 from typing import Any, Literal
 
+from slimwhisper.cache.settings import describe_settings, parse_settings, split_spec
 from slimwhisper.errors import OptionError
 
 Code = str | Callable[..., Any]  # a function or class, or its place: "module:name"
@@ -30,8 +33,12 @@ class Form:
     sources: bool = False  # kernels can read tokens that other rows hold
     float8: str | None = None  # the form that keeps the same in float8
     listed: bool = True  # users choose it by name; False: through another option
+    settings: Code | None = None  # its settings: see `slimwhisper.cache.settings`
+    exact: bool = True  # False: attention is approximated, except with the settings `whole`
+    whole: str = ""  # settings at which nothing is left out, if it is not exact
+    learns: bool = False  # its fold looks at recorded activations
 
-    def use(self, part: Literal["fold", "cross", "self_"]) -> Callable[..., Any]:
+    def use(self, part: Literal["fold", "cross", "self_", "settings"]) -> Callable[..., Any]:
         """The code of one of its parts."""
         code = getattr(self, part)
         assert code is not None, f"cache form {self.name!r} has no {part!r}"
@@ -112,6 +119,30 @@ PRESETS = {  # name: (cross form, self form); the baseline comes first
 CACHE_DTYPES = ("fp8",)
 
 
+def form_of(spec: str) -> Form:
+    """The row of a spec, whatever its settings."""
+    return FORMS[split_spec(spec)[0]]
+
+
+@lru_cache(maxsize=1024)
+def settings_of(spec: str) -> Any:
+    """The settings of a spec, with the defaults for those that it does not name; None: the form
+    has none. Raises ValueError, one line, for settings that make no sense.
+    """
+    form, values = form_of(spec), split_spec(spec)[1]
+    if form.settings is None:
+        if values:
+            raise ValueError(f"{form.name} has no settings")
+        return None
+    return parse_settings(form.use("settings"), values)  # type: ignore[arg-type]
+
+
+def canonical(spec: str) -> str:
+    """The spec with all of its settings, in their order. Raises ValueError as `settings_of`."""
+    settings = settings_of(spec)
+    return spec if settings is None else f"{form_of(spec).name}:{describe_settings(settings)}"
+
+
 def register(form: Form) -> None:
     """Add your own form; its name then works wherever a form is chosen.
 
@@ -122,14 +153,28 @@ def register(form: Form) -> None:
     FORMS[form.name] = form
 
 
-def cross_names() -> tuple[str, ...]:
-    """The forms that users may choose for the cross-attention."""
-    return tuple(f.name for f in FORMS.values() if f.cross is not None and f.listed)
+def cross_names(exact: bool = True) -> tuple[str, ...]:
+    """The forms that users may choose for the cross-attention; exact: without approximate ones."""
+    return tuple(f.name for f in _listed(exact) if f.cross is not None)
 
 
-def self_names() -> tuple[str, ...]:
-    """The forms that users may choose for the self-attention."""
-    return tuple(f.name for f in FORMS.values() if f.self_ is not None and f.listed)
+def self_names(exact: bool = True) -> tuple[str, ...]:
+    """The forms that users may choose for the self-attention; exact: without approximate ones."""
+    return tuple(f.name for f in _listed(exact) if f.self_ is not None)
+
+
+def _listed(exact: bool) -> list[Form]:
+    return [f for f in FORMS.values() if f.listed and (f.exact or not exact)]
+
+
+def check_form(spec: str, names: tuple[str, ...]) -> str:
+    """The canonical form of a spec whose form must be one of `names`. Raises `OptionError`."""
+    if split_spec(spec)[0] not in names:
+        raise OptionError(f"{spec!r} is not one of {', '.join(names)}")
+    try:
+        return canonical(spec)
+    except ValueError as error:
+        raise OptionError(f"{spec!r}: {error}") from None
 
 
 def choose_forms(
@@ -138,24 +183,32 @@ def choose_forms(
     self_cache: str | None = None,
     cache_dtype: str | None = None,
 ) -> tuple[str, str]:
-    """(cross form, self form) of a preset; `cross_cache` and `self_cache` replace either one.
+    """(cross spec, self spec) of a preset; `cross_cache` and `self_cache` replace either one.
 
     cache_dtype: "fp8" for a float8 latent, with forms that have one. Raises `OptionError` for an
-    unknown name, or for forms without a float8 latent.
+    unknown name or setting, or for forms without a float8 latent.
     """
     known: Mapping[str, tuple[str | None, tuple[str, ...]]] = {
         "cache": (cache, tuple(PRESETS)),
-        "cross_cache": (cross_cache, cross_names()),
-        "self_cache": (self_cache, self_names()),
         "cache_dtype": (cache_dtype, CACHE_DTYPES),
     }
     for option, (value, names) in known.items():
         if value is not None and value not in names:
             raise OptionError(f"{option}: {value!r} is not one of {', '.join(names)}")
-    cross, self_ = PRESETS[cache]
-    cross, self_ = cross_cache or cross, self_cache or self_
+    forms: dict[str, tuple[str | None, tuple[str, ...]]] = {
+        "cross_cache": (cross_cache, cross_names(exact=False)),
+        "self_cache": (self_cache, self_names(exact=False)),
+    }
+    chosen = list(PRESETS[cache])
+    for i, (option, (spec, names)) in enumerate(forms.items()):
+        if spec is not None:
+            try:
+                chosen[i] = check_form(spec, names)
+            except OptionError as error:
+                raise OptionError(f"{option}: {error}") from None
+    cross, self_ = chosen
     if cache_dtype == "fp8":
-        rounded = FORMS[cross].float8, FORMS[self_].float8
+        rounded = form_of(cross).float8, form_of(self_).float8
         if rounded[0] is None or rounded[1] is None:
             raise OptionError(
                 f"cache_dtype: fp8 is for cross-attention form 'e' and self-attention form 'x' "

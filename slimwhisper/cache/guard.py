@@ -15,7 +15,7 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from slimwhisper.cache.fold import Attention, Context, Folded, fold
-from slimwhisper.cache.forms import EXACT, FORMS
+from slimwhisper.cache.forms import EXACT, form_of
 
 # A form counts as exact if its error is at most this many times the baseline's. At 3 the logits'
 # error is at most 1.2 times openai-whisper's, at 6 up to 1.7 times, and at 15 more than the 2
@@ -123,7 +123,7 @@ def inspect_layer(
     Returns the folded weights of the form to use, not yet rounded, and the record.
     """
     block = site.read(state)
-    first_key, inverse = state[replace(site, layer=0).prefix + "key.weight"], FORMS[form].inverse
+    first_key, inverse = state[replace(site, layer=0).prefix + "key.weight"], form_of(form).inverse
     folded = fold(block, form, Context(first_key))
     inverted = {"value": block.value, "first_key": first_key}.get(inverse or "", block.key)
     maps = [t for t in (folded.key_map, folded.value_map) if t is not None]

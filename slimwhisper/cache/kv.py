@@ -3,7 +3,7 @@
 import torch
 from torch import Tensor
 
-from slimwhisper.cache.base import CrossStore, Room, Rows, SelfLayer, Step
+from slimwhisper.cache.base import CrossLayer, CrossStore, Room, Rows, SelfLayer, Step
 from slimwhisper.cache.fold import Folded
 from slimwhisper.kernels.dispatch import Kernels
 from slimwhisper.kernels.heads import head_attention
@@ -59,8 +59,10 @@ class KVStore(CrossStore):
         self.keys[slots], self.values[slots] = self.heads.keys_values(features)
 
 
-class KVCross:
+class KVCross(CrossLayer):
     """Cross-attention of one layer over kept K and V."""
+
+    store: KVStore
 
     def __init__(self, weights: Folded, room: Room, store: CrossStore | None = None) -> None:
         assert store is None, "every layer has its own keys and values"
@@ -88,6 +90,7 @@ class KVSelf(SelfLayer):
     def __init__(self, weights: Folded, room: Room) -> None:
         self.heads = HeadAttention(weights, room.kernels)
         self.keys, self.values = _allocate(weights, room)
+        self.length = room.length
         super().__init__(self.keys, self.values)
 
     def reorder(self, rows: Tensor, sources: Tensor, extent: int) -> None:

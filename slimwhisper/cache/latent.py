@@ -7,7 +7,7 @@ d values per token are kept, for each layer (`x`, `k`, `v`) or once for all laye
 import torch
 from torch import Tensor
 
-from slimwhisper.cache.base import CrossStore, Room, Rows, SelfLayer, Step
+from slimwhisper.cache.base import CrossLayer, CrossStore, Room, Rows, SelfLayer, Step
 from slimwhisper.cache.fold import Folded
 from slimwhisper.kernels.dispatch import Kernels
 from slimwhisper.kernels.heads import head_attention
@@ -95,8 +95,10 @@ class LatentStore(CrossStore):
         self.latent.write(slots, kept(self.weights, features))
 
 
-class LatentCross:
+class LatentCross(CrossLayer):
     """Cross-attention of one layer to a store's latent."""
+
+    store: LatentStore
 
     def __init__(self, weights: Folded, room: Room, store: LatentStore | None = None) -> None:
         self.attention = LatentAttention(weights, room.kernels)
@@ -136,7 +138,7 @@ class LatentSelf(SelfLayer):
 
     def __init__(self, weights: Folded, room: Room) -> None:
         self.attention = LatentAttention(weights, room.kernels)
-        self.latent = _allocate(weights, room)
+        self.latent, self.length = _allocate(weights, room), room.length
         super().__init__(*self.latent.tensors())
 
     def reorder(self, rows: Tensor, sources: Tensor, extent: int) -> None:

@@ -8,7 +8,7 @@ from torch import Tensor
 
 from slimwhisper.cache.base import CrossLayer, CrossStore, Room, SelfLayer, Step
 from slimwhisper.cache.fold import Folded
-from slimwhisper.cache.forms import FORMS
+from slimwhisper.cache.forms import form_of
 from slimwhisper.kernels.dispatch import Kernels
 
 
@@ -57,13 +57,13 @@ class CrossCache:
         self.layers: list[CrossLayer] = []
         shared: dict[str, CrossStore] = {}
         for weights in plan.cross:
-            form = FORMS[weights.form]
-            layer: CrossLayer = form.use("cross")(weights, room, shared.get(form.name))
+            form = form_of(weights.form)
+            layer: CrossLayer = form.use("cross")(weights, room, shared.get(weights.form))
             self.layers.append(layer)
-            if form.name not in shared:
+            if weights.form not in shared:
                 self.stores.append(layer.store)
             if form.shared:
-                shared[form.name] = layer.store
+                shared[weights.form] = layer.store
 
     def put(self, slots: Tensor, features: Tensor) -> None:
         """Store encoder outputs `features` [G, p, d] in `slots` [G] int64."""
@@ -100,7 +100,7 @@ class SelfCache:
         another reads the other's tokens in place, where the kernels can, instead of copying them.
         """
         room = plan.room(rows, length, device)
-        forms = [FORMS[weights.form] for weights in plan.self_]
+        forms = [form_of(weights.form) for weights in plan.self_]
         self.layers: list[SelfLayer] = [
             form.use("self_")(weights, room)
             for form, weights in zip(forms, plan.self_, strict=True)

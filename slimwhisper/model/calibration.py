@@ -8,9 +8,10 @@ import torch
 from torch import Tensor
 
 from slimwhisper.audio.mel import calibration_mel
-from slimwhisper.cache.base import Rows, Step
+from slimwhisper.cache.activations import Activations
+from slimwhisper.cache.base import CrossLayer, Rows, Step
 from slimwhisper.cache.fold import Context, Folded, fold
-from slimwhisper.cache.forms import EXACT, FORMS
+from slimwhisper.cache.forms import EXACT, form_of
 from slimwhisper.cache.guard import Inspection, Site, inspect_layer
 from slimwhisper.cache.plan import CachePlan, DecoderCache
 from slimwhisper.checkpoint.load import Checkpoint
@@ -29,38 +30,66 @@ class Guard:
     mel: Tensor | None = None  # [n_mels, 3000] of real speech to measure on; None: noise
 
 
-@dataclass(frozen=True, slots=True)
-class Activations:
-    """What the attention blocks compute keys and values from, in one window; float32."""
+Learned = Mapping[str, Mapping[str, Tensor]]  # by site, as `site_name`; then by name
 
-    features: Tensor  # [p, d]: the encoder's output
-    self_: Sequence[Tensor]  # per layer: [T, d], the layer-normed input of its self-attention
 
-    def of(self, attention: str, layer: int) -> Tensor:
-        """[n, d]: the source of a layer's "cross" or "self" attention."""
-        return self.features if attention == "cross" else self.self_[layer]
+def site_name(attention: str, layer: int) -> str:
+    """Such as "cross.0"."""
+    return f"{attention}.{layer}"
 
 
 def exact_plan(
-    state: Mapping[str, Tensor], dims: Dims, cross: str = "e", self_: str = "x"
+    state: Mapping[str, Tensor],
+    dims: Dims,
+    cross: str = "e",
+    self_: str = "x",
+    activations: Activations | None = None,
+    learned: Learned | None = None,
 ) -> CachePlan:
     """Fold every layer for two forms that need no guard; weights not yet rounded.
 
-    state: OpenAI's names; matrices [out, in].
+    state: OpenAI's names; matrices [out, in]. Forms that learn need `activations`, or what they
+    have `learned` from others before.
     """
 
     def folded(attention: Literal["cross", "self"], form: str) -> list[Folded]:
         sites = [Site(i, attention, dims.n_text_head) for i in range(dims.n_text_layer)]
         shared = "encoder.ln_post." if attention == "cross" else None  # the norm before E
+        blocks = [site.read(state) for site in sites]
         return [
-            fold(site.read(state), form, Context(norm=norm(shared or f"{site.prefix[:-1]}_ln.")))
-            for site in sites
+            fold(
+                block,
+                form,
+                Context(
+                    norm=norm(shared or f"{site.prefix[:-1]}_ln."),
+                    layer=site.layer,
+                    blocks=blocks,
+                    activations=activations,
+                    learned=(learned or {}).get(site_name(attention, site.layer)),
+                ),
+            )
+            for site, block in zip(sites, blocks, strict=True)
         ]
 
     def norm(prefix: str) -> tuple[Tensor, Tensor]:
         return state[f"{prefix}weight"], state[f"{prefix}bias"]
 
     return CachePlan(folded("cross", cross), folded("self", self_))
+
+
+class _Listening(CrossLayer):
+    """A layer that keeps what it is asked with, x [1, T, d]."""
+
+    def __init__(self, layer: CrossLayer) -> None:
+        self.layer, self.store = layer, layer.store
+        self.heard: list[Tensor] = []
+
+    def attend(self, x: Tensor, rows: Rows) -> Tensor:
+        self.heard.append(x[0])
+        return self.layer.attend(x, rows)
+
+    def scores(self, x: Tensor, rows: Rows, heads: Tensor) -> Tensor:
+        return self.layer.scores(x, rows, heads)
 
 
 @torch.inference_mode()
@@ -77,6 +106,8 @@ def record_activations(checkpoint: Checkpoint, mel: Tensor | None = None) -> Act
     features = encoder((calibration_mel(dims.n_mels) if mel is None else mel).unsqueeze(0))
     rows = Rows.block(1)
     cache.cross.put(rows.slots, features)
+    listening = [_Listening(layer) for layer in cache.cross.layers]
+    cache.cross.layers[:] = listening
 
     tokens = [dims.end_of_text + 1]  # <|startoftranscript|>
     logits = decoder.logits(decoder.prefill(torch.tensor([tokens]), rows, cache)[:, -1])
@@ -87,7 +118,7 @@ def record_activations(checkpoint: Checkpoint, mel: Tensor | None = None) -> Act
 
     # each layer's X-cache holds the input of its self-attention
     fed = [layer.tensors[0][0, : len(tokens)] for layer in cache.self_.layers]
-    return Activations(features[0], fed)
+    return Activations(features[0], fed, [torch.cat(layer.heard) for layer in listening])
 
 
 def inspect_form(
@@ -113,25 +144,35 @@ def inspect_form(
 
 
 def guarded_plan(
-    checkpoint: Checkpoint, cross: str, self_: str, dtype: torch.dtype, mel: Tensor | None = None
+    checkpoint: Checkpoint,
+    cross: str,
+    self_: str,
+    dtype: torch.dtype,
+    mel: Tensor | None = None,
+    learned: Learned | None = None,
 ) -> tuple[CachePlan, list[Inspection]]:
     """Fold for the requested forms; layers that the guard rejects fall back to an exact form.
 
-    `mel` [n_mels, 3000] as in `record_activations`.
+    `mel` [n_mels, 3000] as in `record_activations`; `learned` as in `exact_plan`.
     """
+    asked: tuple[tuple[Literal["cross", "self"], str], ...] = (("cross", cross), ("self", self_))
+    forms = [form_of(form) for _, form in asked]
+    learns = learned is None and any(form.learns for form in forms)
+    guarded = any(form.inverse is not None for form in forms)
+    activations = record_activations(checkpoint, mel) if learns or guarded else None
     exact = exact_plan(
         checkpoint.state,
         checkpoint.dims,
-        cross if FORMS[cross].inverse is None else EXACT["cross"],
-        self_ if FORMS[self_].inverse is None else EXACT["self"],
+        cross if form_of(cross).inverse is None else EXACT["cross"],
+        self_ if form_of(self_).inverse is None else EXACT["self"],
+        activations,
+        learned,
     )
     weights = {"cross": exact.cross, "self": exact.self_}
     records: list[Inspection] = []
-    activations = None
-    asked: tuple[tuple[Literal["cross", "self"], str], ...] = (("cross", cross), ("self", self_))
     for attention, form in asked:
-        if FORMS[form].inverse is not None:
-            activations = activations or record_activations(checkpoint, mel)
+        if form_of(form).inverse is not None:
+            assert activations is not None
             weights[attention], seen = inspect_form(checkpoint, attention, form, dtype, activations)
             records += seen
     return CachePlan(weights["cross"], weights["self"]), records
