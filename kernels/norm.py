@@ -46,13 +46,14 @@ def add_norm(
     """The sum and its layer norm.
 
     Arguments:
-        x, addend: [R, d] or [B, T, d], one dtype; addend None: nothing is added.
+        x, addend: [R, d] or [B, T, d], one dtype; addend None: nothing is added. It is used up:
+            its memory, which a CPU still has in its caches, may hold the sum.
         weight, bias: [d], at least float32.
         place: where to keep the normed rows as well; only with [R, d].
     Returns:
         total and normed, like x.
     """
-    total = x if addend is None else x + addend
+    total = x if addend is None else addend.add_(x)
     wide = total.to(weight.dtype)
     normed = F.layer_norm(wide, wide.shape[-1:], weight, bias).to(x.dtype)
     if place is not None:

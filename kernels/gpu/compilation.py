@@ -1,9 +1,9 @@
 """Compiles every kernel as it is launched, for GPUs that this machine need not have.
 
-    python -m slimwhisper.kernels.gpu.compilation [KERNEL DTYPE WIDTH]
+    python -m slimwhisper.kernels.gpu.compilation [--some | KERNEL DTYPE WIDTH]
 
 prints a line of JSON for each variant, or for one of a kernel: registers, bytes of stack and of
-shared memory. The kernel with swapped operands has no configurations: with KERNEL alone,
+shared memory. --some: of each configuration one variant. The kernel with swapped operands has no configurations: with KERNEL alone,
 latent_swapped, all its variants.
 """
 
@@ -235,18 +235,20 @@ def _resources(cubin: bytes) -> tuple[int, int]:
     return int(match[1]), int(match[2])
 
 
-def jobs() -> Iterator[tuple[int, Variant]]:
-    """What to compile: for the newest capability all variants; for the others one of each
-    configuration that is launched there, the last for the oldest and the first for the next, as
-    the rest take minutes and differ by what differs on the newest.
+def jobs(every: bool = True) -> Iterator[tuple[int, Variant]]:
+    """What to compile, for each capability: all variants of all configurations that fit it. Not
+    `every`: of each configuration one, in turn, and of the other kernels each for one capability,
+    so that each way of launching is compiled somewhere in half of the time.
     """
-    chosen = {90: slice(None), 89: slice(0, 1), 80: slice(-1, None)}
-    for capability, limit in SHARED.items():
-        for c in configurations():
-            if c.shared <= limit and c.capability <= capability:
-                some = variants(c)[chosen[capability]]
-                yield from ((capability, variant) for variant in some)
-        yield from ((capability, variant) for variant in other_variants())
+    for turn, (capability, limit) in enumerate(SHARED.items()):
+        fitting = [c for c in configurations() if c.shared <= limit and c.capability <= capability]
+        for number, c in enumerate(fitting, turn):
+            found = variants(c)
+            some = found if every else [found[number % len(found)]]
+            yield from ((capability, variant) for variant in some)
+        others = list(other_variants())
+        some = others if every else others[turn :: len(SHARED)]
+        yield from ((capability, variant) for variant in some)
 
 
 def _line(job: tuple[int, Variant]) -> str:
@@ -269,8 +271,8 @@ def main() -> None:
         for line in _swapped_lines():
             print(line, flush=True)
         return
-    todo = list(jobs())
-    if asked:
+    todo = list(jobs(every=asked != ["--some"]))
+    if len(asked) == 3:
         kernel, dtype, width = asked
         todo = [
             (capability, variant)

@@ -84,7 +84,7 @@ class Residual:
         self._added: Tensor | None = None
 
     def add(self, y: Tensor) -> None:
-        """Add y, of the stream's shape."""
+        """Add y, of the stream's shape; its memory may be used for the sum."""
         assert self._added is None, "a norm is read before the next block adds"
         self._added = y
 

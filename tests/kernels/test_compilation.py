@@ -9,34 +9,44 @@ import pytest
 
 pytest.importorskip("triton")
 
+from slimwhisper.kernels.configurations import configurations
 from slimwhisper.kernels.gpu.compilation import SHARED, jobs
 
 
 @pytest.mark.slow
-def test_everything_compiles_without_spills() -> None:
-    """In another process: here Triton interprets."""
+def test_it_compiles_without_spills() -> None:
+    """In another process: here Triton interprets. Every configuration, for every capability."""
     done = subprocess.run(
-        [sys.executable, "-m", "slimwhisper.kernels.gpu.compilation"],
+        [sys.executable, "-m", "slimwhisper.kernels.gpu.compilation", "--some"],
         capture_output=True,
         text=True,
         env={**os.environ, "TRITON_INTERPRET": "0"},
     )
     assert done.returncode == 0, done.stderr[-2000:]
     made = [json.loads(line) for line in done.stdout.splitlines()]
-    assert len(made) == len(list(jobs()))
+    assert len(made) == len(list(jobs(every=False)))
     for one in made:
         row, limit = one["configuration"] or {}, SHARED[one["capability"]]
         assert one["stack"] == 0, one
         assert one["shared"] <= min(row.get("shared", limit), limit), one
 
 
-def test_each_way_of_launching_is_compiled() -> None:
+@pytest.mark.parametrize("every", [False, True])
+def test_each_way_of_launching_is_compiled(every: bool) -> None:
     """For some capability; and each row of the table for every capability that holds it."""
-    seen = {(v.kernel, v.dtype, *sorted(v.flags)) for _, v in jobs()}
+    seen = {(v.kernel, v.dtype, *sorted(v.flags)) for _, v in jobs(every)}
+    assert seen == {(v.kernel, v.dtype, *sorted(v.flags)) for _, v in jobs()}
     for kernel in ("latent", "heads"):
         for dtype in ("float16", "bfloat16", "float32"):
             assert {(kernel, dtype), (kernel, dtype, "HAS_SOURCES")} <= seen
-    assert {capability for capability, v in jobs() if v.kernel == "latent8"} == set(SHARED)
-    assert {v.kernel for _, v in jobs()} == {
+    for name in ("latent", "latent8", "heads"):
+        rows = {(capability, v.configuration) for capability, v in jobs(every) if v.kernel == name}
+        assert rows == {
+            (capability, c)
+            for capability, limit in SHARED.items()
+            for c in configurations()
+            if c.kernel == name and c.shared <= limit and c.capability <= capability
+        }
+    assert {v.kernel for _, v in jobs(every)} == {
         *("latent", "latent8", "heads", "combine", "combine_mapped", "add_norm", "choose_token"),
     }

@@ -97,7 +97,7 @@ def add_norm_(a: Arguments) -> None:
             kept = Latent(a["kept"].view(EIGHT), a["factors"])
             columns, offset = a["columns"], a["offset"]
         place = Place(kept, a["ids"], a["positions"], columns, offset)
-    addend = a["addend"] if a["HAS_ADDEND"] else None
+    addend = a["addend"].clone() if a["HAS_ADDEND"] else None
     total, normed = add_norm(a["x"], addend, a["weight"], a["bias"], place)
     a["normed"].copy_(normed)
     if addend is not None:
