@@ -3,8 +3,8 @@
     python -m slimwhisper.kernels.gpu.compilation [--some | KERNEL DTYPE WIDTH]
 
 prints a line of JSON for each variant, or for one of a kernel: registers, bytes of stack and of
-shared memory. --some: of each configuration one variant. The kernel with swapped operands has no configurations: with KERNEL alone,
-latent_swapped, all its variants.
+shared memory. --some: of each configuration one variant. The kernel with swapped operands has no
+configurations: with KERNEL alone, latent_swapped, all its variants.
 """
 
 import json
@@ -12,6 +12,7 @@ import re
 import subprocess
 import sys
 import tempfile
+from collections import Counter
 from collections.abc import Iterator
 from dataclasses import asdict, dataclass
 from itertools import product
@@ -237,14 +238,20 @@ def _resources(cubin: bytes) -> tuple[int, int]:
 
 def jobs(every: bool = True) -> Iterator[tuple[int, Variant]]:
     """What to compile, for each capability: all variants of all configurations that fit it. Not
-    `every`: of each configuration one, in turn, and of the other kernels each for one capability,
-    so that each way of launching is compiled somewhere in half of the time.
+    `every`: of each configuration the one that was taken least so far, and of the other kernels
+    each for one capability, so that each way of launching is compiled, in half of the time.
     """
+    taken: Counter[tuple[str, str, tuple[str, ...]]] = Counter()
+
+    def way(v: Variant) -> tuple[str, str, tuple[str, ...]]:
+        return v.kernel, v.dtype, v.flags
+
     for turn, (capability, limit) in enumerate(SHARED.items()):
         fitting = [c for c in configurations() if c.shared <= limit and c.capability <= capability]
-        for number, c in enumerate(fitting, turn):
+        for c in fitting:
             found = variants(c)
-            some = found if every else [found[number % len(found)]]
+            some = found if every else [min(found, key=lambda v: taken[way(v)])]
+            taken.update(map(way, some))
             yield from ((capability, variant) for variant in some)
         others = list(other_variants())
         some = others if every else others[turn :: len(SHARED)]
