@@ -45,10 +45,11 @@ def empty_by_head(queries: Tensor) -> Tensor:
 
 
 # Numbers that are used outside the loops only. Triton would compile a kernel again where one of
-# them is 1 or a multiple of 16, so each kernel is told not to.
+# them is 1 or a multiple of 16, so each kernel is told not to. The last ones are 0 or 1: Triton 3.6
+# interprets no booleans.
 GENERAL = (
-    *("heads", "group", "positions", "rows", "splits"),
-    *("has_slots", "has_lengths", "factor_slot"),
+    *("heads", "group", "positions", "rows", "splits", "factor_slot"),
+    *("has_slots", "has_lengths"),
 )
 
 

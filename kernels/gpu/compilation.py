@@ -131,7 +131,7 @@ def build(capability: int, variant: Variant) -> Any:
     flags = [name for name in names if name.startswith("HAS_") or name in NAMED]
     constants |= {name: name in variant.flags for name in flags}
     constants = {name: value for name, value in constants.items() if name in names}
-    types |= {"scale_log2": "fp32", "epsilon": "fp32", "has_slots": "u1", "has_lengths": "u1"}
+    types |= {"scale_log2": "fp32", "epsilon": "fp32"}
     types |= dict.fromkeys(constants, "constexpr")
     signature = {name: types.get(name, "i32") for name in names}
     return _build(kernel, signature, constants, capability, warps, stages)
