@@ -64,9 +64,8 @@ def test_self() -> None:
     step = Step.at(rows, texts, 6, False, torch.float64)
     found = self_step(own, text[texts][:, None], step)
     for row, last in enumerate(texts.tolist()):
-        source = torch.cat([text[:last], text[last : last + 1]])
-        p = weights("attn", 1)
-        expected, count = attend_sparse(p, text[last : last + 1], source, threshold)
+        p, asking = weights("attn", 1), text[last : last + 1]
+        expected, count = attend_sparse(p, asking, text[: last + 1], threshold)
         torch.testing.assert_close(found[row], expected)
         read += count
     share = read / (HEADS * (6 + 4))
