@@ -10,7 +10,7 @@ from slimwhisper.cache.forms import settings_of
 from slimwhisper.cache.plan import DecoderCache
 from tests.cache.test_caches import FRAMES, HEADS, LENGTH, WIDTH, noise, plan, weights
 from tests.support.formulas import PlainAttention
-from tests.support.steps import self_step
+from tests.support.steps import self_step, steps_without_values
 
 
 def allocate(cross: str, own: str, slots: int) -> DecoderCache:
@@ -135,6 +135,12 @@ def test_without_memory() -> None:
     cache = DecoderCache.allocate(plan("sparse", "sparse"), 2, FRAMES, LENGTH, 1, meta)
     assert cache.cross.layers[0].read_bytes(0) == 2 * 8 * FRAMES * WIDTH
     assert cache.self_.layers[0].read_bytes(0, 10) == 2 * 8 * 10 * WIDTH
+
+
+@pytest.mark.parametrize("form", ["sparse", "sparse:threshold=0.01"])
+def test_a_step_reads_nothing_on_the_host(form: str) -> None:
+    """It runs where tensors have no values, so it can be captured as a CUDA graph."""
+    steps_without_values(plan(form, form), FRAMES, LENGTH)
 
 
 def test_settings() -> None:
