@@ -21,7 +21,7 @@ and W_K^-1 W_V is solved on transposes.
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, fields, replace
-from typing import Any
+from typing import Any, Literal
 
 import torch
 from torch import Tensor
@@ -70,7 +70,8 @@ class Attention:
 class Folded:
     """One attention block, ready for its cache. None: the map is a selection or the identity.
 
-    `kv` uses `project` for K and `values` for V and has no maps.
+    `kv` uses `project` for K and `values` for V and has no maps. `zack` too, with fewer rows of
+    `query`, `project` and `values`, and columns of `out`.
     """
 
     form: str
@@ -92,7 +93,7 @@ class Folded:
     @property
     def width(self) -> int:
         """d"""
-        return self.query_bias.shape[0]
+        return self.out_bias.shape[0]
 
     def to(self, device: torch.device | str, dtype: torch.dtype) -> "Folded":
         """The same on `device`, rounded once to `dtype`."""
@@ -131,11 +132,14 @@ class Context:
     first_key: Tensor | None = None  # [d, d]: layer 0's cross W_K
     norm: tuple[Tensor, Tensor] | None = None  # [d], [d]: weight, bias of the latent's norm
     settings: Any = None  # of the form, if it has some
+    attention: Literal["cross", "self"] = "cross"
     layer: int = 0  # of the decoder
     blocks: Sequence[Attention] = ()  # the blocks of all layers, this one's among them
     # of forms that learn: the activations to learn from, and what was learned from others before
     activations: Activations | None = None
     learned: Mapping[str, Tensor] | None = None
+    # by form, what the fold of the first layer has made for all layers of this attention
+    shared: dict[str, Any] = field(default_factory=dict)
 
 
 def _blank(block: Attention) -> Folded:

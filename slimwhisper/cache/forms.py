@@ -49,6 +49,7 @@ class Form:
 
 
 _FOLD, _KV, _LATENT = (f"slimwhisper.cache.{name}" for name in ("fold", "kv", "latent"))
+_APPROXIMATE = "slimwhisper.cache.approximate"
 _CROSS, _SELF = f"{_LATENT}:LatentCross", f"{_LATENT}:LatentSelf"
 
 FORMS: dict[str, Form] = {
@@ -106,6 +107,27 @@ FORMS: dict[str, Form] = {
             None,
             _SELF,
             listed=False,
+        ),
+        Form(
+            "zack",
+            "keys and values, rotated and cut",
+            f"{_APPROXIMATE}.zack:fold_zack",
+            f"{_APPROXIMATE}.zack:ZackCross",
+            f"{_APPROXIMATE}.zack:ZackSelf",
+            settings=f"{_APPROXIMATE}.zack_ranks:ZackSettings",
+            exact=False,
+            whole="removal=0",
+            learns=True,
+        ),
+        Form(
+            "sparse",
+            "keys and values",
+            f"{_FOLD}:fold_kv",
+            f"{_APPROXIMATE}.sparse:SparseCross",
+            f"{_APPROXIMATE}.sparse:SparseSelf",
+            settings=f"{_APPROXIMATE}.sparse:SparseSettings",
+            exact=False,
+            whole="threshold=0",
         ),
     )
 }

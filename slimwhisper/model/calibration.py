@@ -2,7 +2,7 @@
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Literal
+from typing import Any, Literal
 
 import torch
 from torch import Tensor
@@ -56,16 +56,19 @@ def exact_plan(
         sites = [Site(i, attention, dims.n_text_head) for i in range(dims.n_text_layer)]
         shared = "encoder.ln_post." if attention == "cross" else None  # the norm before E
         blocks = [site.read(state) for site in sites]
+        made: dict[str, Any] = {}
         return [
             fold(
                 block,
                 form,
                 Context(
                     norm=norm(shared or f"{site.prefix[:-1]}_ln."),
+                    attention=attention,
                     layer=site.layer,
                     blocks=blocks,
                     activations=activations,
                     learned=(learned or {}).get(site_name(attention, site.layer)),
+                    shared=made,
                 ),
             )
             for site, block in zip(sites, blocks, strict=True)
