@@ -88,7 +88,13 @@ def model() -> Model:
     return random_model()
 
 
-@pytest.mark.parametrize(("search", "temperatures"), SEARCHES)
+@pytest.mark.parametrize(
+    ("search", "temperatures"),
+    [
+        pytest.param(*case, marks=[pytest.mark.slow] if case == SEARCHES[1] else [])
+        for case in SEARCHES
+    ],
+)
 def test_replayed_steps_give_the_same(
     model: Model, search: Search | None, temperatures: Sequence[float]
 ) -> None:
