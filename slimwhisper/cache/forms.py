@@ -49,6 +49,7 @@ class Form:
 
 
 _FOLD, _KV, _LATENT = (f"slimwhisper.cache.{name}" for name in ("fold", "kv", "latent"))
+_APPROXIMATE = "slimwhisper.cache.approximate"
 _CROSS, _SELF = f"{_LATENT}:LatentCross", f"{_LATENT}:LatentSelf"
 
 FORMS: dict[str, Form] = {
@@ -106,6 +107,27 @@ FORMS: dict[str, Form] = {
             None,
             _SELF,
             listed=False,
+        ),
+        Form(
+            "sparq",
+            "keys and values, of which a step reads some",
+            f"{_FOLD}:fold_kv",
+            f"{_APPROXIMATE}.sparq_heads:SparQCross",
+            f"{_APPROXIMATE}.sparq_heads:SparQSelf",
+            settings=f"{_APPROXIMATE}.sparq:SparQ",
+            exact=False,
+            whole="r=all,k=all",
+        ),
+        Form(
+            "sparq_latent",
+            "a latent, of which a step reads some",
+            f"{_FOLD}:fold_latent",
+            f"{_APPROXIMATE}.sparq_latent:SparQLatentCross",
+            f"{_APPROXIMATE}.sparq_latent:SparQLatentSelf",
+            shared=True,
+            settings=f"{_APPROXIMATE}.sparq_latent:SparQLatent",
+            exact=False,
+            whole="r=all,k=all",
         ),
     )
 }
