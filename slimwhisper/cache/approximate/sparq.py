@@ -10,8 +10,8 @@ For one head with the query q [d_k], over K and V [S, d_k]:
     y     = alpha softmax(q K[i2]^T / sqrt(d_k)) V[i2] + (1 - alpha) mean(V)
 
 m is 1 at the l most recent positions and 0 elsewhere, so those are always read. Every row of a
-window chooses for itself, its beams too. Calls with one token work so. Longer ones, which are
-prompts and the words' times, are dense, and so is a step that has at most k tokens to read.
+window chooses for itself, its beams too. Steps work so. Prompts and the words' times are dense, and
+so is a step that has at most k tokens to read.
 
 A step of one head moves M = S r + 2 k d_k + 4 d_k values (appendix C2): r components of all keys,
 then K and V of k positions; 2 d_k to write the token's own K and V, and 2 d_k to read and write the

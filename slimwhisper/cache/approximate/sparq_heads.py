@@ -86,7 +86,7 @@ class SparQStore(KVStore):
 
 
 class SparQCross(KVCross):
-    """Cross-attention of one layer: steps of one token by Algorithm 1, others dense."""
+    """Cross-attention of one layer: steps by Algorithm 1, prompts dense."""
 
     heads: SparQAttention
     store: SparQStore
@@ -96,11 +96,11 @@ class SparQCross(KVCross):
         self.heads, self.length = SparQAttention(weights, room), room.length
         self.store = SparQStore(self.heads, room)
 
-    def attend(self, x: Tensor, rows: Rows) -> Tensor:
-        """x [R, T, d] -> [R, T, d]."""
+    def step(self, x: Tensor, rows: Rows) -> Tensor:
+        """x [R, 1, d] -> [R, 1, d]."""
         settings = self.heads.settings
-        if x.shape[1] > 1 or settings.positions(self.length) == self.length:
-            return super().attend(x, rows)
+        if settings.positions(self.length) == self.length:
+            return self.attend(x, rows)
         q, window = self.heads.queries(x)[:, :, 0], settings.window(self.length, growing=False)
         mean = self.store.mean[rows.slots]
         mixed = self.heads.mix(q, self.store.kept, mean, Asked.by(rows), window)

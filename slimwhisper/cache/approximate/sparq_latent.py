@@ -115,7 +115,7 @@ class SparQLatentStore(LatentStore):
 
 
 class SparQLatentCross(LatentCross):
-    """Cross-attention of one layer: calls with one token by Algorithm 1, others dense."""
+    """Cross-attention of one layer: steps by Algorithm 1, prompts dense."""
 
     attention: SparQLatentAttention
     store: SparQLatentStore
@@ -124,11 +124,11 @@ class SparQLatentCross(LatentCross):
         self.attention, self.length = SparQLatentAttention(weights, room), room.length
         self.store = store or SparQLatentStore(self.attention, room)
 
-    def attend(self, x: Tensor, rows: Rows) -> Tensor:
-        """x [R, T, d] -> [R, T, d]."""
+    def step(self, x: Tensor, rows: Rows) -> Tensor:
+        """x [R, 1, d] -> [R, 1, d]."""
         settings = self.attention.settings
-        if x.shape[1] > 1 or settings.positions(self.length) == self.length:
-            return super().attend(x, rows)
+        if settings.positions(self.length) == self.length:
+            return self.attend(x, rows)
         q, window = self.attention.queries(x), settings.window(self.length, growing=False)
         mean = self.store.mean[rows.slots]
         mixed = self.attention.mix(q[:, 0], self.store.kept, mean, Asked.by(rows), window)

@@ -55,8 +55,8 @@ def test_cross(form: str, settings: str, group: int) -> None:
     rows = Rows.block(3, group)
     scattered = torch.tensor([2, 0, 1]).repeat(group)
     for layer, attention in enumerate(cache.cross.layers):
-        in_place = attention.attend(x, rows)
-        gathered = attention.attend(x, Rows.of(rows.ids, scattered))
+        in_place = attention.step(x, rows)
+        gathered = attention.step(x, Rows.of(rows.ids, scattered))
         for row in range(3 * group):
             for found, slot in ((in_place, row // group), (gathered, int(scattered[row]))):
                 expected = REFERENCES[form](
@@ -147,7 +147,20 @@ def test_nothing_left_out(form: str, twice: bool) -> None:
     for row in range(2):
         expected = plain.attend_kv(weights("cross_attn", 1), x[row], features[row])
         torch.testing.assert_close(found[row], expected)
-        torch.testing.assert_close(layer.attend(x, rows)[row], expected)
+        torch.testing.assert_close(layer.step(x, rows)[row], expected)
+
+
+@pytest.mark.parametrize("form", FORMS)
+def test_a_prompt_is_dense(form: str) -> None:
+    """Even one of a single token, or its row would depend on the longer prompts beside it."""
+    cache, features = allocate(f"{form}:r=9,k=7", "x", 2), noise(2, FRAMES, WIDTH, seed=2)
+    cache.cross.put(torch.arange(2), features)
+    for tokens in (1, 3):
+        x = noise(2, tokens, WIDTH, seed=3)
+        found = cache.cross.layers[0].attend(x, Rows.block(2))
+        for row in range(2):
+            expected = plain.attend_kv(weights("cross_attn", 0), x[row], features[row])
+            torch.testing.assert_close(found[row], expected)
 
 
 @pytest.mark.parametrize("form", FORMS)
@@ -179,7 +192,7 @@ def test_dtypes(form: str, dtype: torch.dtype) -> None:
         layer.prefill(prompt.to(kind), Rows.block(2))
         step = Step.at(Rows.block(2), positions, STRIDE + 2, False, kind)
         out = (
-            cache.cross.layers[0].attend(x.to(kind), Rows.block(2)),
+            cache.cross.layers[0].step(x.to(kind), Rows.block(2)),
             self_step(layer, x.to(kind), step),
         )
         assert all(t.dtype == kind for t in out)
