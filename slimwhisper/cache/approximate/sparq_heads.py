@@ -3,7 +3,15 @@
 import torch
 from torch import Tensor
 
-from slimwhisper.cache.approximate.sparq import Asked, RunningSums, SparQ, masked, temperature
+from slimwhisper.cache.approximate.sparq import (
+    Asked,
+    RunningSums,
+    SparQ,
+    dense_transfers,
+    masked,
+    temperature,
+    transfers,
+)
 from slimwhisper.cache.base import CrossStore, Room, Rows, Step
 from slimwhisper.cache.fold import Folded
 from slimwhisper.cache.kv import HeadAttention, KVCross, KVSelf, KVStore
@@ -20,8 +28,9 @@ class SparQAttention(HeadAttention):
     def turned(self, room: Room) -> tuple[Tensor, ...]:
         """What `twice` keeps: nothing, or zeros [count, h, d_k, length]."""
         shape = (room.count, self.weights.heads, self.width, room.length)
-        some = torch.zeros(shape, device=room.device, dtype=room.dtype)
-        return (some,) if self.settings.twice else ()
+        if not self.settings.twice:
+            return ()
+        return (torch.zeros(shape, device=room.device, dtype=room.dtype),)
 
     def mix(
         self, q: Tensor, kept: tuple[Tensor, ...], mean: Tensor, asked: Asked, window: int
@@ -58,12 +67,14 @@ class SparQAttention(HeadAttention):
         return (alpha * found + (1 - alpha) * mean).to(q.dtype)
 
     def read_values(self, tokens: int) -> int:
-        """Of one head of one row in a step, without the mean; see `sparq`."""
+        """Of one head of one row in a step, without the mean and what is written; see `sparq`."""
         settings, width = self.settings, self.width
         r, k = settings.components(width), settings.positions(tokens)
         if k == tokens:
-            return 2 * tokens * width
-        return tokens * r + 2 * k * width if settings.twice else tokens * width + k * width
+            return dense_transfers(tokens, width) - 2 * width
+        if settings.twice:
+            return transfers(tokens, r, k, width) - 4 * width
+        return tokens * width + k * width
 
 
 class SparQStore(KVStore):
