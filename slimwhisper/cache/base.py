@@ -160,6 +160,12 @@ class CrossLayer(ABC):
     def attend(self, x: Tensor, rows: Rows) -> Tensor:
         """x [R, T, d] -> [R, T, d], output projection included; T = 1 in a step."""
 
+    def step(self, x: Tensor, rows: Rows) -> Tensor:
+        """`attend` in a step, x [R, 1, d]; for forms that attend otherwise to a prompt, of which
+        one token may be all.
+        """
+        return self.attend(x, rows)
+
     @abstractmethod
     def scores(self, x: Tensor, rows: Rows, heads: Tensor) -> Tensor:
         """x [R, T, d], heads [n] int64 -> [R, n, T, p]: scaled scores before the softmax."""

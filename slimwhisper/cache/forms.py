@@ -129,6 +129,27 @@ FORMS: dict[str, Form] = {
             exact=False,
             whole="threshold=0",
         ),
+        Form(
+            "sparq",
+            "keys and values, of which a step reads some",
+            f"{_FOLD}:fold_kv",
+            f"{_APPROXIMATE}.sparq_heads:SparQCross",
+            f"{_APPROXIMATE}.sparq_heads:SparQSelf",
+            settings=f"{_APPROXIMATE}.sparq:SparQ",
+            exact=False,
+            whole="r=all,k=all",
+        ),
+        Form(
+            "sparq_latent",
+            "a latent, of which a step reads some",
+            f"{_FOLD}:fold_latent",
+            f"{_APPROXIMATE}.sparq_latent:SparQLatentCross",
+            f"{_APPROXIMATE}.sparq_latent:SparQLatentSelf",
+            shared=True,
+            settings=f"{_APPROXIMATE}.sparq_latent:SparQLatent",
+            exact=False,
+            whole="r=all,k=all",
+        ),
     )
 }
 EXACT = {"cross": "e", "self": "x"}  # what replaces a rejected form, no larger

@@ -72,7 +72,7 @@ class KVCross(CrossLayer):
     def attend(self, x: Tensor, rows: Rows) -> Tensor:
         """x [R, T, d] -> [R, T, d]."""
         queries = self.heads.queries(x)  # [R, h, T, d_k]
-        (keys, slots), (values, _) = map(rows.of_slots, self.store.tensors)
+        (keys, slots), (values, _) = map(rows.of_slots, (self.store.keys, self.store.values))
         asked = queries.transpose(1, 2)
         mixed = self.heads.kernels.heads(asked.flatten(0, 1), keys, values, Reads(slots))
         return self.heads.output(mixed.view(asked.shape).transpose(1, 2))

@@ -115,6 +115,6 @@ class Decoder:
             normed = x.normed(block.self_norm, own.place(step))
             x.add(own.step(normed.unsqueeze(1), step).squeeze(1))
             normed = x.normed(block.cross_norm)
-            x.add(audio.attend(normed.unsqueeze(1), step.rows).squeeze(1))
+            x.add(audio.step(normed.unsqueeze(1), step.rows).squeeze(1))
             x.add(block.mlp(x.normed(block.mlp.norm)))
         return self.logits(x.normed(self.norm))
