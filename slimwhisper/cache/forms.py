@@ -50,6 +50,7 @@ class Form:
 
 _FOLD, _KV, _LATENT = (f"slimwhisper.cache.{name}" for name in ("fold", "kv", "latent"))
 _CROSS, _SELF = f"{_LATENT}:LatentCross", f"{_LATENT}:LatentSelf"
+_EVICT, _KEYFORMER = (f"slimwhisper.cache.approximate.{name}" for name in ("evict", "keyformer"))
 
 FORMS: dict[str, Form] = {
     form.name: form
@@ -106,6 +107,34 @@ FORMS: dict[str, Form] = {
             None,
             _SELF,
             listed=False,
+        ),
+        Form(
+            "keyformer",
+            "keys and values of the tokens that matter",
+            f"{_FOLD}:fold_kv",
+            self_=f"{_KEYFORMER}:KeyformerSelf",
+            settings=f"{_KEYFORMER}:KeyformerSettings",
+            exact=False,
+            whole="budget=all",
+        ),
+        Form(
+            "keyformer_latent",
+            "the layer-normed input of the tokens that matter",
+            f"{_KEYFORMER}:fold_keyformer_latent",
+            self_=f"{_KEYFORMER}:KeyformerLatentSelf",
+            settings=f"{_KEYFORMER}:KeyformerLatentSettings",
+            exact=False,
+            whole="budget=all",
+        ),
+        Form(
+            "evict",
+            "the encoder's output; steps read the frames that matter",
+            f"{_EVICT}:fold_evict",
+            cross=f"{_EVICT}:EvictCross",
+            shared=True,
+            settings=f"{_EVICT}:EvictSettings",
+            exact=False,
+            whole="budget=all",
         ),
     )
 }
