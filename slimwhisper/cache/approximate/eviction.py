@@ -126,6 +126,11 @@ class KeptTokens(Buffers):
         # what an empty place scores: less than any token, and the leftmost least
         self.empty = torch.arange(-self.budget, 0, device=device, dtype=self.wide)
 
+    def temperature(self, steps: Tensor) -> Tensor:
+        """tau in the given steps since the prompt, [R] integers -> [R]."""
+        first, last = self.settings.tau_init, self.settings.tau_end
+        return first + (last - first) * steps.to(self.wide).clamp(max=self.duration) / self.duration
+
     def share(
         self, x: Tensor, keys: Tensor, queries: Tensor, tokens: Tensor, tau: Tensor | float
     ) -> Tensor:
@@ -199,9 +204,8 @@ class KeptTokens(Buffers):
 
     def observe(self, x: Tensor, step: Step) -> None:
         """Add what a step's queries give to the scores; x [R, h, n] as `hide` returns it."""
-        ids, places, settings = step.rows.ids, x.shape[-1], self.settings
-        grown = self.steps[ids].to(self.wide).clamp(max=self.duration) / self.duration
-        tau = settings.tau_init + (settings.tau_end - settings.tau_init) * grown
+        ids, places = step.rows.ids, x.shape[-1]
+        tau = self.temperature(self.steps[ids])
         held, now = self.positions[ids, :, :places].long(), step.positions[:, None, None]
         share = self.share(x, self.noise.keys[:, None], now, held, tau[:, None, None])
         if self.groups == 1:
