@@ -1,10 +1,10 @@
 """Form `evict`: frames of the encoder's output that no layer has looked at are no longer read.
 
 Keyformer's score function (arXiv 2403.09054, Algorithm 1; `slimwhisper.cache.approximate.eviction`)
-for cross-attention: a frame's score is summed over the layers and heads, the queries of the prompt,
-those of the first `after` steps, and the rows of the window. The `budget` best frames are read from
-then on; there is no recent window, as no frame is newer than another. All layers share E, so they
-share the choice, and so do beams and samples; a new text in the same slot begins with all frames.
+for cross-attention: a frame's score is summed over the layers and heads, and over the queries of
+the prompt and of the first `after` steps; of a window's rows, the mean. The `budget` best frames are
+read from then on; there is no recent window, as no frame is newer than another. All layers share E,
+so they share the choice, as do beams and samples. A new text in the slot begins with all frames.
 
 What is saved is what a step reads. No memory is saved: the prompt, the first steps, another attempt
 and word timestamps need all of E, and the kept frames are copied beside it, so that steps read
@@ -67,17 +67,15 @@ class EvictStore(LatentStore):
         # whether kept frames are read; the device itself, where `room` only measures sizes
         self.copies = settings.after == 0 or room.kernels.device.type == "cpu"
         self.wide = at_least_float32(room.dtype)
-        shape = (0 if self.whole else room.count, frames)
-        self.scores = torch.zeros(shape, device=device, dtype=self.wide)  # -1: evicted
-        self.steps = torch.zeros(shape[0], device=device, dtype=torch.int16)
-        shape = (room.count, self.budget, weights.width)
-        if self.whole or not self.copies:
-            shape = (0, 0, weights.width)
-        self.kept = Latent.allocate(shape, device, room.dtype, settings.float8)
-        if not self.whole:
-            self.tensors = (*self.tensors, self.scores, self.steps)
-            if self.copies:
-                self.tensors = (*self.tensors, *self.kept.tensors())
+        if self.whole:
+            return
+        self.scores = torch.zeros(room.count, frames, device=device, dtype=self.wide)  # -1: evicted
+        self.steps = torch.zeros(room.count, device=device, dtype=torch.int16)
+        self.tensors = (*self.tensors, self.scores, self.steps)
+        if self.copies:
+            shape = (room.count, self.budget, weights.width)
+            self.kept = Latent.allocate(shape, device, room.dtype, settings.float8)
+            self.tensors = (*self.tensors, *self.kept.tensors())
 
     def put(self, slots: Tensor, features: Tensor) -> None:
         """features [G, p, d] -> E in `slots` [G] int64; until a prompt asks, evenly spaced frames
@@ -97,12 +95,16 @@ class EvictStore(LatentStore):
         self.steps[slots] = 0
 
     def add(self, rows: Rows, shares: Tensor) -> None:
-        """Add what rows give to the scores of their slots' frames: shares [R, p]."""
+        """Add what rows give to the scores of their slots' frames, the mean of a slot's rows:
+        shares [R, p].
+        """
         if rows.group is None:
-            self.scores.index_add_(0, rows.slots, shares)
+            counts = torch.zeros_like(self.scores[:, 0])
+            counts.index_add_(0, rows.slots, torch.ones_like(shares[:, 0]))
+            self.scores.index_add_(0, rows.slots, shares / counts[rows.slots, None])
             return
-        summed = shares.unflatten(0, (-1, rows.group)).sum(dim=1)
-        self.scores[rows.first_slot : rows.first_slot + len(summed)] += summed
+        mean = shares.unflatten(0, (-1, rows.group)).mean(dim=1)
+        self.scores[rows.first_slot : rows.first_slot + len(mean)] += mean
 
     def choose(self, slots: Tensor) -> None:
         """Evict all but the best frames of `slots` [S] int64, and copy those."""

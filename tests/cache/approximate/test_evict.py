@@ -73,14 +73,12 @@ def run(cache: CrossCache, chosen: list[int]) -> list[list[Tensor]]:
 
 def expected(spec: str, window: int) -> tuple[list[Tensor], list[int]]:
     s = settings_of(spec)
-    drawn = [Noise(s.seed, layer, HEADS, CPU) for layer in range(LAYERS)]
-
-    def zeta(layer: int, head: int, query: int, frame: int) -> float:
-        if s.noise == "none":
-            return 0.0
-        numbers = (torch.tensor(query), torch.tensor(frame))
-        return float(drawn[layer](drawn[layer].keys[head], *numbers, torch.float64))
-
+    queries, frames = torch.arange(-8, 8)[:, None], torch.arange(FRAMES)
+    zeta = []
+    for layer in range(LAYERS):
+        source = Noise(s.seed, layer, HEADS, CPU)
+        drawn = source(source.keys[:, None, None], queries, frames, torch.float64)
+        zeta.append((drawn if s.noise == "gumbel" else drawn * 0).tolist())
     return plain.read_audio(
         [weights("cross_attn", i) for i in range(LAYERS)],
         AUDIO[window],
@@ -88,7 +86,7 @@ def expected(spec: str, window: int) -> tuple[list[Tensor], list[int]]:
         PROMPTS[window],
         budget=s.budget,
         after=s.after,
-        zeta=zeta,
+        zeta=lambda layer, head, query, frame: zeta[layer][head][query + 8][frame],
         tau=s.tau,
     )
 
@@ -169,9 +167,7 @@ def test_windows_that_choose_at_different_times(device: str) -> None:
 
 @pytest.mark.parametrize("spec", SPECS[:2])
 def test_beams_share_what_was_chosen(spec: str) -> None:
-    """Three equal beams choose as one does, whether they lie side by side or not; different beams
-    all have a say.
-    """
+    """Three equal beams choose as one does, whether they lie side by side or not."""
     alone = run(CrossCache(plan(spec), 1, FRAMES), [0])
     for block in (True, False):
         cache = CrossCache(plan(spec), 2, FRAMES)
@@ -185,6 +181,24 @@ def test_beams_share_what_was_chosen(spec: str) -> None:
                 for y in layer.attend(x, rows):
                     torch.testing.assert_close(y[0], alone[i][0][PROMPTS[0] + n])
         assert store(cache).steps.tolist()[1] == (3 if "after=2" in spec else 0)
+
+
+def test_beams_that_differ_all_have_a_say() -> None:
+    """Their scores are the mean of what each would give alone."""
+    x, found = noise(2, 1, WIDTH, seed=8), []
+    for rows, asked in (
+        (Rows.block(1), x[:1]),
+        (Rows.block(1), x[1:]),
+        (Rows.block(1, 2), x),
+        (Rows.of(torch.arange(2), torch.zeros(2, dtype=torch.int64)), x),
+    ):
+        cache = CrossCache(plan(SPECS[2]), 1, FRAMES)
+        cache.put(torch.tensor([0]), AUDIO[:1])
+        for layer in cache.layers:
+            layer.attend(asked, rows)
+        found.append(store(cache).scores)
+    torch.testing.assert_close(found[2], (found[0] + found[1]) / 2)
+    torch.testing.assert_close(found[3], found[2])
 
 
 def test_all_frames_are_there_for_word_timestamps() -> None:

@@ -62,14 +62,9 @@ def run(
 
 def expected(spec: str, text: Tensor, prompt: int) -> tuple[Tensor, list[list[int]]]:
     s = settings_of(spec)
-    drawn = Noise(s.seed, LAYER, HEADS, CPU)
-
-    def zeta(head: int, query: int, token: int) -> float:
-        if s.noise == "none":
-            return 0.0
-        numbers = (torch.tensor(query), torch.tensor(token))
-        return float(drawn(drawn.keys[head], *numbers, torch.float64))
-
+    source, every = Noise(s.seed, LAYER, HEADS, CPU), torch.arange(len(text))
+    drawn = source(source.keys[:, None, None], every[:, None], every, torch.float64)
+    zeta = drawn.tolist() if s.noise == "gumbel" else torch.zeros_like(drawn).tolist()
     last = s.steps or LENGTH // 2
     return plain.decode(
         weights("attn", LAYER),
@@ -78,7 +73,7 @@ def expected(spec: str, text: Tensor, prompt: int) -> tuple[Tensor, list[list[in
         k=s.budget,
         w=s.window(LENGTH),
         sinks=s.sinks,
-        zeta=zeta,
+        zeta=lambda head, query, token: zeta[head][query][token],
         tau=lambda t: s.tau_init + (s.tau_end - s.tau_init) / last * min(t, last),
         shared=getattr(s, "shared", True),
     )

@@ -39,7 +39,7 @@ def model(request: pytest.FixtureRequest) -> Model:
 def test_neighbours_do_not_matter(model: Model, search: Search | None) -> None:
     """Nor do attempts before, or word timestamps in between."""
     before = (*TOKENIZER.sot_sequence, TOKENIZER.no_timestamps)
-    requests = windows(4, sample_len=12)
+    requests = windows(4, sample_len=9)
 
     def answers(tags: Sequence[int], slots: int) -> dict[int, list[Answer]]:
         seen = dict.fromkeys(tags, 0)
