@@ -2,9 +2,9 @@
 
 Keyformer's score function (arXiv 2403.09054, Algorithm 1; `slimwhisper.cache.approximate.eviction`)
 for cross-attention: a frame's score is summed over the layers and heads, and over the queries of
-the prompt and of the first `after` steps; of a window's rows, the mean. The `budget` best frames are
-read from then on; there is no recent window, as no frame is newer than another. All layers share E,
-so they share the choice, as do beams and samples. A new text in the slot begins with all frames.
+the prompt and of the first `after` steps; of a window's rows, the mean. From then on, the `budget`
+best frames are read. There is no recent window, as no frame is newer than another. All layers share
+E, so they share the choice, as do beams and samples. A new text in the slot begins with all frames.
 
 What is saved is what a step reads. No memory is saved: the prompt, the first steps, another attempt
 and word timestamps need all of E, and the kept frames are copied beside it, so that steps read
