@@ -30,14 +30,15 @@ FORMS = [
 ]
 
 
-@pytest.fixture(scope="module", params=FORMS, ids=lambda forms: forms[0])
-def model(request: pytest.FixtureRequest) -> Model:
-    return random_model(forms=request.param)
+SEARCHES = [None, Search(beams=2)]
 
 
-@pytest.mark.parametrize("search", [None, Search(beams=2)], ids=["greedy", "beams"])
-def test_neighbours_do_not_matter(model: Model, search: Search | None) -> None:
+@pytest.mark.parametrize(
+    ("forms", "search"), [*zip(FORMS, SEARCHES, strict=True)], ids=["greedy", "beams"]
+)
+def test_neighbours_do_not_matter(forms: tuple[str, str], search: Search | None) -> None:
     """Nor do attempts before, or word timestamps in between."""
+    model = random_model(forms=forms)
     before = (*TOKENIZER.sot_sequence, TOKENIZER.no_timestamps)
     requests = windows(4, sample_len=9)
 
