@@ -221,9 +221,7 @@ class EvictCross(LatentCross):
             store.choose(slots)
 
     def _step(self, q: Tensor, rows: Rows) -> Tensor:
-        """q [R, h, d_k] -> the same over all frames but the evicted, which it scores before any
-        is evicted.
-        """
+        """q [R, h, d_k] -> the same over all frames but the evicted, and the frames' scores."""
         store, attention, slots = self.store, self.attention, rows.slots
         held, chosen = rows.of_slots(store.latent)
         latent = (held if chosen is None else held[chosen]).plain(store.wide).to(store.wide)
@@ -233,7 +231,7 @@ class EvictCross(LatentCross):
         logits = logits.masked_fill((store.scores[slots] < 0)[:, None], float("-inf"))
         steps = store.steps[slots].long()
         share = self._share(logits, self.noise.keys[:, None], steps[:, None, None]).sum(dim=1)
-        store.add(rows, share.masked_fill((steps >= self.settings.after)[:, None], 0))
+        store.add(rows, share)  # of a window that has chosen, it changes nothing
         weights = logits.softmax(dim=-1).view(len(latent), -1, latent.shape[1])
         mix = (weights @ latent).view_as(folded).to(q.dtype)
         maps = attention.weights.value_map

@@ -236,6 +236,17 @@ def test_what_is_kept_and_read() -> None:
     assert cache.nbytes() == 2 * ((FRAMES + BUDGET) * (WIDTH + 4) + FRAMES * 4 + 2)
 
 
+@pytest.mark.parametrize(
+    ("spec", "device"), [(SPECS[0], "cpu"), (SPECS[0], "cuda"), (SPECS[1], "cpu")]
+)
+def test_a_step_reads_the_copy_alone(spec: str, device: str) -> None:
+    cache = CrossCache(plan(spec, device=device), 2, FRAMES)
+    run(cache, [0, 1])
+    store(cache).latent.values.fill_(float("nan"))
+    for layer in cache.layers:
+        assert torch.isfinite(layer.attend(noise(2, 1, WIDTH), Rows.block(2))).all()
+
+
 def test_float8() -> None:
     """As `e8` in the prompt; the kept frames are copied, not rounded again."""
     spec, norm = SPECS[0], (FULL["encoder.ln_post.weight"], FULL["encoder.ln_post.bias"])

@@ -104,7 +104,7 @@ def test_algorithm_1(spec: str) -> None:
     """Prompts below and above the budget, padded, beside each other."""
     layer = make(spec)
     for buffer in layer.tensors:  # whatever was here before
-        buffer.fill_(7)
+        buffer.fill_(1)
     found = run(layer)
     for row, (text, prompt) in enumerate(zip(TEXTS, PROMPTS, strict=True)):
         outputs, kept = expected(spec, text, prompt)
@@ -150,6 +150,7 @@ def test_beams(spec: str) -> None:
             layer.move(0, 2)
             found = [found[1], found[0], found[1], found[3]]
             now = [swapped[0], swapped[1], swapped[0], now[3]]
+            layer.prefill(noise(1, 15, WIDTH), Rows.of(torch.tensor([3])))  # another text
             layer.reorder(torch.tensor([3]), torch.tensor([1]), LENGTH)
             found[3], now[3] = list(found[1]), swapped[1]
             found = [list(f) for f in found]
