@@ -70,7 +70,7 @@ class EvictStore(LatentStore):
         if self.whole:
             return
         self.scores = torch.zeros(room.count, frames, device=device, dtype=self.wide)  # -1: evicted
-        self.steps = torch.zeros(room.count, device=device, dtype=torch.int16)
+        self.steps = torch.zeros(room.count, device=device, dtype=torch.int32)
         self.tensors = (*self.tensors, self.scores, self.steps)
         if self.copies:
             shape = (room.count, self.budget, weights.width)
@@ -110,8 +110,7 @@ class EvictStore(LatentStore):
         """Evict all but the best frames of `slots` [S] int64, and copy those."""
         best = self.scores[slots].topk(self.budget).indices.sort(dim=-1).values
         self.scores[slots] = torch.full_like(self.scores[slots], -1).scatter(1, best, 0)
-        if self.copies:
-            self.copy(slots, best)
+        self.copy(slots, best)
 
     def choose_after(self, slots: Tensor) -> None:
         """Count a step of `slots` [R] int64; evict where it was the last that reads all frames."""

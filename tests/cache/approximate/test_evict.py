@@ -224,16 +224,16 @@ def test_what_is_kept_and_read() -> None:
         (SPECS[0], "cpu", e + kept, kept),
         (SPECS[0], "cuda", e + kept, kept),
         (SPECS[1], "cpu", e + kept, kept),
-        (SPECS[1], "cuda", e, e + FRAMES * 4 + 2),
+        (SPECS[1], "cuda", e, e + FRAMES * 4 + 4),
     ):
         cache = CrossCache(plan(spec, half, device), 2, FRAMES)
-        assert cache.nbytes() == 2 * (each + FRAMES * 4 + 2)
+        assert cache.nbytes() == 2 * (each + FRAMES * 4 + 4)
         assert cache.layers[1].read_bytes(0) == read
     for spec in ("evict:budget=all", f"evict:budget={FRAMES + 1}", "evict"):
         cache = CrossCache(plan(spec, half), 2, FRAMES)
         assert cache.nbytes() == 2 * e and cache.layers[1].read_bytes(1) == e
     cache = CrossCache(plan(f"{SPECS[0]},float8=true", half), 2, FRAMES)
-    assert cache.nbytes() == 2 * ((FRAMES + BUDGET) * (WIDTH + 4) + FRAMES * 4 + 2)
+    assert cache.nbytes() == 2 * ((FRAMES + BUDGET) * (WIDTH + 4) + FRAMES * 4 + 4)
 
 
 @pytest.mark.parametrize(
