@@ -34,6 +34,7 @@ class Rows:
     group: int | None = None
     first_row: int = 0  # where the blocks begin; only with `group`
     first_slot: int = 0
+    lengths: Tensor | None = None  # [R] int64: of prompts, without their padding; None in a step
 
     @staticmethod
     def block(
@@ -49,9 +50,9 @@ class Rows:
         return Rows(first_row + every, first_slot + every // group, group, first_row, first_slot)
 
     @staticmethod
-    def of(ids: Tensor, slots: Tensor | None = None) -> "Rows":
+    def of(ids: Tensor, slots: Tensor | None = None, lengths: Tensor | None = None) -> "Rows":
         """Any rows, ids [R] int64; row r reads slot r unless `slots` [R] int64 says otherwise."""
-        return Rows(ids, ids if slots is None else slots)
+        return Rows(ids, ids if slots is None else slots, lengths=lengths)
 
     def of_slots(self, kept: Kept) -> tuple[Kept, Tensor | None]:
         """What to read of `kept` [S, ...], which is held by slot: a view [R / group, ...] and

@@ -87,6 +87,7 @@ class Folded:
     columns: Tensor | None = None  # [d]: S, of x8 and e8
     offset: Tensor | None = None  # [d]: B, of x8 and e8
     settings: Any = None  # of the form, if it has some
+    layer: int = 0  # of the decoder
     # by name, what a form that learns has found in the recorded activations; float64
     learned: Mapping[str, Tensor] = field(default_factory=dict)
 
@@ -213,4 +214,4 @@ def fold(block: Attention, form: str, context: Context | None = None) -> Folded:
     settings = settings_of(form)
     context = replace(context or Context(), settings=settings)
     folded: Folded = FORMS[name].use("fold")(block, context)
-    return replace(folded, form=form, settings=settings)
+    return replace(folded, form=form, settings=settings, layer=context.layer)

@@ -49,8 +49,37 @@ class Form:
 
 
 _FOLD, _KV, _LATENT = (f"slimwhisper.cache.{name}" for name in ("fold", "kv", "latent"))
-_APPROXIMATE = "slimwhisper.cache.approximate"
 _CROSS, _SELF = f"{_LATENT}:LatentCross", f"{_LATENT}:LatentSelf"
+
+
+def _approximate(
+    name: str,
+    kept: str,
+    whole: str,
+    settings: str,
+    fold: str,
+    cross: str | None,
+    self_: str | None = None,
+    **more: Any,
+) -> Form:
+    """A row of `slimwhisper.cache.approximate`, from where "module:name" is."""
+
+    def code(place: str | None) -> str | None:
+        here = place is not None and not place.startswith("slimwhisper.")
+        return f"slimwhisper.cache.approximate.{place}" if here else place
+
+    return Form(
+        name,
+        kept,
+        code(fold) or fold,
+        code(cross),
+        code(self_),
+        settings=code(settings),
+        exact=False,
+        whole=whole,
+        **more,
+    )
+
 
 FORMS: dict[str, Form] = {
     form.name: form
@@ -108,47 +137,70 @@ FORMS: dict[str, Form] = {
             _SELF,
             listed=False,
         ),
-        Form(
+        _approximate(
             "zack",
             "keys and values, rotated and cut",
-            f"{_APPROXIMATE}.zack:fold_zack",
-            f"{_APPROXIMATE}.zack:ZackCross",
-            f"{_APPROXIMATE}.zack:ZackSelf",
-            settings=f"{_APPROXIMATE}.zack_ranks:ZackSettings",
-            exact=False,
-            whole="removal=0",
+            "removal=0",
+            "zack_ranks:ZackSettings",
+            "zack:fold_zack",
+            "zack:ZackCross",
+            "zack:ZackSelf",
             learns=True,
         ),
-        Form(
+        _approximate(
             "sparse",
             "keys and values",
+            "threshold=0",
+            "sparse:SparseSettings",
             f"{_FOLD}:fold_kv",
-            f"{_APPROXIMATE}.sparse:SparseCross",
-            f"{_APPROXIMATE}.sparse:SparseSelf",
-            settings=f"{_APPROXIMATE}.sparse:SparseSettings",
-            exact=False,
-            whole="threshold=0",
+            "sparse:SparseCross",
+            "sparse:SparseSelf",
         ),
-        Form(
+        _approximate(
             "sparq",
             "keys and values, of which a step reads some",
+            "r=all,k=all",
+            "sparq:SparQ",
             f"{_FOLD}:fold_kv",
-            f"{_APPROXIMATE}.sparq_heads:SparQCross",
-            f"{_APPROXIMATE}.sparq_heads:SparQSelf",
-            settings=f"{_APPROXIMATE}.sparq:SparQ",
-            exact=False,
-            whole="r=all,k=all",
+            "sparq_heads:SparQCross",
+            "sparq_heads:SparQSelf",
         ),
-        Form(
+        _approximate(
             "sparq_latent",
             "a latent, of which a step reads some",
+            "r=all,k=all",
+            "sparq_latent:SparQLatent",
             f"{_FOLD}:fold_latent",
-            f"{_APPROXIMATE}.sparq_latent:SparQLatentCross",
-            f"{_APPROXIMATE}.sparq_latent:SparQLatentSelf",
+            "sparq_latent:SparQLatentCross",
+            "sparq_latent:SparQLatentSelf",
             shared=True,
-            settings=f"{_APPROXIMATE}.sparq_latent:SparQLatent",
-            exact=False,
-            whole="r=all,k=all",
+        ),
+        _approximate(
+            "keyformer",
+            "keys and values of the tokens that matter",
+            "budget=all",
+            "keyformer:KeyformerSettings",
+            f"{_FOLD}:fold_kv",
+            None,
+            "keyformer:KeyformerSelf",
+        ),
+        _approximate(
+            "keyformer_latent",
+            "the layer-normed input of the tokens that matter",
+            "budget=all",
+            "keyformer:KeyformerLatentSettings",
+            "keyformer:fold_keyformer_latent",
+            None,
+            "keyformer:KeyformerLatentSelf",
+        ),
+        _approximate(
+            "evict",
+            "the encoder's output; steps read the frames that matter",
+            "budget=all",
+            "evict:EvictSettings",
+            "evict:fold_evict",
+            "evict:EvictCross",
+            shared=True,
         ),
     )
 }

@@ -271,8 +271,9 @@ class Engine:
             group = sorted(group, key=lambda t: t.slot)
         owner = lane or self.first
         windows = [t.window for t in group]
-        rows = self._rows(group, owner)
-        longest = max(len(w.prompt) for w in windows)
+        lengths = [len(w.prompt) for w in windows]
+        rows = self._rows(group, owner, lengths)
+        longest = max(lengths)
         padded = [[*w.prompt, *[0] * (longest - len(w.prompt))] for w in windows]
         prompts = torch.tensor(padded, device=self.model.device)
         hidden = self.model.decoder.prefill(prompts, rows, owner.cache)
@@ -286,10 +287,11 @@ class Engine:
         lane.start(group, following, at_start.softmax(dim=-1)[:, self.vocabulary.no_speech])
         return self._harvest(lane, lane.look()) if self.check_every == 1 or lane.full() else []
 
-    def _rows(self, tickets: Sequence[Ticket], lane: Lane) -> Rows:
-        """The first row of each ticket's place in `lane`."""
-        slots = torch.tensor([t.slot for t in tickets], device=self.model.device)
-        return Rows.of((slots - lane.offset) * lane.width, slots)
+    def _rows(self, tickets: Sequence[Ticket], lane: Lane, lengths: Sequence[int]) -> Rows:
+        """The first row of each ticket's place in `lane`, for a text of lengths[i] tokens."""
+        numbers = [(t.slot, n) for t, n in zip(tickets, lengths, strict=True)]
+        slots, tokens = torch.tensor(numbers, device=self.model.device).unbind(1)
+        return Rows.of((slots - lane.offset) * lane.width, slots, tokens)
 
     def _languages(self, logits: Tensor) -> Languages:
         """logits [V] after <|startoftranscript|> -> the probability of every language code."""
@@ -323,6 +325,6 @@ class Engine:
 
     def _aligned(self, asked: list[tuple[Ticket, Align]]) -> list[tuple[Ticket, Answer]]:
         tickets, requests = zip(*asked, strict=True)
-        rows = self._rows(tickets, self.first)
+        rows = self._rows(tickets, self.first, [r.length for r in requests])
         found = align(self.model, self.vocabulary.eot, requests, rows, self.first.cache)
         return list(zip(tickets, found, strict=True))

@@ -63,6 +63,11 @@ class Align:
     before: tuple[int, ...]  # <|startoftranscript|> ... <|notimestamps|>
     text: tuple[int, ...]  # text tokens alone
 
+    @property
+    def length(self) -> int:
+        """How many tokens are read: <|endoftext|> too."""
+        return len(self.before) + len(self.text) + 1
+
 
 @dataclass(frozen=True, slots=True)
 class Decoded:
