@@ -4,6 +4,7 @@ Each part has its weighted sum, its largest score and the sum of its weights, al
 empty part has the weight 0 and the maximum -inf.
 """
 
+import math
 from dataclasses import dataclass
 
 import torch
@@ -48,8 +49,10 @@ def empty_by_head(queries: Tensor) -> Tensor:
 # them is 1 or a multiple of 16, so each kernel is told not to.
 GENERAL = (
     *("heads", "group", "positions", "rows", "splits"),
-    *("has_slots", "has_lengths", "factor_slot"),
+    *("has_slots", "has_lengths", "factor_slot", "bias_slot"),
 )
+
+LOG2_E = tl.constexpr(math.log2(math.e))  # scores are in powers of 2
 
 
 @triton.jit

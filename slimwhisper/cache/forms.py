@@ -49,6 +49,7 @@ class Form:
 
 
 _FOLD, _KV, _LATENT = (f"slimwhisper.cache.{name}" for name in ("fold", "kv", "latent"))
+_APPROXIMATE = "slimwhisper.cache.approximate"
 _CROSS, _SELF = f"{_LATENT}:LatentCross", f"{_LATENT}:LatentSelf"
 
 FORMS: dict[str, Form] = {
@@ -106,6 +107,18 @@ FORMS: dict[str, Form] = {
             None,
             _SELF,
             listed=False,
+        ),
+        Form(
+            "compact",
+            "the same as e and x: neighbours merged, few columns, float8",
+            f"{_APPROXIMATE}.compact:fold_compact",
+            f"{_APPROXIMATE}.compact:CompactCross",
+            _SELF,
+            shared=True,
+            settings=f"{_APPROXIMATE}.compact:Compact",
+            exact=False,
+            whole="merge=1,rank=all,float8=false",
+            learns=True,
         ),
     )
 }

@@ -36,6 +36,7 @@ def test_each_way_of_launching_is_compiled() -> None:
     for kernel in ("latent", "heads"):
         for dtype in ("float16", "bfloat16", "float32"):
             assert {(kernel, dtype), (kernel, dtype, "HAS_SOURCES")} <= seen
+    assert {("latent", "float32", "HAS_BIAS"), ("latent8", "float16", "HAS_BIAS")} <= seen
     assert {capability for capability, v in jobs() if v.kernel == "latent8"} == set(SHARED)
     assert {v.kernel for _, v in jobs()} == {
         *("latent", "latent8", "heads", "combine", "combine_mapped", "add_norm", "choose_token"),

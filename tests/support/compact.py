@@ -1,0 +1,74 @@
+"""Form `compact` from its definitions: window by window, frame by frame, head by head, in float64.
+
+What it reads is a window whose frames have been replaced: each by the mean of its group, and that
+by what the basis leaves of it. Attention to those is the exact form's, in `formulas`.
+"""
+
+import itertools
+import math
+
+import torch
+from torch import Tensor
+
+from slimwhisper.cache.approximate.neighbours import SHARE
+from slimwhisper.cache.fold import Attention
+
+
+def groups_of(x: Tensor, groups: int) -> list[list[int]]:
+    """The frames of each group: x [p, r] -> `groups` lists."""
+    found = [[t] for t in range(len(x))]
+    while len(found) > groups:
+        costs = []
+        for b, (one, other) in enumerate(itertools.pairwise(found)):
+            step = x[one].mean(dim=0) - x[other].mean(dim=0)
+            n, m = len(one), len(other)
+            costs.append((float(n * m / (n + m) * (step @ step)), b))
+        count = min(len(found) - groups, math.ceil(len(found) / SHARE))
+        fallen = {b for _, b in sorted(costs)[:count]}
+        fewer: list[list[int]] = []
+        for b, members in enumerate(found):
+            if b - 1 in fallen:
+                fewer[-1].extend(members)
+            else:
+                fewer.append(list(members))
+        found = fewer
+    return found
+
+
+def replaced(x: Tensor, groups: list[list[int]]) -> Tensor:
+    """x [p, r] -> [p, r], each frame the mean of its group."""
+    found = x.clone()
+    for members in groups:
+        found[members] = x[members].mean(dim=0)
+    return found
+
+
+def shrunk(x: Tensor) -> tuple[Tensor, Tensor]:
+    """Mean [d] and covariance [d, d] of x [n, d], by columns."""
+    n, d = x.shape
+    mean, covariance = x.mean(dim=0), torch.empty(d, d, dtype=torch.float64)
+    for i in range(d):
+        for j in range(d):
+            plain = ((x[:, i] - mean[i]) * (x[:, j] - mean[j])).sum() / n
+            covariance[i, j] = plain if i == j else plain * n / (d + n)
+    return mean, covariance
+
+
+def output_change(block: Attention, asking: Tensor, covariance: Tensor, lost: Tensor) -> float:
+    """What a loss of covariance `lost` [d, d] in the latent costs a layer, head by head; relative
+    to what all of the latent, of `covariance` [d, d], would.
+    """
+    mean, spread = shrunk(asking)
+    d = len(mean)
+    width = d // block.heads
+    total = all_of_it = 0.0
+    for i in range(block.heads):
+        at = slice(i * width, (i + 1) * width)
+        w_q, b_q, w_k = block.query[at].T, block.query_bias[at], block.key[at].T
+        answer = block.value[at].T @ block.out[:, at].T  # [d, d]: B_i W_O,i
+        asks = w_q.T @ spread @ w_q + torch.outer(mean @ w_q + b_q, mean @ w_q + b_q)
+        scores = torch.trace(w_k @ asks @ w_k.T @ lost) / width
+        follows = torch.trace(answer.T @ covariance @ answer)
+        total += float(follows * scores + torch.trace(answer.T @ lost @ answer))
+        all_of_it += float(follows)
+    return total / all_of_it
