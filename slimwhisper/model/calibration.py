@@ -59,7 +59,8 @@ def exact_plan(
         layers: list[Folded] = []
         for site, block in zip(sites, blocks, strict=True):
             # layers that share a store share what was learned, which the first one holds
-            first = layers[0].learned if layers and form_of(form).shared else None
+            sharing = attention == "cross" and form_of(form).shared
+            first = layers[0].learned if layers and sharing else None
             context = Context(
                 norm=norm(shared or f"{site.prefix[:-1]}_ln."),
                 layer=site.layer,

@@ -46,22 +46,28 @@ def replaced(x: Tensor, groups: list[list[int]]) -> Tensor:
 def shrunk(x: Tensor) -> tuple[Tensor, Tensor]:
     """Mean [d] and covariance [d, d] of x [n, d], by columns."""
     n, d = x.shape
-    mean, covariance = x.mean(dim=0), torch.empty(d, d, dtype=torch.float64)
+    mean, covariance = x.mean(dim=0), torch.zeros(d, d, dtype=torch.float64)
+    for row in x:
+        covariance += torch.outer(row - mean, row - mean) / n
     for i in range(d):
         for j in range(d):
-            plain = ((x[:, i] - mean[i]) * (x[:, j] - mean[j])).sum() / n
-            covariance[i, j] = plain if i == j else plain * n / (d + n)
+            covariance[i, j] *= 1 if i == j else n / (d + n)
     return mean, covariance
 
 
-def output_change(block: Attention, asking: Tensor, covariance: Tensor, lost: Tensor) -> float:
+def output_change(
+    block: Attention, asking: tuple[Tensor, Tensor], covariance: Tensor, lost: Tensor
+) -> float:
     """What a loss of covariance `lost` [d, d] in the latent costs a layer, head by head; relative
-    to what all of the latent, of `covariance` [d, d], would.
+    to how much scores are followed in all.
+
+    asking: mean [d] and covariance [d, d] of what queries are made of; covariance [d, d]: of the
+    latent.
     """
-    mean, spread = shrunk(asking)
+    mean, spread = asking
     d = len(mean)
     width = d // block.heads
-    total = all_of_it = 0.0
+    total = followed = 0.0
     for i in range(block.heads):
         at = slice(i * width, (i + 1) * width)
         w_q, b_q, w_k = block.query[at].T, block.query_bias[at], block.key[at].T
@@ -70,5 +76,5 @@ def output_change(block: Attention, asking: Tensor, covariance: Tensor, lost: Te
         scores = torch.trace(w_k @ asks @ w_k.T @ lost) / width
         follows = torch.trace(answer.T @ covariance @ answer)
         total += float(follows * scores + torch.trace(answer.T @ lost @ answer))
-        all_of_it += float(follows)
-    return total / all_of_it
+        followed += float(follows)
+    return total / followed

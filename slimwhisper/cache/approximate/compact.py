@@ -133,7 +133,8 @@ class CompactCross(LatentCross):
 
     def scores(self, x: Tensor, rows: Rows, heads: Tensor) -> Tensor:
         """x [R, T, d], heads [n] int64 -> [R, n, T, p], before the softmax: of each frame, that of
-        its group, without log n, which the frames share.
+        its group, without log n, which the frames share. With few columns, all of a query's scores
+        are off by one number.
         """
         weights, attention = self.attention.weights, self.attention
         assert weights.project is not None and weights.offset is not None
