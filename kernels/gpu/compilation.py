@@ -99,9 +99,8 @@ def variants(configuration: Configuration) -> list[Variant]:
     dtypes = HALVES if c.kernel != "latent8" and c.dtype == "float16" else (c.dtype,)
     # smaller blocks hold a beam's queries, and are chosen
     sources = c.kernel != "latent8" and c.block_q < 2 * max(heads, 16)
-    every = [(), ("HAS_SOURCES",)] if sources else [()]
-    if c.kernel != "heads":
-        every.insert(1, ("HAS_BIAS",))
+    bias = c.kernel != "heads"
+    every = [(), *[("HAS_BIAS",)] * bias, *[("HAS_SOURCES",)] * sources]
     return [Variant(c.kernel, dtype, c, flags) for flags in every for dtype in dtypes]
 
 

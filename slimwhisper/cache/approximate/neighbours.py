@@ -11,6 +11,7 @@ attention, section 3.2 of the same paper).
 from collections.abc import Iterator
 
 import torch
+import torch.nn.functional as F
 from torch import Tensor
 
 from slimwhisper.kernels.linear import at_least_float32
@@ -67,7 +68,8 @@ def merge_neighbours(
 
 def _sums(x: Tensor, lengths: Tensor) -> Tensor:
     """Sums of stretches, each in order: x [G, n, r], their lengths [G, m] -> [G, m, r]."""
-    found = torch.segment_reduce(
-        x.flatten(0, 1).contiguous(), "sum", lengths=lengths.flatten(), axis=0, unsafe=True
-    )
+    rows = x.flatten(0, 1)
+    every = torch.arange(len(rows), device=x.device)
+    ends = lengths.flatten().cumsum(dim=0)
+    found = F.embedding_bag(every, rows, ends - lengths.flatten(), mode="sum")
     return found.unflatten(0, lengths.shape)
