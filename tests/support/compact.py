@@ -58,23 +58,21 @@ def shrunk(x: Tensor) -> tuple[Tensor, Tensor]:
 def output_change(
     block: Attention, asking: tuple[Tensor, Tensor], covariance: Tensor, lost: Tensor
 ) -> float:
-    """What a loss of covariance `lost` [d, d] in the latent costs a layer, head by head; relative
-    to how much scores are followed in all.
+    """What a loss of covariance `lost` [d, d] in a latent of `covariance` [d, d] costs a layer,
+    head by head: through keys and through values, each relative to the loss of all of the latent.
 
-    asking: mean [d] and covariance [d, d] of what queries are made of; covariance [d, d]: of the
-    latent.
+    asking: mean [d] and covariance [d, d] of what queries are made of.
     """
     mean, spread = asking
-    d = len(mean)
-    width = d // block.heads
-    total = followed = 0.0
+    width = len(mean) // block.heads
+    sums = torch.zeros(2, 2, dtype=torch.float64)  # keys and values; of this loss, and of all
     for i in range(block.heads):
         at = slice(i * width, (i + 1) * width)
         w_q, b_q, w_k = block.query[at].T, block.query_bias[at], block.key[at].T
         answer = block.value[at].T @ block.out[:, at].T  # [d, d]: B_i W_O,i
         asks = w_q.T @ spread @ w_q + torch.outer(mean @ w_q + b_q, mean @ w_q + b_q)
-        scores = torch.trace(w_k @ asks @ w_k.T @ lost) / width
         follows = torch.trace(answer.T @ covariance @ answer)
-        total += float(follows * scores + torch.trace(answer.T @ lost @ answer))
-        followed += float(follows)
-    return total / followed
+        for n, change in enumerate((lost, covariance)):
+            sums[0, n] += follows * torch.trace(w_k @ asks @ w_k.T @ change) / width
+            sums[1, n] += torch.trace(answer.T @ change @ answer)
+    return float((sums[:, 0] / sums[:, 1]).sum())

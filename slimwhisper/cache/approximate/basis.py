@@ -1,15 +1,18 @@
 """The best few columns for what attention reads: one basis for all layers that share a latent.
 
 A latent e [d] is kept as z = P (e - mean) [r] and read as e' = mean + D z. What is lost, e - e',
-costs a layer, to first order and where attention is even, the expected squared change of its output
+changes a layer's output, to first order and where attention is even, through its heads' scores and
+through their values by the expected squares
 
-    sum over heads i of   v_i E|q_i A_i (e - e')|^2 / d_k  +  |B_i W_O,i (e - e')|^2
+    keys     sum over heads i of  v_i E|q_i A_i (e - e')|^2 / d_k
+    values   sum over heads i of  E|B_i W_O,i (e - e')|^2
 
 with folded queries q_i A_i, folded values B_i W_O,i, and v_i = E|B_i W_O,i (e - mean)|^2, which is
-how much the output follows a score. This balances keys and values: both terms are squares of the
-output. Layers count alike, each relative to its own sum of v_i. The total is (e - e')^T W (e - e')
-for one positive matrix W, so the best P and D of each rank are known (Eckart and Young 1936): with
-U the eigenvectors of W^1/2 Cov(e) W^1/2, largest first,
+how much the output follows a score. Each of the two is taken relative to what it is where all is
+lost, e' = mean: so all layers count alike, and in each layer keys as much as values. (As they are,
+keys would count several times as much; but large changes of scores saturate in the softmax.) The
+total is E (e - e')^T W (e - e') for one positive matrix W, so the best P and D of each rank are
+known (Eckart and Young 1936): with U the eigenvectors of W^1/2 Cov(e) W^1/2, largest first,
 
     P = U_r^T W^1/2          D = W^-1/2 U_r
 
@@ -44,7 +47,7 @@ def moments(x: Tensor) -> tuple[Tensor, Tensor]:
 
 
 def importance(block: Attention, asking: Tensor, covariance: Tensor) -> Tensor:
-    """A layer's W [d, d], relative to its sum of v_i; see above.
+    """A layer's part of W [d, d]: its trace with the covariance is 2, of keys 1 and of values 1.
 
     asking [n, d]: what its queries are made of; covariance [d, d]: of the latent.
     """
@@ -60,10 +63,9 @@ def importance(block: Attention, asking: Tensor, covariance: Tensor) -> Tensor:
     out = by_head(block.out.T)
     answered = out @ out.transpose(1, 2)  # [h, d_k, d_k], as `asked`
     follows = (answered * (value @ covariance @ value.transpose(1, 2))).sum(dim=(1, 2))  # v_i
-    of_keys = asked * (follows / key.shape[1])[:, None, None]
-    total = key.flatten(0, 1).T @ (of_keys @ key).flatten(0, 1)
-    total += value.flatten(0, 1).T @ (answered @ value).flatten(0, 1)
-    return total / follows.sum()
+    of_keys = key.flatten(0, 1).T @ (asked * follows[:, None, None] @ key).flatten(0, 1)
+    of_values = value.flatten(0, 1).T @ (answered @ value).flatten(0, 1)
+    return of_keys / (of_keys * covariance).sum() + of_values / (of_values * covariance).sum()
 
 
 def learn_basis(

@@ -233,7 +233,7 @@ def test_in_every_dtype(dtype: torch.dtype) -> None:
 
 
 def test_the_basis_costs_least() -> None:
-    """Less than the principal components of what is kept, and as much as its loss says."""
+    """Less than the principal components of the latent, and as much as the scales say."""
     blocks = [block("cross_attn", i) for i in range(2)]
     mean, covariance = shrunk(SEEN.features[::100].double())
     ours = learn_basis(blocks, SEEN.asking, SEEN.features[::100], WIDTH)
@@ -338,6 +338,7 @@ def test_settings_that_make_no_sense() -> None:
         fold(b, "compact:merge=0.5", Context(attention="self"))
 
 
+@pytest.mark.usefixtures("numba")
 def test_words_are_where_they_were() -> None:
     """The bundled model: the same words at the same times, within a tenth of a second."""
     found = []
