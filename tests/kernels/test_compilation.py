@@ -27,7 +27,8 @@ def test_everything_compiles_without_spills() -> None:
     for one in made:
         row, limit = one["configuration"] or {}, SHARED[one["capability"]]
         assert one["stack"] == 0, one
-        assert one["shared"] <= min(row.get("shared", limit), limit), one
+        bias = 8 * row["block_t"] if "HAS_BIAS" in one["flags"] else 0  # passes through it
+        assert one["shared"] <= min(row.get("shared", limit) + bias, limit), one
 
 
 def test_each_way_of_launching_is_compiled() -> None:

@@ -79,8 +79,8 @@ def learn_basis(
         latents: [m, d], samples of the latent.
         rank: r, 1 to d.
     Returns:
-        in float64, mean [d], encode [r, d] (P), decode [d, r] (D) and scales [r], the root mean
-        squares of the columns kept. Their squares sum to d at full rank.
+        in float64, mean [d], rounded, encode [r, d] (P), decode [d, r] (D), and scales [r], the
+        root mean squares of the columns kept. Their squares sum to d at full rank.
     """
     mean, covariance = moments(latents)
     layers = [importance(b, x, covariance) for b, x in zip(blocks, asking, strict=True)]
@@ -94,7 +94,7 @@ def learn_basis(
     energies, turned = torch.linalg.eigh(root @ covariance @ root)
     chosen = turned.flip(1)[:, :rank]
     return {
-        "mean": mean,
+        "mean": mean.bfloat16().double(),  # as every dtype holds it; the output's bias has the same
         "encode": chosen.T @ root,
         "decode": inverse @ chosen,
         "scales": energies.flip(0)[:rank].clamp(min=1e-12).sqrt(),

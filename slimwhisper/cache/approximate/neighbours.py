@@ -17,8 +17,8 @@ from torch import Tensor
 from slimwhisper.kernels.linear import at_least_float32
 
 # One group in so many is merged into its neighbour in a round. On speech the squared distances are
-# then 1.1 to 1.7 times those of merging one pair at a time, the cheapest first; with 16, at most 1.3
-# times, in up to twice the time.
+# then 1.1 to 1.7 times those of merging one pair at a time, the cheapest first; with 16, at most
+# 1.3 times, in up to twice the time.
 SHARE = 8
 
 

@@ -237,7 +237,8 @@ def test_the_basis_costs_least() -> None:
     blocks = [block("cross_attn", i) for i in range(2)]
     mean, covariance = shrunk(SEEN.features[::100].double())
     ours = learn_basis(blocks, SEEN.asking, SEEN.features[::100], WIDTH)
-    torch.testing.assert_close(ours["mean"], mean)
+    torch.testing.assert_close(ours["mean"], mean, rtol=2**-8, atol=0.0)
+    assert torch.equal(ours["mean"], ours["mean"].bfloat16().double())
     identity = torch.eye(WIDTH, dtype=torch.float64)
     asking = [shrunk(x.double()) for x in SEEN.asking]
     torch.testing.assert_close(ours["decode"] @ ours["encode"], identity)
