@@ -110,7 +110,7 @@ FORMS: dict[str, Form] = {
         ),
         Form(
             "compact",
-            "the same as e and x: neighbours merged, few columns, float8",
+            "e or x with few columns, in float8; of e also few frames",
             f"{_APPROXIMATE}.compact:fold_compact",
             f"{_APPROXIMATE}.compact:CompactCross",
             _SELF,

@@ -325,6 +325,7 @@ def test_bytes(merge: float, groups: int, rank: object, width: int, eight: bool)
 
 
 def test_settings_that_make_no_sense() -> None:
+    assert [Compact(m).groups(1500) for m in (1, 0.5, 0.07, 0.0001)] == [1500, 750, 105, 1]
     for spec, message in (
         ("merge=0", "merge=0.0: give the share to be left, above 0, at most 1"),
         ("merge=1.5", "merge=1.5: give the share to be left"),
