@@ -88,7 +88,7 @@ class Kernels:
         Arguments:
             queries: [N, h, d] folded queries; the rows of one window are adjacent.
             latent: values [S, T, d]; N is a multiple of the number of windows in `reads`.
-            reads: which positions; no `sources` with a float8 latent.
+            reads: which positions, and `position_bias`; no `sources` with a float8 latent.
             maps: [h, d_k, d], every head's B_i^T; None: the sums are returned as they are.
         Returns:
             [N, h, d_k], or [N, h, d] without maps.
@@ -119,6 +119,10 @@ class Kernels:
             together = queries.reshape(windows, each, width)
             plain = kept.plain(queries.dtype)
             bias = None if reads.bias is None else reads.bias()
+            if reads.position_bias is not None:
+                slots = slice(None) if reads.slots is None else reads.slots
+                added = reads.position_bias[slots].unsqueeze(1).to(queries.dtype)
+                bias = added if bias is None else bias + added
             mix = latent_attention(together, plain, scale, bias).view(queries.shape)
             if maps is None:
                 return mix
@@ -155,7 +159,7 @@ class Kernels:
         Arguments:
             queries: [N, h, d_k]; the rows of one window are adjacent.
             keys, values: [S, h, T, d_k]; N is a multiple of the number of windows in `reads`.
-            reads: which positions.
+            reads: which positions; no `position_bias`.
         Returns:
             [N, h, d_k].
         """

@@ -19,6 +19,9 @@ class Reads:
     # [B, >= T] int64, instead of `slots`: the slot that holds each position, for rows that share
     # their common positions
     sources: Tensor | None = None
+    # [S, T] float32, added to the scores of each position of a slot, whoever asks; for the latent
+    # kernels alone, and not with `sources`
+    position_bias: Tensor | None = None
 
     def windows(self, slots: int) -> int:
         """B, the number of windows, over `slots` slots."""
@@ -37,6 +40,11 @@ class Reads:
             nothing if sources is None else sources,
             nothing if lengths is None else lengths,
         )
+
+    def bias_of_positions(self, beside: Tensor) -> Tensor:
+        """position_bias for a kernel, on the device of `beside`; empty, but float32, for None."""
+        bias = self.position_bias
+        return beside.new_empty(0, dtype=torch.float32) if bias is None else bias
 
 
 ALL = Reads()

@@ -4,6 +4,7 @@ Each part has its weighted sum, its largest score and the sum of its weights, al
 empty part has the weight 0 and the maximum -inf.
 """
 
+import math
 from dataclasses import dataclass
 
 import torch
@@ -48,9 +49,11 @@ def empty_by_head(queries: Tensor) -> Tensor:
 # them is 1 or a multiple of 16, so each kernel is told not to. The last ones are 0 or 1: Triton 3.6
 # interprets no booleans.
 GENERAL = (
-    *("heads", "group", "positions", "rows", "splits", "factor_slot"),
+    *("heads", "group", "positions", "rows", "splits", "factor_slot", "bias_slot"),
     *("has_slots", "has_lengths"),
 )
+
+LOG2_E = tl.constexpr(math.log2(math.e))  # scores are in powers of 2
 
 
 @triton.jit

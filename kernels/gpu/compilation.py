@@ -77,9 +77,10 @@ class Variant:
 
     Of the attention kernels, slots, lengths and splits are such numbers: one variant serves
     cross-attention (with slots in a prompt, without in a step) and self-attention (with lengths, or
-    without where all rows are full). `sources` are a variant,
-    launched by the self-attention of beams, each of which is a window of its own; no form reads
-    float8 so. A configuration for float16 also serves bfloat16; `latent8` computes in float16 only.
+    without where all rows are full). `sources` are a variant, launched by the self-attention of
+    beams, each of which is a window of its own; no form reads float8 so. A bias for each position
+    is another, launched where neighbouring frames are merged. A configuration for float16 also
+    serves bfloat16; `latent8` computes in float16 only.
 
     Of the others: `combine` and `combine_mapped` end a split attention, here of the widest model
     and of the most parts; `add_norm` follows a block or is the first, and before self-attention it
@@ -99,7 +100,8 @@ def variants(configuration: Configuration) -> list[Variant]:
     dtypes = HALVES if c.kernel != "latent8" and c.dtype == "float16" else (c.dtype,)
     # smaller blocks hold a beam's queries, and are chosen
     sources = c.kernel != "latent8" and c.block_q < 2 * max(heads, 16)
-    every = [(), ("HAS_SOURCES",)] if sources else [()]
+    bias = c.kernel != "heads"
+    every = [(), *[("HAS_BIAS",)] * bias, *[("HAS_SOURCES",)] * sources]
     return [Variant(c.kernel, dtype, c, flags) for flags in every for dtype in dtypes]
 
 
@@ -199,6 +201,7 @@ def _launch(
         pointers |= dict.fromkeys(("slots", "sources", "lengths"), "*i64")
         if c.kernel == "latent8":
             pointers |= {"latent": "*u16", "factors": "*fp32"}
+        pointers["bias"] = "*fp32"
         return KERNELS[c.kernel], constants, pointers, c.warps, c.stages
     constants = {"D": WIDEST, "BLOCK_D": 2048, "MOST": MOST_SPLITS}
     if variant.kernel == "combine":

@@ -18,6 +18,7 @@ from torch import Tensor
 from slimwhisper.kernels.configurations import Configuration
 from slimwhisper.kernels.gpu.combine import (
     GENERAL,
+    LOG2_E,
     Parts,
     empty_by_head,
     finish,
@@ -35,6 +36,7 @@ def split_latent_kernel(
     slots,
     sources,  # [B, T] int64: the slot that holds each position
     lengths,
+    bias,  # [S, T] float32
     sums,  # [B, group * h, splits, d] float32
     stats,  # [B, group * h, splits, 2] float32: maximum, in powers of 2, and weight
     scale_log2,  # scale * log2(e)
@@ -49,6 +51,7 @@ def split_latent_kernel(
     latent_slot,
     latent_position,
     source_window,
+    bias_slot,
     D: tl.constexpr,
     PIECE: tl.constexpr,  # columns per load, a power of two that divides D
     SLICES: tl.constexpr,  # of a piece, one per warp; 1: plain products
@@ -56,6 +59,7 @@ def split_latent_kernel(
     BLOCK_T: tl.constexpr,
     STAGES: tl.constexpr,
     HAS_SOURCES: tl.constexpr,
+    HAS_BIAS: tl.constexpr,
     PRECISION: tl.constexpr,
 ):
     """Grid: blocks of queries (adjacent, so that they find the latent in L2), windows, splits."""
@@ -106,7 +110,11 @@ def split_latent_kernel(
             scores = tl.zeros([BLOCK_Q, BLOCK_T], tl.float32)
             for i in tl.static_range(pieces):
                 scores = tl.dot(q[i], tl.trans(z[i]), scores, input_precision=PRECISION)
-        scores = tl.where(seen[None, :], scores * scale_log2, float("-inf"))
+        scores = scores * scale_log2
+        if HAS_BIAS:
+            added = tl.load(bias + slot * bias_slot + place, mask=seen, other=0.0)
+            scores = scores + (added * LOG2_E)[None, :]
+        scores = tl.where(seen[None, :], scores, float("-inf"))
         p, shrink, best, weight = weigh(scores, best, weight)
         fresh = ()
         for i in tl.static_range(pieces):
@@ -141,7 +149,7 @@ def split_latent(
             number of windows, and the rows of one window are adjacent.
         latent: [S, T, d] of the same dtype, likewise strided; S = B unless `reads` has slots.
         scale: factor on the scores.
-        reads: which positions; its bias is not used.
+        reads: which positions, and `position_bias`; its `bias` is not used.
         maps: [h, d_k, d], every head's B_i^T, to be applied to the result.
     Returns:
         [N, h, d], laid out head by head, or with `maps` [N, h, d_k]; zeros for a window without
@@ -154,10 +162,12 @@ def split_latent(
     parts = Parts.allocate(rows * heads, splits, width, queries.device, one=True)
     c = configuration
     blocks = triton.cdiv(group * heads, c.block_q)
+    position_bias = reads.bias_of_positions(queries)
     split_latent_kernel[blocks, windows, splits](
         queries,
         latent,
         *reads.tensors(queries),
+        position_bias,
         parts.sums,
         parts.stats,
         scale * math.log2(math.e),
@@ -170,6 +180,7 @@ def split_latent(
         *queries.stride()[:2],
         *latent.stride()[:2],
         0 if reads.sources is None else reads.sources.stride(0),
+        position_bias.stride(0),
         D=width,
         PIECE=c.piece,
         SLICES=c.slices,
@@ -177,6 +188,7 @@ def split_latent(
         BLOCK_T=c.block_t,
         STAGES=c.stages,
         HAS_SOURCES=reads.sources is not None,
+        HAS_BIAS=reads.position_bias is not None,
         PRECISION=c.precision,
         num_warps=c.warps,
         num_stages=c.stages,
@@ -201,6 +213,9 @@ def split_latent_reference(
         slot = b if reads.slots is None else int(reads.slots[b])
         z = latent[slot : slot + 1].plain(wide)[0].to(wide)
         z = z if reads.lengths is None else z[: int(reads.lengths[b])]
-        weights = (asked.to(wide) @ z.T * scale).softmax(dim=-1)
+        scores = asked.to(wide) @ z.T * scale
+        if reads.position_bias is not None:
+            scores = scores + reads.position_bias[slot, : len(z)]
+        weights = scores.softmax(dim=-1)
         out.unflatten(0, (windows, -1))[b] = weights @ z
     return out

@@ -18,6 +18,7 @@ from torch import Tensor
 from slimwhisper.kernels.configurations import Configuration
 from slimwhisper.kernels.gpu.combine import (
     GENERAL,
+    LOG2_E,
     Parts,
     empty_by_head,
     finish,
@@ -70,6 +71,7 @@ def split_latent8_kernel(
     factors,  # [S, T] float32
     slots,
     lengths,
+    bias,  # [S, T] float32
     out,  # [N, h, d], written if there is one split
     sums,  # [B, group * h, splits, d] float32, written otherwise
     stats,  # [B, group * h, splits, 2] float32: maximum, in powers of 2, and weight
@@ -87,6 +89,7 @@ def split_latent8_kernel(
     out_head,
     latent_slot,
     latent_position,
+    bias_slot,
     D: tl.constexpr,
     PIECE: tl.constexpr,  # columns per load, a power of two that divides D
     SLICES: tl.constexpr,  # of a piece, one per warp; 1: plain products
@@ -94,6 +97,7 @@ def split_latent8_kernel(
     BLOCK_T: tl.constexpr,
     STAGES: tl.constexpr,
     CONVERT: tl.constexpr,
+    HAS_BIAS: tl.constexpr,
 ):
     """Grid: blocks of queries (adjacent, so that they find the latent in L2), windows, splits."""
     window, split = tl.program_id(1).to(tl.int64), tl.program_id(2)
@@ -154,7 +158,11 @@ def split_latent8_kernel(
         factor = tl.load(factors + slot * factor_slot + place, mask=seen, other=0.0) * 256.0
         scores = scores * factor[None, :]
         scale_of_scores = scale_log2 * 0.00390625 if CONVERT else scale_log2
-        scores = tl.where(seen[None, :], scores * scale_of_scores, float("-inf"))
+        scores = scores * scale_of_scores
+        if HAS_BIAS:
+            added = tl.load(bias + slot * bias_slot + place, mask=seen, other=0.0)
+            scores = scores + (added * LOG2_E)[None, :]
+        scores = tl.where(seen[None, :], scores, float("-inf"))
         p, shrink, best, weight = weigh(scores, best, weight)
         p = (p * factor[None, :]).to(tl.float16)
         even_fresh = ()
@@ -195,7 +203,7 @@ def split_latent8(
         latent: values [S, T, d] float8_e4m3fn, likewise strided, rows aligned to 16 bytes; factors
             [S, T] float32 contiguous along T; S = B unless `reads` has slots.
         scale: factor on the scores.
-        reads: which positions, without `sources`; its bias is not used.
+        reads: which positions, without `sources`, and `position_bias`; its `bias` is not used.
         maps: [h, d_k, d], every head's B_i^T, to be applied to the result.
     Returns:
         [N, h, d] float16, laid out head by head, or with `maps` [N, h, d_k] in their dtype; zeros
@@ -211,12 +219,14 @@ def split_latent8(
     words = latent.values.view(torch.uint16)
     blocks = triton.cdiv(group * heads, c.block_q)
     slots, _, lengths = reads.tensors(queries)
+    position_bias = reads.bias_of_positions(queries)
     split_latent8_kernel[blocks, windows, splits](
         queries,
         words,
         latent.factors,
         slots,
         lengths,
+        position_bias,
         out,
         parts.sums,
         parts.stats,
@@ -231,6 +241,7 @@ def split_latent8(
         *queries.stride()[:2],
         *out.stride()[:2],
         *words.stride()[:2],
+        position_bias.stride(0),
         D=width,
         PIECE=c.piece,
         SLICES=c.slices,
@@ -238,6 +249,7 @@ def split_latent8(
         BLOCK_T=c.block_t,
         STAGES=c.stages,
         CONVERT=_converts(queries.device),
+        HAS_BIAS=reads.position_bias is not None,
         num_warps=c.warps,
         num_stages=c.stages,
     )

@@ -21,7 +21,9 @@ def serves(queries: Tensor, latent: Latent, reads: Reads) -> bool:
     values = latent.values
     halves = queries.dtype == values.dtype and values.dtype in (torch.float16, torch.bfloat16)
     rows, heads, width = queries.shape
-    if not halves or reads.sources is not None or rows != reads.windows(len(latent)):
+    if not halves or reads.sources is not None or reads.position_bias is not None:
+        return False
+    if rows != reads.windows(len(latent)):
         return False
     if width not in SHAPES or SHAPES[width][0] != heads:
         return False
@@ -47,7 +49,7 @@ def swapped_latent(
         latent: values [S, T, d] of the same dtype; S = B unless `reads` has slots.
         scale: factor on the scores.
         splits: parts of the positions.
-        reads: which positions; its bias is not used; no `sources`.
+        reads: which positions; its `bias` is not used; no `sources`, no `position_bias`.
         maps: [h, d_k, d], as in `split_latent`.
     Returns:
         [B, h, d], laid out head by head, or with `maps` [B, h, d_k]; zeros for a window without

@@ -80,12 +80,12 @@ class Folded:
     query_bias: Tensor  # [d]
     out: Weight  # [d, d]
     out_bias: Tensor  # [d]
-    project: Weight | None = None  # [d, d]: P, source -> what is kept
+    project: Weight | None = None  # [r, d]: P, source -> what is kept; r = d but for `compact`
     values: Weight | None = None  # [d, d]: source -> V, `kv` alone
-    key_map: Tensor | None = None  # [h, d_k, d]: A_i
-    value_map: Tensor | None = None  # [h, d_k, d]: B_i^T
-    columns: Tensor | None = None  # [d]: S, of x8 and e8
-    offset: Tensor | None = None  # [d]: B, of x8 and e8
+    key_map: Tensor | None = None  # [h, d_k, r]: A_i
+    value_map: Tensor | None = None  # [h, d_k, r]: B_i^T
+    columns: Tensor | None = None  # [r]: S, where what is kept is rounded to float8
+    offset: Tensor | None = None  # [d]: B, taken from the source before P
     settings: Any = None  # of the form, if it has some
     layer: int = 0  # of the decoder
     # by name, what a form that learns has found in the recorded activations; float64
@@ -95,6 +95,12 @@ class Folded:
     def width(self) -> int:
         """d"""
         return self.out_bias.shape[0]
+
+    @property
+    def kept_width(self) -> int:
+        """r, the width of what is kept; of `kv`, that of keys or values."""
+        maps = self.key_map if self.key_map is not None else self.value_map
+        return self.width if maps is None else maps.shape[-1]
 
     def to(self, device: torch.device | str, dtype: torch.dtype) -> "Folded":
         """The same on `device`, rounded once to `dtype`."""

@@ -202,6 +202,17 @@ FORMS: dict[str, Form] = {
             "evict:EvictCross",
             shared=True,
         ),
+        _approximate(
+            "compact",
+            "e or x with few columns, in float8; of e also few frames",
+            "merge=1,rank=all,float8=false",
+            "compact:Compact",
+            "compact:fold_compact",
+            "compact:CompactCross",
+            _SELF,
+            shared=True,
+            learns=True,
+        ),
     )
 }
 EXACT = {"cross": "e", "self": "x"}  # what replaces a rejected form, no larger

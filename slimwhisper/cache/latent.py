@@ -1,7 +1,7 @@
 """Forms `x`, `e`, `k`, `v`, `hybrid`, `x8` and `e8`: one latent per token, and folded queries.
 
 d values per token are kept, for each layer (`x`, `k`, `v`) or once for all layers that share them
-(`e`, `hybrid`). See `slimwhisper.cache.fold` for the maps A_i and B_i.
+(`e`, `hybrid`); r of `compact`. See `slimwhisper.cache.fold` for the maps A_i and B_i.
 """
 
 import torch
@@ -33,7 +33,7 @@ class LatentAttention:
         return q.unflatten(-1, (self.heads, -1))
 
     def fold_queries(self, q: Tensor) -> Tensor:
-        """q_i A_i: [N, h, d_k] -> [N, h, d]."""
+        """q_i A_i: [N, h, d_k] -> [N, h, r]."""
         if self.weights.key_map is None:  # head i reads its own columns of the latent
             return (self.own * q.unsqueeze(2)).flatten(2)
         return torch.bmm(q.transpose(0, 1), self.weights.key_map).transpose(0, 1)
@@ -47,19 +47,25 @@ class LatentAttention:
         # head i's values are its own columns of the latent
         return found.unflatten(-1, (self.heads, -1)).diagonal(dim1=1, dim2=2).transpose(1, 2)
 
-    def by_heads(self, q: Tensor, latent: Tensor, causal: bool = False) -> Tensor:
-        """The same through temporary K and V: q [B, Q, h, d_k], latent [B, T, d] -> like q."""
+    def by_heads(
+        self, q: Tensor, latent: Tensor, bias: Tensor | None = None, causal: bool = False
+    ) -> Tensor:
+        """The same through temporary K and V: q [B, Q, h, d_k], latent [B, T, r] -> like q.
+
+        bias: [B, T], added to the scores of each position; not together with `causal`.
+        """
         keys, values = self.keys(latent), self.values(latent)
-        return head_attention(q.transpose(1, 2), keys, values, causal=causal).transpose(1, 2)
+        mask = None if bias is None else bias[:, None, None].to(q.dtype)
+        return head_attention(q.transpose(1, 2), keys, values, mask, causal).transpose(1, 2)
 
     def keys(self, latent: Tensor) -> Tensor:
-        """K of a latent: [B, T, d] -> [B, h, T, d_k]."""
+        """K of a latent: [B, T, r] -> [B, h, T, d_k]."""
         a = self.weights.key_map
         k = latent if a is None else linear(latent, a.flatten(0, 1))
         return k.unflatten(-1, (self.heads, -1)).transpose(1, 2)
 
     def values(self, latent: Tensor) -> Tensor:
-        """V of a latent: [B, T, d] -> [B, h, T, d_k]."""
+        """V of a latent: [B, T, r] -> [B, h, T, d_k]."""
         b = self.weights.value_map
         v = latent if b is None else linear(latent, b.flatten(0, 1))
         return v.unflatten(-1, (self.heads, -1)).transpose(1, 2)
@@ -70,24 +76,28 @@ class LatentAttention:
 
 
 def kept(weights: Folded, x: Tensor) -> Tensor:
-    """What a form keeps of x: [..., d] -> [..., d]."""
-    if weights.columns is not None:
-        return scaled(x, weights.columns, weights.offset)
-    return x if weights.project is None else linear(x, weights.project)
+    """What a form keeps of x, (x - B) P / S before it is rounded: [..., d] -> [..., r]."""
+    if weights.project is None:
+        return x if weights.columns is None else scaled(x, weights.columns, weights.offset)
+    z = linear(x if weights.offset is None else x - weights.offset, weights.project)
+    return z if weights.columns is None else z / weights.columns
 
 
-def _allocate(weights: Folded, room: Room) -> Latent:
-    """[count, length, d]."""
-    shape, eight = (room.count, room.length, weights.width), weights.columns is not None
+def allocate(weights: Folded, room: Room) -> Latent:
+    """[count, length, r]."""
+    shape, eight = (room.count, room.length, weights.kept_width), weights.columns is not None
     return Latent.allocate(shape, room.device, room.dtype, eight)
 
 
 class LatentStore(CrossStore):
     """What is kept of the audio: [slots, p, d], for one layer or shared by many."""
 
+    # [slots, positions] at least float32, added to the scores of each position
+    position_bias: Tensor | None = None
+
     def __init__(self, weights: Folded, room: Room) -> None:
         self.weights = weights
-        self.latent = _allocate(weights, room)
+        self.latent = allocate(weights, room)
         super().__init__(*self.latent.tensors())
 
     def put(self, slots: Tensor, features: Tensor) -> None:
@@ -110,13 +120,17 @@ class LatentCross(CrossLayer):
         q = attention.queries(x)  # [R, T, h, d_k]
         group = rows.group or 1
         latent, slots = rows.of_slots(self.store.latent)
-        if prefers_latent(group * t, attention.heads, d):
-            return attention.output(
-                attention.by_latent(q.flatten(0, 1), latent, Reads(slots)).view_as(q)
-            )
-        plain = (latent if slots is None else latent[slots]).plain(x.dtype)
+        bias = self.store.position_bias
+        if bias is not None:
+            bias, _ = rows.of_slots(bias)
+        if prefers_latent(group * t, attention.heads, d, attention.weights.kept_width):
+            reads = Reads(slots, position_bias=bias)
+            return attention.output(attention.by_latent(q.flatten(0, 1), latent, reads).view_as(q))
+        if slots is not None:
+            latent, bias = latent[slots], None if bias is None else bias[slots]
+        plain = latent.plain(x.dtype)
         together = q.reshape(len(plain), group * t, *q.shape[2:])
-        return attention.output(attention.by_heads(together, plain).reshape(q.shape))
+        return attention.output(attention.by_heads(together, plain, bias).reshape(q.shape))
 
     def scores(self, x: Tensor, rows: Rows, heads: Tensor) -> Tensor:
         """x [R, T, d], heads [n] int64 -> [R, n, T, p], before the softmax."""
@@ -125,12 +139,14 @@ class LatentCross(CrossLayer):
         return queries @ keys.transpose(2, 3)
 
 
-def prefers_latent(tokens: int, heads: int, d: int) -> bool:
+def prefers_latent(tokens: int, heads: int, d: int, kept: int | None = None) -> bool:
     """Whether l = `tokens` queries per slot are cheaper on the latent than on temporary K and V.
 
-    Operations per position of the slot: 4 l h d against 4 d^2 + 4 l d.
+    Operations per position of the slot, of whose latent r = `kept` values are kept, by default d:
+    4 l h r against 4 d r + 4 l d.
     """
-    return tokens * heads < d + tokens
+    r = kept or d
+    return tokens * heads * r < d * r + tokens * d
 
 
 class LatentSelf(SelfLayer):
@@ -138,7 +154,7 @@ class LatentSelf(SelfLayer):
 
     def __init__(self, weights: Folded, room: Room) -> None:
         self.attention = LatentAttention(weights, room.kernels)
-        self.latent, self.length = _allocate(weights, room), room.length
+        self.latent, self.length = allocate(weights, room), room.length
         super().__init__(*self.latent.tensors())
 
     def reorder(self, rows: Tensor, sources: Tensor, extent: int) -> None:
@@ -169,7 +185,7 @@ class LatentSelf(SelfLayer):
         """x [R, 1, d] -> [R, 1, d]; keeps the token's latent [R, d], reads step.extent of them."""
         weights = self.attention.weights
         if weights.project is not None:
-            fresh = linear(x[:, 0], weights.project)
+            fresh = kept(weights, x[:, 0])
             self.latent.write((step.rows.ids, step.positions), fresh)
         q = self.attention.queries(x)
         latent, rows = step.rows.of_rows(self.latent)

@@ -1,7 +1,7 @@
 """What the guard measures on, and the plan of caches that it accepts."""
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, Literal
 
 import torch
@@ -56,23 +56,24 @@ def exact_plan(
         sites = [Site(i, attention, dims.n_text_head) for i in range(dims.n_text_layer)]
         shared = "encoder.ln_post." if attention == "cross" else None  # the norm before E
         blocks = [site.read(state) for site in sites]
+        layers: list[Folded] = []
         made: dict[str, Any] = {}
-        return [
-            fold(
-                block,
-                form,
-                Context(
-                    norm=norm(shared or f"{site.prefix[:-1]}_ln."),
-                    attention=attention,
-                    layer=site.layer,
-                    blocks=blocks,
-                    activations=activations,
-                    learned=(learned or {}).get(site_name(attention, site.layer)),
-                    shared=made,
-                ),
+        for site, block in zip(sites, blocks, strict=True):
+            # layers that share a store share what was learned, which the first one holds
+            sharing = attention == "cross" and form_of(form).shared
+            first = layers[0].learned if layers and sharing else None
+            context = Context(
+                norm=norm(shared or f"{site.prefix[:-1]}_ln."),
+                layer=site.layer,
+                attention=attention,
+                blocks=blocks,
+                activations=activations,
+                learned=first or (learned or {}).get(site_name(attention, site.layer)),
+                shared=made,
             )
-            for site, block in zip(sites, blocks, strict=True)
-        ]
+            found = fold(block, form, context)
+            layers.append(replace(found, learned={}) if first else found)
+        return layers
 
     def norm(prefix: str) -> tuple[Tensor, Tensor]:
         return state[f"{prefix}weight"], state[f"{prefix}bias"]

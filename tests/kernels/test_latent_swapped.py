@@ -139,6 +139,7 @@ def test_what_it_serves() -> None:
     assert not serves(asked(), Latent.allocate((2, 9, 1280), DEVICE, torch.float16, True), ALL)
     sources = Reads(sources=torch.zeros(2, 9, dtype=torch.int64))
     assert not serves(asked(), kept(), sources)
+    assert not serves(asked(), kept(), Reads(position_bias=torch.zeros(2, 9)))
     odd = torch.zeros(2, 9, 1281, dtype=torch.float16)
     assert not serves(asked(), Latent(odd[:, :, 1:]), ALL)  # rows not aligned to 16 bytes
 

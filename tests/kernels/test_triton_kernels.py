@@ -188,6 +188,37 @@ def test_split_latent_of_float8(width: int, splits: int) -> None:
     torch.testing.assert_close(mapped.double(), expected, rtol=4e-3, atol=4e-3)
 
 
+@pytest.mark.parametrize("eight", [False, True], ids=["latent", "latent8"])
+@pytest.mark.parametrize("splits", [1, 3])
+def test_a_bias_for_each_position(splits: int, eight: bool) -> None:
+    """Of a slot, whoever reads it: as if a position stood there several times."""
+    dtype = torch.float16 if eight else torch.float32
+    counts = torch.tensor([[1, 3, 2], [2, 1, 5], [4, 4, 4]], device=DEVICE).repeat(1, 12)
+    slots = torch.tensor([2, 0], device=DEVICE)
+    latent = Latent.allocate((3, 36, 64), DEVICE, dtype, eight)
+    latent.write(slice(None), normal(3, 36, 64, seed=1, dtype=dtype))
+    queries = normal(4, 3, 64, seed=9, dtype=dtype)
+    bias = torch.full((3, 40), NAN, device=DEVICE)[:, :36]
+    bias[slots] = counts[slots].float().log()
+    reads, kernel = Reads(slots, position_bias=bias), "latent8" if eight else "latent"
+    shape = shape_of(kernel, dtype, 64, 6)
+    if eight:
+        found = split_latent8(queries, latent, 0.125, shape, splits, reads)
+    else:
+        found = split_latent(queries, latent.values, 0.125, shape, splits, reads)
+    expected = []
+    for window, slot in enumerate(slots.tolist()):
+        repeated = latent[slot : slot + 1][
+            :, torch.arange(36).repeat_interleave(counts[slot].cpu())
+        ]
+        asked = queries[2 * window : 2 * window + 2]
+        expected.append(split_latent_reference(asked.double(), repeated, 0.125))
+    error = 2e-3 if eight else 1e-5
+    torch.testing.assert_close(found.double(), torch.cat(expected), rtol=error, atol=error)
+    plain = split_latent_reference(queries, latent, 0.125, reads)
+    torch.testing.assert_close(found, plain, rtol=error, atol=error)
+
+
 def test_every_float8_number_is_converted() -> None:
     """Two at a time; by shifts 2^-8 of it."""
     import triton

@@ -29,6 +29,7 @@ def _reads(a: Arguments) -> Reads:
         a["lengths"] if a["has_lengths"] else None,
         None,
         a["sources"] if a.get("HAS_SOURCES") else None,
+        a["bias"] if a.get("HAS_BIAS") else None,
     )
 
 
