@@ -53,7 +53,7 @@ def weights_digest(state: Mapping[str, "Tensor"]) -> str:
     digest = blake2b(digest_size=16)
     for name, tensor in sorted(state.items()):
         digest.update(f"{name} {tensor.dtype} {list(tensor.shape)}\n".encode())
-        data = tensor.detach().contiguous().flatten().view(torch.uint8).numpy()
+        data = tensor.detach().contiguous().flatten().view(torch.uint8).numpy().data
         if len(data) <= WHOLE_TENSOR:
             digest.update(data)
             continue

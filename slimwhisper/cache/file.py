@@ -14,6 +14,7 @@ import os
 import re
 import struct
 from collections.abc import Mapping
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -171,7 +172,8 @@ def write_file(
         part.write_bytes(save(_shared_once(learned, layers), metadata))
         part.replace(path)
     except OSError as error:
-        part.unlink(missing_ok=True)
+        with suppress(OSError):
+            part.unlink()
         raise OutputError(
             f"{shown(path)}: cannot be written ({one_line(error)}); choose another -o"
         ) from error
@@ -190,7 +192,8 @@ def _shared_once(learned: "Learned", layers: int) -> "dict[str, Tensor]":
             for i, site in enumerate(sites):
                 if name in site and not (alike and i):
                     full = f"{attention}.{'all' if alike else i}.{name}"
-                    tensors[full] = site[name].float().cpu().clone()
+                    stored = torch.empty(site[name].shape)  # contiguous, and its own
+                    tensors[full] = stored.copy_(site[name])
     return tensors
 
 

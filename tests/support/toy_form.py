@@ -1,8 +1,8 @@
 """An approximate form whose loss is known: it hears the first frames of a window and no more.
 
-`first:frames=N` keeps N of E's frames, so what is said after N / 50 seconds is lost, and words are
-never found again by keeping fewer. It learns a rotation, which changes nothing if the same one is
-used for what is kept and what asks.
+`first:frames=N` keeps the first N of E's frames and the last 50, in which there is silence in short
+recordings. What is said after N / 50 seconds is lost. It learns a rotation, which changes nothing
+if the same one is used for what is kept and what asks.
 """
 
 from collections.abc import Iterator
@@ -17,7 +17,7 @@ from slimwhisper.cache.base import CrossStore, Room
 from slimwhisper.cache.fold import Attention, Context, Folded, fold_latent
 from slimwhisper.cache.latent import LatentCross, LatentStore
 
-NAME = "first"
+NAME, SILENT = "first", 50
 
 
 @dataclass(frozen=True, slots=True)
@@ -35,7 +35,8 @@ def fold_first(block: Attention, context: Context) -> Folded:
         rotation = context.learned["rotation"]
     else:
         assert context.activations is not None
-        rotation = torch.linalg.svd(context.activations.features.double())[2].T
+        features = context.activations.features.double()
+        rotation = torch.linalg.eigh(features.T @ features)[1]
     folded = fold_latent(block, context)
     assert folded.key_map is not None and folded.value_map is not None
     return replace(
@@ -49,12 +50,12 @@ def fold_first(block: Attention, context: Context) -> Folded:
 
 class FirstStore(LatentStore):
     def __init__(self, weights: Folded, room: Room) -> None:
-        frames = min(weights.settings.frames or room.length, room.length)
-        super().__init__(weights, replace(room, length=frames))
-        self.frames = frames
+        self.frames = min(weights.settings.frames or room.length, room.length - SILENT)
+        super().__init__(weights, replace(room, length=self.frames + SILENT))
 
     def put(self, slots: Tensor, features: Tensor) -> None:
-        super().put(slots, features[:, : self.frames])
+        kept = torch.cat([features[:, : self.frames], features[:, -SILENT:]], dim=1)
+        super().put(slots, kept)
 
 
 class FirstCross(LatentCross):

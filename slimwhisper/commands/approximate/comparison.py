@@ -97,7 +97,7 @@ class Comparison:
         checkpoint: Checkpoint,
         setup: Setup,
         recordings: Sequence[Recorded],
-        heard: Callable[[], None] = lambda: None,
+        heard: Callable[[], object] = lambda: None,
     ) -> None:
         """heard: called after each recording that was decoded."""
         self.checkpoint, self.setup, self.heard = checkpoint, setup, heard

@@ -77,8 +77,10 @@ def _compact(rank: int, float8: bool) -> Callable[[Dims], Sequence[str]]:
     more = f",float8={str(float8).lower()}"
 
     def settings(dims: Dims) -> list[str]:
-        kept = f",rank={dims.n_text_state // rank}" if rank > 1 else ""
-        return [f"merge={m:g}{kept}{more}" for m in (0.8, 0.65, 0.5, 0.4, 0.3, 0.2, 0.15, 0.1)]
+        kept = dims.n_text_state // rank if rank > 1 else "all"
+        return [
+            f"merge={m:g},rank={kept}{more}" for m in (0.8, 0.65, 0.5, 0.4, 0.3, 0.2, 0.15, 0.1)
+        ]
 
     return settings
 
@@ -88,7 +90,8 @@ def _ranks(float8: bool) -> Callable[[Dims], Sequence[str]]:
 
     def settings(dims: Dims) -> list[str]:
         more = f",float8={str(float8).lower()}"
-        return [f"rank={max(1, dims.n_text_state * n // 8)}{more}" for n in (7, 6, 5, 4, 3, 2, 1)]
+        ranks = [max(1, dims.n_text_state * n // 8) for n in (7, 6, 5, 4, 3, 2, 1)]
+        return [f"merge=1,rank={rank}{more}" for rank in ranks]
 
     return settings
 
@@ -106,6 +109,7 @@ _ROWS = (
     Ladder("keyformer_latent", "self", _budget("self")),
     Ladder("keyformer_latent", "self", _budget("self", ",float8=true"), "float8"),
     Ladder("evict", "cross", _budget("cross")),
+    Ladder("evict", "cross", _budget("cross", ",float8=true"), "float8"),
     Ladder("zack", "cross", _each("keep", *_KEEP)),
     Ladder("zack", "self", _each("keep", *_KEEP)),
     Ladder("sparse", "cross", _each("threshold", *_THRESHOLDS)),

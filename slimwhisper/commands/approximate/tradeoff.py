@@ -36,6 +36,8 @@ from slimwhisper.errors import DependencyError, OptionError, SlimWhisperError
 from slimwhisper.text import human_size, one_line, shown
 from slimwhisper.types import Dims
 
+WIDTH = 400  # characters of the table, at most
+
 
 @dataclass(frozen=True, slots=True)
 class Pair:
@@ -162,7 +164,8 @@ def measure_all(
 
 def print_rows(titles: Sequence[str], rows: Sequence[Measured], file: TextIO) -> None:
     """The table; a star marks the Pareto front of bytes kept and loss."""
-    console = Console(file=file, highlight=False, markup=False, emoji=False, soft_wrap=True)
+    # as wide as the table: cells that are cut would say nothing
+    console = Console(file=file, highlight=False, markup=False, emoji=False, width=WIDTH)
     console.print(f"{rows[0].sample}; {'+'.join(REFERENCE)} is the reference")
     table = Table(box=None, header_style="bold", pad_edge=False, padding=(0, 2, 0, 0))
     table.add_column("")
