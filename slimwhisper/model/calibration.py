@@ -230,9 +230,12 @@ def learned_plan(
         raise CacheError(
             f"the file's tensors do not fit caches {cross!r} and {self_!r} ({reason}); {_AGAIN}"
         ) from error
-    for site, used in learned_by(plan).items():
-        given = {name: tuple(t.shape) for name, t in learned.get(site, {}).items()}
-        asked = {name: tuple(t.shape) for name, t in used.items()}
+    used = learned_by(plan)
+    for site in sorted({*learned, *used}):
+        given, asked = (
+            {name: tuple(t.shape) for name, t in found.get(site, {}).items()}
+            for found in (learned, used)
+        )
         for name in sorted({*given, *asked}):
             if given.get(name) != asked.get(name):
                 raise CacheError(
