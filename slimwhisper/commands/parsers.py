@@ -170,8 +170,9 @@ def add_approximations(commands: Any) -> None:
         "--specs",
         nargs="+",
         metavar="CROSS+SELF",
-        help="caches to measure: presets, slim8 (in float8), pairs of forms with settings, or "
-        "files of calibrate [presets, slim8, and a ladder of settings for each approximate form]",
+        help="caches to measure: presets, slim8 (in float8), pairs of forms with settings, names "
+        "of approximate forms (a ladder of settings each), or files of calibrate [presets, slim8, "
+        "and all approximate forms]",
     )
 
     p = commands.add_parser(

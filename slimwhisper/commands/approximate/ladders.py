@@ -130,9 +130,13 @@ def ladders() -> list[Ladder]:
     return [row for row in _ROWS if row.form in FORMS]
 
 
+def ladder_pairs(dims: Dims, form: str | None = None) -> list[tuple[str, str]]:
+    """(cross, self) of every rung beside slim's other part; of one form, or of all."""
+    rows = [row for row in ladders() if form in (None, row.form)]
+    return [row.pair(spec) for row in rows for spec in row.specs(dims)]
+
+
 def default_pairs(dims: Dims) -> list[tuple[str, str]]:
-    """(cross, self): the presets, slim in float8, and every rung beside slim's other part."""
-    pairs = [*PRESETS.values(), (FLOAT8["cross"], FLOAT8["self"])]
-    for ladder in ladders():
-        pairs += [ladder.pair(spec) for spec in ladder.specs(dims)]
-    return list(dict.fromkeys(pairs))
+    """(cross, self): the presets, slim in float8, and every rung."""
+    float8 = FLOAT8["cross"], FLOAT8["self"]
+    return list(dict.fromkeys([*PRESETS.values(), float8, *ladder_pairs(dims)]))

@@ -22,7 +22,7 @@ from slimwhisper.cache.forms import (
 )
 from slimwhisper.checkpoint.load import load_checkpoint
 from slimwhisper.commands.approximate.comparison import REFERENCE, Comparison, Setup
-from slimwhisper.commands.approximate.ladders import FLOAT8, default_pairs
+from slimwhisper.commands.approximate.ladders import FLOAT8, default_pairs, ladder_pairs
 from slimwhisper.commands.approximate.measured import Measured
 from slimwhisper.commands.approximate.plot import draw, kept_front
 from slimwhisper.commands.approximate.recordings import (
@@ -114,24 +114,30 @@ def choose_pairs(specs: Sequence[str] | None, dims: Dims) -> list[Pair]:
     """The pairs to measure: those of `--specs`, or the table's. Raises OptionError."""
     if not specs:
         return [Pair(*forms) for forms in default_pairs(dims)]
-    return list(dict.fromkeys(map(parse_pair, specs)))
+    return list(dict.fromkeys(pair for spec in specs for pair in parse_pairs(spec, dims)))
 
 
-def parse_pair(text: str) -> Pair:
-    """A preset's name, `slim8` for slim in float8, `CROSS+SELF`, or a file of `calibrate`."""
+def parse_pairs(text: str, dims: Dims) -> list[Pair]:
+    """Of a preset's name, `slim8` for slim in float8, `CROSS+SELF`, or a file of `calibrate`; all
+    rungs of an approximate form's name.
+    """
     if text in PRESETS:
-        return Pair(*PRESETS[text])
+        return [Pair(*PRESETS[text])]
     if text == "slim8":
-        return Pair(FLOAT8["cross"], FLOAT8["self"])
+        return [Pair(FLOAT8["cross"], FLOAT8["self"])]
+    rungs = ladder_pairs(dims, text)
+    if rungs:
+        return [Pair(*forms) for forms in rungs]
     cross, plus, own = text.partition("+")
     try:
         if not plus or Path(text).is_file():
-            return Pair(*choose_forms(check_cache(text)), text)
+            return [Pair(*choose_forms(check_cache(text)), text)]
         names = (*cross_names(False), FLOAT8["cross"]), (*self_names(False), FLOAT8["self"])
-        return Pair(check_form(cross, names[0]), check_form(own, names[1]))
+        return [Pair(check_form(cross, names[0]), check_form(own, names[1]))]
     except OptionError as error:
         raise OptionError(
-            f"specs: {error}; give a preset, slim8, CROSS+SELF such as e+x, or a file of calibrate"
+            f"specs: {error}; give a preset, slim8, an approximate form, CROSS+SELF such as e+x, "
+            "or a file of calibrate"
         ) from None
 
 

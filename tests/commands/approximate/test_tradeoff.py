@@ -341,4 +341,6 @@ def test_default_pairs(monkeypatch: pytest.MonkeyPatch) -> None:
     ]
     assert [p.title for p in tradeoff.choose_pairs(None, tiny_dims())][-1] == "first:frames=5+x"
     with pytest.raises(OptionError):
-        tradeoff.parse_pair("nonsense+x")
+        tradeoff.choose_pairs(["nonsense+x"], tiny_dims())
+    pairs = tradeoff.choose_pairs(["slim", "first", "slim", "first:frames=9+x"], tiny_dims())
+    assert [p.title for p in pairs] == ["e+x", "first:frames=9+x", "first:frames=5+x"]
