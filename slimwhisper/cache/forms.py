@@ -8,6 +8,7 @@ a row names its code, which is imported on first use.
 """
 
 from collections.abc import Callable, Mapping
+from contextlib import suppress
 from dataclasses import dataclass
 from functools import lru_cache
 from importlib import import_module
@@ -142,6 +143,19 @@ def canonical(spec: str) -> str:
     """The spec with all of its settings, in their order. Raises ValueError as `settings_of`."""
     settings = settings_of(spec)
     return spec if settings is None else f"{form_of(spec).name}:{describe_settings(settings)}"
+
+
+def brief(spec: str) -> str:
+    """The shortest spec that means the same: without the settings that are the defaults."""
+    whole = canonical(spec)
+    name, values = split_spec(whole)
+    words = values.split(",") if values else []
+    for word in reversed(tuple(words)):
+        fewer = [other for other in words if other != word]
+        with suppress(ValueError):  # some settings need others
+            if canonical(f"{name}:{','.join(fewer)}") == whole:
+                words = fewer
+    return f"{name}:{','.join(words)}" if words else name
 
 
 def register(form: Form) -> None:

@@ -12,7 +12,7 @@ from tqdm import tqdm
 
 from slimwhisper import __version__
 from slimwhisper.cache.file import SUFFIX, write_file
-from slimwhisper.cache.forms import PRESETS
+from slimwhisper.cache.forms import PRESETS, brief
 from slimwhisper.checkpoint.load import load_checkpoint
 from slimwhisper.commands.approximate.comparison import REFERENCE, Comparison, Setup
 from slimwhisper.commands.approximate.ladders import PARTNERS, Attention, Ladder, ladders
@@ -140,7 +140,7 @@ class Search:
             try:
                 sizes = self.comparison.sizes(*ladder.pair(spec))
             except ValueError as error:  # settings that this model cannot have
-                self.say(f"{ladder.title}: {spec}: {one_line(error)}")
+                self.say(f"{ladder.title}: {brief(spec)}: {one_line(error)}")
                 continue
             size = sizes[0 if ladder.attention == "cross" else 1]
             if size < exact:
@@ -153,7 +153,7 @@ class Search:
             self.say(f"{ladder.title}: keeps no less than slim, left out")
             return []
         last = last_passing(len(rungs), lambda i: self.passes(*ladder.pair(rungs[i].spec)))
-        best = "none within the target" if last < 0 else rungs[last].spec
+        best = "none within the target" if last < 0 else brief(rungs[last].spec)
         self.say(f"{ladder.title}: {best}")
         return rungs[: last + 1]
 
@@ -165,7 +165,7 @@ class Search:
         """A pair; from memory if it was measured before."""
         pair = (cross, self_)
         if pair not in self._measured:
-            self.describe(f"{cross}+{self_}")
+            self.describe(f"{brief(cross)}+{brief(self_)}")
             measured = self._measured[pair] = self.comparison.measure(cross, self_)
             self.say(
                 f"  {measured.title}: {human_size(measured.kept)}, loss {measured.loss:.2f} %, "

@@ -3,6 +3,8 @@
 from dataclasses import asdict, dataclass
 from typing import Any
 
+from slimwhisper.cache.forms import brief
+
 
 @dataclass(frozen=True, slots=True)
 class Measured:
@@ -75,7 +77,8 @@ class Measured:
 
     @property
     def title(self) -> str:
-        return f"{self.cross}+{self.self_}"
+        """The pair, without the settings that are the defaults."""
+        return f"{brief(self.cross)}+{brief(self.self_)}"
 
     def as_dict(self) -> dict[str, Any]:
         """For JSON, and back: `Measured(**fields)`."""

@@ -14,6 +14,7 @@ from tqdm import tqdm
 from slimwhisper.cache.file import read_header, read_learned
 from slimwhisper.cache.forms import (
     PRESETS,
+    brief,
     check_cache,
     check_form,
     choose_forms,
@@ -49,7 +50,7 @@ class Pair:
 
     @property
     def title(self) -> str:
-        forms = f"{self.cross}+{self.self_}"
+        forms = f"{brief(self.cross)}+{brief(self.self_)}"
         return forms if self.file is None else f"{forms} of {Path(self.file).name}"
 
     @property

@@ -1,5 +1,6 @@
 """`calibrate` with the bundled model and a form whose loss is known, and its search alone."""
 
+import json
 import shutil
 from collections.abc import Iterator
 from dataclasses import replace
@@ -17,6 +18,7 @@ from slimwhisper.commands.approximate import ladders
 from slimwhisper.commands.approximate.calibrate import Search, percentage
 from slimwhisper.commands.approximate.ladders import Ladder
 from slimwhisper.commands.approximate.measured import Measured
+from slimwhisper.commands.approximate.records import NAME
 from slimwhisper.errors import OptionError
 from tests.commands.approximate.test_tradeoff import ROW
 from tests.support.checkpoints import tiny_dims
@@ -49,14 +51,18 @@ def calibrate(
 
 def test_from_recordings_to_a_model(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     """It chooses the last rung that loses nothing; the file decodes the same; tradeoff takes it."""
-    out = tmp_path / "new" / "small.safetensors"
-    run = calibrate(capsys, SPOKEN, out)
+    audio, out = tmp_path / "audio", tmp_path / "new" / "small.safetensors"
+    audio.mkdir()
+    shutil.copy(SPOKEN, audio)
+    (audio / "door-code.txt").write_text("Four zero seven... NINE\n")
+    run = calibrate(capsys, audio, out)
     assert run.status == 0, run.err
     header = read_header(out)
     assert (header.cross, header.self_) == ("first:frames=200", "x")
     assert [name.partition(".rotation")[1] for name in header.shapes] == [".rotation"]
     assert header.measured["loss_percent"] == 0 and header.measured["target_loss_percent"] == 0
     assert "first:frames=200+x" in run.out and "times smaller than slim" in run.out
+    assert "word errors against references: 25.00 %, exact 25.00 %" in run.out
     assert "first:frames=60+x" in run.err  # was tried
     assert "first:frames=900+x" not in run.err
     assert [p.name for p in out.parent.iterdir()] == [out.name]
@@ -66,10 +72,19 @@ def test_from_recordings_to_a_model(tmp_path: Path, capsys: pytest.CaptureFixtur
     assert model.transcribe(SPOKEN, language="en", temperature=0)["text"].split() == (
         "four zero seven seven".split()
     )
-    assert model.bytes_per_window() == header.measured["kept_cross"] + header.measured["kept_self"]
+    kept = header.measured["kept_cross"] + header.measured["kept_self"]
+    assert model.bytes_per_window() == kept
+
     specs = ("--specs", str(out), "--windows", "1", "-o", str(tmp_path))
     run = Run(capsys, "tradeoff", "digits", str(SPOKEN), *specs)
-    assert run.status == 0 and "first:frames=200+x of small.safetensors" in run.out
+    assert run.status == 0 and "against references" not in run.out
+    assert "1 of 1: first:frames=200+x of small.safetensors: 1." in run.err
+    (row,) = [line for line in run.out.splitlines() if "of small.safetensors" in line]
+    assert row.startswith("*") and " 0.00 % " in row and "0 of 1" in row
+    (line,) = map(json.loads, (tmp_path / NAME).read_text().splitlines())
+    assert line["pair"].startswith("first:frames=200+x ") and len(line["conditions"]) == 7
+    assert line["conditions"]["reference"] == "kv+kv"
+    assert (line["measured"]["word_edits"], line["measured"]["said"]) == (0, None)
 
 
 def test_nothing_within_the_target(
@@ -173,16 +188,3 @@ def test_search(target: float, interaction: float, monkeypatch: pytest.MonkeyPat
     asked = fake.asked[: -len(every)]
     assert len(asked) == len(set(asked))
     assert any("frames=13: this model cannot" in line for line in said)
-
-
-def test_references_count(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """Beside a text, what is printed names both errors."""
-    row = Ladder("first", "cross", lambda dims: ["frames=300"])
-    monkeypatch.setattr(ladders, "_ROWS", (row,))
-    shutil.copy(SPOKEN, tmp_path)
-    (tmp_path / "door-code.txt").write_text("four zero seven nine")
-    run = calibrate(capsys, tmp_path, tmp_path / "a.safetensors", "30%")
-    assert run.status == 0, run.err
-    assert "word errors against references: " in run.out and "exact 25.00 %" in run.out

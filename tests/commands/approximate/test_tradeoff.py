@@ -193,22 +193,6 @@ def test_sweep_interrupted_and_resumed(
     assert len(asked) == 4
 
 
-def test_the_command(audio: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    """For real."""
-    (tmp_path / "own").mkdir()
-    shutil.copy(audio / SPOKEN[0], tmp_path / "own")
-    flags = ("--specs", "baseline", "first:frames=60+x", "--windows", "1")
-    run = sweep(capsys, tmp_path / "own", tmp_path / "out", *flags)
-    assert run.status == 0, run.err
-    kept, dropped = lines(tmp_path / "out")
-    assert (kept["pair"], dropped["pair"]) == ("kv+kv", "first:frames=60+x")
-    assert kept["measured"]["word_edits"] == 0 < dropped["measured"]["word_edits"]
-    assert kept["conditions"]["reference"] == "kv+kv" and len(kept["conditions"]) == 7
-    assert "against references" not in run.out and "1 of 2: kv+kv" in run.err
-    (row,) = [line.split() for line in run.out.splitlines() if "kv+kv" in line and "%" in line]
-    assert row[:2] == ["*", "kv+kv"] and "1.0x" in row
-
-
 def test_unreadable_recordings_are_left_out(
     measured: tuple[Comparison, dict[str, Measured]], caplog: pytest.LogCaptureFixture
 ) -> None:
