@@ -3,7 +3,7 @@
 import argparse
 import re
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -118,13 +118,15 @@ class Search:
         """The smallest pair within the target; None: none that is smaller than slim."""
         self.comparison.reference  # noqa: B018  (decoded here, so that it comes first)
         slim = self.exact
-        parts: dict[Attention, list[Candidate]] = {
-            "cross": [Candidate(slim.cross, slim.kept_cross)],
-            "self": [Candidate(slim.self_, slim.kept_self)],
+        exact = {
+            "cross": Candidate(slim.cross, slim.kept_cross),
+            "self": Candidate(slim.self_, slim.kept_self),
         }
+        passing: dict[Attention, list[list[Candidate]]] = {"cross": [], "self": []}
         for ladder in ladders():
-            rungs = self.rungs(ladder, parts[ladder.attention][0].nbytes)
-            parts[ladder.attention] += self.passing(ladder, rungs)
+            rungs = self.rungs(ladder, exact[ladder.attention].nbytes)
+            passing[ladder.attention].append(self.passing(ladder, rungs))
+        parts = {part: [exact[part], *candidates(found)] for part, found in passing.items()}
         pair = smallest_pair(
             parts["cross"], parts["self"], lambda one, other: self.passes(one.spec, other.spec)
         )
@@ -172,6 +174,14 @@ class Search:
                 f"{measured.seconds:.1f} s"
             )
         return self._measured[pair]
+
+
+def candidates(passing: Sequence[Sequence[Candidate]]) -> list[Candidate]:
+    """What pairs are made of, from the rungs of each ladder that pass, the largest first: all of
+    the ladder that ends smallest, for the steps back, and the last of each other one.
+    """
+    found = sorted((rungs for rungs in passing if rungs), key=lambda rungs: rungs[-1].nbytes)
+    return [*(found[0] if found else ()), *(rungs[-1] for rungs in found[1:])]
 
 
 def _check_folder(folder: Path) -> None:

@@ -118,6 +118,7 @@ class Comparison:
         Raises AudioError if none can be read, or if there are no words in any.
         """
         kept, failed = self._decode(self.exact, self.recordings)
+        self.exact.release()  # its caches: the memory is others' now
         for error in failed:
             logger.warning("left out: %s", error)
         if not kept.recordings:
@@ -182,6 +183,7 @@ class Comparison:
             learned = self.learn(cross, self_)
         model = self._model((cross, self_), learned)
         decoded, failed = self._decode(model, reference.recordings)
+        model.release()
         if failed:
             raise failed[0]
         error, read = compare_logits(self.exact.network, model.network, self.windows)

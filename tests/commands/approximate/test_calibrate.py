@@ -15,10 +15,11 @@ import soundfile
 import slimwhisper
 from slimwhisper.cache.file import read_header
 from slimwhisper.commands.approximate import ladders
-from slimwhisper.commands.approximate.calibrate import Search, percentage
+from slimwhisper.commands.approximate.calibrate import Search, candidates, percentage
 from slimwhisper.commands.approximate.ladders import Ladder
 from slimwhisper.commands.approximate.measured import Measured
 from slimwhisper.commands.approximate.records import NAME
+from slimwhisper.commands.approximate.search import Candidate
 from slimwhisper.errors import OptionError
 from tests.commands.approximate.test_tradeoff import ROW
 from tests.support.checkpoints import tiny_dims
@@ -27,6 +28,7 @@ from tests.support.paths import SAMPLES
 from tests.support.toy_form import first_form
 
 SPOKEN = SAMPLES / "door-code.mp3"  # until 3.26 s, frame 163
+ROWS = {"a": (9, 6), "b": (8, 5, 2), "c": (7,)}
 FRAMES = (900, 200, 60)
 
 
@@ -127,6 +129,12 @@ def test_mistakes(
     (tmp_path / "file").touch()
     run = calibrate(capsys, Path(audio) if audio else tmp_path, tmp_path / out, target)
     assert run.status == status and reason in run.err, run.err
+
+
+def test_candidates() -> None:
+    one, two, three = ([Candidate(f"{n}{i}", i) for i in sizes] for n, sizes in ROWS.items())
+    assert candidates([one, [], two, three]) == [*two, one[-1], three[-1]]
+    assert candidates([[], []]) == candidates([]) == []
 
 
 def test_percentages() -> None:
