@@ -79,7 +79,8 @@ def _compact(rank: int, float8: bool) -> Callable[[Dims], Sequence[str]]:
     def settings(dims: Dims) -> list[str]:
         kept = dims.n_text_state // rank if rank > 1 else "all"
         return [
-            f"merge={m:g},rank={kept}{more}" for m in (0.8, 0.65, 0.5, 0.4, 0.3, 0.2, 0.15, 0.1)
+            f"merge={m:g},rank={kept}{more}"
+            for m in (0.8, 0.65, 0.5, 0.4, 0.3, 0.2, 0.15, 0.1, 0.07, 0.05)
         ]
 
     return settings
@@ -123,6 +124,14 @@ _ROWS = (
     Ladder("compact", "self", _ranks(float8=False), "rank"),
     Ladder("compact", "self", _ranks(float8=True), "rank float8"),
 )
+# rows whose rungs are measured side by side, the first with the first and so on, by title
+_TOGETHER = (
+    ("cross e8", "self keyformer_latent float8"),
+    ("cross compact merge float8", "self keyformer_latent float8"),
+    ("cross compact merge half float8", "self keyformer_latent float8"),
+    ("cross compact merge quarter float8", "self keyformer_latent float8"),
+    ("cross compact merge float8", "self compact rank float8"),
+)
 
 
 def ladders() -> list[Ladder]:
@@ -136,7 +145,20 @@ def ladder_pairs(dims: Dims, form: str | None = None) -> list[tuple[str, str]]:
     return [row.pair(spec) for row in rows for spec in row.specs(dims)]
 
 
+def together(dims: Dims) -> list[tuple[str, str]]:
+    """(cross, self) of two methods at once; a ladder of one rung is beside each of the other."""
+    specs = {row.title: row.specs(dims) for row in ladders()}
+    pairs = []
+    for cross, own in _TOGETHER:
+        if cross in specs and own in specs:
+            count = max(len(specs[cross]), len(specs[own]))
+            rungs = (s if len(s) > 1 else s * count for s in (specs[cross], specs[own]))
+            pairs += list(zip(*rungs, strict=False))
+    return pairs
+
+
 def default_pairs(dims: Dims) -> list[tuple[str, str]]:
-    """(cross, self): the presets, slim in float8, and every rung."""
+    """(cross, self): the presets, slim in float8, every rung, and some of two methods together."""
     float8 = FLOAT8["cross"], FLOAT8["self"]
-    return list(dict.fromkeys([*PRESETS.values(), float8, *ladder_pairs(dims)]))
+    pairs = [*PRESETS.values(), float8, *ladder_pairs(dims), *together(dims)]
+    return list(dict.fromkeys(pairs))

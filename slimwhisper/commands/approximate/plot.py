@@ -15,8 +15,8 @@ if TYPE_CHECKING:
     from matplotlib.axes import Axes
 
 NAME, SUFFIXES = "tradeoff", (".png", ".svg")
-MARKERS = "osD^v<>Phdp*X"
-LINEAR = 0.1  # percent; below it, the axis of errors is linear, so that it has a 0
+MARKERS = {"cross": "o", "self": "s", "": "D"}  # by what is not slim's; both or neither
+COLORS = "tab20"  # by form
 
 
 def kept_front(rows: Sequence[Measured]) -> list[int]:
@@ -32,7 +32,7 @@ def draw(rows: Sequence[Measured], folder: Path, title: str) -> list[Path]:
         raise DependencyError(
             "no plot: it needs matplotlib; pip install 'slimwhisper[bench]', and run it again"
         ) from error
-    figure = Figure(figsize=(13, 6), layout="constrained")
+    figure = Figure(figsize=(13, 6.5), layout="constrained")
     kept, read = figure.subplots(1, 2, sharey=True)
     _panel(kept, rows, [row.kept for row in rows], "kept of a window")
     _panel(read, rows, [row.read for row in rows], "read by a step")
@@ -51,56 +51,57 @@ def draw(rows: Sequence[Measured], folder: Path, title: str) -> list[Path]:
 
 def _panel(axes: "Axes", rows: Sequence[Measured], amounts: Sequence[float], what: str) -> None:
     """One cloud of points, by method, with its front."""
-    losses = [max(0.0, row.loss) for row in rows]
-    methods: dict[str, list[int]] = {}
+    from matplotlib import colormaps
+
+    places = [(amount / 1e6, max(0.0, row.loss)) for amount, row in zip(amounts, rows, strict=True)]
+    methods: dict[tuple[str, str], list[int]] = {}
     for i, row in enumerate(rows):
         methods.setdefault(method_of(row), []).append(i)
-    for n, (method, points) in enumerate(methods.items()):
-        axes.scatter(
-            [amounts[i] / 1e6 for i in points],
-            [losses[i] for i in points],
-            s=30,
-            marker=MARKERS[n % len(MARKERS)],
-            color=f"C{n % 10}",
-            label=method,
-            alpha=0.85,
-        )
-    front = pareto_front(list(zip(amounts, losses, strict=True)))
-    axes.plot(
-        [amounts[i] / 1e6 for i in front],
-        [losses[i] for i in front],
-        color="0.35",
-        linewidth=1.2,
-        drawstyle="steps-post",
-        label="Pareto front",
-        zorder=0,
-    )
-    named: set[tuple[float, float]] = set()
-    for i in front:
-        if (place := (amounts[i], losses[i])) in named:
-            continue
-        named.add(place)
+    forms = sorted({form for _, form in methods})
+    for part, form in sorted(methods):
+        x, y = zip(*(places[i] for i in methods[part, form]), strict=True)
+        color = colormaps[COLORS](forms.index(form) * 2 % 20 + forms.index(form) // 10 % 2)
+        label = f"{part} {form}".strip()
+        axes.scatter(x, y, s=28, marker=MARKERS[part], color=color, label=label, alpha=0.85)
+    front = sorted({places[i]: rows[i].title for i in reversed(pareto_front(places))}.items())
+    x, y = zip(*(place for place, _ in front), strict=True)
+    axes.plot(x, y, color="0.4", linewidth=1, drawstyle="steps-post", zorder=0)
+    axes.scatter(x, y, s=95, facecolor="none", edgecolor="black", label="Pareto front")
+    for place, name in front:
         axes.annotate(
-            rows[i].title,
-            (amounts[i] / 1e6, losses[i]),
-            xytext=(4, 5),
+            name.replace("+", "\n+"),
+            place,
+            (4, 7),
             textcoords="offset points",
-            fontsize=6,
-            rotation=25,
+            fontsize=6.5,
+            rotation=20,
+            zorder=9,
         )
-    axes.set_xscale("log")
-    axes.set_yscale("symlog", linthresh=LINEAR)
-    axes.set_ylim(-LINEAR / 10, max([*losses, LINEAR]) * 1.6)
+    _scale(axes, rows, max(loss for _, loss in places))
     axes.set_xlabel(f"MB {what}")
+
+
+def _scale(axes: "Axes", rows: Sequence[Measured], largest: float) -> None:
+    """Logarithmic axes with plain numbers; that of the losses is linear down from one word."""
+    from matplotlib.ticker import FuncFormatter, LogLocator, NullFormatter
+
+    one_word = 100 / max(row.words for row in rows)
+    axes.set_xscale("log")
+    axes.set_yscale("symlog", linthresh=one_word, linscale=0.3)
+    axes.set_ylim(-0.2 * one_word, 2 * max(largest, one_word))
+    axes.xaxis.set_major_locator(LogLocator(subs=(1, 2, 5)))
+    axes.xaxis.set_minor_formatter(NullFormatter())
+    for axis in (axes.xaxis, axes.yaxis):
+        axis.set_major_formatter(FuncFormatter(lambda value, _: f"{value:g}"))
     axes.grid(True, which="both", color="0.92", linewidth=0.6)
     axes.set_axisbelow(True)
 
 
-def method_of(row: Measured) -> str:
-    """The forms without their settings, and without slim's own part beside another."""
+def method_of(row: Measured) -> tuple[str, str]:
+    """(part, form) of what stands beside slim's other part; ("", both forms) else."""
     cross, own = split_spec(row.cross)[0], split_spec(row.self_)[0]
     if own == PARTNERS["cross"] and cross != PARTNERS["self"]:
-        return f"cross {cross}"
+        return "cross", cross
     if cross == PARTNERS["self"] and own != PARTNERS["cross"]:
-        return f"self {own}"
-    return f"{cross}+{own}"
+        return "self", own
+    return "", f"{cross}+{own}"

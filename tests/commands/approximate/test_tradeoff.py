@@ -269,7 +269,8 @@ def test_plot(tmp_path: Path) -> None:
         replace(ROW, kept_cross=30),
     ]
     assert kept_front(rows) == [2, 0, 4, 1]
-    assert [method_of(row) for row in rows] == ["e+x", "kv+kv", "e8+x8", "self k", "e+x"]
+    pairs = [("", "e+x"), ("", "kv+kv"), ("", "e8+x8"), ("self", "k"), ("", "e+x")]
+    assert [method_of(row) for row in rows] == pairs
     for path in draw(rows, tmp_path, "title"):
         assert path.stat().st_size > 5000
     with pytest.raises(OutputError, match="cannot be written"):
@@ -316,6 +317,7 @@ def test_default_pairs(monkeypatch: pytest.MonkeyPatch) -> None:
     row = ladders.Ladder("first", "cross", lambda dims: ["frames=9", "frames=9", "frames=5"])
     absent = ladders.Ladder("unknown", "self", lambda dims: ["a=1"])
     monkeypatch.setattr(ladders, "_ROWS", (row, absent))
+    assert ladders.together(tiny_dims()) == []
     pairs = ladders.default_pairs(tiny_dims())
     assert pairs == [
         *PRESETS.values(),
@@ -328,3 +330,32 @@ def test_default_pairs(monkeypatch: pytest.MonkeyPatch) -> None:
         tradeoff.choose_pairs(["nonsense+x"], tiny_dims())
     pairs = tradeoff.choose_pairs(["slim", "first", "slim", "first:frames=9+x"], tiny_dims())
     assert [p.title for p in pairs] == ["e+x", "first:frames=9+x", "first:frames=5+x"]
+
+
+def test_together(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Rung by rung; one rung beside all."""
+    row = ladders.Ladder("first", "cross", lambda dims: ["frames=9", "frames=5", "frames=3"])
+    monkeypatch.setattr(
+        ladders,
+        "_ROWS",
+        (
+            row,
+            replace(row, attention="self", settings=lambda dims: ["frames=8", "frames=2"]),
+            ladders.Ladder("x8", "self", lambda dims: [""]),
+        ),
+    )
+    pairs = (("cross first", "self first"), ("cross first", "self x8"), ("cross e8", "self x8"))
+    monkeypatch.setattr(ladders, "_TOGETHER", pairs)
+    first = [f"first:frames={n}" for n in (9, 5, 3)]
+    assert ladders.together(tiny_dims()) == [
+        (first[0], "first:frames=8"),
+        (first[1], "first:frames=2"),
+        *((spec, "x8") for spec in first),
+    ]
+    assert set(ladders.together(tiny_dims())) <= set(ladders.default_pairs(tiny_dims()))
+
+
+def test_rows_together_exist() -> None:
+    titles = [row.title for row in ladders._ROWS]
+    assert len(set(titles)) == len(titles)
+    assert {title for pair in ladders._TOGETHER for title in pair} <= set(titles)
