@@ -23,6 +23,7 @@ from slimwhisper.digests import weights_digest
 from slimwhisper.errors import OptionError, OutputError, SlimWhisperError
 from slimwhisper.text import human_size, one_line, shown
 
+ENOUGH = 1000  # words, for a target of 0 %
 Say = Callable[[str], None]
 
 
@@ -118,6 +119,12 @@ class Search:
         """The smallest pair within the target; None: none that is smaller than slim."""
         self.comparison.reference  # noqa: B018  (decoded here, so that it comes first)
         slim = self.exact
+        needed = round(100 / self.target) if self.target else ENOUGH
+        if slim.words < needed:
+            self.say(
+                f"warning: {slim.words} words are few: one is {100 / slim.words:.1f} % of them; "
+                f"for {self.target:g} % give at least {needed} words, better many more"
+            )
         exact = {
             "cross": Candidate(slim.cross, slim.kept_cross),
             "self": Candidate(slim.self_, slim.kept_self),

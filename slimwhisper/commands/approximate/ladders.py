@@ -72,16 +72,16 @@ def _each(name: str, *values: float, more: str = "") -> Callable[[Dims], Sequenc
     return lambda dims: [f"{name}={value:g}{more}" for value in values]
 
 
+_MERGES = (0.8, 0.65, 0.5, 0.4, 0.3, 0.2, 0.15, 0.1, 0.07, 0.05)
+
+
 def _compact(rank: int, float8: bool) -> Callable[[Dims], Sequence[str]]:
     """Merged frames, with a fixed share of the rank."""
     more = f",float8={str(float8).lower()}"
 
     def settings(dims: Dims) -> list[str]:
         kept = dims.n_text_state // rank if rank > 1 else "all"
-        return [
-            f"merge={m:g},rank={kept}{more}"
-            for m in (0.8, 0.65, 0.5, 0.4, 0.3, 0.2, 0.15, 0.1, 0.07, 0.05)
-        ]
+        return [f"merge={m:g},rank={kept}{more}" for m in _MERGES]
 
     return settings
 

@@ -2,7 +2,7 @@
 
 from collections.abc import Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from slimwhisper.cache.settings import split_spec
 from slimwhisper.commands.approximate.front import pareto_front
@@ -67,16 +67,10 @@ def _panel(axes: "Axes", rows: Sequence[Measured], amounts: Sequence[float], wha
     x, y = zip(*(place for place, _ in front), strict=True)
     axes.plot(x, y, color="0.4", linewidth=1, drawstyle="steps-post", zorder=0)
     axes.scatter(x, y, s=95, facecolor="none", edgecolor="black", label="Pareto front")
+    where: dict[str, Any] = {"xytext": (4, 7), "textcoords": "offset points"}
     for place, name in front:
-        axes.annotate(
-            name.replace("+", "\n+"),
-            place,
-            (4, 7),
-            textcoords="offset points",
-            fontsize=6.5,
-            rotation=20,
-            zorder=9,
-        )
+        label = name.replace("+", "\n+")
+        axes.annotate(label, place, **where, fontsize=6.5, rotation=20, zorder=9)
     _scale(axes, rows, max(loss for _, loss in places))
     axes.set_xlabel(f"MB {what}")
 

@@ -66,6 +66,7 @@ def test_from_recordings_to_a_model(tmp_path: Path, capsys: pytest.CaptureFixtur
     assert "first:frames=200+x" in run.out and "times smaller than slim" in run.out
     assert "word errors against references: 25.00 %, exact 25.00 %" in run.out
     assert "first:frames=60+x" in run.err  # was tried
+    assert "warning: 4 words are few: one is 25.0 % of them; for 0 % give" in run.err
     assert "first:frames=900+x" not in run.err
     assert [p.name for p in out.parent.iterdir()] == [out.name]
 
@@ -185,6 +186,7 @@ def test_search(target: float, interaction: float, monkeypatch: pytest.MonkeyPat
     fake: Any = FakeComparison(interaction)
     said: list[str] = []
     found = Search(fake, target, said.append, lambda text: None).run()
+    assert not any("words are few" in line for line in said)
     specs = [f"first:frames={n}" for n in frames if n not in (13, 1600)]
     every = [fake.measure(c, s) for c, s in product(["e", *specs], ["x", *specs[:4]])]
     good = [m for m in every if m.loss <= target]
