@@ -17,7 +17,8 @@ from slimwhisper.audio.samples import ArraySamples
 from slimwhisper.cache.forms import FORMS, PRESETS, check_form, cross_names, self_names
 from slimwhisper.checkpoint.load import load_checkpoint
 from slimwhisper.commands.approximate import ladders, tradeoff
-from slimwhisper.commands.approximate.comparison import Comparison, Setup, compare_logits
+from slimwhisper.commands.approximate.comparison import Comparison, Setup
+from slimwhisper.commands.approximate.logits import compare_logits
 from slimwhisper.commands.approximate.measured import Measured
 from slimwhisper.commands.approximate.plot import draw, kept_front, method_of
 from slimwhisper.commands.approximate.recordings import find_recordings, recordings_digest
