@@ -20,6 +20,7 @@ from slimwhisper.app.service.jobs import Limits, ModelChoice
 from slimwhisper.app.service.models import Models
 from slimwhisper.app.service.service import Service
 from slimwhisper.app.service.settings import Settings
+from slimwhisper.cache.forms import PRESETS, choose_forms
 from slimwhisper.devices import choose_device, choose_dtype
 from slimwhisper.flags import load_chosen
 
@@ -33,7 +34,9 @@ def run_serve(a: argparse.Namespace) -> int:
     logging.basicConfig(level=logging.INFO, format="%(levelname)s: %(message)s")
     if a.threads:
         torch.set_num_threads(a.threads)
-    choose_dtype(a.dtype, choose_device(a.device))  # report mistakes before loading anything
+    # report mistakes before loading anything
+    choose_dtype(a.dtype, choose_device(a.device))
+    choose_forms(a.cache, *(getattr(a, name) for name in OVERRIDES))
     with exit_on_sigterm(), page_folder() if a.page else nullcontext() as folder:
         settings = make_settings(a, folder)
         if not (settings.api_key or settings.login or is_loopback(settings.host)):
@@ -58,7 +61,7 @@ def make_settings(a: argparse.Namespace, page: Path | None) -> Settings:
         timeout=a.timeout,
         patience=a.patience,
         page=page,
-        cache=None if any(getattr(a, name) for name in OVERRIDES) else a.cache,
+        cache=a.cache if a.cache in PRESETS and not any(getattr(a, n) for n in OVERRIDES) else None,
     )
 
 

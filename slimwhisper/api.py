@@ -3,7 +3,7 @@
 import logging
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import closing
-from os import PathLike
+from os import PathLike, fspath
 from typing import TYPE_CHECKING, Any, TypeVar, overload
 
 import torch
@@ -13,11 +13,13 @@ from tqdm import tqdm
 from slimwhisper.audio.load import AudioSource, as_waveform, load_samples
 from slimwhisper.audio.mel import first_window
 from slimwhisper.audio.readers import Readers
-from slimwhisper.cache.forms import choose_forms
+from slimwhisper.cache.file import read_header, read_learned
+from slimwhisper.cache.forms import PRESETS, choose_forms
 from slimwhisper.cache.guard import Inspection
 from slimwhisper.checkpoint.alignment_heads import dumped_heads
 from slimwhisper.checkpoint.load import load_checkpoint
 from slimwhisper.devices import INT8, choose_device, choose_dtype, choose_loaders
+from slimwhisper.digests import weights_digest
 from slimwhisper.errors import SlimWhisperError
 from slimwhisper.kernels.graphs import bucket_of
 from slimwhisper.longform.batch import Listeners, transcribe_all
@@ -299,7 +301,7 @@ def load_model(
     in_memory: bool = False,
     *,
     dtype: str | torch.dtype | None = None,
-    cache: str = "slim",
+    cache: str | PathLike[str] = "slim",
     cross_cache: str | None = None,
     self_cache: str | None = None,
     cache_dtype: str | None = None,
@@ -316,7 +318,8 @@ def load_model(
             "int8": float32 with the large matrices in int8, faster on a CPU, but not exact
             (docs/numerics.md).
         cache: "slim", "option1", "option2" or "baseline"; `cross_cache` ("kv", "k", "v", "e",
-            "hybrid") and `self_cache` ("kv", "k", "v", "x") replace its two halves.
+            "hybrid") and `self_cache` ("kv", "k", "v", "x") replace its two halves. Or the path of
+            a file that `slimwhisper calibrate` wrote for this checkpoint (docs/tradeoff.md).
         cache_dtype: "fp8" keeps slim's caches in float8: half the bytes, but not exact
             (docs/numerics.md); None: in `dtype`.
         strict_cache: raise `CacheError` if a form is not exact, instead of falling back.
@@ -324,14 +327,19 @@ def load_model(
     Raises:
         CheckpointError, OptionError, CacheError.
     """
+    cache = fspath(cache)
     forms = choose_forms(cache, cross_cache, self_cache, cache_dtype)
     place = choose_device(device)
     number = choose_dtype(dtype, place)
     if place.type == "cpu" and number == torch.float16:
         logger.warning("float16 is very slow on a CPU; float32 or bfloat16 are not")
     checkpoint = load_checkpoint(name, download_root=download_root, in_memory=in_memory)
+    learned = None
+    if cache not in PRESETS:
+        header, digest = read_header(cache), weights_digest(checkpoint.state)
+        learned = read_learned(header, digest, checkpoint.dims.n_text_layer)
     guard = Guard(strict_cache)
     if guard_audio is not None:
         mel = first_window(as_waveform(guard_audio), checkpoint.dims.n_mels)
         guard = Guard(strict_cache, mel)
-    return SlimWhisper(Model(checkpoint, place, number, forms, guard, dtype == INT8))
+    return SlimWhisper(Model(checkpoint, place, number, forms, guard, dtype == INT8, learned))

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from typing import NoReturn
 
 from slimwhisper import __version__
-from slimwhisper.commands.parsers import add_bench, add_looks, add_serve
+from slimwhisper.commands.parsers import add_approximations, add_bench, add_looks, add_serve
 from slimwhisper.errors import DependencyError, OptionError, SlimWhisperError
 from slimwhisper.jobs.flags import add_transcribe
 from slimwhisper.text import shown
@@ -30,6 +30,7 @@ def build_parser() -> argparse.ArgumentParser:
     add_serve(commands)
     add_looks(commands)
     add_bench(commands)
+    add_approximations(commands)
     return parser
 
 
@@ -67,6 +68,14 @@ def main(argv: Sequence[str] | None = None) -> int:
                 from slimwhisper.commands.bench import run_bench
 
                 return run_bench(arguments)
+            case "tradeoff":
+                from slimwhisper.commands.approximate.tradeoff import run_tradeoff
+
+                return run_tradeoff(arguments)
+            case "calibrate":
+                from slimwhisper.commands.approximate.calibrate import run_calibrate
+
+                return run_calibrate(arguments)
             case "doctor":
                 from slimwhisper.commands.doctor import run_doctor
 

@@ -3,7 +3,8 @@
 SlimWhisperError
 ├── AudioError        a recording cannot be read (missing, no audio, truncated, not audio)
 ├── CheckpointError   a model cannot be found, downloaded or loaded
-├── CacheError        a cache form is not exact for this checkpoint (`strict_cache`)
+├── CacheError        a cache form is not exact for this checkpoint (`strict_cache`), or a cache
+│                     file is damaged or for another one
 ├── DependencyError   a package that a feature needs is not installed
 ├── OptionError       an option has a value that cannot work (also a ValueError)
 └── OutputError       a result cannot be written
@@ -23,7 +24,7 @@ class CheckpointError(SlimWhisperError):
 
 
 class CacheError(SlimWhisperError):
-    """A cache form is not exact for this checkpoint in this dtype."""
+    """A cache form is not exact for this checkpoint in this dtype, or its file does not fit."""
 
 
 class DependencyError(SlimWhisperError):

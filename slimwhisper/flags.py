@@ -8,7 +8,14 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
-from slimwhisper.cache.forms import CACHE_DTYPES, PRESETS, check_form, cross_names, self_names
+from slimwhisper.cache.forms import (
+    CACHE_DTYPES,
+    PRESETS,
+    check_cache,
+    check_form,
+    cross_names,
+    self_names,
+)
 from slimwhisper.errors import OptionError
 
 if TYPE_CHECKING:  # the command line starts without torch
@@ -53,6 +60,14 @@ def cache_form(names: Callable[[bool], tuple[str, ...]]) -> dict[str, Any]:
             raise argparse.ArgumentTypeError(str(error)) from None
 
     return {"type": parse, "metavar": "FORM"}
+
+
+def cache_choice(text: str) -> str:
+    """A preset's name, or the path of a file that `calibrate` wrote."""
+    try:
+        return check_cache(text)
+    except OptionError as error:
+        raise argparse.ArgumentTypeError(str(error).partition(": ")[2]) from None
 
 
 class FlagGroup:
@@ -103,7 +118,11 @@ def model_flags() -> tuple[ModelFlag, ...]:
                 argument, (f"--{argument.replace('_', '-')}", f"--{argument}"), help, rest, True
             )
             for argument, help, rest in (
-                ("cache", "preset", {"default": "slim", "choices": tuple(reversed(PRESETS))}),
+                (
+                    "cache",
+                    f"preset, {', '.join(reversed(PRESETS))}; or a file that calibrate wrote",
+                    {"default": "slim", "type": cache_choice, "metavar": "PRESET or FILE"},
+                ),
                 ("cross_cache", "form of the audio's cache", cache_form(cross_names)),
                 ("self_cache", "form of the text's cache", cache_form(self_names)),
                 ("cache_dtype", fp8, {"choices": CACHE_DTYPES}),

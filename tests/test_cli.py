@@ -179,7 +179,7 @@ def bad_inputs(folder: Path) -> dict[str, tuple[list[str], str]]:
         "output folder": ([f["good"], "-o", f["file"] + "/x"], "cannot write there"),
         "device": ([f["good"], "--device", "cuda:99"], "cannot be used here"),
         "boolean": ([f["good"], "--suppress_blank", "maybe"], "neither True nor False"),
-        "cache": ([f["good"], "--cache", "fast"], "invalid choice"),
+        "cache": ([f["good"], "--cache", "fast"], "'fast' is not one of baseline"),
         "unknown flag": ([f["good"], "--modle", "tiny"], "unrecognized arguments"),
         "inexact cache": ([f["good"], "--cache", "option1", "--strict-cache"], "not exact"),
         "suppress_tokens": ([f["good"], "--suppress_tokens", "a"], "give token ids"),

@@ -25,6 +25,7 @@ PACKAGES = [
     "slimwhisper/cache/approximate",
     "slimwhisper/checkpoint",
     "slimwhisper/commands",
+    "slimwhisper/commands/approximate",
     "slimwhisper/commands/gpu",
     "slimwhisper/engine",
     "slimwhisper/jobs",

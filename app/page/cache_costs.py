@@ -9,7 +9,7 @@ import torch
 
 from slimwhisper.api import SlimWhisper
 from slimwhisper.app.service.engines import Engines
-from slimwhisper.cache.forms import PRESETS
+from slimwhisper.cache.forms import PRESETS, brief
 from slimwhisper.text import human_size
 
 MEMORY = Path("/proc/meminfo")
@@ -45,7 +45,7 @@ def costs_of(engines: Engines, name: str) -> Costs | None:
     presets = {pair: preset for preset, pair in PRESETS.items()}
     return Costs(
         name,
-        presets.get(model.forms, "+".join(model.forms)),
+        presets.get(model.forms, "+".join(map(brief, model.forms))),
         model.bytes_per_window(),
         model.baseline_bytes_per_window(),
         engines.cache_bytes(),

@@ -8,13 +8,15 @@ a row names its code, which is imported on first use.
 """
 
 from collections.abc import Callable, Mapping
+from contextlib import suppress
 from dataclasses import dataclass
 from functools import lru_cache
 from importlib import import_module
 from typing import Any, Literal
 
+from slimwhisper.cache.file import looks_like_file, read_header
 from slimwhisper.cache.settings import describe_settings, parse_settings, split_spec
-from slimwhisper.errors import OptionError
+from slimwhisper.errors import CacheError, OptionError
 
 Code = str | Callable[..., Any]  # a function or class, or its place: "module:name"
 
@@ -249,6 +251,19 @@ def canonical(spec: str) -> str:
     return spec if settings is None else f"{form_of(spec).name}:{describe_settings(settings)}"
 
 
+def brief(spec: str) -> str:
+    """The shortest spec that means the same: without the settings that are the defaults."""
+    whole = canonical(spec)
+    name, values = split_spec(whole)
+    words = values.split(",") if values else []
+    for word in reversed(tuple(words)):
+        fewer = [other for other in words if other != word]
+        with suppress(ValueError):  # some settings need others
+            if canonical(f"{name}:{','.join(fewer)}") == whole:
+                words = fewer
+    return f"{name}:{','.join(words)}" if words else name
+
+
 def register(form: Form) -> None:
     """Add your own form; its name then works wherever a form is chosen.
 
@@ -283,6 +298,27 @@ def check_form(spec: str, names: tuple[str, ...]) -> str:
         raise OptionError(f"{spec!r}: {error}") from None
 
 
+def check_cache(cache: str) -> str:
+    """The same, if it is a preset's name or the path of a file. Raises `OptionError`."""
+    if cache not in PRESETS and not looks_like_file(cache):
+        raise OptionError(
+            f"cache: {cache!r} is not one of {', '.join(PRESETS)}, nor a file that slimwhisper "
+            "calibrate wrote"
+        )
+    return cache
+
+
+def _forms_of_file(path: str) -> tuple[str, str]:
+    """(cross spec, self spec) of a file that `calibrate` wrote. Raises `CacheError`."""
+    header = read_header(path)
+    cross = tuple(f.name for f in FORMS.values() if f.cross is not None)
+    own = tuple(f.name for f in FORMS.values() if f.self_ is not None)
+    try:
+        return check_form(header.cross, cross), check_form(header.self_, own)
+    except OptionError as error:
+        raise CacheError(f"{header.path.name}: {error}; run slimwhisper calibrate again") from None
+
+
 def choose_forms(
     cache: str = "slim",
     cross_cache: str | None = None,
@@ -291,11 +327,18 @@ def choose_forms(
 ) -> tuple[str, str]:
     """(cross spec, self spec) of a preset; `cross_cache` and `self_cache` replace either one.
 
+    cache: a preset, or the path of a file that `calibrate` wrote, which says everything.
     cache_dtype: "fp8" for a float8 latent, with forms that have one. Raises `OptionError` for an
-    unknown name or setting, or for forms without a float8 latent.
+    unknown name or setting, or for forms without a float8 latent; `CacheError` for a file.
     """
+    check_cache(cache)
+    if cache not in PRESETS:
+        others = {"cross_cache": cross_cache, "self_cache": self_cache, "cache_dtype": cache_dtype}
+        for option, value in others.items():
+            if value is not None:
+                raise OptionError(f"{option}: {cache} says both forms; leave {option} out")
+        return _forms_of_file(cache)
     known: Mapping[str, tuple[str | None, tuple[str, ...]]] = {
-        "cache": (cache, tuple(PRESETS)),
         "cache_dtype": (cache_dtype, CACHE_DTYPES),
     }
     for option, (value, names) in known.items():

@@ -2,6 +2,7 @@
 
 import argparse
 import os
+from pathlib import Path
 from typing import Any
 
 from slimwhisper.cache.forms import PRESETS
@@ -150,3 +151,62 @@ def add_looks(commands: Any) -> None:
 
     p = commands.add_parser("doctor", help="what is installed, what works, how to fix the rest")
     p.add_argument("--json", action="store_true", help="print JSON")
+
+
+def add_approximations(commands: Any) -> None:
+    """The parsers of `tradeoff` and `calibrate`."""
+    p = commands.add_parser(
+        "tradeoff",
+        help="measure what approximate caches cost and save, on your recordings",
+        description="Decodes recordings with every cache of a table, and compares with exact "
+        "decoding. Prints a table, draws a plot, and resumes where it was interrupted. See "
+        "docs/tradeoff.md.",
+    )
+    _add_comparison(p)
+    p.add_argument(
+        *("-o", "--output_dir"), type=Path, required=True, help="folder for plot and lines of JSON"
+    )
+    p.add_argument(
+        "--specs",
+        nargs="+",
+        metavar="CROSS+SELF",
+        help="caches to measure: presets, slim8 (in float8), pairs of forms with settings, names "
+        "of approximate forms (a ladder of settings each), or files of calibrate [presets, slim8, "
+        "and all approximate forms]",
+    )
+
+    p = commands.add_parser(
+        "calibrate",
+        help="find the smallest cache within a loss, for --cache FILE",
+        description="Searches the settings of the approximate caches on your recordings, and "
+        "writes a small file for --cache. See docs/tradeoff.md.",
+    )
+    _add_comparison(p)
+    p.add_argument(
+        *("-o", "--output"), required=True, metavar="FILE", help="a file, NAME.safetensors"
+    )
+    p.add_argument(
+        *("--target_loss", "--target-loss"),
+        default="0.5%",
+        help="percentage points of the word error, such as 0.5%% [0.5%%]",
+    )
+
+
+def _add_comparison(p: argparse.ArgumentParser) -> None:
+    """What both compare."""
+    p.add_argument("model", help=MODEL)
+    p.add_argument(
+        "audio",
+        nargs="+",
+        help="files, or folders (searched recursively); NAME.txt beside NAME.wav is what was said",
+    )
+    add_model_flags(p, caches=False)
+    p.add_argument("--language", default="en", help="spoken in all recordings [en]")
+    p.add_argument("--threads", type=positive, help="CPU threads [all cores]")
+    p.add_argument("--batch_size", type=positive, help="windows decoded together [as transcribe]")
+    p.add_argument(
+        "--windows",
+        type=positive,
+        default=8,
+        help="windows of 30 s on which logits are compared and rotations learned [8]",
+    )

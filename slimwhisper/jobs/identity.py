@@ -12,22 +12,18 @@ Models:
 - A Hugging Face id is identified by the name. Its revision is unknown until the model is
   downloaded, so new weights under the same id go unnoticed: use `--overwrite True`.
 
-Caches: the two forms that were asked for. The guard may replace a form; what it chooses depends on
+Caches: the two forms that were asked for, and the digest of the file that `calibrate` wrote, if
+there is one. The guard may replace a form; what it chooses depends on
 the weights, the precision and `--guard_audio`. Of these the last is not recorded.
 """
 
-import os
 from hashlib import blake2b
 from pathlib import Path
 
-from slimwhisper.cache.forms import choose_forms
+from slimwhisper.cache.forms import PRESETS, choose_forms
 from slimwhisper.checkpoint.bundled import BUNDLED, bundled_file
+from slimwhisper.digests import file_digest
 from slimwhisper.types import DEFAULT_DTYPES
-
-MIB = 1 << 20
-WHOLE_FILE = 64 * MIB  # a file up to this size is read completely
-SAMPLE = 4096  # bytes read at the start of each MiB of a larger file
-TAIL = MIB  # bytes read at the end of a larger file
 
 Precision = dict[str, str]
 
@@ -58,35 +54,14 @@ def folder_digest(folder: Path) -> str:
     return digest.hexdigest()
 
 
-def file_digest(path: Path) -> str:
-    """A digest of a file's size and content; large files are sampled.
-
-    Of a file over 64 MiB it reads 4 KiB of every MiB, and the last MiB: about 13 MB of 3 GB, in
-    milliseconds once the file is cached. New weights for a whole model, a layer, or a matrix of
-    1 MiB or more change the digest. So does any other change to a `.pt` file that PyTorch wrote as
-    a zip archive: the last MiB holds a checksum of every tensor. What can go unnoticed is a change
-    to a few small tensors of a large safetensors file.
-    """
-    digest = blake2b(digest_size=16)
-    with path.open("rb", buffering=0) as file:
-        descriptor = file.fileno()
-        size = os.fstat(descriptor).st_size
-        digest.update(size.to_bytes(8, "little"))
-        if size <= WHOLE_FILE:
-            while block := file.read(MIB):
-                digest.update(block)
-        else:
-            for offset in range(0, size - TAIL, MIB):
-                digest.update(os.pread(descriptor, SAMPLE, offset))
-            digest.update(os.pread(descriptor, TAIL, size - TAIL))
-    return digest.hexdigest()
-
-
 def identify_caches(
     cache: str, cross_cache: str | None, self_cache: str | None, cache_dtype: str | None
 ) -> str:
-    """The cross and self forms, such as "e+x", however they were asked for. Raises OptionError."""
-    return "+".join(choose_forms(cache, cross_cache, self_cache, cache_dtype))
+    """The cross and self forms, such as "e+x", however they were asked for; for a file of
+    `calibrate`, also its digest. Raises OptionError, and CacheError for such a file.
+    """
+    forms = "+".join(choose_forms(cache, cross_cache, self_cache, cache_dtype))
+    return forms if cache in PRESETS else f"{forms} {file_digest(Path(cache))}"
 
 
 def identify_precision(dtype: str, device: str) -> Precision:

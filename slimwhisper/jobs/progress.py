@@ -5,6 +5,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from slimwhisper.cache.forms import brief
 from slimwhisper.jobs.inputs import InputFile
 from slimwhisper.jobs.journal import Stamp
 from slimwhisper.text import clock, human_size, shorten, shown
@@ -97,7 +98,7 @@ def model_facts(model: "SlimWhisper", batch_size: int) -> dict[str, Any]:
         "device": str(model.device),
         "dtype": model.compute_type,
         "batch_size": batch_size,
-        "cache": "+".join(model.forms),
+        "cache": "+".join(map(brief, model.forms)),
         "bytes_per_window": model.bytes_per_window(),
         "baseline_bytes_per_window": model.baseline_bytes_per_window(),
         "fallbacks": list(model.fallbacks),

@@ -15,8 +15,10 @@ from slimwhisper.cache.forms import EXACT, form_of
 from slimwhisper.cache.guard import Inspection, Site, inspect_layer
 from slimwhisper.cache.plan import CachePlan, DecoderCache
 from slimwhisper.checkpoint.load import Checkpoint
+from slimwhisper.errors import CacheError
 from slimwhisper.model.decoder import Decoder
 from slimwhisper.model.encoder import Encoder
+from slimwhisper.text import one_line
 from slimwhisper.types import Dims
 
 CALIBRATION_TOKENS = 48
@@ -31,6 +33,9 @@ class Guard:
 
 
 Learned = Mapping[str, Mapping[str, Tensor]]  # by site, as `site_name`; then by name
+_AGAIN = "run slimwhisper calibrate again"
+# what folding raises for tensors that do not fit the form
+_MISFITS = (AssertionError, LookupError, RuntimeError, TypeError, ValueError)
 
 
 def site_name(attention: str, layer: int) -> str:
@@ -62,13 +67,14 @@ def exact_plan(
             # layers that share a store share what was learned, which the first one holds
             sharing = attention == "cross" and form_of(form).shared
             first = layers[0].learned if layers and sharing else None
+            given = None if learned is None else learned.get(site_name(attention, site.layer), {})
             context = Context(
                 norm=norm(shared or f"{site.prefix[:-1]}_ln."),
                 layer=site.layer,
                 attention=attention,
                 blocks=blocks,
                 activations=activations,
-                learned=first or (learned or {}).get(site_name(attention, site.layer)),
+                learned=first or given,
                 shared=made,
             )
             found = fold(block, form, context)
@@ -98,16 +104,24 @@ class _Listening(CrossLayer):
 
 @torch.inference_mode()
 def record_activations(checkpoint: Checkpoint, mel: Tensor | None = None) -> Activations:
-    """Decode some tokens of one window greedily in float32 and keep every block's input.
+    """Decode some tokens of each window greedily in float32 and keep every block's input.
 
-    `mel` [n_mels, 3000]: real speech if available, which is harder on `k` than noise; None: noise.
+    `mel` [n_mels, 3000], or [G, n_mels, 3000] for several windows: real speech if available, which
+    is harder on `k` than noise; None: noise.
     """
     dims, cpu = checkpoint.dims, torch.device("cpu")
     encoder = Encoder(checkpoint.state, dims, cpu, torch.float32)
     decoder = Decoder(checkpoint.state, dims, cpu, torch.float32)
     plan = exact_plan(checkpoint.state, dims).to(cpu, torch.float32)
+    mels = calibration_mel(dims.n_mels) if mel is None else mel
+    windows = mels.reshape(-1, *mels.shape[-2:]).split(1)
+    return Activations.joined([_record(encoder(one), decoder, plan) for one in windows])
+
+
+def _record(features: Tensor, decoder: Decoder, plan: CachePlan) -> Activations:
+    """Of one window: features [1, p, d]."""
+    dims = decoder.dims
     cache = DecoderCache.allocate(plan, 1, dims.n_audio_ctx, dims.n_text_ctx)
-    features = encoder((calibration_mel(dims.n_mels) if mel is None else mel).unsqueeze(0))
     rows = Rows.block(1)
     cache.cross.put(rows.slots, features)
     listening = [_Listening(layer) for layer in cache.cross.layers]
@@ -180,6 +194,58 @@ def guarded_plan(
             weights[attention], seen = inspect_form(checkpoint, attention, form, dtype, activations)
             records += seen
     return CachePlan(weights["cross"], weights["self"]), records
+
+
+def learned_by(plan: CachePlan) -> Learned:
+    """What the forms of a plan have learned, float64; only the sites where it is something."""
+    return {
+        site_name(attention, layer): folded.learned
+        for attention, layers in (("cross", plan.cross), ("self", plan.self_))
+        for layer, folded in enumerate(layers)
+        if folded.learned
+    }
+
+
+def learned_plan(
+    checkpoint: Checkpoint,
+    cross: str,
+    self_: str,
+    dtype: torch.dtype,
+    mel: Tensor | None,
+    learned: Learned,
+) -> tuple[CachePlan, list[Inspection]]:
+    """`guarded_plan` with what the forms have learned before, as a file gives it.
+
+    Raises `CacheError` where that does not fit the forms: a tensor is missing, is too many, or has
+    the wrong shape.
+    """
+    unwanted = [
+        site
+        for site in learned
+        if not form_of({"cross": cross, "self": self_}[site.partition(".")[0]]).learns
+    ]
+    if unwanted:
+        raise CacheError(f"tensors for {unwanted[0]}, whose form learns nothing; {_AGAIN}")
+    try:
+        plan, records = guarded_plan(checkpoint, cross, self_, dtype, mel, learned)
+    except _MISFITS as error:
+        reason = one_line(error, kind=True)
+        raise CacheError(
+            f"the file's tensors do not fit caches {cross!r} and {self_!r} ({reason}); {_AGAIN}"
+        ) from error
+    used = learned_by(plan)
+    for site in sorted({*learned, *used}):
+        given, asked = (
+            {name: tuple(t.shape) for name, t in found.get(site, {}).items()}
+            for found in (learned, used)
+        )
+        for name in sorted({*given, *asked}):
+            if given.get(name) != asked.get(name):
+                raise CacheError(
+                    f"tensor {name!r} of {site} has shape {given.get(name)}, not "
+                    f"{asked.get(name)}; {_AGAIN}"
+                )
+    return plan, records
 
 
 def describe_fallbacks(records: Sequence[Inspection]) -> list[str]:

@@ -10,7 +10,13 @@ from slimwhisper.cache.plan import CrossCache, DecoderCache, SelfCache
 from slimwhisper.checkpoint.alignment_heads import default_heads
 from slimwhisper.checkpoint.load import Checkpoint
 from slimwhisper.errors import CacheError
-from slimwhisper.model.calibration import Guard, describe_fallbacks, guarded_plan
+from slimwhisper.model.calibration import (
+    Guard,
+    Learned,
+    describe_fallbacks,
+    guarded_plan,
+    learned_plan,
+)
 from slimwhisper.model.decoder import Decoder
 from slimwhisper.model.encoder import Encoder
 
@@ -28,17 +34,23 @@ class Model:
         forms: tuple[str, str] = ("e", "x"),
         guard: Guard | None = None,
         int8: bool = False,
+        learned: Learned | None = None,
     ) -> None:
         """forms: (cross, self) as `choose_forms` returns them. guard: None means `Guard()`.
         int8: weights of the encoder, the MLPs and the logits; on a CPU, with float32.
+        learned: what forms that learn have found before; None: they learn from the guard's mel.
 
-        Raises `CacheError` if a form is not exact and the guard is strict.
+        Raises `CacheError` if a form is not exact and the guard is strict, or if `learned` does
+        not fit the forms.
         """
         self.name, self.dims = checkpoint.name, checkpoint.dims
         self.device, self.dtype, self.forms, self.int8 = device, dtype, forms, int8
         self.alignment_heads = checkpoint.alignment_heads or default_heads(self.dims)
         guard = guard or Guard()
-        plan, self.inspections = guarded_plan(checkpoint, *forms, dtype, guard.mel)
+        if learned is None:
+            plan, self.inspections = guarded_plan(checkpoint, *forms, dtype, guard.mel)
+        else:
+            plan, self.inspections = learned_plan(checkpoint, *forms, dtype, guard.mel, learned)
         self.fallbacks = describe_fallbacks(self.inspections)
         if self.fallbacks and guard.strict:
             first = self.fallbacks[0].partition(";")[0]

@@ -4,7 +4,15 @@ from dataclasses import dataclass
 
 import pytest
 
-from slimwhisper.cache.forms import canonical, check_form, choose_forms, settings_of
+from slimwhisper.cache.forms import (
+    FORMS,
+    Form,
+    brief,
+    canonical,
+    check_form,
+    choose_forms,
+    settings_of,
+)
 from slimwhisper.cache.settings import describe_settings, parse_settings, split_spec
 from slimwhisper.errors import OptionError
 
@@ -60,3 +68,17 @@ def test_specs_of_forms() -> None:
         choose_forms(cross_cache="x")
     with pytest.raises(OptionError, match=r"^self_cache: 'x:r=3': x has no settings$"):
         choose_forms(self_cache="x:r=3")
+
+
+def test_brief(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The shortest spec of the same meaning."""
+    monkeypatch.setitem(FORMS, "sample", Form("sample", "", str, settings=Sample))
+    for spec, shortest in (
+        ("kv", "kv"),
+        ("sample", "sample"),
+        ("sample:r=16,k=all", "sample"),
+        ("sample:over=e,r=3,k=all", "sample:r=3,over=e"),
+    ):
+        assert brief(spec) == brief(canonical(spec)) == shortest
+        assert canonical(brief(spec)) == canonical(spec)
+    settings_of.cache_clear()

@@ -10,6 +10,7 @@ import pytest
 
 from slimwhisper import cli
 from slimwhisper.cache.forms import PRESETS, cross_names, self_names
+from slimwhisper.flags import cache_choice
 from slimwhisper.jobs.flags import COMMAND_DEFAULTS, dtype_of, options_of
 from slimwhisper.types import Options
 from slimwhisper.writers import FORMATS
@@ -105,7 +106,10 @@ def test_help_is_quick_and_grouped() -> None:
 
 def test_choices_are_those_of_the_library() -> None:
     ours = flags()
-    assert set(ours["cache"].choices or ()) == set(PRESETS)
+    assert [cache_choice(name) for name in PRESETS] == list(PRESETS)
+    assert cache_choice("later.safetensors") == "later.safetensors"
+    with pytest.raises(argparse.ArgumentTypeError, match=r"^'fast' is not one of base"):
+        cache_choice("fast")
     assert cross_names() == ("kv", "k", "v", "e", "hybrid")
     assert self_names() == ("kv", "k", "v", "x")
     for part, names in (("cross", cross_names(exact=False)), ("self", self_names(exact=False))):

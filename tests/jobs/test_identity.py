@@ -11,13 +11,10 @@ import torch
 
 from slimwhisper import cli
 from slimwhisper.checkpoint.bundled import BUNDLED
+from slimwhisper.digests import MIB, WHOLE_FILE, file_digest
 from slimwhisper.errors import OptionError
-from slimwhisper.jobs import identity
 from slimwhisper.jobs.identity import (
-    MIB,
-    WHOLE_FILE,
     accepted_precisions,
-    file_digest,
     folder_digest,
     identify_caches,
     identify_model,
@@ -169,7 +166,7 @@ def test_large_files_are_sampled(tmp_path: Path) -> None:
 def test_the_end_of_a_torch_file_covers_every_tensor(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(identity, "WHOLE_FILE", MIB)
+    monkeypatch.setattr("slimwhisper.digests.WHOLE_FILE", MIB)
     tensors = {f"{i}": torch.zeros(50_000) for i in range(30)}
     digests = set()
     for name in (None, "7", "0"):

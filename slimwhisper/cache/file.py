@@ -1,0 +1,236 @@
+"""The file that `slimwhisper calibrate` writes and `--cache FILE` loads: settings and rotations.
+
+A safetensors file. Its metadata, all strings, has exactly these keys: `format` and `version`;
+`checkpoint`, the digest of the weights it was made for (`slimwhisper.digests.weights_digest`);
+`cross` and `self`, the two specs; `measured`, JSON. Its tensors are what forms have learned, in
+float32: `cross.0.NAME` of one layer, `cross.all.NAME` where all layers have the same one.
+
+A file may come from anyone: sizes are bounded, names and shapes checked, and nothing is unpickled.
+What is wrong with it is one line, a `CacheError`. Reading the specs alone needs no torch.
+"""
+
+import json
+import os
+import re
+import struct
+from collections.abc import Mapping
+from contextlib import suppress
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from slimwhisper.errors import CacheError, OutputError
+from slimwhisper.text import one_line, shown
+
+if TYPE_CHECKING:  # the command line starts without torch
+    from torch import Tensor
+
+    Learned = Mapping[str, Mapping[str, Tensor]]  # by site, such as "cross.0"; then by name
+
+FORMAT, VERSION, SUFFIX = "slimwhisper-cache", "1", ".safetensors"
+KEYS = ("format", "version", "checkpoint", "cross", "self", "measured")
+MAX_HEADER = 1 << 20  # bytes
+MAX_FILE = 4 << 30  # bytes
+MAX_SPEC, MAX_SHOWN = 300, 60  # characters
+DIMENSIONS = 4  # of a tensor
+NAME = re.compile(r"(cross|self)\.(all|0|[1-9]\d{0,2})\.([A-Za-z_]\w{0,63})", re.ASCII)
+
+
+@dataclass(frozen=True, slots=True)
+class Header:
+    """What a file says besides its tensors. The specs are not checked yet."""
+
+    path: Path
+    checkpoint: str  # digest
+    cross: str
+    self_: str
+    measured: Any  # JSON
+    shapes: Mapping[str, tuple[int, ...]]  # of its tensors, by name
+
+
+def looks_like_file(cache: str) -> bool:
+    """Whether this is a file, or should be one, and no preset."""
+    return cache.endswith(SUFFIX) or Path(cache).is_file()
+
+
+def read_header(path: str | os.PathLike[str]) -> Header:
+    """A file's header, checked. Raises CacheError."""
+    path = Path(path)
+    try:
+        with path.open("rb") as file:
+            size = os.fstat(file.fileno()).st_size
+            start = file.read(8)
+            length = struct.unpack("<Q", start)[0] if len(start) == 8 else MAX_HEADER + 1
+            if length > MAX_HEADER or size > MAX_FILE:
+                raise _no_file(path)
+            text = file.read(length)
+    except OSError as error:
+        raise CacheError(
+            f"{shown(path)}: cannot be read ({one_line(error)}); give a file that slimwhisper "
+            "calibrate wrote"
+        ) from error
+    try:
+        header = json.loads(text)
+        metadata = header.pop("__metadata__")
+        kind = metadata["format"], metadata["version"]
+    except (ValueError, RecursionError, TypeError, KeyError, AttributeError) as error:
+        raise _no_file(path) from error
+    if kind[0] != FORMAT:
+        raise _no_file(path)
+    if kind[1] != VERSION:
+        raise _wrong(path, f"has version {kind[1]!r}, and this program reads {VERSION!r}")
+    for key in sorted({*metadata, *KEYS}):
+        if key not in KEYS or not isinstance(metadata.get(key), str):
+            verb = "has an unknown entry" if key not in KEYS else "lacks the text"
+            raise _wrong(path, f"{verb} {key[:MAX_SHOWN]!r}")
+    for key in ("checkpoint", "cross", "self"):
+        if len(metadata[key]) > MAX_SPEC:
+            raise _wrong(path, f"its {key} is too long")
+    try:
+        measured = json.loads(metadata["measured"])
+    except (ValueError, RecursionError) as error:
+        raise _wrong(path, "its measurements are no JSON") from error
+    shapes = {name: _shape(path, name, entry) for name, entry in header.items()}
+    values = sum(_count(shape) for shape in shapes.values())
+    if size != 8 + length + 4 * values:
+        raise _wrong(path, "is not as long as its header says")
+    checkpoint, cross, self_ = (metadata[key] for key in ("checkpoint", "cross", "self"))
+    return Header(path, checkpoint, cross, self_, measured, shapes)
+
+
+def read_learned(header: Header, checkpoint: str, layers: int) -> "Learned":
+    """A file's tensors by site and name, in float64; for a checkpoint of this digest, with so many
+    decoder layers. Raises CacheError, also for another checkpoint.
+    """
+    import torch
+    from safetensors import SafetensorError
+    from safetensors.torch import load_file
+
+    path = header.path
+    if header.checkpoint != checkpoint:
+        raise CacheError(
+            f"{shown(path.name)}: was made for a checkpoint with digest "
+            f"{header.checkpoint[:MAX_SHOWN]!r}, not for this one, {checkpoint!r}; run slimwhisper "
+            "calibrate for this one, or choose a preset"
+        )
+    try:
+        tensors = load_file(path)
+    except (OSError, SafetensorError, ValueError) as error:
+        raise _wrong(path, f"cannot be read ({one_line(error)})") from error
+    if {name: tuple(tensor.shape) for name, tensor in tensors.items()} != header.shapes:
+        raise _wrong(path, "has changed while it was read")
+    learned: dict[str, dict[str, Tensor]] = {}
+    for full, tensor in sorted(tensors.items()):
+        attention, layer, name = _parts(path, full)
+        if layer != "all" and int(layer) >= layers:
+            raise _wrong(path, f"has {full!r}, and the model has {layers} decoder layers")
+        if not bool(torch.isfinite(tensor).all()):
+            raise _wrong(path, f"{full!r} holds NaN or infinity")
+        for i in range(layers) if layer == "all" else (int(layer),):
+            site = learned.setdefault(f"{attention}.{i}", {})
+            if name in site:
+                raise _wrong(path, f"has {name!r} of {attention}.{i} twice")
+            site[name] = tensor.double()
+    return learned
+
+
+def as_stored(learned: "Learned") -> "Learned":
+    """What a file gives back: rounded to float32, in float64."""
+    rounded: dict[int, Tensor] = {}  # what several layers share stays one tensor
+
+    def once(tensor: "Tensor") -> "Tensor":
+        return rounded.setdefault(id(tensor), tensor.float().double())
+
+    return {
+        site: {name: once(t) for name, t in tensors.items()} for site, tensors in learned.items()
+    }
+
+
+def write_file(
+    path: Path,
+    checkpoint: str,
+    forms: tuple[str, str],
+    learned: "Learned",
+    layers: int,
+    measured: Any,
+) -> None:
+    """Write a file, complete or not at all. `forms` are the canonical specs of cross and self;
+    the others as `read_learned` and `Header` have them. Raises OutputError.
+    """
+    from safetensors.torch import save
+
+    metadata = {
+        "format": FORMAT,
+        "version": VERSION,
+        "checkpoint": checkpoint,
+        "cross": forms[0],
+        "self": forms[1],
+        "measured": json.dumps(measured, sort_keys=True),
+    }
+    part = path.with_name(f".{path.name}.part")
+    try:
+        part.write_bytes(save(_shared_once(learned, layers), metadata))
+        part.replace(path)
+    except OSError as error:
+        with suppress(OSError):
+            part.unlink()
+        raise OutputError(
+            f"{shown(path)}: cannot be written ({one_line(error)}); choose another -o"
+        ) from error
+
+
+def _shared_once(learned: "Learned", layers: int) -> "dict[str, Tensor]":
+    """name in the file -> float32 tensor; what all layers have alike, once."""
+    import torch
+
+    tensors: dict[str, Tensor] = {}
+    for attention in ("cross", "self"):
+        sites = [learned.get(f"{attention}.{i}", {}) for i in range(layers)]
+        for name in sorted({name for site in sites for name in site}):
+            found = [site[name] for site in sites if name in site]
+            alike = len(found) == layers > 1 and all(torch.equal(found[0], t) for t in found)
+            for i, site in enumerate(sites):
+                if name in site and not (alike and i):
+                    full = f"{attention}.{'all' if alike else i}.{name}"
+                    stored = torch.empty(site[name].shape)  # contiguous, and its own
+                    tensors[full] = stored.copy_(site[name])
+    return tensors
+
+
+def _shape(path: Path, name: str, entry: Any) -> tuple[int, ...]:
+    """A tensor's shape, from its entry in the header."""
+    _parts(path, name)
+    fields = entry if isinstance(entry, dict) else {}
+    if fields.get("dtype") != "F32":
+        raise _wrong(path, f"tensor {name!r} is not float32")
+    shape = fields.get("shape")
+    sizes = shape if isinstance(shape, list) and len(shape) <= DIMENSIONS else [None]
+    if any(type(n) is not int or not 0 < n <= MAX_FILE for n in sizes):
+        raise _wrong(path, f"tensor {name!r} has no shape of up to {DIMENSIONS} dimensions")
+    return tuple(sizes)
+
+
+def _parts(path: Path, name: str) -> tuple[str, str, str]:
+    """ "cross.0.rotation" -> ("cross", "0", "rotation")."""
+    found = NAME.fullmatch(name)
+    if found is None:
+        raise _wrong(path, f"has an unknown tensor {shown(name)[:MAX_SHOWN]!r}")
+    return found[1], found[2], found[3]
+
+
+def _count(shape: tuple[int, ...]) -> int:
+    count = 1
+    for n in shape:
+        count *= n
+    return count
+
+
+def _wrong(path: Path, what: str) -> CacheError:
+    return CacheError(f"{shown(path.name)}: {shown(what)}; run slimwhisper calibrate again")
+
+
+def _no_file(path: Path) -> CacheError:
+    return CacheError(
+        f"{shown(path.name)}: is no file that slimwhisper calibrate wrote, or it is damaged; give "
+        "such a file, or a preset's name"
+    )

@@ -1,0 +1,1 @@
+"""What approximate caches cost and save: `tradeoff` measures them, `calibrate` chooses."""

@@ -1,0 +1,85 @@
+"""What one pair of caches costs and saves, as it is printed, drawn, and kept in a line of JSON."""
+
+from dataclasses import asdict, dataclass
+from typing import Any
+
+from slimwhisper.cache.forms import brief
+
+
+@dataclass(frozen=True, slots=True)
+class Measured:
+    """Counts over all recordings, against exact decoding (`kv` in both parts, same dtype).
+
+    Edits: words or tokens inserted, deleted or replaced.
+    """
+
+    cross: str  # spec
+    self_: str  # spec
+    kept_cross: int  # bytes of one window
+    kept_self: int  # bytes of one text
+    kept_baseline: int  # bytes that keys and values of both take
+    read: float  # bytes of the caches that a step of one row reads, at half of the text's context
+    words: int  # of the exact transcripts
+    word_edits: int
+    said: int | None  # words of the references; None: there are none
+    said_edits: int | None  # against them
+    exact_said_edits: int | None  # the exact transcripts' own
+    recordings: int
+    recordings_changed: int  # those with other tokens
+    tokens: int  # of the exact transcripts
+    token_edits: int
+    logit_error: float  # root mean square, relative to the exact logits' standard deviation
+    seconds: float  # to decode all recordings, encoder included
+    audio_seconds: float
+    fallbacks: list[str]  # a line for each form that the guard replaced
+
+    @property
+    def kept(self) -> int:
+        """Bytes of a window with one text."""
+        return self.kept_cross + self.kept_self
+
+    @property
+    def times_smaller(self) -> float:
+        """Than the baseline."""
+        return self.kept_baseline / self.kept
+
+    @property
+    def word_error(self) -> float:
+        """Percent of the exact transcripts' words."""
+        return 100 * self.word_edits / self.words
+
+    @property
+    def said_error(self) -> float | None:
+        """Percent of the references' words."""
+        return (
+            None if not self.said or self.said_edits is None else 100 * self.said_edits / self.said
+        )
+
+    @property
+    def token_error(self) -> float:
+        """Percent of the exact transcripts' tokens."""
+        return 100 * self.token_edits / self.tokens
+
+    @property
+    def loss(self) -> float:
+        """In points of the word error: against exact decoding or, if that is more, what is lost
+        against the references.
+        """
+        if not self.said or self.said_edits is None or self.exact_said_edits is None:
+            return self.word_error
+        return max(self.word_error, 100 * (self.said_edits - self.exact_said_edits) / self.said)
+
+    @property
+    def sample(self) -> str:
+        """What was decoded."""
+        minutes = self.audio_seconds / 60
+        return f"{self.recordings} recordings, {minutes:.1f} minutes, {self.words} words"
+
+    @property
+    def title(self) -> str:
+        """The pair, without the settings that are the defaults."""
+        return f"{brief(self.cross)}+{brief(self.self_)}"
+
+    def as_dict(self) -> dict[str, Any]:
+        """For JSON, and back: `Measured(**fields)`."""
+        return asdict(self)

@@ -1,0 +1,62 @@
+"""The recordings to measure on, and the texts beside them."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from hashlib import blake2b
+from pathlib import Path
+
+from slimwhisper.audio.formats import AUDIO_SUFFIXES
+from slimwhisper.digests import file_digest
+from slimwhisper.errors import AudioError
+from slimwhisper.text import one_line, shown
+
+
+@dataclass(frozen=True, slots=True)
+class Recorded:
+    """A recording."""
+
+    path: Path
+    reference: str | None  # what was said, from the `.txt` beside it; None: there is none
+
+
+def find_recordings(arguments: Sequence[str]) -> list[Recorded]:
+    """The recordings that files and folders (searched recursively) name, each once, sorted within
+    a folder. Raises AudioError, also where there are none.
+    """
+    paths: dict[Path, None] = {}
+    for argument in arguments:
+        top = Path(argument)
+        if top.is_dir():
+            every = sorted(p for p in top.rglob("*") if p.suffix.lower() in AUDIO_SUFFIXES)
+            if not every:
+                raise AudioError(f"{shown(top)}: no audio or video files in this folder")
+            paths |= dict.fromkeys(every)
+        elif top.is_file():
+            paths[top] = None
+        else:
+            raise AudioError(f"{shown(top)}: no such file; check the path")
+    return [Recorded(path, _reference(path.with_suffix(".txt"))) for path in paths]
+
+
+def recordings_digest(recordings: Sequence[Recorded]) -> str:
+    """A digest of their contents and texts, in their order; names do not count."""
+    digest = blake2b(digest_size=16)
+    for recorded in recordings:
+        try:
+            digest.update(f"{file_digest(recorded.path)} {recorded.reference!r}\n".encode())
+        except OSError as error:
+            raise AudioError(
+                f"{shown(recorded.path)}: cannot be read ({one_line(error)}); check its permissions"
+            ) from error
+    return digest.hexdigest()
+
+
+def _reference(path: Path) -> str | None:
+    if not path.is_file():
+        return None
+    try:
+        return path.read_text(encoding="utf-8-sig")
+    except (OSError, UnicodeDecodeError) as error:
+        raise AudioError(
+            f"{shown(path)}: cannot be read as UTF-8 text ({one_line(error)}); mend or remove it"
+        ) from error

@@ -1,0 +1,63 @@
+"""Digests of files and of a checkpoint's weights, quick for large ones."""
+
+import os
+from collections.abc import Mapping
+from hashlib import blake2b
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:  # a job with nothing to do does not import torch
+    from torch import Tensor
+
+MIB = 1 << 20
+WHOLE_FILE = 64 * MIB  # a file up to this size is read completely
+SAMPLE = 4096  # bytes read at the start of each MiB of a larger file
+TAIL = MIB  # bytes read at the end of a larger file
+
+WHOLE_TENSOR = MIB  # bytes of a tensor that is read completely
+EVERY = 1 << 16  # of a larger one, `SAMPLE` bytes of so many
+
+
+def file_digest(path: Path) -> str:
+    """A digest of a file's size and content; large files are sampled.
+
+    Of a file over 64 MiB it reads 4 KiB of every MiB, and the last MiB: about 13 MB of 3 GB, in
+    milliseconds once the file is cached. New weights for a whole model, a layer, or a matrix of
+    1 MiB or more change the digest. So does any other change to a `.pt` file that PyTorch wrote as
+    a zip archive: the last MiB holds a checksum of every tensor. What can go unnoticed is a change
+    to a few small tensors of a large safetensors file.
+    """
+    digest = blake2b(digest_size=16)
+    with path.open("rb", buffering=0) as file:
+        descriptor = file.fileno()
+        size = os.fstat(descriptor).st_size
+        digest.update(size.to_bytes(8, "little"))
+        if size <= WHOLE_FILE:
+            while block := file.read(MIB):
+                digest.update(block)
+        else:
+            for offset in range(0, size - TAIL, MIB):
+                digest.update(os.pread(descriptor, SAMPLE, offset))
+            digest.update(os.pread(descriptor, TAIL, size - TAIL))
+    return digest.hexdigest()
+
+
+def weights_digest(state: Mapping[str, "Tensor"]) -> str:
+    """A digest of a checkpoint's weights, whatever its file: tensor names, dtypes, shapes, values.
+
+    Of a tensor over 1 MiB it reads 4 KiB of every 64 KiB, and the end: 190 MB of 3 GB. What can go
+    unnoticed is a change to a few rows of a large matrix.
+    """
+    import torch
+
+    digest = blake2b(digest_size=16)
+    for name, tensor in sorted(state.items()):
+        digest.update(f"{name} {tensor.dtype} {list(tensor.shape)}\n".encode())
+        data = tensor.detach().contiguous().flatten().view(torch.uint8).numpy().data
+        if len(data) <= WHOLE_TENSOR:
+            digest.update(data)
+            continue
+        for offset in range(0, len(data), EVERY):
+            digest.update(data[offset : offset + SAMPLE])
+        digest.update(data[-SAMPLE:])
+    return digest.hexdigest()

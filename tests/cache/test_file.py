@@ -1,0 +1,270 @@
+"""The file of `calibrate`: what it holds comes back; anything else is one line."""
+
+import json
+import struct
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from safetensors.torch import load_file, save_file
+from torch import Tensor
+
+import slimwhisper
+from slimwhisper.app.command import make_settings
+from slimwhisper.app.service.settings import Settings
+from slimwhisper.cache.file import (
+    MAX_HEADER,
+    as_stored,
+    looks_like_file,
+    read_header,
+    read_learned,
+    write_file,
+)
+from slimwhisper.cache.forms import choose_forms
+from slimwhisper.checkpoint.load import Checkpoint, load_checkpoint
+from slimwhisper.cli import build_parser
+from slimwhisper.digests import WHOLE_TENSOR, weights_digest
+from slimwhisper.errors import CacheError, OptionError, OutputError
+from slimwhisper.jobs.identity import identify_caches
+from slimwhisper.model.calibration import (
+    exact_plan,
+    learned_by,
+    learned_plan,
+    record_activations,
+)
+from slimwhisper.model.model import Model
+from tests.support.checkpoints import random_state, tiny_dims
+from tests.support.command import Run
+from tests.support.paths import SAMPLES
+from tests.support.toy_form import first_form
+
+DIMS = tiny_dims(width=8, heads=2, text_layers=2, multilingual=False)
+STATE = random_state(DIMS, seed=4)
+CHECKPOINT = Checkpoint("random", DIMS, STATE)
+DIGEST = weights_digest(STATE)
+GOOD = {"format": "slimwhisper-cache", "version": "1", "checkpoint": DIGEST, "cross": "e"}
+GOOD |= {"self": "x", "measured": "{}"}
+CPU = torch.device("cpu")
+
+
+@pytest.fixture
+def first() -> Iterator[str]:
+    with first_form() as name:
+        yield name
+
+
+def raw(path: Path, tensors: dict[str, Tensor] | None = None, **metadata: Any) -> Path:
+    """A file with this metadata; None leaves one out."""
+    words = {k: v for k, v in (GOOD | metadata).items() if v is not None}
+    save_file(tensors or {}, path, words)
+    return path
+
+
+def refusal(call: Callable[[], object]) -> str:
+    with pytest.raises(CacheError) as caught:
+        call()
+    assert "\n" not in str(caught.value) and len(str(caught.value)) < 700
+    return str(caught.value)
+
+
+def read(path: Path) -> Any:
+    return read_learned(read_header(path), DIGEST, 2)
+
+
+def test_what_was_written_comes_back(tmp_path: Path) -> None:
+    """Rounded to float32; what all layers have alike is there once."""
+    generator = torch.Generator().manual_seed(1)
+    shared, own = torch.rand(2, 5, 3, generator=generator, dtype=torch.float64)
+    learned = {
+        "cross.0": {"rotation": shared, "mean": own[0]},
+        "cross.1": {"rotation": shared, "mean": own[1]},
+        "self.1": {"rotation": own},
+    }
+    path = tmp_path / "a.safetensors"
+    write_file(path, DIGEST, ("e", "x"), learned, 2, {"loss": 0.25})
+    names = ["cross.0.mean", "cross.1.mean", "cross.all.rotation", "self.1.rotation"]
+    assert sorted(load_file(path)) == names
+    assert [p.name for p in tmp_path.iterdir()] == [path.name]
+    header = read_header(path)
+    assert (header.cross, header.self_, header.measured) == ("e", "x", {"loss": 0.25})
+    found, stored = read(path), as_stored(learned)
+    assert set(found) == set(stored) == set(learned)
+    assert stored["cross.0"]["rotation"] is stored["cross.1"]["rotation"]
+    for site, tensors in learned.items():
+        assert set(found[site]) == set(tensors)
+        for name, tensor in tensors.items():
+            assert torch.equal(found[site][name], tensor.float().double())
+            assert torch.equal(stored[site][name], found[site][name])
+    assert choose_forms(str(path)) == ("e", "x")
+
+
+def test_digest_of_weights() -> None:
+    """Any name, dtype, shape or small tensor counts, and some of every 64 KiB of a large one."""
+    big = torch.zeros(WHOLE_TENSOR // 4 + 10)
+    state = {"a": torch.ones(3, 4), "b": torch.ones(2, dtype=torch.bfloat16), "c": big}
+    one = weights_digest(state)
+    assert one == weights_digest(dict(reversed(state.items())))
+    assert one == weights_digest(state | {"a": torch.ones(4, 3).T})
+    changed = big.clone()
+    changed[-1] = 1
+    middle = big.clone()
+    middle[16384:32768] = 1
+    others = [
+        {"a2": torch.ones(3, 4)},
+        {"a": torch.ones(4, 3)},
+        {"a": torch.ones(3, 4, dtype=torch.float64)},
+        {"b": torch.tensor([1, 0], dtype=torch.bfloat16)},
+        {"c": changed},
+        {"c": middle},
+    ]
+    assert len({one, *(weights_digest(state | other) for other in others)}) == 1 + len(others)
+
+
+def test_rotations_are_used_and_not_learned_again(first: str, tmp_path: Path) -> None:
+    spec = f"{first}:frames=700"
+    plan = exact_plan(STATE, DIMS, spec, "x", record_activations(CHECKPOINT))
+    learned = as_stored(learned_by(plan))
+    path = tmp_path / "a.safetensors"
+    write_file(path, DIGEST, (spec, "x"), learned, 2, {})
+    (name,) = load_file(path)
+    assert name.endswith(".rotation")
+    again, records = learned_plan(CHECKPOINT, spec, "x", torch.float64, None, read(path))
+    assert records == []
+    for ours, theirs in zip(again.cross, plan.cross, strict=True):
+        torch.testing.assert_close(ours.key_map, theirs.key_map, rtol=1e-6, atol=1e-6)
+    assert torch.equal(again.cross[0].learned["rotation"], learned["cross.0"]["rotation"])
+
+
+@pytest.mark.parametrize(
+    ("tensors", "reason"),
+    [
+        ({}, "the file's tensors do not fit caches 'first:frames=9' and 'x' .KeyError"),
+        ({"cross.all.rotation": torch.eye(5)}, "do not fit caches .*RuntimeError"),
+        ({"cross.all.rotation": torch.eye(8), "cross.1.more": torch.ones(1)}, "tensor 'more' of"),
+        ({"cross.all.rotation": torch.eye(8), "self.0.a": torch.ones(1)}, "tensors for self.0,"),
+    ],
+)
+def test_tensors_that_do_not_fit(
+    tensors: dict[str, Tensor], reason: str, first: str, tmp_path: Path
+) -> None:
+    path = raw(tmp_path / "a.safetensors", tensors, cross=f"{first}:frames=9")
+    learned = read(path)
+    with pytest.raises(CacheError, match=reason):
+        Model(CHECKPOINT, CPU, torch.float32, choose_forms(str(path)), learned=learned)
+
+
+@pytest.mark.parametrize(
+    ("metadata", "reason"),
+    [
+        ({"format": "pt"}, "is no file that slimwhisper calibrate wrote"),
+        ({"format": None}, "is no file that slimwhisper calibrate wrote"),
+        ({"version": "2"}, "has version '2', and this program reads '1'"),
+        ({"more": "x"}, "has an unknown entry 'more'"),
+        ({"self": None}, "lacks the text 'self'"),
+        ({"cross": "e" * 400}, "its cross is too long"),
+        ({"measured": "{"}, "its measurements are no JSON"),
+        ({"measured": "[" * 100_000}, "its measurements are no JSON"),
+        ({"cross": "nonsense"}, "'nonsense' is not one of kv, k, v, e"),
+        ({"self": "x:r=3"}, "x has no settings"),
+        ({"cross": "x"}, "'x' is not one of kv"),
+    ],
+    ids=lambda value: str(value)[:30],
+)
+def test_wrong_metadata(metadata: dict[str, str | None], reason: str, tmp_path: Path) -> None:
+    path = raw(tmp_path / "a.safetensors", **metadata)
+    assert reason in refusal(lambda: choose_forms(str(path)))
+
+
+@pytest.mark.parametrize(
+    ("tensors", "reason"),
+    [
+        ({"encoder.weight": torch.ones(2)}, "has an unknown tensor 'encoder.weight'"),
+        ({"cross.0": torch.ones(2)}, "has an unknown tensor"),
+        ({"cross.00.a": torch.ones(2)}, "has an unknown tensor"),
+        ({"self.0.a\nb": torch.ones(2)}, r"has an unknown tensor 'self.0.a\\nb'"),
+        ({"cross.2.a": torch.ones(2)}, "the model has 2 decoder layers"),
+        ({"cross.0.a": torch.ones(2, dtype=torch.float64)}, "'cross.0.a' is not float32"),
+        ({"cross.0.a": torch.ones(1, 1, 1, 1, 1)}, "has no shape of up to 4 dimensions"),
+        ({"cross.0.a": torch.ones(0, 3)}, "has no shape"),
+        ({"cross.0.a": torch.tensor([1.0, torch.nan])}, "holds NaN or infinity"),
+        ({"cross.0.a": torch.ones(1), "cross.all.a": torch.ones(1)}, "has 'a' of cross.0 twice"),
+    ],
+    ids=lambda value: str(value)[:30],
+)
+def test_wrong_tensors(tensors: dict[str, Tensor], reason: str, tmp_path: Path) -> None:
+    path = raw(tmp_path / "a.safetensors", tensors)
+    assert reason in refusal(lambda: read(path))
+
+
+def test_damaged_files(tmp_path: Path) -> None:
+    """Cut anywhere, or with one byte more, or with a header that promises too much."""
+    path = raw(tmp_path / "a.safetensors", {"cross.0.a": torch.ones(40)})
+    whole = path.read_bytes()
+    for size in (0, 3, 8, 60, len(whole) // 2, len(whole) - 1):
+        path.write_bytes(whole[:size])
+        refusal(lambda: read(path))
+    path.write_bytes(whole + b"0")
+    assert "is not as long as its header says" in refusal(lambda: read(path))
+    path.write_bytes(struct.pack("<Q", MAX_HEADER + 1) + whole[8:])
+    assert "no file that slimwhisper calibrate wrote" in refusal(lambda: read(path))
+    length = struct.unpack("<Q", whole[:8])[0]
+    header = json.loads(whole[8 : 8 + length])
+    for shape in ([10**12], [2**31, 2**31], [-40], [True] * 2, "40", None, [40.0]):
+        header["cross.0.a"]["shape"] = shape
+        text = json.dumps(header).encode()
+        path.write_bytes(struct.pack("<Q", len(text)) + text + whole[8 + length :])
+        refusal(lambda: read(path))
+    header["cross.0.a"] |= {"shape": [40], "data_offsets": [4, 164]}
+    text = json.dumps(header).encode()
+    path.write_bytes(struct.pack("<Q", len(text)) + text + whole[8 + length :])
+    assert "cannot be read" in refusal(lambda: read(path))
+    path.write_text("[]" * 100)
+    refusal(lambda: read(path))
+    path.unlink()
+    assert "cannot be read (No such file" in refusal(lambda: read(path))
+    path.mkdir()
+    refusal(lambda: read(path))
+
+
+def test_what_cannot_be_written(tmp_path: Path) -> None:
+    (tmp_path / "file").touch()
+    with pytest.raises(OutputError, match="choose another -o"):
+        write_file(tmp_path / "file" / "a.safetensors", DIGEST, ("e", "x"), {}, 2, {})
+
+
+def test_another_checkpoint_is_refused(
+    digits_path: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    other = raw(tmp_path / "other.safetensors")
+    message = refusal(lambda: slimwhisper.load_model(digits_path, "cpu", cache=other))
+    assert message.startswith("other.safetensors: was made for a checkpoint with digest")
+    assert str(tmp_path) not in message
+    recording = str(SAMPLES / "door-code.mp3")
+    flags = ("-o", str(tmp_path), "-f", "txt", "--language", "en")
+    run = Run(capsys, "transcribe", recording, "--model", "digits", "--cache", str(other), *flags)
+    assert run.status == 1 and "was made for a checkpoint with digest" in run.err
+
+    own = weights_digest(load_checkpoint(digits_path).state)
+    path = raw(tmp_path / "own.safetensors", checkpoint=own, cross="e8", self="x8")
+    model = slimwhisper.load_model(digits_path, "cpu", cache=path)
+    assert model.forms == ("e8", "x8")
+    run = Run(capsys, "transcribe", recording, "--model", "digits", "--cache", str(path), *flags)
+    assert run.status == 0 and "cache e8+x8" in run.err
+    assert (tmp_path / "door-code.txt").read_text().split() == "four zero seven seven".split()
+
+
+def test_flags_and_identity(tmp_path: Path) -> None:
+    """Two files count as different caches in a journal, and a file says both forms."""
+    one, two = raw(tmp_path / "a.safetensors"), raw(tmp_path / "b.safetensors", measured="1")
+    found = {identify_caches(str(path), None, None, None) for path in (one, two)}
+    assert len(found) == 2 and all(name.startswith("e+x ") for name in found)
+    assert looks_like_file("later.safetensors") and not looks_like_file("fast")
+    for other in ({"cross_cache": "e"}, {"self_cache": "x"}, {"cache_dtype": "fp8"}):
+        with pytest.raises(OptionError, match=f"^{next(iter(other))}: .* says both forms"):
+            choose_forms(str(one), **other)
+    asked = build_parser().parse_args(["serve", "--cache", str(one)])
+    settings: Settings = make_settings(asked, None)
+    assert settings.cache is None
+    assert make_settings(build_parser().parse_args(["serve"]), None).cache == "slim"

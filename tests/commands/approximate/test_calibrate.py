@@ -1,0 +1,200 @@
+"""`calibrate` with the bundled model and a form whose loss is known, and its search alone."""
+
+import json
+import shutil
+from collections.abc import Iterator
+from dataclasses import replace
+from itertools import product
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import soundfile
+
+import slimwhisper
+from slimwhisper.cache.file import read_header
+from slimwhisper.commands.approximate import ladders
+from slimwhisper.commands.approximate.calibrate import Search, candidates, percentage
+from slimwhisper.commands.approximate.ladders import Ladder
+from slimwhisper.commands.approximate.measured import Measured
+from slimwhisper.commands.approximate.records import NAME
+from slimwhisper.commands.approximate.search import Candidate
+from slimwhisper.errors import OptionError
+from tests.commands.approximate.test_tradeoff import ROW
+from tests.support.checkpoints import tiny_dims
+from tests.support.command import Run
+from tests.support.paths import SAMPLES
+from tests.support.toy_form import first_form
+
+SPOKEN = SAMPLES / "door-code.mp3"  # until 3.26 s, frame 163
+ROWS = {"a": (9, 6), "b": (8, 5, 2), "c": (7,)}
+FRAMES = (900, 200, 60)
+
+
+@pytest.fixture(scope="module", autouse=True)
+def first() -> Iterator[str]:
+    with first_form() as name:
+        yield name
+
+
+@pytest.fixture(autouse=True)
+def table(monkeypatch: pytest.MonkeyPatch) -> None:
+    row = Ladder("first", "cross", lambda dims: [f"frames={n}" for n in FRAMES])
+    monkeypatch.setattr(ladders, "_ROWS", (row,))
+
+
+def calibrate(
+    capsys: pytest.CaptureFixture[str], audio: Path, out: Path, target: str = "0%", *more: str
+) -> Run:
+    flags = ("-o", str(out), "--target_loss", target, "--windows", "1", *more)
+    return Run(capsys, "calibrate", "digits", str(audio), *flags)
+
+
+def test_from_recordings_to_a_model(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """It chooses the last rung that loses nothing; the file decodes the same; tradeoff takes it."""
+    audio, out = tmp_path / "audio", tmp_path / "new" / "small.safetensors"
+    audio.mkdir()
+    shutil.copy(SPOKEN, audio)
+    (audio / "door-code.txt").write_text("Four zero seven... NINE\n")
+    run = calibrate(capsys, audio, out)
+    assert run.status == 0, run.err
+    header = read_header(out)
+    assert (header.cross, header.self_) == ("first:frames=200", "x")
+    assert [name.partition(".rotation")[1] for name in header.shapes] == [".rotation"]
+    assert header.measured["loss_percent"] == 0 and header.measured["target_loss_percent"] == 0
+    assert "first:frames=200+x" in run.out and "times smaller than slim" in run.out
+    assert "word errors against references: 25.00 %, exact 25.00 %" in run.out
+    assert "first:frames=60+x" in run.err  # was tried
+    assert "warning: 4 words are few: one is 25.0 % of them; for 0 % give" in run.err
+    assert "first:frames=900+x" not in run.err
+    assert [p.name for p in out.parent.iterdir()] == [out.name]
+
+    model = slimwhisper.load_model("digits", "cpu", cache=out)
+    assert model.forms == ("first:frames=200", "x")
+    assert model.transcribe(SPOKEN, language="en", temperature=0)["text"].split() == (
+        "four zero seven seven".split()
+    )
+    kept = header.measured["kept_cross"] + header.measured["kept_self"]
+    assert model.bytes_per_window() == kept
+
+    specs = ("--specs", str(out), "--windows", "1", "-o", str(tmp_path))
+    run = Run(capsys, "tradeoff", "digits", str(SPOKEN), *specs)
+    assert run.status == 0 and "against references" not in run.out
+    assert "1 of 1: first:frames=200+x of small.safetensors: 1." in run.err
+    (row,) = [line for line in run.out.splitlines() if "of small.safetensors" in line]
+    assert row.startswith("*") and " 0.00 % " in row and "0 of 1" in row
+    (line,) = map(json.loads, (tmp_path / NAME).read_text().splitlines())
+    assert line["pair"].startswith("first:frames=200+x ") and len(line["conditions"]) == 7
+    assert line["conditions"]["reference"] == "kv+kv"
+    assert (line["measured"]["word_edits"], line["measured"]["said"]) == (0, None)
+
+
+def test_nothing_within_the_target(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    row = Ladder("first", "cross", lambda dims: ["frames=60"])
+    monkeypatch.setattr(ladders, "_ROWS", (row,))
+    run = calibrate(capsys, SPOKEN, tmp_path / "a.safetensors", "1%")
+    assert run.status == 1 and not list(tmp_path.iterdir())
+    assert "nothing smaller than slim (e+x), which is exact, is within a loss of 1 %" in run.err
+
+
+def test_no_speech(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    silence = tmp_path / "silence.wav"
+    soundfile.write(silence, np.zeros(16_000), 16_000)
+    run = calibrate(capsys, silence, tmp_path / "a.safetensors")
+    assert run.status == 1 and "no speech in 1 recordings" in run.err
+    assert not (tmp_path / "a.safetensors").exists()
+
+
+@pytest.mark.parametrize(
+    ("audio", "out", "target", "status", "reason"),
+    [
+        ("nowhere.wav", "a.safetensors", "1%", 1, "no such file"),
+        ("", "a.safetensors", "1%", 1, "no audio or video files"),
+        (str(SPOKEN), "a.safetensors", "1", 2, "'1' is not a percentage; give one such as 0.5%"),
+        (str(SPOKEN), "a.bin", "1%", 2, "does not end in .safetensors"),
+        (str(SPOKEN), "file/a.safetensors", "1%", 1, "cannot be written"),
+    ],
+)
+def test_mistakes(
+    audio: str,
+    out: str,
+    target: str,
+    status: int,
+    reason: str,
+    tmp_path: Path,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    (tmp_path / "file").touch()
+    run = calibrate(capsys, Path(audio) if audio else tmp_path, tmp_path / out, target)
+    assert run.status == status and reason in run.err, run.err
+
+
+def test_candidates() -> None:
+    one, two, three = ([Candidate(f"{n}{i}", i) for i in sizes] for n, sizes in ROWS.items())
+    assert candidates([one, [], two, three]) == [*two, one[-1], three[-1]]
+    assert candidates([[], []]) == candidates([]) == []
+
+
+def test_percentages() -> None:
+    assert [percentage(text) for text in ("0%", " 0.5 %", "100%", "12.25%")] == [0, 0.5, 100, 12.25]
+    for text in ("", "%", "1", "-1%", "100.1%", "nan%", "1e1%", "٣%", "0.5%%"):
+        with pytest.raises(OptionError, match="is not a percentage"):
+            percentage(text)
+
+
+class FakeComparison:
+    """Losses and sizes by formula: a part with less kept loses more, and losses add up."""
+
+    class checkpoint:
+        dims = tiny_dims()
+
+    reference = None
+
+    def __init__(self, interaction: float) -> None:
+        self.interaction = interaction
+        self.asked: list[tuple[str, str]] = []
+
+    def sizes(self, cross: str, self_: str) -> tuple[int, int]:
+        if "frames=13" in cross:
+            raise ValueError("frames=13: this model cannot")
+        return self.of(cross), self.of(self_)
+
+    @staticmethod
+    def of(spec: str) -> int:
+        return 1500 if spec in ("e", "x") else int(spec.partition("=")[2])
+
+    def measure(self, cross: str, self_: str) -> Measured:
+        self.asked.append((cross, self_))
+        parts = [1500 - self.of(spec) for spec in (cross, self_)]
+        lost = sum(parts) + self.interaction * min(parts)
+        sizes = self.sizes(cross, self_)
+        row = replace(ROW, cross=cross, self_=self_, kept_cross=sizes[0], kept_self=sizes[1])
+        return replace(row, said=None, words=100_000, word_edits=round(lost))
+
+
+@pytest.mark.parametrize("interaction", [0.0, 2.5])
+@pytest.mark.parametrize("target", [0.0, 0.3, 0.7, 1.5, 2.3, 100.0])
+def test_search(target: float, interaction: float, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The smallest of all pairs within the target, though only some are measured."""
+    frames = (1600, 1400, 1200, 1000, 800, 13, 600, 400, 200, 100)
+    row = Ladder("first", "cross", lambda dims: [f"frames={n}" for n in frames])
+    own = Ladder("first", "self", lambda dims: [f"frames={n}" for n in frames[1:5]])
+    monkeypatch.setattr(ladders, "_ROWS", (row, own))
+    fake: Any = FakeComparison(interaction)
+    said: list[str] = []
+    found = Search(fake, target, said.append, lambda text: None).run()
+    assert not any("words are few" in line for line in said)
+    specs = [f"first:frames={n}" for n in frames if n not in (13, 1600)]
+    every = [fake.measure(c, s) for c, s in product(["e", *specs], ["x", *specs[:4]])]
+    good = [m for m in every if m.loss <= target]
+    smallest = min(good, key=lambda m: m.kept)
+    if smallest.kept == 3000:
+        assert found is None
+    else:
+        assert found is not None and found.loss <= target and found.kept == smallest.kept
+    asked = fake.asked[: -len(every)]
+    assert len(asked) == len(set(asked))
+    assert any("frames=13: this model cannot" in line for line in said)

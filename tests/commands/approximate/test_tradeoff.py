@@ -1,0 +1,362 @@
+"""`tradeoff` with the bundled model, two short samples, and a form whose loss is known."""
+
+import json
+import shutil
+from collections.abc import Iterator
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+import soundfile
+import torch
+
+import slimwhisper
+from slimwhisper.audio.mel import Spectrogram
+from slimwhisper.audio.samples import ArraySamples
+from slimwhisper.cache.forms import FORMS, PRESETS, check_form, cross_names, self_names
+from slimwhisper.checkpoint.load import load_checkpoint
+from slimwhisper.commands.approximate import ladders, tradeoff
+from slimwhisper.commands.approximate.comparison import Comparison, Setup
+from slimwhisper.commands.approximate.logits import compare_logits
+from slimwhisper.commands.approximate.measured import Measured
+from slimwhisper.commands.approximate.plot import draw, kept_front, method_of
+from slimwhisper.commands.approximate.recordings import find_recordings, recordings_digest
+from slimwhisper.commands.approximate.records import NAME, Records
+from slimwhisper.errors import AudioError, OptionError, OutputError
+from tests.support.checkpoints import tiny_dims
+from tests.support.command import Run
+from tests.support.paths import SAMPLES
+from tests.support.spoken import EXPECTED
+from tests.support.toy_form import SILENT, first_form
+
+SPOKEN = ("door-code.mp3", "flight.m4a")  # 3.3 and 4.5 seconds
+SETUP = Setup(torch.device("cpu"), torch.float32, False, "en", None, 2)
+ROW = Measured(
+    cross="e",
+    self_="x",
+    kept_cross=30,
+    kept_self=10,
+    kept_baseline=400,
+    read=20.0,
+    words=200,
+    word_edits=1,
+    said=100,
+    said_edits=7,
+    exact_said_edits=6,
+    recordings=3,
+    recordings_changed=1,
+    tokens=50,
+    token_edits=2,
+    logit_error=0.01,
+    seconds=1.0,
+    audio_seconds=60.0,
+    fallbacks=[],
+)
+
+
+@pytest.fixture(scope="module", autouse=True)
+def first() -> Iterator[str]:
+    with first_form() as name:
+        yield name
+
+
+@pytest.fixture(scope="module")
+def audio(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Two recordings, one with its text beside it, and one that cannot be read."""
+    folder = tmp_path_factory.mktemp("audio")
+    for name in SPOKEN:
+        shutil.copy(SAMPLES / name, folder)
+    (folder / "door-code.txt").write_text("Four, zero; seven EIGHT!\n")
+    (folder / "broken.wav").write_text("no sound")
+    return folder
+
+
+@pytest.fixture(scope="module")
+def measured(audio: Path) -> tuple[Comparison, dict[str, Measured]]:
+    """By cross form, beside x."""
+    compared = Comparison(load_checkpoint("digits"), SETUP, find_recordings([str(audio)]))
+    specs = ("kv", "e", "first:frames=all", "first:frames=60")
+    return compared, {spec: compared.measure(spec, "x") for spec in specs}
+
+
+def test_what_is_measured(measured: tuple[Comparison, dict[str, Measured]]) -> None:
+    compared, rows = measured
+    dims = compared.checkpoint.dims
+    texts = [t.text.split() for t in compared.reference.transcripts]
+    assert texts == [EXPECTED[name]["text"].split() for name in SPOKEN]
+    for row in rows.values():
+        assert (row.words, row.recordings, row.said, row.exact_said_edits) == (9, 2, 4, 1)
+        assert row.kept_self == dims.n_text_ctx * dims.n_text_state * dims.n_text_layer * 4
+        assert row.seconds > 0 and row.audio_seconds == pytest.approx(9.4, abs=0.1)
+    for spec in ("kv", "e", "first:frames=all"):
+        row = rows[spec]
+        assert row.word_edits == row.token_edits == row.recordings_changed == 0
+        assert row.loss == 0 and row.said_edits == 1 and row.said_error == 25
+        assert row.logit_error < 1e-4
+    lost = rows["first:frames=60"]  # 1.2 s
+    assert 4 <= lost.word_edits <= 9 and lost.recordings_changed == 2
+    assert lost.loss >= lost.word_error > 20 and lost.token_error > 0 and lost.logit_error > 0.01
+    assert lost.kept_cross * 1500 == rows["e"].kept_cross * (60 + SILENT)
+    # keys and values: what is kept is read; the latent is read by every layer
+    text = rows["e"].kept_self / 2
+    assert rows["kv"].read == rows["kv"].kept_cross + text
+    assert rows["e"].read == rows["e"].kept_cross * dims.n_text_layer + text
+    assert lost.read == lost.kept_cross * dims.n_text_layer + text
+    assert lost.kept_baseline == compared.exact.bytes_per_window()
+
+
+def test_error_of_the_logits(measured: tuple[Comparison, dict[str, Measured]]) -> None:
+    """By its definition; with this form, a prompt that is read at once gives the same."""
+    compared, rows = measured
+    spec = "first:frames=60"
+    ours = compared._model((spec, "x"), compared.learn(spec, "x"))
+    different, spread = 0.0, 0.0
+    assert len(compared.windows) == 2
+    for window in compared.windows:
+        tokens, mel = torch.tensor([window.tokens]), window.mel.unsqueeze(0)
+        theirs, found = (m.forward(mel, tokens).double() for m in (compared.exact, ours))
+        different += float((found - theirs).pow(2).sum())
+        spread += float((theirs - theirs.mean(-1, keepdim=True)).pow(2).sum())
+    expected = (different / spread) ** 0.5
+    assert rows[spec].logit_error == pytest.approx(expected, rel=1e-4)
+    assert compare_logits(compared.exact.network, compared.exact.network, compared.windows)[0] == 0
+
+
+def test_windows_are_those_of_the_recording(tmp_path: Path) -> None:
+    """Of a long recording, several; what a form learns comes from all of them."""
+    samples = slimwhisper.load_audio(SAMPLES / "three-minutes.ogg")[: 50 * 16_000]
+    soundfile.write(tmp_path / "long.wav", samples, 16_000)
+    compared = Comparison(load_checkpoint("digits"), SETUP, find_recordings([str(tmp_path)]))
+    dims, (one, other) = compared.checkpoint.dims, compared.windows
+    spectrogram = Spectrogram(ArraySamples(samples), dims.n_mels)
+    assert torch.equal(one.mel, spectrogram.first_window())
+    (_, seek) = dict.fromkeys(s.seek for s in compared.reference.transcripts[0].segments)
+    torch.testing.assert_close(other.mel, spectrogram.window(seek, 5000 - seek), atol=1e-3, rtol=0)
+    said = [token for window in (one, other) for token in window.tokens[1:]]
+    found = [token for s in compared.reference.transcripts[0].segments for token in s.tokens]
+    assert said == found and len(one.tokens) > 20
+    assert len(compared.activations.features) == 2 * dims.n_audio_ctx
+
+
+def sweep(capsys: pytest.CaptureFixture[str], audio: Path, out: Path, *flags: str) -> Run:
+    return Run(capsys, "tradeoff", "digits", str(audio), "-o", str(out), *flags)
+
+
+def lines(out: Path) -> list[dict[str, Any]]:
+    return [json.loads(line) for line in (out / NAME).read_text().splitlines()]
+
+
+def test_sweep_interrupted_and_resumed(
+    audio: Path,
+    tmp_path: Path,
+    capsys: pytest.CaptureFixture[str],
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """What was measured is not measured again; the rest is."""
+    asked: list[tuple[str, str]] = []
+
+    def measure(self: Comparison, cross: str, self_: str, learned: Any = None) -> Measured:
+        asked.append((cross, self_))
+        if len(asked) == stop:
+            raise KeyboardInterrupt
+        edits = 0 if cross == "e" else 3
+        size = 300 if cross == "e" else 200
+        return replace(ROW, cross=cross, self_=self_, word_edits=edits, kept_cross=size)
+
+    class Reference:
+        recordings = (None, None)
+
+    monkeypatch.setattr(Comparison, "measure", measure)
+    monkeypatch.setattr(Comparison, "reference", Reference)
+    flags = ("--specs", "slim", "first:frames=300+x", "slim8", "e+kv")
+    stop = 3
+    run = sweep(capsys, audio, tmp_path, *flags)
+    assert run.status == 130 and len(lines(tmp_path)) == 2
+    with (tmp_path / NAME).open("a") as file:
+        file.write('{"pair": "e8+x8", "condi')  # a torn line
+    asked.clear()
+    stop = 0
+    run = sweep(capsys, audio, tmp_path, *flags)
+    assert run.status == 0, run.err
+    assert asked == [("e8", "x8"), ("e", "kv")]
+    assert "2 of 4 measured before" in run.err and "2 of 2: e+kv" in run.err
+    table = [line.split() for line in run.out.splitlines()]
+    assert [(w[0], w[1]) for w in table if len(w) > 9 and w[0] == "*" and "+" in w[1]] == [
+        ("*", pair) for pair in ("first:frames=300+x", "e8+x8", "e+x", "e+kv")
+    ]
+    for suffix in (".png", ".svg"):
+        assert (tmp_path / f"tradeoff{suffix}").stat().st_size > 5000
+    asked.clear()
+    assert sweep(capsys, audio, tmp_path, *flags).status == 0 and not asked
+    # other conditions are measured anew
+    assert sweep(capsys, audio, tmp_path, *flags, "--windows", "3").status == 0
+    assert len(asked) == 4
+
+
+def test_unreadable_recordings_are_left_out(
+    measured: tuple[Comparison, dict[str, Measured]], caplog: pytest.LogCaptureFixture
+) -> None:
+    compared = Comparison(load_checkpoint("digits"), SETUP, measured[0].recordings)
+    assert len(compared.recordings) == 3
+    assert len(compared.reference.recordings) == 2
+    (line,) = [r.getMessage() for r in caplog.records if "left out" in r.getMessage()]
+    assert "broken.wav" in line
+
+
+@pytest.mark.parametrize(
+    ("arguments", "status", "reason"),
+    [
+        (["nowhere.wav"], 1, "nowhere.wav: no such file"),
+        (["EMPTY"], 1, "no audio or video files in this folder"),
+        (["AUDIO", "--specs", "fast"], 2, "specs: cache: 'fast' is not one of baseline"),
+        (["AUDIO", "--specs", "e+e"], 2, "specs: 'e' is not one of kv, k, v, x"),
+        (["AUDIO", "--specs", "first:frames=0+x"], 2, "frames=0: give 1 or more, or all"),
+        (["AUDIO", "--language", "xx"], 2, "language 'xx'"),
+        (["AUDIO", "-o", "AUDIO/door-code.txt"], 1, "cannot be written"),
+    ],
+)
+def test_mistakes(
+    arguments: list[str],
+    status: int,
+    reason: str,
+    audio: Path,
+    tmp_path: Path,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    places = {"AUDIO": str(audio), "EMPTY": str(tmp_path)}
+    for name, place in places.items():
+        arguments = [argument.replace(name, place) for argument in arguments]
+    run = Run(capsys, "tradeoff", "digits", "-o", str(tmp_path / "out"), *arguments)
+    assert run.status == status and reason in run.err, run.err
+    assert run.err.strip().splitlines()[-1].startswith("slimwhisper: ")
+
+
+def test_without_matplotlib(
+    audio: Path,
+    tmp_path: Path,
+    capsys: pytest.CaptureFixture[str],
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """The table is printed all the same, and one line names the extra."""
+    recordings = find_recordings([str(audio)])
+    conditions = tradeoff.conditions_of(replace(SETUP, windows=8), comparisons_digest(), recordings)
+    Records(tmp_path, conditions).add("e+x", ROW.as_dict())
+    monkeypatch.setitem(__import__("sys").modules, "matplotlib.figure", None)
+    run = sweep(capsys, audio, tmp_path, "--specs", "slim")
+    assert run.status == 0 and "e+x" in run.out
+    assert "no plot: it needs matplotlib; pip install 'slimwhisper[bench]'" in run.err
+
+
+def comparisons_digest() -> str:
+    return tradeoff.weights_digest(load_checkpoint("digits").state)
+
+
+def test_numbers_of_a_row() -> None:
+    assert (ROW.kept, ROW.times_smaller, ROW.word_error, ROW.token_error) == (40, 10.0, 0.5, 4.0)
+    assert ROW.said_error == 7.0 and ROW.loss == 1.0
+    assert replace(ROW, said_edits=5).loss == 0.5  # better than exact by luck
+    assert replace(ROW, said=None, said_edits=None, exact_said_edits=None).loss == 0.5
+    assert Measured(**json.loads(json.dumps(ROW.as_dict()))) == ROW
+
+
+def test_plot(tmp_path: Path) -> None:
+    """Points on the front, some of them equal, and some without any loss."""
+    rows = [
+        ROW,
+        replace(ROW, cross="kv", self_="kv", kept_cross=300, word_edits=0, said_edits=6),
+        replace(ROW, cross="e8", self_="x8", kept_cross=10, word_edits=40),
+        replace(ROW, self_="k", kept_cross=30, word_edits=9),
+        replace(ROW, kept_cross=30),
+    ]
+    assert kept_front(rows) == [2, 0, 4, 1]
+    pairs = [("", "e+x"), ("", "kv+kv"), ("", "e8+x8"), ("self", "k"), ("", "e+x")]
+    assert [method_of(row) for row in rows] == pairs
+    for path in draw(rows, tmp_path, "title"):
+        assert path.stat().st_size > 5000
+    with pytest.raises(OutputError, match="cannot be written"):
+        draw(rows, tmp_path / "nowhere", "title")
+
+
+def test_recordings(audio: Path, tmp_path: Path) -> None:
+    found = find_recordings([str(audio), str(audio / SPOKEN[0])])
+    assert [r.path.name for r in found] == ["broken.wav", *SPOKEN]
+    assert [r.reference is None for r in found] == [True, False, True]
+    before = recordings_digest(found)
+    assert before == recordings_digest(find_recordings([str(audio)]))
+    assert before != recordings_digest([replace(found[0], reference="a"), *found[1:]])
+    assert before != recordings_digest(found[:2])
+    shutil.copy(audio / SPOKEN[0], tmp_path)
+    (tmp_path / "door-code.txt").write_bytes(b"\xff\xfe\xfa")
+    with pytest.raises(AudioError, match="cannot be read as UTF-8 text"):
+        find_recordings([str(tmp_path)])
+
+
+@pytest.mark.parametrize("ladder", ladders.ladders(), ids=lambda ladder: ladder.title)
+def test_every_ladder(ladder: ladders.Ladder) -> None:
+    """Its specs are settings of the form, for large models and for small ones."""
+    names = cross_names(False) if ladder.attention == "cross" else self_names(False)
+    for dims in (tiny_dims(), tiny_dims(width=1280, heads=20, text_layers=32)):
+        specs = ladder.specs(dims)
+        assert specs and len(set(specs)) == len(specs)
+        for spec in specs:
+            if FORMS[ladder.form].listed:
+                assert check_form(spec, names) == spec
+
+
+def test_every_approximate_form_has_a_ladder(first: str) -> None:
+    approximate = {
+        (form.name, part)
+        for form in FORMS.values()
+        for part, code in (("cross", form.cross), ("self", form.self_))
+        if not form.exact and code is not None and form.name != first
+    }
+    assert approximate <= {(ladder.form, ladder.attention) for ladder in ladders.ladders()}
+
+
+def test_default_pairs(monkeypatch: pytest.MonkeyPatch) -> None:
+    row = ladders.Ladder("first", "cross", lambda dims: ["frames=9", "frames=9", "frames=5"])
+    absent = ladders.Ladder("unknown", "self", lambda dims: ["a=1"])
+    monkeypatch.setattr(ladders, "_ROWS", (row, absent))
+    assert ladders.together(tiny_dims()) == []
+    pairs = ladders.default_pairs(tiny_dims())
+    assert pairs == [
+        *PRESETS.values(),
+        ("e8", "x8"),
+        ("first:frames=9", "x"),
+        ("first:frames=5", "x"),
+    ]
+    assert [p.title for p in tradeoff.choose_pairs(None, tiny_dims())][-1] == "first:frames=5+x"
+    with pytest.raises(OptionError):
+        tradeoff.choose_pairs(["nonsense+x"], tiny_dims())
+    pairs = tradeoff.choose_pairs(["slim", "first", "slim", "first:frames=9+x"], tiny_dims())
+    assert [p.title for p in pairs] == ["e+x", "first:frames=9+x", "first:frames=5+x"]
+
+
+def test_together(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Rung by rung; one rung beside all."""
+    row = ladders.Ladder("first", "cross", lambda dims: ["frames=9", "frames=5", "frames=3"])
+    monkeypatch.setattr(
+        ladders,
+        "_ROWS",
+        (
+            row,
+            replace(row, attention="self", settings=lambda dims: ["frames=8", "frames=2"]),
+            ladders.Ladder("x8", "self", lambda dims: [""]),
+        ),
+    )
+    pairs = (("cross first", "self first"), ("cross first", "self x8"), ("cross e8", "self x8"))
+    monkeypatch.setattr(ladders, "_TOGETHER", pairs)
+    first = [f"first:frames={n}" for n in (9, 5, 3)]
+    assert ladders.together(tiny_dims()) == [
+        (first[0], "first:frames=8"),
+        (first[1], "first:frames=2"),
+        *((spec, "x8") for spec in first),
+    ]
+    assert set(ladders.together(tiny_dims())) <= set(ladders.default_pairs(tiny_dims()))
+
+
+def test_rows_together_exist() -> None:
+    titles = [row.title for row in ladders._ROWS]
+    assert len(set(titles)) == len(titles)
+    assert {title for pair in ladders._TOGETHER for title in pair} <= set(titles)
