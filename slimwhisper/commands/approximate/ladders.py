@@ -109,6 +109,7 @@ _ROWS = (
     Ladder("keyformer", "self", _budget("self")),
     Ladder("keyformer_latent", "self", _budget("self")),
     Ladder("keyformer_latent", "self", _budget("self", ",float8=true"), "float8"),
+    Ladder("keyformer_latent", "self", _budget("self", ",recent=1,float8=true"), "window float8"),
     Ladder("evict", "cross", _budget("cross")),
     Ladder("evict", "cross", _budget("cross", ",float8=true"), "float8"),
     Ladder("zack", "cross", _each("keep", *_KEEP)),
@@ -131,6 +132,8 @@ _TOGETHER = (
     ("cross compact merge half float8", "self keyformer_latent float8"),
     ("cross compact merge quarter float8", "self keyformer_latent float8"),
     ("cross compact merge float8", "self compact rank float8"),
+    ("cross compact merge float8", "self keyformer_latent window float8"),
+    ("cross compact merge half float8", "self keyformer_latent window float8"),
 )
 
 
