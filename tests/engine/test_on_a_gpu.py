@@ -36,13 +36,12 @@ SLOW = [
     *((forms, None, (0.0,)) for forms in [("k", "k"), ("e8", "x8"), ("v", "v"), ("hybrid", "x")]),
     (("compact:merge=0.5,float8=true", "compact:float8=true"), None, (0.0,)),
     *((("e", "x"), search, temperatures) for search, temperatures in SEARCHES[1:-1]),
-    (("kv", "kv"), Search(beams=3), (0.0,)),
+    *((("kv", "kv"), search, (0.0,)) for search in (None, Search(beams=3))),
+    (("compact:merge=0.5,rank=40", "compact:rank=40"), Search(beams=2), (0.0,)),
 ]
 CASES = [
-    *((forms, None, (0.0,)) for forms in [("e", "x"), ("kv", "kv")]),
     (("e", "x"), *SEARCHES[-1]),
     (("e8", "x8"), Search(beams=2), (0.0,)),
-    (("compact:merge=0.5,rank=40", "compact:rank=40"), Search(beams=2), (0.0,)),
     *(pytest.param(*case, marks=pytest.mark.slow) for case in SLOW),
 ]
 
