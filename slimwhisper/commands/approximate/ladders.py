@@ -46,13 +46,15 @@ def _share(of: int, parts: int) -> int:
 
 
 def _sparq(attention: Attention, latent: bool) -> Callable[[Dims], Sequence[str]]:
-    """r of a head's columns, or of the latent's; k of the frames or tokens."""
+    """r of a head's columns, or of the latent's; k of the frames or tokens; with the copy that
+    makes reading less worth it.
+    """
 
     def settings(dims: Dims) -> list[str]:
         width = dims.n_text_state // (1 if latent else dims.n_text_head)
         tokens = dims.n_audio_ctx if attention == "cross" else dims.n_text_ctx
         rungs = ((2, 2), (2, 4), (4, 4), (4, 8), (8, 8), (8, 16), (16, 32))
-        return [f"r={_share(width, r)},k={_share(tokens, k)}" for r, k in rungs]
+        return [f"r={_share(width, r)},k={_share(tokens, k)},twice=true" for r, k in rungs]
 
     return settings
 
