@@ -70,6 +70,15 @@ def cache_choice(text: str) -> str:
         raise argparse.ArgumentTypeError(str(error).partition(": ")[2]) from None
 
 
+def _forms_help(part: str, names: Callable[[bool], tuple[str, ...]]) -> str:
+    exact = names(True)
+    others = [name for name in names(False) if name not in exact]
+    return (
+        f"form of the {part}'s cache: {', '.join(exact)}; not exact, with settings such as "
+        f"compact:float8=true: {', '.join(others)} [the preset's]"
+    )
+
+
 class FlagGroup:
     """A group of flags with their defaults in the help."""
 
@@ -123,8 +132,8 @@ def model_flags() -> tuple[ModelFlag, ...]:
                     f"preset, {', '.join(reversed(PRESETS))}; or a file that calibrate wrote",
                     {"default": "slim", "type": cache_choice, "metavar": "PRESET or FILE"},
                 ),
-                ("cross_cache", "form of the audio's cache", cache_form(cross_names)),
-                ("self_cache", "form of the text's cache", cache_form(self_names)),
+                ("cross_cache", _forms_help("audio", cross_names), cache_form(cross_names)),
+                ("self_cache", _forms_help("text", self_names), cache_form(self_names)),
                 ("cache_dtype", fp8, {"choices": CACHE_DTYPES}),
                 (
                     "strict_cache",
