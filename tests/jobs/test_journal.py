@@ -13,7 +13,8 @@ import numpy as np
 import pytest
 
 from slimwhisper.errors import OutputError
-from slimwhisper.jobs.journal import JOURNAL_NAME, MERGE, Digests, Journal, Stamp, Status
+from slimwhisper.jobs.journal import JOURNAL_NAME, Journal, Stamp, Status
+from slimwhisper.storage.digests import MERGE, Digests
 
 OPTIONS: dict[str, Any] = {"model": "tiny", "formats": ("txt",), "temperature": (0.0, 0.2)}
 STAMP = Stamp("/in/a.wav", 100, 1_700_000_000_123_456_789)
