@@ -11,7 +11,8 @@ from collections.abc import Callable, Iterable, Iterator
 from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import contextmanager
 from pathlib import Path, PurePosixPath
-from typing import Any, BinaryIO
+from posixpath import normpath
+from typing import Any, BinaryIO, cast
 
 from slimwhisper.audio.formats import AUDIO_SUFFIXES
 from slimwhisper.errors import AudioError, DependencyError, SlimWhisperError
@@ -22,6 +23,7 @@ from slimwhisper.storage.uris import hide, is_uri
 
 OUTSIDE = "outside"  # folder for the outputs of recordings that are not named relatively
 BLOCK = 8 << 20  # bytes read of a container at a time
+LINES = 1 << 16  # bytes of them at a time
 MAX_MEMBER = 1 << 30  # bytes of a recording inside a container: it is held in memory
 ROWS = 16  # of a table with bytes, read at a time
 NAMES = 4096  # rows of a table with names, read at a time
@@ -29,7 +31,7 @@ ASKED = 32  # objects whose size and etag are asked for at a time
 # columns of a table that may hold recordings, the first that exists counts
 AUDIO_COLUMNS = ("audio_filepath", "audio", "path", "uri", "url", "file", "file_name", "bytes")
 
-Member = tuple[StoredFile, PurePosixPath]  # a recording; its outputs, without a format's suffix
+Member = tuple[StoredFile, str]  # a recording; its outputs, relative, without a format's suffix
 
 
 def is_container(path: str) -> bool:
@@ -38,7 +40,7 @@ def is_container(path: str) -> bool:
 
 
 def members(
-    place: Place, found: Found, root: PurePosixPath, column: str | None
+    place: Place, found: Found, root: str, column: str | None
 ) -> Iterator[Member | SlimWhisperError]:
     """The recordings of a container.
 
@@ -55,7 +57,7 @@ def members(
 
 
 def read_manifest(
-    place: Place, found: Found, root: PurePosixPath, column: str | None
+    place: Place, found: Found, root: str, column: str | None
 ) -> Iterator[Member | SlimWhisperError]:
     """JSON lines with the keys of NeMo's manifests (docs.nvidia.com/nemo-framework, "Datasets"):
     audio_filepath, absolute or relative to the manifest, duration in seconds, and offset, with
@@ -65,7 +67,7 @@ def read_manifest(
 
     def rows() -> Iterator[tuple[float | None, _Reference | SlimWhisperError]]:
         with _opened(place, found) as file:
-            for number, line in enumerate(io.BufferedReader(file, BLOCK), start=1):  # type: ignore[type-var]
+            for number, line in enumerate(file, start=1):
                 if not line.strip():
                     continue
                 try:
@@ -85,7 +87,7 @@ def read_manifest(
 
 
 def read_table(
-    place: Place, found: Found, root: PurePosixPath, column: str | None
+    place: Place, found: Found, root: str, column: str | None
 ) -> Iterator[Member | SlimWhisperError]:
     """A parquet table. Its column of recordings has paths or URIs, the bytes of files, or Hugging
     Face's `Audio`: a struct of `bytes` and `path`. With paths, the columns `duration` and `offset`
@@ -125,7 +127,7 @@ def read_table(
 
 
 def read_tar(
-    place: Place, found: Found, root: PurePosixPath, column: str | None
+    place: Place, found: Found, root: str, column: str | None
 ) -> Iterator[Member | SlimWhisperError]:
     """A tar archive, such as a shard of webdataset: its members with the suffix of a recording.
 
@@ -136,8 +138,8 @@ def read_tar(
         try:
             with tarfile.open(fileobj=file, mode="r|*", bufsize=BLOCK) as archive:
                 for member in archive:
-                    path = PurePosixPath(member.name)
-                    if not member.isfile() or path.suffix.lower() not in AUDIO_SUFFIXES:
+                    suffix = PurePosixPath(member.name).suffix.lower()
+                    if not member.isfile() or suffix not in AUDIO_SUFFIXES:
                         continue
                     shown = f"tar://{member.name}::{name}"
                     if member.size > MAX_MEMBER:
@@ -148,14 +150,14 @@ def read_tar(
                     stamp = Stamp(shown, member.size, found.mtime_ns, found.etag)
                     yield (
                         StoredFile(place.uri, "", stamp, data=stream.read()),
-                        root / _below(path),
+                        f"{root}/{below(member.name)}",
                     )
                     archive.members = []  # type: ignore[attr-defined]  # it would keep all
         except (tarfile.TarError, EOFError) as error:
             raise AudioError(f"{name}: damaged, or not a tar archive; copy it again") from error
 
 
-Read = Callable[[Place, Found, PurePosixPath, str | None], Iterator[Member | SlimWhisperError]]
+Read = Callable[[Place, Found, str, str | None], Iterator[Member | SlimWhisperError]]
 READERS: dict[str, Read] = {
     ".jsonl": read_manifest,
     ".json": read_manifest,
@@ -165,7 +167,7 @@ READERS: dict[str, Read] = {
     ".tgz": read_tar,
 }
 
-_Reference = tuple[str, PurePosixPath, float | None, tuple[float, float | None] | None]
+_Reference = tuple[str, str, float | None, tuple[float, float | None] | None]
 
 
 def _row(
@@ -184,29 +186,29 @@ def _row(
     address, output = _resolved(place, found, path)
     if excerpt is not None:
         end = "" if excerpt[1] is None else f"-{plain(excerpt[1])}"
-        output = output.with_name(f"{output.name}-{plain(excerpt[0])}{end}")
+        output = f"{output}-{plain(excerpt[0])}{end}"
     return seconds, (address, output, seconds, excerpt)
 
 
-def _resolved(place: Place, found: Found, path: str) -> tuple[str, PurePosixPath]:
+def _resolved(place: Place, found: Found, path: str) -> tuple[str, str]:
     """The address of what a container names, and where its outputs go."""
     if is_uri(path):
-        shown = PurePosixPath(hide(path).replace("://", "/", 1))
-        return path, OUTSIDE / _below(shown)
-    relative = PurePosixPath(path)
-    if relative.is_absolute():
-        return path, OUTSIDE / _below(relative)
-    folder = PurePosixPath(found.path).parent
-    inside = ".." not in relative.parts and relative.parts[:1] != (OUTSIDE,)
-    address = str(folder / relative)
-    if place.protocol not in LOCAL:
-        address = place.address_of(address)
-    return address, _below(relative) if inside else OUTSIDE / _below(folder / relative)
+        return path, f"{OUTSIDE}/{below(hide(path).replace('://', '/', 1))}"
+    if path.startswith("/"):
+        return path, f"{OUTSIDE}/{below(path)}"
+    folder = found.path.rpartition("/")[0]
+    address = f"{folder}/{path}" if folder else path
+    parts = path.split("/")
+    output = below(path)
+    if ".." in parts or parts[0] == OUTSIDE:
+        address = normpath(address)
+        output = f"{OUTSIDE}/{below(address)}"
+    return (address if place.protocol in LOCAL else place.address_of(address)), output
 
 
-def _below(path: PurePosixPath) -> PurePosixPath:
-    """A path without what leads out of a folder."""
-    return PurePosixPath(*(part for part in path.parts if part not in ("/", "//", "..")))
+def below(path: str) -> str:
+    """A relative path, without what leads out of a folder."""
+    return "/".join(part for part in path.split("/") if part not in ("", ".", ".."))
 
 
 def _table_of_names(
@@ -230,7 +232,7 @@ def _table_of_names(
 def _embedded(
     place: Place,
     found: Found,
-    root: PurePosixPath,
+    root: str,
     number: int,
     data: bytes | None,
     path: str | None,
@@ -241,30 +243,36 @@ def _embedded(
         return AudioError(f"{name}: no bytes; name the column with --audio_column")
     row = f"{number:08d}" + (f"-{PurePosixPath(path).name}" if path else "")
     stamp = Stamp(name, len(data), found.mtime_ns, found.etag)
-    return StoredFile(place.uri, "", stamp, data=data), root / row
+    return StoredFile(place.uri, "", stamp, data=data), f"{root}/{row}"
 
 
 def _stamped(
     rows: Iterable[_Reference | SlimWhisperError],
 ) -> Iterator[Member | SlimWhisperError]:
     """Each with the size and etag of its object, asked for side by side, in their order."""
+    Answer = Member | SlimWhisperError
+    waiting: deque[Answer | Future[Answer]] = deque()
     with ThreadPoolExecutor(ASKED, "slimwhisper-info") as pool:
-        waiting: deque[Future[Member | SlimWhisperError]] = deque()
         try:
             for row in rows:
-                if isinstance(row, tuple) and is_uri(row[0]):
+                if isinstance(row, SlimWhisperError):
+                    waiting.append(row)
+                elif is_uri(row[0]):
                     waiting.append(pool.submit(_described, row))
                 else:
-                    known: Future[Member | SlimWhisperError] = Future()
-                    known.set_result(_described(row) if isinstance(row, tuple) else row)
-                    waiting.append(known)
+                    waiting.append(_described(row))
                 if len(waiting) > ASKED:
-                    yield waiting.popleft().result()
+                    yield _answer(waiting.popleft())
             while waiting:
-                yield waiting.popleft().result()
+                yield _answer(waiting.popleft())
         finally:
-            for future in waiting:
-                future.cancel()
+            pool.shutdown(cancel_futures=True)
+
+
+def _answer(
+    found: "Member | SlimWhisperError | Future[Member | SlimWhisperError]",
+) -> Member | SlimWhisperError:
+    return found.result() if isinstance(found, Future) else found
 
 
 def _described(row: _Reference) -> Member | SlimWhisperError:
@@ -293,6 +301,10 @@ def _described(row: _Reference) -> Member | SlimWhisperError:
 def _opened(place: Place, found: Found) -> Iterator[BinaryIO]:
     """A container's bytes, to be read from the start. Raises StorageError."""
     with answers(place.uri):
-        file = place.filesystem.open(found.path, "rb", block_size=BLOCK)
+        if place.protocol in LOCAL:
+            file = cast(BinaryIO, Path(found.path).open("rb"))
+        else:
+            remote = place.filesystem.open(found.path, "rb", block_size=BLOCK)
+            file = cast(BinaryIO, io.BufferedReader(remote, LINES))
     with file:
         yield file

@@ -6,7 +6,7 @@ from pathlib import PurePosixPath
 
 from slimwhisper.audio.formats import AUDIO_SUFFIXES
 from slimwhisper.errors import AudioError, OptionError, SlimWhisperError
-from slimwhisper.storage.containers import Member, is_container, members
+from slimwhisper.storage.containers import Member, below, is_container, members
 from slimwhisper.storage.listing import LOCAL, MAGIC, Found, Place
 from slimwhisper.storage.uris import is_uri, shown_uri
 
@@ -43,13 +43,19 @@ class Shard:
         try:
             place = Place(self.uri)
             nothing = True
-            for found in place.files(_is_recording):
+            for found in place.files(self._is_wanted):
                 nothing = False
                 yield from self._of(place, found)
             if nothing:
                 yield AudioError(f"{shown_uri(self.uri)}: no recordings there; check the address")
         except SlimWhisperError as error:
             yield error
+
+    def _is_wanted(self, path: str) -> bool:
+        """Whether a file counts. A container does where it is named: in a folder it may be the
+        result of another job.
+        """
+        return _is_recording(path) or (is_container(path) and self.uri.endswith(path.lstrip("/")))
 
     def _of(self, place: Place, found: Found) -> Iterator[Member | SlimWhisperError]:
         output = self._output(found.path)
@@ -58,12 +64,11 @@ class Shard:
         else:
             yield place.file(found), output
 
-    def _output(self, path: str) -> PurePosixPath:
+    def _output(self, path: str) -> str:
         """Where the outputs of a file lie. It keeps its suffix: a store may hold `a.mp3` and
         `a.wav`, and is too large to look for such pairs.
         """
-        inside = path.removeprefix(self.base).lstrip("/")
-        return PurePosixPath(*(p for p in PurePosixPath(inside).parts if p not in ("..", "/")))
+        return below(path.removeprefix(self.base))
 
 
 class StoredInputs:

@@ -92,10 +92,10 @@ class Place:
         return Found.of(info) if info["type"] == "file" else None
 
     def files(self, wanted: Callable[[str], bool]) -> Iterator[Found]:
-        """The files of the place whose paths are wanted. Raises StorageError.
+        """The files of the place. Raises StorageError.
 
-        The place is a file, a folder with all below it, or a pattern in which `**` stands for any
-        folders.
+        The place is a file, a folder with all below it whose paths are wanted, or a pattern in
+        which `**` stands for any folders.
         """
         if MAGIC.search(self.path):
             from fsspec.utils import glob_translate
@@ -107,6 +107,9 @@ class Place:
             for found in self._walk("/".join(parts[:fixed]), depth):
                 if matches(found.path):
                     yield found
+            return
+        if wanted(self.path) and (file := self.info(self.path)) is not None:
+            yield file
             return
         nothing = True
         for found in self._walk(self.path, None):
@@ -142,13 +145,15 @@ class Place:
             listed = pages(bucket, delimiter="" if recursive else "/", prefix=prefix)
             while page := sync(self.filesystem.loop, _next_page, listed):
                 yield from page
-        elif self.protocol in LOCAL:
-            yield from _scan(folder)
-        else:
-            try:
-                yield from self.filesystem.ls(folder, detail=True)
-            except (FileNotFoundError, NotADirectoryError):
-                return
+            return
+        try:
+            if self.protocol in LOCAL:
+                yield from _scan(folder)
+            else:
+                found = self.filesystem.ls(folder, detail=True)
+                yield from (info for info in found if info["name"] != folder)  # a file
+        except (FileNotFoundError, NotADirectoryError):
+            return
 
 
 async def _next_page(listed: AsyncIterator[dict[str, Any]]) -> list[dict[str, Any]]:

@@ -8,16 +8,16 @@ from slimwhisper.text import one_line, shown
 
 URI = re.compile(r"[A-Za-z][A-Za-z0-9+.-]*://")
 URI_IN_TEXT = re.compile(r"[A-Za-z][A-Za-z0-9+.-]*://[^\s'\"<>]+")
-# what to install for a protocol: fsspec's extra of that name brings the same package
-PACKAGES = {
-    "s3": "s3fs",
-    "s3a": "s3fs",
-    "gs": "gcsfs",
-    "gcs": "gcsfs",
-    "az": "adlfs",
-    "abfs": "adlfs",
-    "http": "aiohttp",
-    "https": "aiohttp",
+# fsspec's extras, which bring the package for a protocol
+EXTRAS = {
+    "s3": "s3",
+    "s3a": "s3",
+    "gs": "gcs",
+    "gcs": "gcs",
+    "az": "abfs",
+    "abfs": "abfs",
+    "http": "http",
+    "https": "http",
 }
 # parameters of a query that hold a credential: parts of their names, beginnings, and those of
 # Azure's shared access signatures (learn.microsoft.com, "Create a service SAS")
@@ -90,13 +90,13 @@ def open_filesystem(uri: str) -> tuple[Any, str]:
         raise OptionError(
             f"{hide(uri)}: unknown kind of address; s3://, gs://, az://, hf:// and paths work"
         )
-    options = {"use_listings_cache": False} if protocol in PACKAGES or protocol == "hf" else {}
+    options = {"use_listings_cache": False} if protocol in (*EXTRAS, "hf") else {}
     try:
         filesystem, path = fsspec.core.url_to_fs(uri, **options)
     except ImportError as error:
-        package = PACKAGES.get(protocol, f"'fsspec[{protocol}]'")
+        extra = EXTRAS.get(protocol, protocol)
         raise DependencyError(
-            f"{protocol}:// needs another package: pip install {package}"
+            f"{protocol}:// needs another package: pip install 'fsspec[{extra}]'"
         ) from error
     except Exception as error:  # each library has its own for missing credentials
         raise OptionError(f"{hide(uri)}: cannot be opened ({reason(error)})") from error
