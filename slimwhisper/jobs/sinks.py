@@ -188,6 +188,8 @@ class TableSink:
         self._journal, self._alone = journal, alone
         if not alone:
             return
+        if self._store.is_local:
+            Sweeper().sweep(Path(self._store.folder) / tables.FOLDER)
         tables.compact(self._store)
         if journal is not None:
             for row, options in tables.recover(self._store):
