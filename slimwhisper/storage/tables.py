@@ -84,7 +84,8 @@ class Parts:
     def __init__(self, store: OutputStore) -> None:
         schema()
         self._store = store
-        started = time.strftime("%Y%m%dT%H%M%SZ", time.gmtime())
+        seconds, ns = divmod(time.time_ns(), 10**9)
+        started = f"{time.strftime('%Y%m%dT%H%M%S', time.gmtime(seconds))}.{ns:09d}Z"
         self._series = f"{started}-{secrets.token_hex(4)}"  # sorted by time
         self._number = 0
         self.rows: list[Row] = []  # that wait

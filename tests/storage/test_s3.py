@@ -12,9 +12,6 @@ from typing import Any
 
 import pytest
 
-s3fs = pytest.importorskip("s3fs", reason="needs s3fs: pip install 'fsspec[s3]'")
-server = pytest.importorskip("moto.server", reason="needs moto[server], an S3 server for tests")
-
 from slimwhisper.errors import OutputError, StorageError
 from slimwhisper.storage.inputs import StoredInputs
 from slimwhisper.storage.listing import Place
@@ -22,6 +19,8 @@ from slimwhisper.storage.outputs import OutputStore
 from tests.support.paths import ROOT
 from tests.support.spoken import SAMPLES
 
+s3fs = pytest.importorskip("s3fs", reason="needs s3fs: pip install 'fsspec[s3]'")
+server = pytest.importorskip("moto.server", reason="needs moto[server], an S3 server for tests")
 pytestmark = [
     pytest.mark.slow,
     # the server's and the client's libraries
@@ -29,7 +28,7 @@ pytestmark = [
     pytest.mark.filterwarnings("ignore::ResourceWarning"),
     pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning"),
 ]
-OBJECTS = 300
+OBJECTS = 200
 
 
 @pytest.fixture(scope="module")
@@ -51,12 +50,12 @@ def endpoint() -> Iterator[str]:
 
 @pytest.fixture
 def bucket(endpoint: str) -> Iterator[Any]:
-    """s3fs, with an empty bucket `b`."""
+    """s3fs, with an empty bucket `box`."""
     s3fs.S3FileSystem.clear_instance_cache()
     filesystem = s3fs.S3FileSystem(use_listings_cache=False)
-    filesystem.mkdir("b")
+    filesystem.mkdir("box")
     yield filesystem
-    filesystem.rm("b", recursive=True)
+    filesystem.rm("box", recursive=True)
     s3fs.S3FileSystem.clear_instance_cache()
 
 
@@ -65,8 +64,8 @@ def fill(bucket: Any, count: int = OBJECTS) -> dict[str, str]:
     texts = {}
     for number in range(count):
         text = f"bad {number}" if number % 50 == 7 else f"text {number}"
-        bucket.pipe_file(f"b/in/{number % 7}/{number}.wav", text.encode())
-        texts[f"s3://b/in/{number % 7}/{number}.wav"] = text
+        bucket.pipe_file(f"box/in/{number % 7}/{number}.wav", text.encode())
+        texts[f"s3://box/in/{number % 7}/{number}.wav"] = text
     return texts
 
 
@@ -104,17 +103,17 @@ def until(found: Callable[[], int], count: int) -> Callable[[int], None]:
 
 def marks(bucket: Any) -> Counter[tuple[str, str]]:
     """How often each recording has each status."""
-    names = [n for n in bucket.find("b/out/slimwhisper-journal") if n.endswith(".jsonl")]
+    names = [n for n in bucket.find("box/out/slimwhisper-journal") if n.endswith(".jsonl")]
     lines = [json.loads(line) for name in names for line in bucket.cat_file(name).splitlines()]
     return Counter((line["path"], line["status"]) for line in lines)
 
 
 def test_killed_and_resumed(bucket: Any) -> None:
     texts = fill(bucket)
-    arguments = ("s3://b/in", "-o", "s3://b/out", "-f", "txt")
+    arguments = ("s3://box/in", "-o", "s3://box/out", "-f", "txt")
 
     def written() -> list[str]:
-        return [name for name in bucket.find("b/out") if name.endswith(".txt")]
+        return [name for name in bucket.find("box/out") if name.endswith(".txt")]
 
     for share in (4, 2):
         goal = OBJECTS // share
@@ -122,7 +121,7 @@ def test_killed_and_resumed(bucket: Any) -> None:
         assert goal <= len(written()) < OBJECTS
     assert run(*arguments) == 1
     expected = {
-        f"b/out/{name.removeprefix('s3://b/in/')}.txt": f"{text}\n".encode()
+        f"box/out/{name.removeprefix('s3://box/in/')}.txt": f"{text}\n".encode()
         for name, text in texts.items()
         if text.startswith("text")
     }
@@ -137,10 +136,10 @@ def test_killed_and_resumed(bucket: Any) -> None:
 def test_a_table_killed_and_resumed(bucket: Any) -> None:
     parquet = pytest.importorskip("pyarrow.parquet", reason="needs the extra parquet")
     texts = fill(bucket, 120)
-    arguments = ("s3://b/in", "-o", "s3://b/out", "-f", "parquet")
+    arguments = ("s3://box/in", "-o", "s3://box/out", "-f", "parquet")
     assert run(*arguments, wait=lambda _: time.sleep(1.0)) == -9
     assert run(*arguments) == 1
-    rows = parquet.read_table("b/out/transcripts", filesystem=bucket).to_pylist()
+    rows = parquet.read_table("box/out/transcripts", filesystem=bucket).to_pylist()
     found = {row["path"]: (row["text"] or "", row["error"] is None) for row in rows}
     assert len(rows) == len(found)
     good = {n: t.startswith("text") for n, t in texts.items()}
@@ -151,10 +150,10 @@ def test_a_table_killed_and_resumed(bucket: Any) -> None:
 def test_listing_page_by_page(bucket: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     fill(bucket, 25)
     monkeypatch.setattr("slimwhisper.storage.listing.PAGE", 10)
-    listed = [f.path for f in Place("s3://b/in").files(lambda _: True)]
-    assert sorted(listed) == sorted(bucket.find("b/in")) and len(listed) == 25
-    assert [f.path for f in Place("s3://b/in/3/*.wav").files(lambda _: True)] == sorted(
-        bucket.glob("b/in/3/*.wav")
+    listed = [f.path for f in Place("s3://box/in").files(lambda _: True)]
+    assert sorted(listed) == sorted(bucket.find("box/in")) and len(listed) == 25
+    assert [f.path for f in Place("s3://box/in/3/*.wav").files(lambda _: True)] == sorted(
+        bucket.glob("box/in/3/*.wav")
     )
     (error,) = StoredInputs(["s3://no-such-bucket/in"]).recordings()
     assert isinstance(error, StorageError)
@@ -162,9 +161,9 @@ def test_listing_page_by_page(bucket: Any, monkeypatch: pytest.MonkeyPatch) -> N
 
 
 def test_a_conditional_put(bucket: Any) -> None:
-    store = OutputStore("s3://b/out")
+    store = OutputStore("s3://box/out")
     store.put("x/one", b"1", new=True)
-    with pytest.raises(OutputError, match="s3://b/out/x/one: cannot be written"):
+    with pytest.raises(OutputError, match="s3://box/out/x/one: cannot be written"):
         store.put("x/one", b"2", new=True)
     assert store.get("x/one") == b"1"
     store.put("x/one", b"3")
@@ -175,11 +174,11 @@ def test_the_same_transcripts(bucket: Any, tmp_path: Path) -> None:
     """What a store has is decoded as what a folder has, with a real model."""
     names = ["countdown.flac", "flight.m4a", "phone-number.wav"]
     for name in names:
-        bucket.pipe_file(f"b/talks/{name}", (SAMPLES / name).read_bytes())
+        bucket.pipe_file(f"box/talks/{name}", (SAMPLES / name).read_bytes())
     common = ("--model", "digits", "--beam_size", "None", "--threads", "1", "--verbose", "False")
     command = [sys.executable, "-m", "slimwhisper", "transcribe", *common]
     for inputs, out in (
-        (["s3://b/talks"], "s3://b/texts"),
+        (["s3://box/talks"], "s3://box/texts"),
         ([str(SAMPLES / name) for name in names], str(tmp_path)),
     ):
         done = subprocess.run([*command, *inputs, "-o", out], capture_output=True, text=True)
@@ -187,4 +186,4 @@ def test_the_same_transcripts(bucket: Any, tmp_path: Path) -> None:
     for name in names:
         for suffix in ("txt", "json", "srt"):
             here = (tmp_path / f"{Path(name).stem}.{suffix}").read_bytes()
-            assert bucket.cat_file(f"b/texts/{name}.{suffix}") == here
+            assert bucket.cat_file(f"box/texts/{name}.{suffix}") == here
