@@ -25,7 +25,7 @@ from slimwhisper.jobs.interrupts import Interrupts, StopNow
 from slimwhisper.jobs.journal import Journal, Status
 from slimwhisper.jobs.logs import JournalError
 from slimwhisper.jobs.progress import Current, Tally, model_facts, summary_facts, summary_lines
-from slimwhisper.jobs.sinks import open_sink
+from slimwhisper.jobs.sinks import PARQUET, open_sink
 from slimwhisper.jobs.survey import Survey
 from slimwhisper.storage.files import StoredFile
 from slimwhisper.storage.inputs import are_stored
@@ -147,9 +147,12 @@ class Job:
         return TerminalConsole(verbose=verbose, live=verbose and self.inputs.is_one_file)
 
     def _open_journal(self, stack: ExitStack) -> None:
-        """Open the journal if this job keeps one; by default, plain files do without."""
+        """Start the sink, with a journal if this job keeps one; by default, one of plain files does
+        not.
+        """
         a = self.arguments
-        if a.journal or (a.journal is None and self.inputs.is_job):
+        wanted = self.inputs.is_job or self.sink.formats == (PARQUET,)  # a table has its own marks
+        if a.journal or (a.journal is None and wanted):
             self.journal = Journal(
                 self.sink.journal_place,
                 self._journaled_options(),

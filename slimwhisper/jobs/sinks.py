@@ -9,6 +9,16 @@ A driver of any kind, in one process or many, needs two things of storage, and n
   several processes can list.
 - a `Sink`. It writes a recording's outputs whole, and then marks it in the journal. Its order is
   the guarantee: what is marked `done` has all its outputs, whoever is killed and when.
+
+With one process: `sink = open_sink(...)`, `sink.prepare()`, `journal =
+Journal(sink.journal_place, options)`, `sink.start(journal)`; for each recording
+`journal.status(stamp)` and `sink.exists`, then `sink.write` or `sink.fail`; in the end
+`sink.close()`, then `journal.close()`.
+
+With a driver and workers, the driver does the same up to the two questions. A worker has a sink of
+its own with `Journal(sink.journal_place, options, forget=True, worker=NAME)` and
+`sink.start(journal, alone=False)`, and writes. Two workers may write the same recording: files and
+objects are the same, and of two rows the driver leaves one (`tables.compact`, when all have ended).
 """
 
 from collections.abc import Mapping, Sequence
@@ -27,6 +37,7 @@ from slimwhisper.jobs.outputs import (
     write_outputs,
 )
 from slimwhisper.storage import tables
+from slimwhisper.storage.digests import Digests
 from slimwhisper.storage.outputs import OutputStore
 from slimwhisper.storage.stamps import Stamp
 from slimwhisper.storage.uris import is_uri
@@ -176,7 +187,8 @@ class TableSink:
             self.journal_place = Path(store.folder) / JOURNAL_NAME
         self._parts = tables.Parts(store)
         self._journal: Journal | None = None
-        self._alone = False
+        self._earlier = Digests()  # paths that have a row
+        self._replaced = False
 
     def prepare(self) -> None:
         if self._store.is_local:
@@ -185,12 +197,12 @@ class TableSink:
             self._store.check()
 
     def start(self, journal: Journal | None, *, alone: bool = True) -> None:
-        self._journal, self._alone = journal, alone
+        self._journal = journal
         if not alone:
             return
         if self._store.is_local:
             Sweeper().sweep(Path(self._store.folder) / tables.FOLDER)
-        tables.compact(self._store)
+        self._earlier = tables.compact(self._store)
         if journal is not None:
             for row, options in tables.recover(self._store):
                 status: Status = "done" if row.error is None else "failed"
@@ -213,11 +225,13 @@ class TableSink:
 
     def close(self) -> None:
         self._flush()
-        if self._alone:
+        if self._replaced:
             tables.compact(self._store)
 
     def _add(self, row: tables.Row) -> None:
         self._parts.add(row)
+        # a result takes the place of an earlier one, of a file that has changed or had failed
+        self._replaced |= tables.path_digest(row.stamp.path) in self._earlier
         if self._parts.full:
             try:
                 self._flush()

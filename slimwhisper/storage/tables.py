@@ -133,29 +133,30 @@ def recover(store: OutputStore) -> Iterator[tuple[Row, dict[str, Any]]]:
             yield Row(stamp, key["seconds"], None, key["error"]), options
 
 
-def compact(store: OutputStore) -> int:
-    """Leave only the newest row of each recording; returns how many rows were removed.
+def compact(store: OutputStore) -> Digests:
+    """Leave only the newest row of each recording; returns the digests of their paths.
 
     A file is replaced whole. Holds 8 bytes for each row, besides one file.
     """
-    import pyarrow as pa
-
     seen = Digests()
-    removed = 0
     for name in reversed(_parts(store)):
         paths = _keys(store, name, ["path"]).column(0).to_pylist()
         keep = [True] * len(paths)
         for at in reversed(range(len(paths))):
-            digest = digest_of(json.dumps(paths[at]))
+            digest = path_digest(paths[at])
             keep[at] = digest not in seen
             seen.add(digest)
         if not all(keep):
-            _, parquet = _pyarrow()
+            pa, parquet = _pyarrow()
             with store.open(name) as file:
                 table = parquet.read_table(file)
             store.put(name, _encoded(table.filter(pa.array(keep))))
-            removed += keep.count(False)
-    return removed
+    return seen
+
+
+def path_digest(path: str) -> int:
+    """The digest of a row's `path`."""
+    return digest_of(json.dumps(_utf8(path)))
 
 
 def _parts(store: OutputStore) -> list[str]:

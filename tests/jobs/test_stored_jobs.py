@@ -6,6 +6,14 @@ from typing import Any
 
 import pytest
 
+from slimwhisper.jobs.inputs import InputFile
+from slimwhisper.jobs.journal import Journal
+from slimwhisper.jobs.sinks import open_sink
+from slimwhisper.storage import tables
+from slimwhisper.storage.files import StoredFile
+from slimwhisper.storage.outputs import OutputStore
+from slimwhisper.storage.stamps import Stamp
+from slimwhisper.types import Transcript
 from tests.support.command import Run
 from tests.support.fake_model import FakeModel, fake_model  # noqa: F401
 from tests.support.memory_store import fill, journal, store, tar_of, texts  # noqa: F401
@@ -171,6 +179,34 @@ def test_parquet(store: Any, run: Any, parquet: Any) -> None:  # noqa: F811
         "memory://in/x/a.mp3": " two",
         "memory://in/x/c.wav": " good now",
     }
+
+
+def test_parquet_of_workers(store: Any, parquet: Any, tmp_path: Path) -> None:  # noqa: F811
+    """Two write the same recording; one row is left, and all are marked."""
+    options = {"model": "tiny"}
+    place = f"{tmp_path}/out"
+    driver = open_sink(place, "parquet")
+    driver.prepare()
+    journal = Journal(driver.journal_place, options)
+    driver.start(journal)
+    for number in range(2):
+        sink = open_sink(place, "parquet")
+        own = Journal(sink.journal_place, options, forget=True, worker=f"w{number}")
+        sink.start(own, alone=False)
+        for name in ("shared", f"only-{number}"):
+            path = StoredFile("memory://in", name, Stamp(f"memory://in/{name}", 1, 2))
+            recording = InputFile(path, Path(name))
+            sink.write(recording, recording.stamp(), 1.0, Transcript(f"{name}", [], "en"))
+        sink.close()
+        own.close()
+    driver.close()
+    journal.close()
+    tables.compact(OutputStore(place))
+    assert sorted(row["text"] for row in rows(place).values()) == ["only-0", "only-1", "shared"]
+    again = Journal(driver.journal_place, options)
+    for name in ("shared", "only-0", "only-1"):
+        assert again.status(Stamp(f"memory://in/{name}", 1, 2)) == "done"
+    again.close()
 
 
 def test_parquet_for_readers(store: Any, run: Any, parquet: Any) -> None:  # noqa: F811
