@@ -6,9 +6,10 @@ the same lines and this reader; `slimwhisper/jobs/logs.py` says where the lines 
 """
 
 import json
+import re
 import time
 from array import array
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any, Literal
 
@@ -26,6 +27,15 @@ from slimwhisper.storage.stamps import Stamp as Stamp
 # unread: the store that has the recording is
 Status = Literal["done", "failed", "unwritten", "unread"]
 Finished = tuple[Stamp, Status, float | None, str | None]  # with its seconds, and why it failed
+
+# A line as `Journal` writes it, if no string in its options has braces. The parts are JSON. This is
+# several times faster than reading a line as JSON, and writing parts of it again.
+STRING = rb'"[^"\\]*(?:\\.[^"\\]*)*"'
+OUR_LINE = re.compile(
+    rb'\{"path": (%(s)b), "size": (null|\d+), "mtime_ns": (null|-?\d+)(?:, "etag": (%(s)b))?, '
+    rb'"options": (\{[^{}]*\}), "status": ("done"|"failed"), "seconds": [^,]*, '
+    rb'"error": (?:null|%(s)b), "time": "[^"]*"\}\s*\Z' % {b"s": STRING}
+)
 
 
 class Journal:
@@ -80,11 +90,18 @@ class Journal:
     def _read(self) -> NDArray[np.uint64]:
         """The digests of all lines that mark a file done or failed."""
         digests = array("Q")
-        for record in _records(self._log.lines()):
-            if record.get("status") not in ("done", "failed"):
-                continue
-            options = _canonical(record.get("options"))
-            digests.append(_digest(_stamp(record), options, record["status"]))
+        canonical: dict[bytes, bytes] = {}  # options as in a line -> as in a digest
+        for line in self._log.lines():
+            if (found := OUR_LINE.match(line)) is not None:
+                path, size, mtime, etag, options, status = found.groups()
+                if options not in canonical:
+                    again = json.dumps(_canonical(json.loads(options)))
+                    canonical[options] = again.encode("ascii")
+                key = (path, size, etag or mtime, canonical[options], status)
+                digests.append(digest_of(b"[" + b", ".join(key) + b"]"))
+            elif (record := _record(line)) is not None:
+                options = _canonical(record.get("options"))
+                digests.append(_digest(_stamp(record), options, record["status"]))
         return np.frombuffer(digests, np.uint64) if digests else np.zeros(0, np.uint64)
 
     def status(self, stamp: Stamp, *, before: bool = False) -> Status | None:
@@ -158,15 +175,14 @@ def _stamp(record: Mapping[str, Any]) -> Stamp:
     return Stamp(record.get("path", ""), *(record.get(key) for key in keys))
 
 
-def _records(lines: Iterable[bytes]) -> Iterator[dict[str, Any]]:
-    """The lines that are JSON objects; torn or damaged lines are ignored."""
-    for line in lines:
-        try:
-            record = json.loads(line)
-        except ValueError:
-            continue
-        if isinstance(record, dict):
-            yield record
+def _record(line: bytes) -> dict[str, Any] | None:
+    """A line that marks something done or failed; None: another one, or torn, or damaged."""
+    try:
+        record = json.loads(line)
+    except ValueError:
+        return None
+    marks = isinstance(record, dict) and record.get("status") in ("done", "failed")
+    return record if marks else None
 
 
 def _canonical(options: Any) -> str:
@@ -175,4 +191,5 @@ def _canonical(options: Any) -> str:
 
 def _digest(stamp: Stamp, options: str, status: str) -> int:
     version = stamp.mtime_ns if stamp.etag is None else stamp.etag
-    return digest_of(json.dumps([stamp.path, stamp.size, version, options, status]))
+    key = [stamp.path, stamp.size, version, options, status]
+    return digest_of(json.dumps(key).encode("ascii"))

@@ -8,9 +8,9 @@ from numpy.typing import NDArray
 MERGE = 1 << 15  # new digests collected in a set before they join the sorted array
 
 
-def digest_of(text: str) -> int:
-    """64 bits: two of a million texts collide by chance once in 10^7 jobs."""
-    return int.from_bytes(blake2b(text.encode("ascii"), digest_size=8).digest(), "little")
+def digest_of(key: bytes) -> int:
+    """64 bits: two of a million keys collide by chance once in 10^7 jobs."""
+    return int.from_bytes(blake2b(key, digest_size=8).digest(), "little")
 
 
 class Digests:

@@ -156,7 +156,7 @@ def compact(store: OutputStore) -> Digests:
 
 def path_digest(path: str) -> int:
     """The digest of a row's `path`."""
-    return digest_of(json.dumps(_utf8(path)))
+    return digest_of(_utf8(path).encode())
 
 
 def _parts(store: OutputStore) -> list[str]:
