@@ -2,6 +2,7 @@
 
 import json
 import os
+import random
 import subprocess
 import sys
 import time
@@ -28,11 +29,35 @@ pytestmark = [
     pytest.mark.filterwarnings("ignore::ResourceWarning"),
     pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning"),
 ]
-OBJECTS = 200
+OBJECTS = 150
+
+
+class Faults:
+    """The server, which sometimes does not answer well."""
+
+    def __init__(self, application: Any) -> None:
+        self._application = application
+        self._random = random.Random(0)
+        self.errors = self.slow = 0.0  # shares of requests
+        self.failed = 0
+
+    def __call__(self, environ: Any, start_response: Any) -> Any:
+        if self._random.random() < self.slow:
+            time.sleep(0.5)
+        if self._random.random() < self.errors:
+            self.failed += 1
+            start_response("503 Service Unavailable", [("Content-Type", "text/xml")])
+            return [b"<Error><Code>ServiceUnavailable</Code><Message>later</Message></Error>"]
+        return self._application(environ, start_response)
 
 
 @pytest.fixture(scope="module")
-def endpoint() -> Iterator[str]:
+def faults(endpoint: tuple[str, Faults]) -> Faults:
+    return endpoint[1]
+
+
+@pytest.fixture(scope="module")
+def endpoint() -> Iterator[tuple[str, Faults]]:
     running = server.ThreadedMotoServer(ip_address="127.0.0.1", port=0, verbose=False)
     running.start()
     host, port = running.get_host_and_port()
@@ -44,12 +69,13 @@ def endpoint() -> Iterator[str]:
             "AWS_ENDPOINT_URL": f"http://{host}:{port}",
         }.items():
             patch.setenv(name, value)
-        yield f"http://{host}:{port}"
+        faults = running._server.app = Faults(running._server.app)
+        yield f"http://{host}:{port}", faults
     running.stop()
 
 
 @pytest.fixture
-def bucket(endpoint: str) -> Iterator[Any]:
+def bucket(endpoint: tuple[str, Faults]) -> Iterator[Any]:
     """s3fs, with an empty bucket `box`."""
     s3fs.S3FileSystem.clear_instance_cache()
     filesystem = s3fs.S3FileSystem(use_listings_cache=False)
@@ -145,6 +171,29 @@ def test_a_table_killed_and_resumed(bucket: Any) -> None:
     good = {n: t.startswith("text") for n, t in texts.items()}
     assert found == {n: (f" {t}" if good[n] else "", good[n]) for n, t in texts.items()}
     assert {row["etag"] is not None for row in rows} == {True}
+
+
+def test_errors_and_slow_answers(bucket: Any, faults: Faults) -> None:
+    """What a store does not give or take is tried again in the next run, and nothing is doubled."""
+    texts = fill(bucket, 24)
+    arguments = ("s3://box/in", "-o", "s3://box/out", "-f", "txt")
+    statuses = []
+    faults.errors, faults.slow, faults.failed = 0.3, 0.05, 0
+    try:
+        for _ in range(2):
+            statuses.append(run(*arguments))
+    finally:
+        faults.errors = faults.slow = 0.0
+    statuses.append(run(*arguments))
+    assert statuses[-1] == 1  # a recording is bad
+    assert faults.failed > 10
+    good = [name for name, text in texts.items() if text.startswith("text")]
+    written = {name for name in bucket.find("box/out") if name.endswith(".txt")}
+    assert written == {f"box/out/{name.removeprefix('s3://box/in/')}.txt" for name in good}
+    wanted = {n: "done" if t.startswith("text") else "failed" for n, t in texts.items()}
+    found = marks(bucket)
+    settled = Counter({key: n for key, n in found.items() if key[1] in ("done", "failed")})
+    assert settled == Counter(wanted.items())
 
 
 def test_listing_page_by_page(bucket: Any, monkeypatch: pytest.MonkeyPatch) -> None:
