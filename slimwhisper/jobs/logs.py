@@ -11,7 +11,6 @@ import logging
 import os
 import secrets
 import socket
-import threading
 import time
 from collections.abc import Iterator
 from errno import EACCES, EAGAIN, ENOSPC
@@ -35,7 +34,7 @@ class JournalError(OutputError):
 
 
 class Log(Protocol):
-    """Lines that are never changed. Any thread may append."""
+    """Lines that are never changed. One thread appends."""
 
     @property
     def path(self) -> Path | str:
@@ -137,7 +136,6 @@ class StoreLog:
         self._data = b""  # of the newest object
         self._unsaved = 0  # bytes
         self._saved_at = float("-inf")
-        self._mutex = threading.Lock()
 
     def lines(self) -> Iterator[bytes]:
         for name in self._store.names(FOLDER):
@@ -145,19 +143,17 @@ class StoreLog:
                 yield from self._store.get(name).splitlines()
 
     def append(self, lines: bytes) -> None:
-        with self._mutex:
-            self._data += lines
-            self._unsaved += len(lines)
-            if len(self._data) >= OBJECT or time.monotonic() >= self._saved_at + PERIOD:
-                try:
-                    self._save()
-                except OutputError as error:  # the next line tries again, and then `close`
-                    self._saved_at = time.monotonic()
-                    logger.warning("%s", error)
+        self._data += lines
+        self._unsaved += len(lines)
+        if len(self._data) >= OBJECT or time.monotonic() >= self._saved_at + PERIOD:
+            try:
+                self._save()
+            except OutputError as error:  # the next line tries again, and then `close`
+                self._saved_at = time.monotonic()
+                logger.warning("%s", error)
 
     def close(self) -> None:
-        with self._mutex:
-            self._save()
+        self._save()
 
     def _save(self) -> None:
         if not self._unsaved:

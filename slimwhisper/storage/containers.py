@@ -203,7 +203,7 @@ def _resolved(place: Place, found: Found, path: str) -> tuple[str, str]:
     if ".." in parts or parts[0] == OUTSIDE:
         address = normpath(address)
         output = f"{OUTSIDE}/{below(address)}"
-    return (address if place.protocol in LOCAL else place.address_of(address)), output
+    return place.address_of(address), output
 
 
 def below(path: str) -> str:

@@ -1,13 +1,13 @@
 """Arguments that are URIs or containers -> recordings, each with the place of its outputs."""
 
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import PurePosixPath
 
 from slimwhisper.audio.formats import AUDIO_SUFFIXES
 from slimwhisper.errors import AudioError, OptionError, SlimWhisperError
 from slimwhisper.storage.containers import Member, below, is_container, members
-from slimwhisper.storage.listing import LOCAL, MAGIC, Found, Place
+from slimwhisper.storage.listing import MAGIC, Found, Place
 from slimwhisper.storage.uris import is_uri, shown_uri
 
 
@@ -37,25 +37,26 @@ class Shard:
     uri: str  # of a file, a folder, a pattern, or a container
     base: str
     column: str | None = None
+    deep: bool = True  # of a folder: with all folders below
+    split: bool = False  # a part of an argument, where there may be nothing
 
     def recordings(self) -> Iterator[Member | SlimWhisperError]:
         """Every recording, and an error for each that cannot be listed; as they are listed."""
         try:
             place = Place(self.uri)
+
+            def is_wanted(path: str) -> bool:
+                # in a folder, a container may be the result of another job
+                return _is_recording(path) or (is_container(path) and path == place.path)
+
             nothing = True
-            for found in place.files(self._is_wanted):
+            for found in place.files(is_wanted, deep=self.deep):
                 nothing = False
                 yield from self._of(place, found)
-            if nothing:
+            if nothing and not self.split:
                 yield AudioError(f"{shown_uri(self.uri)}: no recordings there; check the address")
         except SlimWhisperError as error:
             yield error
-
-    def _is_wanted(self, path: str) -> bool:
-        """Whether a file counts. A container does where it is named: in a folder it may be the
-        result of another job.
-        """
-        return _is_recording(path) or (is_container(path) and self.uri.endswith(path.lstrip("/")))
 
     def _of(self, place: Place, found: Found) -> Iterator[Member | SlimWhisperError]:
         output = self._output(found.path)
@@ -92,19 +93,27 @@ class StoredInputs:
         self.is_job = len(places) != 1 or not _is_recording(places[0].path)
 
     def shards(self) -> Iterator[Shard]:
-        """The inputs in parts, which together are all of them: one for each argument, and for each
-        container that a pattern matches.
+        """The inputs in parts, which together are all of them: each container that a pattern
+        matches, each folder that lies in an argument, and what is left of each argument.
+
+        Raises StorageError.
         """
         for shard in self._shards:
             place = Place(shard.uri)
-            if not (MAGIC.search(place.path) and is_container(place.path)):
+            parts: Iterator[str] = iter(())
+            if MAGIC.search(place.path):
+                if is_container(place.path):
+                    parts = (found.path for found in place.files(is_container))
+            elif not (_is_recording(place.path) or is_container(place.path)):
+                parts = place.folders()
+            whole = True
+            for path in parts:
+                whole = False
+                yield replace(shard, uri=place.address_of(path), split=True)
+            if whole:
                 yield shard
-                continue
-            for found in place.files(is_container):
-                address = found.path
-                if place.protocol not in LOCAL:
-                    address = place.address_of(found.path)
-                yield Shard(address, shard.base, shard.column)
+            elif not MAGIC.search(place.path):
+                yield replace(shard, deep=False, split=True)
 
     def recordings(self) -> Iterator[Member | SlimWhisperError]:
         """Every recording, and an error for each that cannot be found or listed."""

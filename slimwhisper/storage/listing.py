@@ -69,7 +69,11 @@ class Place:
         return hide(self.address_of(path))
 
     def address_of(self, path: str) -> str:
-        """The URI of a path in the same file system, with what this place's has."""
+        """The URI of a path in the same file system, with this place's credentials; of a local
+        file, its path.
+        """
+        if self.protocol in LOCAL:
+            return path
         known = self.path.lstrip("/")
         place = self.uri.rfind(known) if known else -1
         start = self.uri[:place] if place > 0 else f"{self.protocol}://"
@@ -91,11 +95,18 @@ class Place:
                 return None
         return Found.of(info) if info["type"] == "file" else None
 
-    def files(self, wanted: Callable[[str], bool]) -> Iterator[Found]:
+    def folders(self) -> Iterator[str]:
+        """The paths of the folders that lie in this one. Raises StorageError."""
+        with answers(self.uri):
+            for info in self._entries(self.path, recursive=False):
+                if info["type"] == "directory":
+                    yield info["name"].rstrip("/")
+
+    def files(self, wanted: Callable[[str], bool], *, deep: bool = True) -> Iterator[Found]:
         """The files of the place. Raises StorageError.
 
         The place is a file, a folder with all below it whose paths are wanted, or a pattern in
-        which `**` stands for any folders.
+        which `**` stands for any folders. Not `deep`: only what lies in the folder itself.
         """
         if MAGIC.search(self.path):
             from fsspec.utils import glob_translate
@@ -112,7 +123,7 @@ class Place:
             yield file
             return
         nothing = True
-        for found in self._walk(self.path, None):
+        for found in self._walk(self.path, None if deep else 0):
             nothing = False
             if wanted(found.path):
                 yield found
