@@ -2,6 +2,7 @@
 
 SlimWhisperError
 ├── AudioError        a recording cannot be read (missing, no audio, truncated, not audio)
+│   └── StorageError  the store that has it does not answer; it may the next time
 ├── CheckpointError   a model cannot be found, downloaded or loaded
 ├── CacheError        a cache form is not exact for this checkpoint (`strict_cache`), or a cache
 │                     file is damaged or for another one
@@ -17,6 +18,10 @@ class SlimWhisperError(Exception):
 
 class AudioError(SlimWhisperError):
     """A recording cannot be read."""
+
+
+class StorageError(AudioError):
+    """A store does not give a recording; nothing is known about the recording itself."""
 
 
 class CheckpointError(SlimWhisperError):

@@ -33,6 +33,7 @@ PACKAGES = [
     "slimwhisper/kernels/gpu",
     "slimwhisper/longform",
     "slimwhisper/model",
+    "slimwhisper/storage",
 ]
 DATA = {
     *("slimwhisper/py.typed", "slimwhisper/models/digits.pt", "slimwhisper/models/digits.md"),

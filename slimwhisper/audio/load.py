@@ -4,7 +4,9 @@ Files are decoded with FFmpeg's libraries (PyAV), to the same samples that `whis
 from the `ffmpeg` program, which is not needed. Unlike there, a file that ends early is an error.
 """
 
+import tempfile
 from collections.abc import Callable
+from contextlib import closing
 from functools import cache
 from operator import index
 from os import PathLike
@@ -17,8 +19,9 @@ from numpy.typing import NDArray
 
 from slimwhisper.audio.formats import AUDIO_SUFFIXES
 from slimwhisper.audio.readers import Readers
-from slimwhisper.audio.samples import ArraySamples, Samples, StoredSamples
-from slimwhisper.audio.sources import Source, open_source, pieces_of
+from slimwhisper.audio.remote import RemoteFile
+from slimwhisper.audio.samples import ArraySamples, Excerpts, Samples, StoredSamples
+from slimwhisper.audio.sources import Source, open_source, pieces_of, shown_name
 from slimwhisper.errors import AudioError, OptionError
 from slimwhisper.text import one_line
 from slimwhisper.types import SAMPLE_RATE
@@ -35,7 +38,9 @@ __all__ = [
 ]
 
 MAX_CHANNELS = 8  # distinguishes [channels, n] from a batch or a spectrogram
-AudioSource = Source | NDArray[Any] | torch.Tensor  # what as_waveform and load_samples take
+AudioSource = (
+    Source | RemoteFile | NDArray[Any] | torch.Tensor
+)  # what as_waveform and load_samples take
 
 
 def load_audio(
@@ -71,16 +76,50 @@ def load_samples(
 
     Those of a long file are kept on disk, so memory does not grow with its length. Arguments and
     errors are those of `as_waveform`, and AudioError if the disk is full. `readers`, if there are
-    any, decode what is given as the path of a file.
+    any, decode what is given as the path of a file, or as a remote one.
     """
     if isinstance(source, (np.ndarray, torch.Tensor)):
         return ArraySamples(as_waveform(source, sample_rate=sample_rate))
     _check_rate(sample_rate, for_file=True)
+    if isinstance(source, RemoteFile):
+        return _excerpt(source, _load_remote(source, allow_truncated, readers))
     if readers is not None and isinstance(source, str | PathLike) and readers.can_read(source):
         return readers.read(source, allow_truncated=allow_truncated)
     name, file = open_source(source)
     with file:
         return StoredSamples(name, pieces_of(name, file, allow_truncated))
+
+
+def _load_remote(source: RemoteFile, allow_truncated: bool, readers: Readers | None) -> Samples:
+    """All samples of a remote file; readers get it as a temporary file."""
+    if readers is None or not readers.count:
+        name, file = open_source(source)
+        with file:
+            return StoredSamples(name, pieces_of(name, file, allow_truncated))
+    name = shown_name(str(source))
+    if source.local is not None:
+        return readers.read(source.local, name, allow_truncated=allow_truncated)
+    with tempfile.NamedTemporaryFile() as temporary:
+        source.fetch(temporary)
+        temporary.flush()
+        return readers.read(temporary.name, name, allow_truncated=allow_truncated)
+
+
+def _excerpt(source: RemoteFile, samples: Samples) -> Samples:
+    """The part of the samples that the source asks for."""
+    if source.excerpt is None:
+        return samples
+    start, end = source.excerpt
+    stop = len(samples) if end is None else round(end * SAMPLE_RATE)
+    part = Excerpts(samples, [(round(start * SAMPLE_RATE), stop)])
+    if not len(part):
+        seconds = len(samples) / SAMPLE_RATE
+        samples.close()
+        raise AudioError(
+            f"{shown_name(str(source))}: nothing between {start:g} s and its end, at "
+            f"{seconds:.3f} s; check the manifest's offset and duration"
+        )
+    return part
 
 
 def as_waveform(
@@ -103,6 +142,9 @@ def as_waveform(
     if isinstance(audio, torch.Tensor):
         audio = audio.detach().cpu()
         audio = (audio.float() if audio.dtype == torch.bfloat16 else audio).numpy()
+    if isinstance(audio, RemoteFile):
+        with closing(load_samples(audio, allow_truncated=allow_truncated)) as samples:
+            return samples.read(0, len(samples))
     if not isinstance(audio, np.ndarray):
         return load_audio(audio, allow_truncated=allow_truncated)
 

@@ -2,6 +2,7 @@
 
 import io
 import os
+import tempfile
 from collections.abc import Iterator
 from contextlib import suppress
 from pathlib import Path
@@ -13,6 +14,7 @@ from numpy.typing import NDArray
 
 from slimwhisper.audio.ffmpeg import decode
 from slimwhisper.audio.headers import is_plain_wav
+from slimwhisper.audio.remote import RemoteFile
 from slimwhisper.errors import AudioError
 from slimwhisper.text import one_line
 from slimwhisper.types import SAMPLE_RATE
@@ -20,9 +22,10 @@ from slimwhisper.types import SAMPLE_RATE
 WAV_BLOCK = 1 << 19  # samples per read
 
 Source = str | os.PathLike[str] | bytes | BinaryIO  # what has a file's bytes
+FETCHED_IN_MEMORY = 64 << 20  # bytes; a larger remote file goes to a temporary one
 
 
-def open_source(source: Source) -> tuple[str, BinaryIO]:
+def open_source(source: Source | RemoteFile) -> tuple[str, BinaryIO]:
     """A name for messages, and a seekable, non-empty file at its start, which we must close."""
     name = "audio data"
     file: BinaryIO
@@ -36,6 +39,9 @@ def open_source(source: Source) -> tuple[str, BinaryIO]:
             if not file.seekable():  # a named pipe
                 with file:
                     file = io.BytesIO(file.read())
+        elif isinstance(source, RemoteFile):
+            name = shown_name(str(source))
+            file = fetched(source)
         else:
             data = source if isinstance(source, (bytes, bytearray, memoryview)) else source.read()
             if isinstance(data, str):
@@ -55,6 +61,20 @@ def open_source(source: Source) -> tuple[str, BinaryIO]:
         raise AudioError(f"{name}: is empty (0 bytes); copy or record it again")
     file.seek(0)
     return name, file
+
+
+def fetched(source: RemoteFile) -> BinaryIO:
+    """A remote file's bytes in a temporary file, at its start."""
+    if source.local is not None:
+        return cast(BinaryIO, source.local.open("rb"))
+    file = cast(BinaryIO, tempfile.SpooledTemporaryFile(FETCHED_IN_MEMORY))
+    try:
+        source.fetch(file)
+    except BaseException:
+        file.close()
+        raise
+    file.seek(0)
+    return file
 
 
 def shown_name(path: str) -> str:

@@ -13,6 +13,7 @@ from tqdm import tqdm
 
 from slimwhisper.errors import SlimWhisperError
 from slimwhisper.jobs.progress import Current, Tally
+from slimwhisper.storage.files import StoredFile
 from slimwhisper.text import shown
 from slimwhisper.types import Segment, Transcript
 from slimwhisper.writers import segment_line
@@ -30,10 +31,10 @@ class Console(Protocol):
     def start(self, facts: dict[str, Any]) -> None:
         """The model has been loaded."""
 
-    def segments(self, path: Path, segments: Sequence[Segment]) -> None:
+    def segments(self, path: Path | StoredFile, segments: Sequence[Segment]) -> None:
         """More segments of a file have been decoded."""
 
-    def done(self, current: Current, transcript: Transcript, outputs: Sequence[Path]) -> None:
+    def done(self, current: Current, transcript: Transcript, outputs: Sequence[Path | str]) -> None:
         """A file's outputs have been written."""
 
     def failed(self, current: Current, status: str, error: SlimWhisperError) -> None:
@@ -75,11 +76,11 @@ class TerminalConsole:
                 bar_format="{bar:20}| {desc}", total=1, leave=False, dynamic_ncols=True
             )
 
-    def segments(self, path: Path, segments: Sequence[Segment]) -> None:
+    def segments(self, path: Path | StoredFile, segments: Sequence[Segment]) -> None:
         if self._live:
             self._print(*spoken_lines(segments))
 
-    def done(self, current: Current, transcript: Transcript, outputs: Sequence[Path]) -> None:
+    def done(self, current: Current, transcript: Transcript, outputs: Sequence[Path | str]) -> None:
         if not self._verbose:
             return
         lines = spoken_lines(transcript.segments)
@@ -132,13 +133,13 @@ class JSONConsole:
     def start(self, facts: dict[str, Any]) -> None:
         self._emit("start", **facts)
 
-    def segments(self, path: Path, segments: Sequence[Segment]) -> None:
+    def segments(self, path: Path | StoredFile, segments: Sequence[Segment]) -> None:
         if self._verbose:
             for segment in segments:
                 fields = Transcript("", [segment], "").as_dict()["segments"][0]
                 self._emit("segment", path=str(path), **fields)
 
-    def done(self, current: Current, transcript: Transcript, outputs: Sequence[Path]) -> None:
+    def done(self, current: Current, transcript: Transcript, outputs: Sequence[Path | str]) -> None:
         written = [str(path) for path in outputs]
         self._file(current, "done", None, language=transcript.language, outputs=written)
 
@@ -206,7 +207,7 @@ def spoken_lines(segments: Sequence[Segment]) -> list[str]:
     return [segment_line(segment) for segment in segments if segment.text.strip()]
 
 
-def with_path(path: Path, error: SlimWhisperError) -> str:
+def with_path(path: Path | StoredFile, error: SlimWhisperError) -> str:
     """The error's message, preceded by the file's path unless it already contains it."""
     text = str(error)
     return text if str(path) in text or repr(str(path)) in text else f"{path}: {text}"

@@ -37,7 +37,8 @@ def add_transcribe(commands: Any) -> None:
         "audio",
         nargs="+",
         help='files, folders (searched recursively), "globs/**/*.mp3", '
-        "or - to read a list of paths from standard input",
+        "or - to read a list of paths from standard input; or URIs such as s3://bucket/folder, "
+        "manifests (.jsonl), tables (.parquet), archives (.tar)",
     )
     p.add_argument("--model", default="turbo", help=f"{MODEL} [%(default)s]")
     p.add_argument(
@@ -58,6 +59,10 @@ def add_transcribe(commands: Any) -> None:
         help="processes that decode files; 0: threads of this process "
         "[up to 8 for a folder, pattern or list, on a GPU or 8 cores; else 0]",
     )
+    p.add_argument(
+        "--audio_column",
+        help="column of a table, or key of a manifest, with the recordings [the usual ones]",
+    )
     _add_outputs(p)
     add_model_flags(p)
     _add_decoding(p)
@@ -70,13 +75,13 @@ def _add_outputs(parser: argparse.ArgumentParser) -> None:
     g = FlagGroup(
         parser, "outputs", "a folder job keeps a journal in --output_dir and resumes from it"
     )
-    g.add("-o", "--output_dir", default=".", help="folder to write to")
+    g.add("-o", "--output_dir", default=".", help="folder to write to, or its URI")
     g.add(
         "-f",
         "--output_format",
         default="all",
-        choices=(*writers.FORMATS, "all"),
-        help="file format",
+        choices=(*writers.FORMATS, "all", "parquet"),
+        help="file format; parquet: one table of all recordings",
     )
     g.add("--verbose", type=boolean, default=True, help="print each segment")
     g.add("--log_json", type=boolean, default=False, help="print only JSON lines")

@@ -11,8 +11,11 @@ from pathlib import Path
 from stat import S_ISDIR
 from typing import BinaryIO, Literal
 
-from slimwhisper.errors import AudioError
+from slimwhisper.errors import AudioError, SlimWhisperError
 from slimwhisper.jobs.listing import Listing, is_audio, list_folder
+from slimwhisper.storage.files import StoredFile
+from slimwhisper.storage.inputs import StoredInputs
+from slimwhisper.storage.stamps import Stamp
 
 OUTSIDE = "outside"  # subfolder for the outputs of recordings from outside the base folder
 EMPTY = {
@@ -24,10 +27,17 @@ EMPTY = {
 
 @dataclass(frozen=True, slots=True)
 class InputFile:
-    """An input file; `output` is the path of its outputs without the format's suffix."""
+    """An input file; `output` is the path of its outputs without the format's suffix.
 
-    path: Path
+    Where the outputs go to a store, `output` is relative to the output folder.
+    """
+
+    path: Path | StoredFile
     output: Path
+
+    def stamp(self) -> Stamp:
+        """The file as it is now, or as its store listed it."""
+        return Stamp.of(self.path) if isinstance(self.path, Path) else self.path.stamp
 
 
 @dataclass(frozen=True, slots=True)
@@ -170,6 +180,26 @@ class Inputs:
             if len(set(names)) == len(names):
                 return None
         return Path(os.path.commonpath([a.base for a in known]))
+
+
+class StoredArguments:
+    """The recordings of URIs, manifests, tables and archives, as `Inputs` gives those of paths."""
+
+    is_list = is_one_file = False
+
+    def __init__(self, arguments: Sequence[str], output_dir: Path, column: str | None) -> None:
+        """column: of tables, with the recordings. Raises OptionError, DependencyError."""
+        self._inputs = StoredInputs(arguments, column)
+        self._output_dir = output_dir
+        self.is_job = self._inputs.is_job
+
+    def files(self) -> Iterator[InputFile | SlimWhisperError]:
+        """Every recording, and an error for each that cannot be found or listed."""
+        for found in self._inputs.recordings():
+            if isinstance(found, SlimWhisperError):
+                yield found
+            else:
+                yield InputFile(found[0], self._output_dir / found[1])
 
 
 def read_list(stream: BinaryIO) -> Iterator[str]:

@@ -10,7 +10,7 @@ from itertools import chain
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from slimwhisper.errors import OptionError, OutputError, SlimWhisperError
+from slimwhisper.errors import OptionError, OutputError, SlimWhisperError, StorageError
 from slimwhisper.flags import load_chosen
 from slimwhisper.jobs.console import Console, JSONConsole, LogHandler, TerminalConsole
 from slimwhisper.jobs.flags import DEFAULTS, dtype_of, layout_of, options_of
@@ -20,14 +20,18 @@ from slimwhisper.jobs.identity import (
     identify_model,
     identify_precision,
 )
-from slimwhisper.jobs.inputs import InputFile, Inputs
+from slimwhisper.jobs.inputs import InputFile, Inputs, StoredArguments
 from slimwhisper.jobs.interrupts import Interrupts, StopNow
-from slimwhisper.jobs.journal import JOURNAL_NAME, Journal, Stamp, Status
-from slimwhisper.jobs.outputs import Sweeper, outputs_exist, prepare_output_dir, write_outputs
+from slimwhisper.jobs.journal import Journal, Status
+from slimwhisper.jobs.logs import JournalError
 from slimwhisper.jobs.progress import Current, Tally, model_facts, summary_facts, summary_lines
+from slimwhisper.jobs.sinks import PARQUET, open_sink
 from slimwhisper.jobs.survey import Survey
+from slimwhisper.storage.files import StoredFile
+from slimwhisper.storage.inputs import are_stored
+from slimwhisper.storage.stamps import Stamp
 from slimwhisper.types import Segment, Transcript
-from slimwhisper.writers import FORMATS, check_layout
+from slimwhisper.writers import check_layout
 
 if TYPE_CHECKING:  # a job with nothing to do does not import torch
     from slimwhisper.api import SlimWhisper
@@ -63,9 +67,7 @@ class Job:
             raise OptionError("--skip_existing and --overwrite exclude each other; choose one")
         if arguments.threads < 0:
             raise OptionError(f"threads {arguments.threads} is not a positive number, or 0 for all")
-        chosen = arguments.output_format
-        self.formats = tuple(FORMATS) if chosen == "all" else (chosen,)
-        self.output_dir = Path(arguments.output_dir)
+        self.sink = open_sink(arguments.output_dir, arguments.output_format, self.layout)
         self.inputs = self._read_inputs()
         self.console = self._open_console()
         self.tally = Tally()
@@ -73,7 +75,6 @@ class Job:
         self.facts: dict[str, Any] | None = None  # about the model, once it is loaded
         self.survey: Survey | None = None
         self.interrupts = Interrupts(self._in_progress, quiet=arguments.log_json)
-        self._sweeper = Sweeper()
         self._running = False  # files in progress would be finished after an interrupt
         self._halted = False  # something failed, with --fail_fast
         self._lock = threading.RLock()
@@ -104,7 +105,7 @@ class Job:
         first = next(found, None)
         if first is None:
             return
-        prepare_output_dir(self.output_dir)
+        self.sink.prepare()
         self._open_journal(stack)
         pending = self._pending(chain([first], found))
         start = next(pending, None)  # load the model only if there is work
@@ -118,7 +119,7 @@ class Job:
         if self.journal is not None:
             self.journal.record_variant(identify_precision(facts["dtype"], facts["device"]))
         self.console.start(facts | {"options": self._changed_options()})
-        if self.console.has_bar and not self.inputs.is_list:
+        if self.console.has_bar and isinstance(self.inputs, Inputs) and not self.inputs.is_list:
             self.survey = Survey(self._read_inputs().files, self._is_new)
             self.survey.start()
             stack.enter_context(closing(self.survey))
@@ -146,20 +147,28 @@ class Job:
         return TerminalConsole(verbose=verbose, live=verbose and self.inputs.is_one_file)
 
     def _open_journal(self, stack: ExitStack) -> None:
-        """Open the journal if this job keeps one; by default, plain files do without."""
+        """Start the sink, with a journal if this job keeps one; by default, one of plain files does
+        not.
+        """
         a = self.arguments
-        if a.journal or (a.journal is None and self.inputs.is_job):
+        wanted = self.inputs.is_job or self.sink.formats == (PARQUET,)  # a table has its own marks
+        if a.journal or (a.journal is None and wanted):
             self.journal = Journal(
-                self.output_dir / JOURNAL_NAME,
+                self.sink.journal_place,
                 self._journaled_options(),
                 variants=accepted_precisions(dtype_of(a), a.device),
                 forget=a.overwrite,
             )
             stack.enter_context(closing(self.journal))
+        self.sink.start(self.journal)
+        stack.enter_context(closing(self.sink))
 
-    def _read_inputs(self) -> Inputs:
-        stdin = sys.stdin.buffer if "-" in self.arguments.audio else None
-        return Inputs(self.arguments.audio, self.output_dir, stdin)
+    def _read_inputs(self) -> Inputs | StoredArguments:
+        a = self.arguments
+        if are_stored(a.audio):
+            return StoredArguments(a.audio, self.sink.root, a.audio_column)
+        stdin = sys.stdin.buffer if "-" in a.audio else None
+        return Inputs(a.audio, self.sink.root, stdin)
 
     def _load(self) -> "SlimWhisper":
         a = self.arguments
@@ -182,12 +191,12 @@ class Job:
                 self._halted = True
                 return
 
-    def _pending(self, recordings: Iterator[InputFile]) -> Iterator[Path]:
+    def _pending(self, recordings: Iterator[InputFile]) -> Iterator[Path | StoredFile]:
         """The recordings that still have to be transcribed; adds them to those in progress."""
         for recording in recordings:
             if self.interrupts.requested or self._halted:
                 return
-            stamp = Stamp.of(recording.path)
+            stamp = recording.stamp()
             with self._lock:
                 if recording.path in self.tally.current:
                     continue  # listed twice
@@ -209,18 +218,18 @@ class Job:
         if status == "failed":
             return None if self.arguments.retry_failed else status
         if status == "done" or self.arguments.skip_existing:
-            return "done" if outputs_exist(recording, self.formats) else None
+            return "done" if self.sink.exists(recording, marked=status == "done") else None
         return None
 
     def _is_new(self, recording: InputFile) -> bool:
-        return self._settled(recording, Stamp.of(recording.path), before=True) is None
+        return self._settled(recording, recording.stamp(), before=True) is None
 
-    def _on_duration(self, path: Path, seconds: float) -> None:
+    def _on_duration(self, path: Path | StoredFile, seconds: float) -> None:
         self.tally.current[path].seconds = seconds
         self.tally.loaded += seconds
         self._progress()
 
-    def _on_segments(self, path: Path, segments: list[Segment], done: float) -> None:
+    def _on_segments(self, path: Path | StoredFile, segments: list[Segment], done: float) -> None:
         self.tally.current[path].done = done
         self.console.segments(path, segments)
         self._progress()
@@ -236,13 +245,12 @@ class Job:
         if current.seconds is None and current.done:
             current.seconds = current.done
         seconds = current.seconds or 0.0
-        status: Status = "failed"
+        status: Status = "unread" if isinstance(result, StorageError) else "failed"
         if not isinstance(result, SlimWhisperError):
             try:
-                if self.journal is not None:
-                    self._sweeper.sweep(current.recording.output.parent)
-                outputs = write_outputs(result, current.recording, self.formats, self.layout)
-                status = "done"
+                outputs = self.sink.write(current.recording, current.stamp, current.seconds, result)
+            except JournalError:
+                raise
             except OutputError as error:
                 result, status = error, "unwritten"
         if isinstance(result, SlimWhisperError):
@@ -252,11 +260,8 @@ class Job:
                 self.tally.failed += 1
                 self.console.failed(current, status, result)
             self._halted = self._halted or self.arguments.fail_fast
-            if self.journal is not None:
-                self.journal.add(current.stamp, status, current.seconds, str(result))
+            self.sink.fail(current.stamp, status, current.seconds, str(result))
         else:
-            if self.journal is not None:
-                self.journal.add(current.stamp, status, current.seconds)
             self.tally.done += 1
             self.tally.audio += seconds
             self.console.done(current, result, outputs)
@@ -283,7 +288,7 @@ class Job:
         return {
             **identify_model(a.model),
             "cache": identify_caches(a.cache, a.cross_cache, a.self_cache, a.cache_dtype),
-            "formats": self.formats,
+            "formats": self.sink.formats,
             **self._changed_options(),
             **self.layout,
             **truncated,

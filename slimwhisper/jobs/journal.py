@@ -1,137 +1,107 @@
-"""The journal of a folder job: one JSON line per finished file, so that a killed job can resume.
+"""The journal of a job: one JSON line per finished recording, so that a killed job can resume.
 
-A line is appended in one write, once all outputs of the file are in place. So a file marked `done`
-is complete, and only the last line of a journal can be torn.
+A line is appended once all outputs of the recording are in place. So a recording marked `done` is
+complete, and only the last line of a file can be torn. Jobs of one process and of many workers have
+the same lines and this reader; `slimwhisper/jobs/logs.py` says where the lines are.
 """
 
-import fcntl
 import json
-import os
+import re
 import time
 from array import array
-from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
-from errno import EACCES, EAGAIN, ENOSPC
-from hashlib import blake2b
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any, Literal
 
 import numpy as np
 from numpy.typing import NDArray
 
-from slimwhisper.errors import OutputError
+from slimwhisper.jobs.logs import JOURNAL_NAME as JOURNAL_NAME
+from slimwhisper.jobs.logs import FileLog, Log, StoreLog
+from slimwhisper.storage.digests import Digests as Digests
+from slimwhisper.storage.digests import digest_of
+from slimwhisper.storage.outputs import OutputStore
+from slimwhisper.storage.stamps import Stamp as Stamp
 
-JOURNAL_NAME = "slimwhisper-journal.jsonl"
-MERGE = 1 << 15  # new digests collected in a set before they join the sorted array
+# failed: the recording is at fault and would fail again; unwritten: the output folder is at fault;
+# unread: the store that has the recording is
+Status = Literal["done", "failed", "unwritten", "unread"]
+Finished = tuple[Stamp, Status, float | None, str | None]  # with its seconds, and why it failed
 
-# failed: the recording is at fault and would fail again; unwritten: the output folder is at fault
-Status = Literal["done", "failed", "unwritten"]
-
-
-@dataclass(frozen=True, slots=True)
-class Stamp:
-    """The state of a file; it changes when the file does."""
-
-    path: str  # absolute
-    size: int | None  # bytes; None: the file does not exist
-    mtime_ns: int | None
-
-    @staticmethod
-    def of(path: Path) -> "Stamp":
-        """The file as it is now."""
-        absolute = str(path.absolute())
-        try:
-            stat = path.stat()
-        except OSError:
-            return Stamp(absolute, None, None)
-        return Stamp(absolute, stat.st_size, stat.st_mtime_ns)
-
-
-class Digests:
-    """A set of 64-bit numbers, 8 bytes each: 8 MB for a million files."""
-
-    def __init__(self, digests: NDArray[np.uint64] | None = None) -> None:
-        self._sorted = np.sort(np.zeros(0, np.uint64) if digests is None else digests)
-        self._new: set[int] = set()
-
-    def __contains__(self, digest: int) -> bool:
-        if digest in self._new:
-            return True
-        at = int(np.searchsorted(self._sorted, np.uint64(digest)))
-        return at < len(self._sorted) and int(self._sorted[at]) == digest
-
-    def add(self, digest: int) -> None:
-        self._new.add(digest)
-        if len(self._new) >= MERGE:
-            # replace the array before emptying the set: another thread may be searching
-            new = np.fromiter(self._new, np.uint64, len(self._new))
-            self._sorted = np.union1d(self._sorted, new)
-            self._new = set()
+# A line as `Journal` writes it, if no string in its options has braces. The parts are JSON. This is
+# several times faster than reading a line as JSON, and writing parts of it again.
+STRING = rb'"[^"\\]*(?:\\.[^"\\]*)*"'
+OUR_LINE = re.compile(
+    rb'\{"path": (%(s)b), "size": (null|\d+), "mtime_ns": (null|-?\d+)(?:, "etag": (%(s)b))?, '
+    rb'"options": (\{[^{}]*\}), "status": ("done"|"failed"), "seconds": [^,]*, '
+    rb'"error": (?:null|%(s)b), "time": "[^"]*"\}\s*\Z' % {b"s": STRING}
+)
 
 
 class Journal:
-    """A journal, locked for one job while it is open.
+    """A journal. In a folder of this machine it is locked for one job while it is open.
 
     Arguments:
+        place: the file of a job with outputs in a folder of this machine, or the store that has
+            the outputs.
         options: what a transcript depends on besides its recording. Lines with other options do
             not count.
         variants: more options; a line counts with any one of the variants. New lines record the
             first, or the one given to `record_variant`.
         forget: ignore the lines of earlier runs.
+        worker: the name of one of several that write to the same place, each to lines of its own.
+            They need not read: give `forget`.
     Raises:
         OutputError: the journal cannot be opened, or another job holds it.
     """
 
     def __init__(
         self,
-        path: Path,
+        place: Path | OutputStore,
         options: Mapping[str, Any],
         *,
         variants: Sequence[Mapping[str, Any]] = ({},),
         forget: bool = False,
+        worker: str | None = None,
     ) -> None:
-        self.path = path
         self._options = dict(options)
         self._accepted = [_canonical(self._options | dict(variant)) for variant in variants]
         self.record_variant(variants[0])
+        self._log: Log = (
+            FileLog(place, worker) if isinstance(place, Path) else StoreLog(place, worker)
+        )
+        self.path = self._log.path
         try:
-            self._file = os.open(path, os.O_RDWR | os.O_APPEND | os.O_CREAT | os.O_CLOEXEC, 0o666)
-        except OSError as error:
-            raise self._unwritable(error) from error
-        try:
-            self._lock()
             self.earlier = Digests(None if forget else self._read())
-            size = os.fstat(self._file).st_size
-            self._torn = size > 0 and os.pread(self._file, 1, size - 1) != b"\n"
         except BaseException:
-            os.close(self._file)
+            self._log.close()
             raise
         self._now = Digests()
+
+    @property
+    def recorded(self) -> dict[str, Any]:
+        """The options that new lines record."""
+        return self._recorded
 
     def record_variant(self, variant: Mapping[str, Any]) -> None:
         """Record these options in new lines, next to those that all variants share."""
         self._recorded = self._options | dict(variant)
 
-    def _lock(self) -> None:
-        try:
-            fcntl.flock(self._file, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except OSError as error:
-            if error.errno in (EAGAIN, EACCES):
-                raise OutputError(
-                    f"{self.path}: another job is writing to this folder; wait for it to end, "
-                    "or choose another --output_dir"
-                ) from error
-            # otherwise the file system has no locks
-
     def _read(self) -> NDArray[np.uint64]:
         """The digests of all lines that mark a file done or failed."""
         digests = array("Q")
-        with open(self._file, "rb", closefd=False) as file:
-            for record in _records(file):
-                if record.get("status") not in ("done", "failed"):
-                    continue
-                stamp = Stamp(record.get("path", ""), record.get("size"), record.get("mtime_ns"))
-                digests.append(_digest(stamp, _canonical(record.get("options")), record["status"]))
+        canonical: dict[bytes, bytes] = {}  # options as in a line -> as in a digest
+        for line in self._log.lines():
+            if (found := OUR_LINE.match(line)) is not None:
+                path, size, mtime, etag, options, status = found.groups()
+                if options not in canonical:
+                    again = json.dumps(_canonical(json.loads(options)))
+                    canonical[options] = again.encode("ascii")
+                key = (path, size, etag or mtime, canonical[options], status)
+                digests.append(digest_of(b"[" + b", ".join(key) + b"]"))
+            elif (record := _record(line)) is not None:
+                options = _canonical(record.get("options"))
+                digests.append(_digest(_stamp(record), options, record["status"]))
         return np.frombuffer(digests, np.uint64) if digests else np.zeros(0, np.uint64)
 
     def status(self, stamp: Stamp, *, before: bool = False) -> Status | None:
@@ -149,51 +119,70 @@ class Journal:
     def add(
         self, stamp: Stamp, status: Status, seconds: float | None, error: str | None = None
     ) -> None:
-        """Append a finished file; the line is on disk when this returns."""
+        """Append a finished recording; in a folder, the line is on disk when this returns."""
+        self.add_all([(stamp, status, seconds, error)])
+
+    def add_all(self, finished: Sequence[Finished]) -> None:
+        """Append several finished recordings in one write."""
+        lines = [self._line(*one) for one in finished]
+        # ASCII, so that names that are not UTF-8 survive as escaped surrogates
+        self._log.append("".join(lines).encode("ascii"))
+        options = _canonical(self._recorded)
+        for stamp, status, _, _ in finished:
+            if status in ("done", "failed"):
+                self._now.add(_digest(stamp, options, status))
+
+    def adopt(self, finished: Finished, options: Mapping[str, Any]) -> None:
+        """Append what an earlier run has done with these options, but could not mark; nothing
+        happens if it is marked.
+        """
+        stamp, status, _, _ = finished
+        digest = _digest(stamp, _canonical(options), status)
+        if digest not in self.earlier and digest not in self._now:
+            self._log.append(self._line(*finished, options).encode("ascii"))
+            self.earlier.add(digest)
+
+    def _line(
+        self,
+        stamp: Stamp,
+        status: Status,
+        seconds: float | None,
+        error: str | None,
+        options: Mapping[str, Any] | None = None,
+    ) -> str:
+        etag = {} if stamp.etag is None else {"etag": stamp.etag}
         record = {
             "path": stamp.path,
             "size": stamp.size,
             "mtime_ns": stamp.mtime_ns,
-            "options": self._recorded,
+            **etag,
+            "options": self._recorded if options is None else options,
             "status": status,
             "seconds": None if seconds is None else round(seconds, 3),
             "error": error,
             "time": time.strftime("%Y-%m-%dT%H:%M:%S%z"),
         }
-        # ASCII, so that names that are not UTF-8 survive as escaped surrogates
-        line = ("\n" if self._torn else "") + json.dumps(record) + "\n"
-        data = line.encode("ascii")
-        try:
-            written = os.write(self._file, data)
-            self._torn = written < len(data)
-            if self._torn:
-                raise OSError(ENOSPC, os.strerror(ENOSPC))
-            os.fsync(self._file)
-        except OSError as failure:
-            raise self._unwritable(failure) from failure
-        if status != "unwritten":
-            self._now.add(_digest(stamp, _canonical(self._recorded), status))
+        return json.dumps(record) + "\n"
 
     def close(self) -> None:
-        """Close the file, which releases the lock."""
-        os.close(self._file)
-
-    def _unwritable(self, error: OSError) -> OutputError:
-        return OutputError(
-            f"{self.path}: the journal cannot be written ({error.strerror}); free some space, "
-            "or choose another --output_dir"
-        )
+        """Write what is left, and release the lock."""
+        self._log.close()
 
 
-def _records(lines: Iterable[bytes]) -> Iterator[dict[str, Any]]:
-    """The lines that are JSON objects; torn or damaged lines are ignored."""
-    for line in lines:
-        try:
-            record = json.loads(line)
-        except ValueError:
-            continue
-        if isinstance(record, dict):
-            yield record
+def _stamp(record: Mapping[str, Any]) -> Stamp:
+    """The stamp of a line."""
+    keys = ("size", "mtime_ns", "etag")
+    return Stamp(record.get("path", ""), *(record.get(key) for key in keys))
+
+
+def _record(line: bytes) -> dict[str, Any] | None:
+    """A line that marks something done or failed; None: another one, or torn, or damaged."""
+    try:
+        record = json.loads(line)
+    except ValueError:
+        return None
+    marks = isinstance(record, dict) and record.get("status") in ("done", "failed")
+    return record if marks else None
 
 
 def _canonical(options: Any) -> str:
@@ -201,6 +190,6 @@ def _canonical(options: Any) -> str:
 
 
 def _digest(stamp: Stamp, options: str, status: str) -> int:
-    """64 bits: two of a million files collide by chance once in 10^7 jobs."""
-    text = json.dumps([stamp.path, stamp.size, stamp.mtime_ns, options, status])
-    return int.from_bytes(blake2b(text.encode("ascii"), digest_size=8).digest(), "little")
+    version = stamp.mtime_ns if stamp.etag is None else stamp.etag
+    key = [stamp.path, stamp.size, version, options, status]
+    return digest_of(json.dumps(key).encode("ascii"))

@@ -10,10 +10,10 @@ from typing import Any
 
 from slimwhisper.errors import OutputError
 from slimwhisper.jobs.inputs import InputFile
+from slimwhisper.storage.outputs import PART
 from slimwhisper.types import Transcript
 from slimwhisper.writers import write_transcript
 
-PART = (".slimwhisper-", ".part")  # prefix and suffix of the name of an unfinished output
 MAX_SWEPT = 4096  # folders remembered as swept; sweeping one again only costs time
 
 
@@ -56,7 +56,8 @@ def write_outputs(
     for name, target in zip(formats, targets, strict=True):
         try:
             target.parent.mkdir(parents=True, exist_ok=True)
-            if os.path.realpath(target) == os.path.realpath(recording.path):
+            source = recording.path if isinstance(recording.path, Path) else recording.path.local
+            if source is not None and os.path.realpath(target) == os.path.realpath(source):
                 raise OutputError(f"{target}: is the input itself; choose another --output_dir")
             temporary = target.with_name(secrets.token_hex(6).join(PART))
             try:

@@ -7,7 +7,8 @@ from typing import TYPE_CHECKING, Any
 
 from slimwhisper.cache.forms import brief
 from slimwhisper.jobs.inputs import InputFile
-from slimwhisper.jobs.journal import Stamp
+from slimwhisper.storage.files import StoredFile
+from slimwhisper.storage.stamps import Stamp
 from slimwhisper.text import clock, human_size, shorten, shown
 
 if TYPE_CHECKING:  # a job with nothing to do does not import torch
@@ -41,7 +42,7 @@ class Tally:
     surveyed: float = 0.0  # seconds of audio in files surveyed so far
     complete: bool = False  # the survey is complete
     began: float | None = None  # when transcription started, after loading the model
-    current: dict[Path, Current] = field(default_factory=dict)
+    current: dict[Path | StoredFile, Current] = field(default_factory=dict)
 
     def start(self) -> None:
         """Start the clock."""
@@ -105,7 +106,7 @@ def model_facts(model: "SlimWhisper", batch_size: int) -> dict[str, Any]:
     }
 
 
-def summary_facts(tally: Tally, status: int, journal: Path | None) -> dict[str, Any]:
+def summary_facts(tally: Tally, status: int, journal: Path | str | None) -> dict[str, Any]:
     """The numbers of a finished job."""
     return {
         "status": status,

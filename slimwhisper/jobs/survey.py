@@ -63,7 +63,8 @@ class Survey:
                 if self._closing.is_set():
                     return
                 if isinstance(found, InputFile) and self._wanted(found):
-                    self.seconds += header_seconds(found.path)
+                    if isinstance(found.path, Path):
+                        self.seconds += header_seconds(found.path)
             self.complete = True
         except Exception:
             return  # the bar does without a total

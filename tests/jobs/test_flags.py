@@ -120,4 +120,4 @@ def test_choices_are_those_of_the_library() -> None:
             parse("q")
         with pytest.raises(argparse.ArgumentTypeError, match="'kv:r=3': kv has no settings"):
             parse("kv:r=3")
-    assert ours["output_format"].choices == (*FORMATS, "all")
+    assert ours["output_format"].choices == (*FORMATS, "all", "parquet")

@@ -3,6 +3,7 @@
 import json
 import os
 import random
+import re
 import subprocess
 import sys
 import tracemalloc
@@ -13,7 +14,8 @@ import numpy as np
 import pytest
 
 from slimwhisper.errors import OutputError
-from slimwhisper.jobs.journal import JOURNAL_NAME, MERGE, Digests, Journal, Stamp, Status
+from slimwhisper.jobs.journal import JOURNAL_NAME, OUR_LINE, Journal, Stamp, Status
+from slimwhisper.storage.digests import MERGE, Digests
 
 OPTIONS: dict[str, Any] = {"model": "tiny", "formats": ("txt",), "temperature": (0.0, 0.2)}
 STAMP = Stamp("/in/a.wav", 100, 1_700_000_000_123_456_789)
@@ -215,6 +217,37 @@ def test_a_journal_that_cannot_be_opened(tmp_path: Path) -> None:
     ) as caught:
         Journal(tmp_path, OPTIONS)
     assert "\n" not in str(caught.value)
+
+
+@pytest.mark.parametrize(
+    "stamp",
+    [
+        *(STAMP, Stamp("s3://b/a.wav", 5, None, 'e"\\1'), Stamp('/in/\\"}, \n\udce9.wav', 0, -5)),
+        Stamp('/in/{"path": "x"}, "status": "done", "seconds": .wav', 1, None),
+    ],
+)
+def test_both_ways_to_read_a_line(
+    path: Path, stamp: Stamp, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """What the expression for our own lines finds is what JSON says."""
+    strange = {"initial_prompt": 'a, "status": "failed", "seconds": 1\\', "best_of": 5}
+    for number, what in enumerate(("done", "failed")):
+        place = path.with_name(f"{number}.jsonl")
+        journal = Journal(place, OPTIONS | strange)
+        journal.add(stamp, "done" if what == "done" else "failed", None, 'x"}, "time": "')
+        journal.close()
+        (line,) = place.read_bytes().splitlines(keepends=True)
+        assert OUR_LINE.match(line) and not OUR_LINE.match(line[:-3])
+        assert status(place, stamp, **strange) == what
+        with monkeypatch.context() as patch:
+            patch.setattr("slimwhisper.jobs.journal.OUR_LINE", re.compile(rb"never"))
+            assert status(place, stamp, **strange) == what
+    braces = {"initial_prompt": '{"}, "status": "failed'}
+    journal = Journal(path, OPTIONS | braces)
+    journal.add(stamp, "done", 1.0)
+    journal.close()
+    assert OUR_LINE.match(path.read_bytes()) is None
+    assert status(path, stamp, **braces) == "done"
 
 
 def test_digests() -> None:

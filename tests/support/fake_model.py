@@ -4,6 +4,7 @@ Its recordings are text files whose text is the transcript. An empty file is sil
 and `cut...` fails unless `allow_truncated` is set. A character lasts a second.
 """
 
+import io
 import sys
 import time
 from collections import deque
@@ -14,6 +15,7 @@ from typing import Any
 
 import pytest
 
+from slimwhisper.audio.remote import RemoteFile
 from slimwhisper.errors import AudioError, SlimWhisperError
 from slimwhisper.types import Segment, Transcript
 
@@ -65,9 +67,12 @@ class FakeModel:
                 path = taken.popleft()
                 time.sleep(self.delay)
                 try:
-                    text = path.read_text(encoding="utf-8")
+                    text = contents(path)
                 except OSError as error:
                     yield path, AudioError(f"{path}: no such file; check the path ({error.errno})")
+                    continue
+                except SlimWhisperError as error:
+                    yield path, error
                     continue
                 if text.startswith("bad") or (text.startswith("cut") and not allow_truncated):
                     yield path, AudioError(f"{path}: damaged; copy the file again")
@@ -80,6 +85,15 @@ class FakeModel:
                 yield path, Transcript(spoken, segments, "en")
         finally:
             self.closed = True
+
+
+def contents(source: Path | RemoteFile) -> str:
+    """What is in a file, or an object of a store."""
+    if isinstance(source, Path):
+        return source.read_text(encoding="utf-8")
+    target = io.BytesIO()
+    source.fetch(target)
+    return target.getvalue().decode()
 
 
 def install(model: FakeModel, set_item: Callable[[Any, str, Any], None]) -> None:

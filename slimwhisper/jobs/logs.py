@@ -1,0 +1,167 @@
+"""Where a journal's lines are kept: in files of a folder, or in objects of a store.
+
+A job appends to `slimwhisper-journal.jsonl`. A worker of a job appends to a file of its own,
+`slimwhisper-journal/NAME.jsonl`, and so does every job whose outputs go to a store, where nothing
+can be appended to: there a worker has a series of objects, `slimwhisper-journal/NAME-000001.jsonl`
+and so on. Whoever reads takes all of them.
+"""
+
+import fcntl
+import logging
+import os
+import secrets
+import socket
+import time
+from collections.abc import Iterator
+from errno import EACCES, EAGAIN, ENOSPC
+from pathlib import Path
+from typing import Protocol
+
+from slimwhisper.errors import OutputError
+from slimwhisper.storage.outputs import OutputStore
+
+JOURNAL_NAME = "slimwhisper-journal.jsonl"
+FOLDER = "slimwhisper-journal"  # of the workers' files, or of objects
+OBJECT = 4 << 20  # bytes after which a series gets another object
+PERIOD = 5.0  # seconds; a line in a store waits for others no longer, while lines keep coming
+
+
+logger = logging.getLogger(__name__)
+
+
+class JournalError(OutputError):
+    """Nothing can be marked any more: the job must end."""
+
+
+class Log(Protocol):
+    """Lines that are never changed. One thread appends."""
+
+    @property
+    def path(self) -> Path | str:
+        """For messages."""
+
+    def lines(self) -> Iterator[bytes]:
+        """All lines of all writers, as they were when the log was opened; one may be torn."""
+
+    def append(self, lines: bytes) -> None:
+        """Add whole lines, in one write. Raises OutputError."""
+
+    def close(self) -> None:
+        """No more lines. Raises OutputError if the last ones cannot be written."""
+
+
+class FileLog:
+    """In a folder of this machine; a line is on the disk when `append` returns.
+
+    One process holds a file: it is locked until it is closed.
+    """
+
+    def __init__(self, path: Path, worker: str | None = None) -> None:
+        """path: of the job's own file. worker: the name of one that has another file.
+
+        Raises OutputError: the file cannot be opened, or another process holds it.
+        """
+        self._main = path
+        self.path = path if worker is None else path.parent / FOLDER / f"{worker}.jsonl"
+        try:
+            if worker is not None:
+                self.path.parent.mkdir(parents=True, exist_ok=True)
+            flags = os.O_RDWR | os.O_APPEND | os.O_CREAT | os.O_CLOEXEC
+            self._file = os.open(self.path, flags, 0o666)
+        except OSError as error:
+            raise self._unwritable(error) from error
+        try:
+            self._lock()
+            size = os.fstat(self._file).st_size
+            self._torn = size > 0 and os.pread(self._file, 1, size - 1) != b"\n"
+        except BaseException:
+            os.close(self._file)
+            raise
+
+    def lines(self) -> Iterator[bytes]:
+        for path in [self._main, *sorted((self._main.parent / FOLDER).glob("*.jsonl"))]:
+            try:
+                with path.open("rb") as file:
+                    yield from file
+            except FileNotFoundError:  # the job's own, where a worker asks
+                continue
+            except OSError as error:
+                raise self._unwritable(error) from error
+
+    def append(self, lines: bytes) -> None:
+        data = (b"\n" if self._torn else b"") + lines
+        try:
+            written = os.write(self._file, data)
+            self._torn = written < len(data)
+            if self._torn:
+                raise OSError(ENOSPC, os.strerror(ENOSPC))
+            os.fsync(self._file)
+        except OSError as failure:
+            raise self._unwritable(failure) from failure
+
+    def close(self) -> None:
+        """Close the file, which releases the lock."""
+        os.close(self._file)
+
+    def _lock(self) -> None:
+        try:
+            fcntl.flock(self._file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except OSError as error:
+            if error.errno in (EAGAIN, EACCES):
+                raise OutputError(
+                    f"{self.path}: another job is writing to this folder; wait for it to end, "
+                    "or choose another --output_dir"
+                ) from error
+            # otherwise the file system has no locks
+
+    def _unwritable(self, error: OSError) -> OutputError:
+        return JournalError(
+            f"{self.path}: the journal cannot be written ({error.strerror}); free some space, "
+            "or choose another --output_dir"
+        )
+
+
+class StoreLog:
+    """In objects. The newest object of a series is put anew, whole, with the lines that have come:
+    at most every few seconds, so the last ones before a kill are lost, and their recordings are
+    done again, to the same outputs.
+    """
+
+    def __init__(self, store: OutputStore, worker: str | None = None) -> None:
+        """worker: whose series it is; the name gets an ending that no other run has."""
+        self._store = store
+        self.path = store.name(f"{FOLDER}/")
+        self._series = f"{worker or socket.gethostname()}-{secrets.token_hex(4)}"
+        self._number = 0
+        self._data = b""  # of the newest object
+        self._unsaved = 0  # bytes
+        self._saved_at = float("-inf")
+
+    def lines(self) -> Iterator[bytes]:
+        for name in self._store.names(FOLDER):
+            if name.endswith(".jsonl"):
+                yield from self._store.get(name).splitlines()
+
+    def append(self, lines: bytes) -> None:
+        self._data += lines
+        self._unsaved += len(lines)
+        if len(self._data) >= OBJECT or time.monotonic() >= self._saved_at + PERIOD:
+            try:
+                self._save()
+            except OutputError as error:  # the next line tries again, and then `close`
+                self._saved_at = time.monotonic()
+                logger.warning("%s", error)
+
+    def close(self) -> None:
+        self._save()
+
+    def _save(self) -> None:
+        if not self._unsaved:
+            return
+        name = f"{FOLDER}/{self._series}-{self._number:06d}.jsonl"
+        # nobody else has this name: the condition guards against a clash of names
+        self._store.put(name, self._data, new=len(self._data) == self._unsaved)
+        self._unsaved, self._saved_at = 0, time.monotonic()
+        if len(self._data) >= OBJECT:
+            self._number += 1
+            self._data = b""

@@ -1,0 +1,1 @@
+"""Inputs and outputs elsewhere: object stores by fsspec, manifests, archives, tables."""

@@ -1,0 +1,102 @@
+"""Several workers have journals of their own, in files or in a store, and one reader takes all."""
+
+import json
+import logging
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from slimwhisper.errors import OutputError
+from slimwhisper.jobs import logs
+from slimwhisper.jobs.journal import JOURNAL_NAME, Journal, Stamp
+from slimwhisper.storage.outputs import OutputStore
+from tests.support.memory_store import journal, store  # noqa: F401
+
+OPTIONS: dict[str, Any] = {"model": "tiny"}
+
+
+def stamp(name: str, etag: str | None = None) -> Stamp:
+    return Stamp(f"s3://b/{name}", 10, None if etag else 5, etag)
+
+
+def test_files_of_workers(tmp_path: Path) -> None:
+    place = tmp_path / JOURNAL_NAME
+    driver = Journal(place, OPTIONS)
+    driver.add(stamp("a"), "done", 1.0)
+    workers = [Journal(place, OPTIONS, forget=True, worker=f"w{n}") for n in range(3)]
+    for number, worker in enumerate(workers):
+        worker.add(stamp(f"w{number}"), "failed" if number else "done", 1.0, "why")
+        with pytest.raises(OutputError, match="another job is writing"):
+            Journal(place, OPTIONS, worker=f"w{number}")
+    assert driver.status(stamp("w0")) is None  # read at the start
+    for one in (driver, *workers):
+        one.close()
+    with (tmp_path / "slimwhisper-journal" / "w1.jsonl").open("a") as file:
+        file.write('{"path": "torn')
+    again = Journal(place, OPTIONS)
+    assert [again.status(stamp(n)) for n in ("a", "w0", "w1", "w2", "w3")] == [
+        *("done", "done", "failed", "failed", None)
+    ]
+    again.close()
+    worker = Journal(place, OPTIONS, worker="w1")  # the same name, in a later run
+    worker.add(stamp("w4"), "done", 1.0)
+    worker.close()
+    again = Journal(place, OPTIONS)
+    assert again.status(stamp("w4")) == again.status(stamp("w0")) == "done"
+    again.close()
+
+
+def test_an_etag_is_part_of_the_key(tmp_path: Path) -> None:
+    place = tmp_path / JOURNAL_NAME
+    one = Journal(place, OPTIONS)
+    one.add(stamp("a", "e1"), "done", 1.0)
+    one.close()
+    assert json.loads(place.read_text())["etag"] == "e1"
+    again = Journal(place, OPTIONS)
+    assert again.status(stamp("a", "e1")) == "done"
+    assert again.status(stamp("a", "e2")) is again.status(stamp("a")) is None
+    again.close()
+
+
+def test_in_a_store(store: Any, monkeypatch: pytest.MonkeyPatch) -> None:  # noqa: F811
+    monkeypatch.setattr(logs, "OBJECT", 1000)
+    place = OutputStore("memory://out")
+    workers = [Journal(place, OPTIONS, worker=f"w{n}") for n in range(2)]
+    for number in range(40):
+        workers[number % 2].add(stamp(str(number)), "done", 1.0)
+        assert workers[number % 2].status(stamp(str(number))) == "done"
+    early = len(journal(store, "out"))
+    assert 0 < early < 40  # the last lines wait for others
+    for worker in workers:
+        worker.close()
+    found = journal(store, "out")
+    assert sorted(int(line["path"].rpartition("/")[2]) for line in found) == list(range(40))
+    sizes = [store.size(p) for p in store.find("/out") if p.endswith(".jsonl")]
+    assert len(sizes) >= 6 and max(sizes) < 1400
+    again = Journal(place, OPTIONS)
+    assert all(again.status(stamp(str(n)), before=True) == "done" for n in range(40))
+    again.close()
+    assert len(journal(store, "out")) == 40
+
+
+def test_a_store_that_does_not_answer_for_a_while(
+    store: Any,  # noqa: F811
+    monkeypatch: pytest.MonkeyPatch,
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    monkeypatch.setattr(logs, "PERIOD", 0.0)
+    one = Journal(OutputStore("memory://me:secret@out"), OPTIONS)
+
+    def broken(*_: Any, **__: Any) -> None:
+        raise OSError("503")
+
+    with monkeypatch.context() as patch, caplog.at_level(logging.WARNING, "slimwhisper"):
+        patch.setattr(type(store), "pipe_file", broken)
+        one.add(stamp("a"), "done", 1.0)
+        with pytest.raises(OutputError, match=r"cannot be written \(503\)"):
+            one.close()
+    assert "cannot be written (503)" in caplog.text and "secret" not in caplog.text
+    one.add(stamp("b"), "done", 1.0)
+    one.close()
+    assert len(journal(store, "me:secret@out")) == 2

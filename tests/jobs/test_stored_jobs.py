@@ -1,0 +1,255 @@
+"""Jobs whose inputs or outputs are in a store, with a model that needs no weights."""
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from slimwhisper.jobs.inputs import InputFile
+from slimwhisper.jobs.journal import Journal
+from slimwhisper.jobs.sinks import open_sink
+from slimwhisper.storage import tables
+from slimwhisper.storage.files import StoredFile
+from slimwhisper.storage.outputs import OutputStore
+from slimwhisper.storage.stamps import Stamp
+from slimwhisper.types import Transcript
+from tests.support.command import Run
+from tests.support.fake_model import FakeModel, fake_model  # noqa: F401
+from tests.support.memory_store import fill, journal, store, tar_of, texts  # noqa: F401
+
+pytestmark = pytest.mark.usefixtures("fake_model")
+FILES: dict[str, str | bytes] = {"in/a.wav": "one", "in/x/a.mp3": "two", "in/x/c.wav": "bad"}
+WRITTEN = {"a.wav.txt": "one\n", "x/a.mp3.txt": "two\n"}
+
+
+@pytest.fixture
+def run(capsys: pytest.CaptureFixture[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Any:
+    monkeypatch.chdir(tmp_path)
+
+    def call(*arguments: str) -> Run:
+        return Run(capsys, "transcribe", "--model", "tiny", *arguments)
+
+    return call
+
+
+def test_from_a_store_to_a_store(store: Any, run: Any, fake_model: FakeModel) -> None:  # noqa: F811
+    fill(store, FILES)
+    to = ("-o", "memory://out/t", "-f", "txt")
+    first = run("memory://in", *to)
+    assert first.status == 1
+    assert texts(store, "out/t") == WRITTEN
+    assert "memory://in/x/c.wav: damaged; copy the file again" in first.err
+    assert "journal: memory://out/t/slimwhisper-journal/" in first.err
+    lines = {line["path"]: line for line in journal(store, "out/t")}
+    assert {path: line["status"] for path, line in lines.items()} == {
+        "memory://in/a.wav": "done",
+        "memory://in/x/a.mp3": "done",
+        "memory://in/x/c.wav": "failed",
+    }
+    assert len(fake_model.taken) == 3
+    again = run("memory://in", *to)
+    assert "Nothing to do: 2 files already done, 1 failed in an earlier run." in again.err
+    fill(store, {"in/a.wav": "changed", "in/new.wav": "new"})
+    run("memory://in", *to)
+    assert texts(store, "out/t") == WRITTEN | {"a.wav.txt": "changed\n", "new.wav.txt": "new\n"}
+    assert len(fake_model.taken) == 5
+    run("memory://in", *to, "--skip_existing", "True", "--beam_size", "None")
+    assert len(fake_model.taken) == 6  # the bad one
+
+
+def test_from_a_store_to_a_folder(store: Any, run: Any) -> None:  # noqa: F811
+    fill(store, FILES)
+    done = run("memory://in", "-o", "out", "-f", "txt", "--log_json", "True")
+    events = [json.loads(line) for line in done.out.splitlines()]
+    files = {e["path"]: e for e in events if e["event"] == "file"}
+    assert files["memory://in/a.wav"]["outputs"] == ["out/a.wav.txt"]
+    assert {str(p.relative_to("out")): p.read_text() for p in Path("out").rglob("*.txt")} == WRITTEN
+    assert "Nothing to do" in run("memory://in", "-o", "out", "-f", "txt").err
+    Path("out/a.wav.txt").unlink()
+    assert "1 of 1 file transcribed" in run("memory://in", "-o", "out", "-f", "txt").err
+
+
+def test_from_a_folder_to_a_store(store: Any, run: Any) -> None:  # noqa: F811
+    """Outputs have the names that they have in a folder."""
+    Path("in/x").mkdir(parents=True)
+    for name, text in FILES.items():
+        Path(name).write_text(str(text))
+    run("in", "-o", "memory://out", "-f", "txt")
+    assert texts(store, "out") == {"a.txt": "one\n", "x/a.txt": "two\n"}
+    assert "Nothing to do" in run("in", "-o", "memory://out", "-f", "txt").err
+
+
+def test_all_formats(store: Any, run: Any) -> None:  # noqa: F811
+    fill(store, {"in/a.wav": "one"})
+    run("memory://in/a.wav", "-o", "memory://out")
+    run("memory://in/a.wav", "-o", "here")
+    there = texts(store, "out")
+    assert sorted(there) == [f"a.wav.{name}" for name in ("json", "srt", "tsv", "txt", "vtt")]
+    assert {p.name: p.read_text() for p in Path("here").iterdir()} == there
+    assert journal(store, "out") == []  # one file is no job
+
+
+def test_containers(store: Any, run: Any) -> None:  # noqa: F811
+    fill(store, {"w/s0.tar": tar_of({"a.wav": b"one", "b.wav": b"two"})})
+    run("memory://w/*.tar", "-o", "out", "-f", "txt")
+    assert sorted(str(p) for p in Path("out").rglob("*.txt")) == [
+        "out/s0.tar/a.wav.txt",
+        "out/s0.tar/b.wav.txt",
+    ]
+    assert "2 files already done" in run("memory://w/*.tar", "-o", "out", "-f", "txt").err
+    Path("c.wav").write_text("three")
+    Path("m.jsonl").write_text('{"audio_filepath": "c.wav"}\nno\n')
+    done = run("m.jsonl", "-o", "out", "-f", "txt")
+    assert done.status == 1 and "line 2 is not a JSON object" in done.err
+    assert Path("out/c.wav.txt").read_text() == "three\n"
+
+
+def test_a_store_that_does_not_answer(
+    store: Any,  # noqa: F811
+    run: Any,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Its recordings have not failed: the next run tries them again."""
+    fill(store, {"in/a.wav": "one", "in/b.wav": "two"})
+
+    def broken(*_: Any, **__: Any) -> None:
+        raise OSError("503 from https://h/x?Signature=s3cret")
+
+    with monkeypatch.context() as patch:
+        patch.setattr(type(store), "cat_file", broken)
+        first = run("memory://in", "-o", "out", "-f", "txt")
+    assert first.status == 1 and "s3cret" not in first.err
+    assert first.err.count("the store does not give it (503 from https://h/x)") == 2
+    assert "s3cret" not in Path("out/slimwhisper-journal.jsonl").read_text()
+    assert "2 of 2 files transcribed" in run("memory://in", "-o", "out", "-f", "txt").err
+
+    with monkeypatch.context() as patch:
+        patch.setattr(type(store), "pipe_file", broken)
+        first = run("memory://in", "-o", "memory://out", "-f", "txt")
+    assert first.status != 0 and "cannot be written (503" in first.err and "s3cret" not in first.err
+    assert "2 of 2 files transcribed" in run("memory://in", "-o", "memory://out", "-f", "txt").err
+
+
+def test_faults_in_one_line(store: Any, run: Any) -> None:  # noqa: F811
+    assert "no recordings there; check the address" in run("memory://none", "-o", "out").err
+    assert "paths and URIs have no place in common" in run("x.wav", "memory://in", "-o", "out").err
+    assert "unknown kind of address" in run("gopher://in", "-o", "out").err
+    assert "unknown kind of address" in run("x.wav", "-o", "gopher://in").err
+
+
+# -- parquet -------------------------------------------------------------------------------------
+
+
+def rows(place: str = "out") -> dict[str, dict[str, Any]]:
+    """The rows of the table, by path; each path has one."""
+    parquet = pytest.importorskip("pyarrow.parquet", reason="needs the extra parquet")
+    found = parquet.read_table(f"{place}/transcripts").to_pylist()
+    assert len({row["path"] for row in found}) == len(found)
+    return {row["path"]: row for row in found}
+
+
+@pytest.fixture
+def parquet() -> Any:
+    return pytest.importorskip("pyarrow", reason="needs the extra parquet")
+
+
+def test_parquet(store: Any, run: Any, parquet: Any) -> None:  # noqa: F811
+    fill(store, FILES)
+    to = ("-o", "out", "-f", "parquet")
+    assert run("memory://in", *to).status == 1
+    found = rows()
+    assert {path: (row["text"], row["error"]) for path, row in found.items()} == {
+        "memory://in/a.wav": (" one", None),
+        "memory://in/x/a.mp3": (" two", None),
+        "memory://in/x/c.wav": (None, "memory://in/x/c.wav: damaged; copy the file again"),
+    }
+    one = found["memory://in/a.wav"]
+    assert (one["language"], one["seconds"], one["words"]) == ("en", 3.0, None)
+    (segment,) = one["segments"]
+    assert (segment["start"], segment["end"], segment["tokens"]) == (0.0, 1.5, [1])
+    assert json.loads(one["options"])["model"] == "tiny"
+    assert "Nothing to do: 2 files already done, 1 failed" in run("memory://in", *to).err
+
+    fill(store, {"in/x/c.wav": "good now", "in/a.wav": "changed"})
+    assert run("memory://in", *to).status == 0
+    texts = {path: row["text"] for path, row in rows().items()}
+    assert texts == {
+        "memory://in/a.wav": " changed",
+        "memory://in/x/a.mp3": " two",
+        "memory://in/x/c.wav": " good now",
+    }
+
+
+def test_parquet_of_workers(store: Any, parquet: Any, tmp_path: Path) -> None:  # noqa: F811
+    """Two write the same recording; one row is left, and all are marked."""
+    options = {"model": "tiny"}
+    place = f"{tmp_path}/out"
+    driver = open_sink(place, "parquet")
+    driver.prepare()
+    journal = Journal(driver.journal_place, options)
+    driver.start(journal)
+    for number in range(2):
+        sink = open_sink(place, "parquet")
+        own = Journal(sink.journal_place, options, forget=True, worker=f"w{number}")
+        sink.start(own, alone=False)
+        for name in ("shared", f"only-{number}"):
+            path = StoredFile("memory://in", name, Stamp(f"memory://in/{name}", 1, 2))
+            recording = InputFile(path, Path(name))
+            sink.write(recording, recording.stamp(), 1.0, Transcript(f"{name}", [], "en"))
+        sink.close()
+        own.close()
+    driver.close()
+    journal.close()
+    tables.compact(OutputStore(place))
+    assert sorted(row["text"] for row in rows(place).values()) == ["only-0", "only-1", "shared"]
+    again = Journal(driver.journal_place, options)
+    for name in ("shared", "only-0", "only-1"):
+        assert again.status(Stamp(f"memory://in/{name}", 1, 2)) == "done"
+    again.close()
+
+
+def test_parquet_for_readers(store: Any, run: Any, parquet: Any) -> None:  # noqa: F811
+    pandas = pytest.importorskip("pandas")
+    fill(store, FILES)
+    run("memory://in", "-o", "out", "-f", "parquet")
+    frame = pandas.read_parquet("out/transcripts")
+    assert sorted(frame.text.dropna()) == [" one", " two"]
+    duckdb = pytest.importorskip("duckdb")
+    query = "SELECT text, segments[1].end FROM 'out/transcripts/*.parquet' WHERE error IS NULL"
+    assert sorted(duckdb.sql(query).fetchall()) == [(" one", 1.5), (" two", 1.5)]
+
+
+def test_parquet_in_a_store(store: Any, run: Any, parquet: Any) -> None:  # noqa: F811
+    fill(store, FILES)
+    to = ("-o", "memory://out", "-f", "parquet")
+    run("memory://in", *to)
+    assert len(store.find("/out/transcripts")) == 1 and len(journal(store, "out")) == 3
+    assert "Nothing to do" in run("memory://in", *to).err
+    # a job killed between a part and its marks
+    for path in store.find("/out/slimwhisper-journal"):
+        store.rm_file(path)
+    assert "Nothing to do: 2 files already done" in run("memory://in", *to).err
+    assert len(journal(store, "out")) == 3
+
+
+def test_parquet_killed_between_a_part_and_its_marks(
+    store: Any,  # noqa: F811
+    run: Any,
+    parquet: Any,
+) -> None:
+    fill(store, FILES)
+    to = ("-o", "out", "-f", "parquet")
+    run("memory://in", *to)
+    marks = Path("out/slimwhisper-journal.jsonl")
+    lines = marks.read_text().splitlines(keepends=True)
+    marks.write_text(lines[0] + lines[1][:20])
+    before = rows()
+    assert "Nothing to do: 2 files already done, 1 failed" in run("memory://in", *to).err
+    assert rows() == before
+    assert "Nothing to do" in run("memory://in", *to).err
+    # two rows of one recording: a job killed before it removed the older one
+    (part,) = Path("out/transcripts").iterdir()
+    part.with_name("part-00000000-older.parquet").write_bytes(part.read_bytes())
+    run("memory://in", *to)
+    assert rows() == before

@@ -1,0 +1,238 @@
+"""A real S3 server on loopback: objects in, results out, killed half-way and resumed."""
+
+import json
+import os
+import random
+import subprocess
+import sys
+import time
+from collections import Counter
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from slimwhisper.errors import OutputError, StorageError
+from slimwhisper.storage.inputs import StoredInputs
+from slimwhisper.storage.listing import Place
+from slimwhisper.storage.outputs import OutputStore
+from tests.support.paths import ROOT
+from tests.support.spoken import SAMPLES
+
+s3fs = pytest.importorskip("s3fs", reason="needs s3fs: pip install 'fsspec[s3]'")
+server = pytest.importorskip("moto.server", reason="needs moto[server], an S3 server for tests")
+pytestmark = [
+    pytest.mark.slow,
+    # the server's and the client's libraries
+    pytest.mark.filterwarnings("ignore::DeprecationWarning"),
+    pytest.mark.filterwarnings("ignore::ResourceWarning"),
+    pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning"),
+]
+OBJECTS = 150
+
+
+class Faults:
+    """The server, which sometimes does not answer well."""
+
+    def __init__(self, application: Any) -> None:
+        self._application = application
+        self._random = random.Random(0)
+        self.errors = self.slow = 0.0  # shares of requests
+        self.failed = 0
+
+    def __call__(self, environ: Any, start_response: Any) -> Any:
+        if self._random.random() < self.slow:
+            time.sleep(0.5)
+        if self._random.random() < self.errors:
+            self.failed += 1
+            start_response("503 Service Unavailable", [("Content-Type", "text/xml")])
+            return [b"<Error><Code>ServiceUnavailable</Code><Message>later</Message></Error>"]
+        return self._application(environ, start_response)
+
+
+@pytest.fixture(scope="module")
+def faults(endpoint: tuple[str, Faults]) -> Faults:
+    return endpoint[1]
+
+
+@pytest.fixture(scope="module")
+def endpoint() -> Iterator[tuple[str, Faults]]:
+    running = server.ThreadedMotoServer(ip_address="127.0.0.1", port=0, verbose=False)
+    running.start()
+    host, port = running.get_host_and_port()
+    with pytest.MonkeyPatch.context() as patch:
+        for name, value in {
+            "AWS_ACCESS_KEY_ID": "testing",
+            "AWS_SECRET_ACCESS_KEY": "s3cret-of-the-test",
+            "AWS_DEFAULT_REGION": "us-east-1",
+            "AWS_ENDPOINT_URL": f"http://{host}:{port}",
+        }.items():
+            patch.setenv(name, value)
+        faults = running._server.app = Faults(running._server.app)
+        yield f"http://{host}:{port}", faults
+    running.stop()
+
+
+@pytest.fixture
+def bucket(endpoint: tuple[str, Faults]) -> Iterator[Any]:
+    """s3fs, with an empty bucket `box`."""
+    s3fs.S3FileSystem.clear_instance_cache()
+    filesystem = s3fs.S3FileSystem(use_listings_cache=False)
+    filesystem.mkdir("box")
+    yield filesystem
+    filesystem.rm("box", recursive=True)
+    s3fs.S3FileSystem.clear_instance_cache()
+
+
+def fill(bucket: Any, count: int = OBJECTS) -> dict[str, str]:
+    """URI -> text of each object; every 50th is bad."""
+    texts = {}
+    for number in range(count):
+        text = f"bad {number}" if number % 50 == 7 else f"text {number}"
+        bucket.pipe_file(f"box/in/{number % 7}/{number}.wav", text.encode())
+        texts[f"s3://box/in/{number % 7}/{number}.wav"] = text
+    return texts
+
+
+def run(*arguments: str, wait: Callable[[int], None] | None = None) -> int:
+    """The status of a job in another process, with a model that needs no weights; `wait` is called
+    with its process, which is then killed.
+    """
+    script = ROOT / "tests" / "support" / "kill_child.py"
+    command = [sys.executable, str(script), "transcribe", "--verbose", "False", *arguments]
+    with subprocess.Popen(
+        command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
+    ) as parent:
+        assert parent.stdin is not None and parent.stdout is not None
+        print(os.devnull, file=parent.stdin, flush=True)
+        child = int(parent.stdout.readline())
+        if wait is not None:
+            wait(child)
+            os.kill(child, 9)
+        status = int(parent.stdout.readline())
+        parent.stdin.close()
+        return status
+
+
+def until(found: Callable[[], int], count: int) -> Callable[[int], None]:
+    """Waits until so many are found."""
+
+    def wait(_: int) -> None:
+        end = time.monotonic() + 60
+        while found() < count:
+            assert time.monotonic() < end
+            time.sleep(0.05)
+
+    return wait
+
+
+def marks(bucket: Any) -> Counter[tuple[str, str]]:
+    """How often each recording has each status."""
+    names = [n for n in bucket.find("box/out/slimwhisper-journal") if n.endswith(".jsonl")]
+    lines = [json.loads(line) for name in names for line in bucket.cat_file(name).splitlines()]
+    return Counter((line["path"], line["status"]) for line in lines)
+
+
+def test_killed_and_resumed(bucket: Any) -> None:
+    texts = fill(bucket)
+    arguments = ("s3://box/in", "-o", "s3://box/out", "-f", "txt")
+
+    def written() -> list[str]:
+        return [name for name in bucket.find("box/out") if name.endswith(".txt")]
+
+    for share in (4, 2):
+        goal = OBJECTS // share
+        assert run(*arguments, wait=until(lambda: len(written()), goal)) == -9
+        assert goal <= len(written()) < OBJECTS
+    assert run(*arguments) == 1
+    expected = {
+        f"box/out/{name.removeprefix('s3://box/in/')}.txt": f"{text}\n".encode()
+        for name, text in texts.items()
+        if text.startswith("text")
+    }
+    assert bucket.cat(written()) == expected
+    statuses = {n: "done" if t.startswith("text") else "failed" for n, t in texts.items()}
+    assert marks(bucket) == Counter(statuses.items())
+    versions = {name: bucket.info(name)["LastModified"] for name in written()}
+    assert run(*arguments) == 1  # some have failed before
+    assert {name: bucket.info(name)["LastModified"] for name in written()} == versions
+
+
+def test_a_table_killed_and_resumed(bucket: Any) -> None:
+    parquet = pytest.importorskip("pyarrow.parquet", reason="needs the extra parquet")
+    texts = fill(bucket, 120)
+    arguments = ("s3://box/in", "-o", "s3://box/out", "-f", "parquet")
+    assert run(*arguments, wait=lambda _: time.sleep(1.0)) == -9
+    assert run(*arguments) == 1
+    rows = parquet.read_table("box/out/transcripts", filesystem=bucket).to_pylist()
+    found = {row["path"]: (row["text"] or "", row["error"] is None) for row in rows}
+    assert len(rows) == len(found)
+    good = {n: t.startswith("text") for n, t in texts.items()}
+    assert found == {n: (f" {t}" if good[n] else "", good[n]) for n, t in texts.items()}
+    assert {row["etag"] is not None for row in rows} == {True}
+
+
+def test_errors_and_slow_answers(bucket: Any, faults: Faults) -> None:
+    """What a store does not give or take is tried again in the next run, and nothing is doubled."""
+    texts = fill(bucket, 24)
+    arguments = ("s3://box/in", "-o", "s3://box/out", "-f", "txt")
+    statuses = []
+    faults.errors, faults.slow, faults.failed = 0.3, 0.05, 0
+    try:
+        for _ in range(2):
+            statuses.append(run(*arguments))
+    finally:
+        faults.errors = faults.slow = 0.0
+    statuses.append(run(*arguments))
+    assert statuses[-1] == 1  # a recording is bad
+    assert faults.failed > 10
+    good = [name for name, text in texts.items() if text.startswith("text")]
+    written = {name for name in bucket.find("box/out") if name.endswith(".txt")}
+    assert written == {f"box/out/{name.removeprefix('s3://box/in/')}.txt" for name in good}
+    wanted = {n: "done" if t.startswith("text") else "failed" for n, t in texts.items()}
+    found = marks(bucket)
+    settled = Counter({key: n for key, n in found.items() if key[1] in ("done", "failed")})
+    assert settled == Counter(wanted.items())
+
+
+def test_listing_page_by_page(bucket: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    fill(bucket, 25)
+    monkeypatch.setattr("slimwhisper.storage.listing.PAGE", 10)
+    listed = [f.path for f in Place("s3://box/in").files(lambda _: True)]
+    assert sorted(listed) == sorted(bucket.find("box/in")) and len(listed) == 25
+    assert [f.path for f in Place("s3://box/in/3/*.wav").files(lambda _: True)] == sorted(
+        bucket.glob("box/in/3/*.wav")
+    )
+    (error,) = StoredInputs(["s3://no-such-bucket/in"]).recordings()
+    assert isinstance(error, StorageError)
+    assert str(error).startswith("s3://no-such-bucket/in: cannot be listed (")
+
+
+def test_a_conditional_put(bucket: Any) -> None:
+    store = OutputStore("s3://box/out")
+    store.put("x/one", b"1", new=True)
+    with pytest.raises(OutputError, match="s3://box/out/x/one: cannot be written"):
+        store.put("x/one", b"2", new=True)
+    assert store.get("x/one") == b"1"
+    store.put("x/one", b"3")
+    assert (store.get("x/one"), store.names("x"), store.names("y")) == (b"3", ["x/one"], [])
+
+
+def test_the_same_transcripts(bucket: Any, tmp_path: Path) -> None:
+    """What a store has is decoded as what a folder has, with a real model."""
+    names = ["countdown.flac", "flight.m4a", "phone-number.wav"]
+    for name in names:
+        bucket.pipe_file(f"box/talks/{name}", (SAMPLES / name).read_bytes())
+    common = ("--model", "digits", "--beam_size", "None", "--threads", "1", "--verbose", "False")
+    command = [sys.executable, "-m", "slimwhisper", "transcribe", *common]
+    for inputs, out in (
+        (["s3://box/talks"], "s3://box/texts"),
+        ([str(SAMPLES / name) for name in names], str(tmp_path)),
+    ):
+        done = subprocess.run([*command, *inputs, "-o", out], capture_output=True, text=True)
+        assert done.returncode == 0, done.stderr
+    for name in names:
+        for suffix in ("txt", "json", "srt"):
+            here = (tmp_path / f"{Path(name).stem}.{suffix}").read_bytes()
+            assert bucket.cat_file(f"box/texts/{name}.{suffix}") == here
