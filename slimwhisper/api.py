@@ -17,7 +17,7 @@ from slimwhisper.cache.file import read_header, read_learned
 from slimwhisper.cache.forms import PRESETS, choose_forms
 from slimwhisper.cache.guard import Inspection
 from slimwhisper.checkpoint.alignment_heads import dumped_heads
-from slimwhisper.checkpoint.load import load_checkpoint
+from slimwhisper.checkpoint.load import Adapters, load_checkpoint
 from slimwhisper.devices import INT8, choose_device, choose_dtype, choose_loaders
 from slimwhisper.digests import weights_digest
 from slimwhisper.errors import SlimWhisperError
@@ -307,6 +307,7 @@ def load_model(
     cache_dtype: str | None = None,
     strict_cache: bool = False,
     guard_audio: AudioSource | None = None,
+    adapter: Adapters = None,
 ) -> SlimWhisper:
     """Load a model by name, Hugging Face id or folder, or `.pt` file.
 
@@ -324,6 +325,8 @@ def load_model(
             (docs/numerics.md); None: in `dtype`.
         strict_cache: raise `CacheError` if a form is not exact, instead of falling back.
         guard_audio: real speech for the guard to measure an inverse-based form on.
+        adapter: folder or Hugging Face id of a LoRA adapter in PEFT's format, or several, which
+            are merged into the weights in this order.
     Raises:
         CheckpointError, OptionError, CacheError.
     """
@@ -333,7 +336,9 @@ def load_model(
     number = choose_dtype(dtype, place)
     if place.type == "cpu" and number == torch.float16:
         logger.warning("float16 is very slow on a CPU; float32 or bfloat16 are not")
-    checkpoint = load_checkpoint(name, download_root=download_root, in_memory=in_memory)
+    checkpoint = load_checkpoint(
+        name, download_root=download_root, in_memory=in_memory, adapter=adapter
+    )
     learned = None
     if cache not in PRESETS:
         header, digest = read_header(cache), weights_digest(checkpoint.state)
