@@ -28,7 +28,7 @@ from slimwhisper.longform.recording import Recording
 from slimwhisper.model.calibration import Guard
 from slimwhisper.model.model import Model
 from slimwhisper.options import make_options
-from slimwhisper.types import SAMPLE_RATE, WINDOW_FRAMES, Dims, Segment, Transcript
+from slimwhisper.types import SAMPLE_RATE, Dims, Segment, Transcript
 from slimwhisper.vocabulary import get_tokenizer
 from slimwhisper.windows import as_windows, decode_windows, hear_languages
 from slimwhisper.writers import segment_line
@@ -232,7 +232,7 @@ class SlimWhisper:
         the spectrogram of a window, [n_mels, 3000], it is a token as in `whisper`, int64 []; for
         several, [B, n_mels, 3000], the results are tokens [B] and a list of B dictionaries.
         """
-        window = (self.dims.n_mels, WINDOW_FRAMES)
+        window = (self.dims.n_mels, self.dims.window_frames)
         if isinstance(audio, Tensor) and audio.shape[-2:] == window:
             heard = hear_languages(self._engines, as_windows(audio, self.dims))
             tokenizer = get_tokenizer(self.dims)
@@ -240,7 +240,7 @@ class SlimWhisper:
             if audio.ndim == 3:
                 return tokens, [h.probs for h in heard]
             return tokens[0], heard[0].probs
-        mel = first_window(as_waveform(audio), self.dims.n_mels)
+        mel = first_window(as_waveform(audio), *window)
         heard = hear_languages(self._engines, mel.unsqueeze(0))
         return heard[0].likeliest, heard[0].probs
 
@@ -345,6 +345,7 @@ def load_model(
         learned = read_learned(header, digest, checkpoint.dims.n_text_layer)
     guard = Guard(strict_cache)
     if guard_audio is not None:
-        mel = first_window(as_waveform(guard_audio), checkpoint.dims.n_mels)
+        dims = checkpoint.dims
+        mel = first_window(as_waveform(guard_audio), dims.n_mels, dims.window_frames)
         guard = Guard(strict_cache, mel)
     return SlimWhisper(Model(checkpoint, place, number, forms, guard, dtype == INT8, learned))

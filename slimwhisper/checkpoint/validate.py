@@ -11,6 +11,7 @@ from slimwhisper.types import Dims
 EMBEDDING = "decoder.token_embedding.weight"  # [V, d], also for the logits, unless there is
 OUTPUT = "proj_out.weight"  # [V, d]
 VOCABULARIES = (51_864, 51_865, 51_866)  # English, multilingual, large-v3's
+LONGEST_TEXT = 4096  # tokens; Whisper's context has 448
 DTYPES = (torch.float16, torch.bfloat16, torch.float32, torch.float64)
 
 
@@ -59,8 +60,12 @@ def validate(name: str, dims: Dims, state: Mapping[str, Tensor]) -> None:
             dims.n_vocab not in VOCABULARIES
         ),
         f"{dims.n_mels} mel bands are not Whisper's 80 or 128": dims.n_mels not in (80, 128),
-        f"{dims.n_audio_ctx} audio positions are not Whisper's 1500": dims.n_audio_ctx != 1500,
-        f"{dims.n_text_ctx} text positions are not 8 to 448": not 8 <= dims.n_text_ctx <= 448,
+        f"{dims.n_audio_ctx} audio positions are not 1 to 1500, the last timestamp's": (
+            not 1 <= dims.n_audio_ctx <= 1500
+        ),
+        f"{dims.n_text_ctx} text positions are not 8 to {LONGEST_TEXT}": (
+            not 8 <= dims.n_text_ctx <= LONGEST_TEXT
+        ),
         f"encoder and decoder differ in width: {dims.n_audio_state}, {dims.n_text_state}": (
             dims.n_audio_state != dims.n_text_state
         ),

@@ -23,7 +23,8 @@ def run_inspect(arguments: argparse.Namespace) -> int:
     checkpoint = load_weights(arguments)
     mel = None
     if arguments.audio is not None:
-        mel = first_window(as_waveform(arguments.audio), checkpoint.dims.n_mels)
+        dims = checkpoint.dims
+        mel = first_window(as_waveform(arguments.audio), dims.n_mels, dims.window_frames)
     activations = record_activations(checkpoint, mel)
     records: list[Inspection] = []
     every: tuple[tuple[Literal["cross", "self"], tuple[str, ...]], ...] = (

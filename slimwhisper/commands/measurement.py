@@ -31,7 +31,7 @@ from slimwhisper.commands.costs import OFFICIAL_DIMS
 from slimwhisper.devices import INT8, choose_device, choose_dtype
 from slimwhisper.errors import OptionError, SlimWhisperError
 from slimwhisper.model.model import Model
-from slimwhisper.types import SAMPLE_RATE, Dims
+from slimwhisper.types import FRAMES_PER_SECOND, SAMPLE_RATE, WINDOW_FRAMES, Dims
 from slimwhisper.vocabulary import get_vocabulary
 
 RECORDING_SECONDS = 29  # one window
@@ -239,6 +239,11 @@ def measure(case: Case) -> Measured:
     clock = EncoderClock(device)
     checkpoint = _checkpoint(case)
     dims, name = checkpoint.dims, checkpoint.name
+    if dims.window_frames != WINDOW_FRAMES:
+        seconds = dims.window_frames / FRAMES_PER_SECOND
+        raise OptionError(
+            f"{name}: bench measures windows of 30 s, and this model's are {seconds:g} s"
+        )
     model = None
     if case.cache is None:
         run = _theirs(checkpoint, device, dtype, clock)

@@ -67,10 +67,10 @@ def identify_adapters(adapters: Sequence[str] | None) -> dict[str, list[str]]:
 
 def folder_digest(folder: Path) -> str:
     """A digest of the files in a Hugging Face folder that the loader reads."""
-    configs = ("config.json", "generation_config.json", "model.safetensors.index.json")
+    configs = ["config.json", "generation_config.json", "model.safetensors.index.json"]
     weights = sorted(file.name for file in folder.glob("*.safetensors"))
     if not weights:
-        configs += ("pytorch_model.bin.index.json",)
+        configs.append("pytorch_model.bin.index.json")
         weights = sorted(file.name for file in folder.glob("*.bin"))
     return _digest_of(folder, (*configs, *weights))
 

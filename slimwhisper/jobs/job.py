@@ -16,8 +16,8 @@ from slimwhisper.jobs.console import Console, JSONConsole, LogHandler, TerminalC
 from slimwhisper.jobs.flags import DEFAULTS, dtype_of, layout_of, options_of
 from slimwhisper.jobs.identity import (
     accepted_precisions,
-    identify_caches,
     identify_adapters,
+    identify_caches,
     identify_model,
     identify_precision,
 )
