@@ -20,9 +20,12 @@ from slimwhisper.checkpoint.hugging_face import looks_like_hub_id
 from slimwhisper.checkpoint.openai import expand_user
 
 _PREFIX = "base_model.model."
-_OTHER_KINDS = (  # of LoRA, which cannot be merged, or not from the file alone
-    *("use_qalora", "use_bdlora", "alora_invocation_tokens", "arrow_config", "monteclora_config"),
-    *("target_parameters", "layer_replication", "megatron_config"),
+# kinds of LoRA that cannot be merged, or not from the files alone, are "use_..." and "..._config",
+# apart from those that are like others once they are trained
+_OTHER_KINDS = ("alora_invocation_tokens", "target_parameters", "layer_replication")
+_LIKE_OTHERS = (
+    *("use_rslora", "use_dora"),
+    *("loftq_config", "eva_config", "corda_config", "lora_ga_config", "velora_config"),
 )
 _MOVES_THE_BASE = ("pissa", "olora", "corda", "loftq", "lora_ga")  # initial values
 _AGAIN = "copy or download the adapter again"
@@ -101,8 +104,9 @@ def _read_settings(file: Path) -> Settings:
     kind = content.get("peft_type")
     if kind != "LORA":
         raise problem(f"{file}: adapters of type {kind!r} cannot be merged; LoRA and DoRA can")
-    for key in _OTHER_KINDS:
-        if content.get(key):
+    for key, value in content.items():
+        kind = key in _OTHER_KINDS or key.startswith("use_") or key.endswith("_config")
+        if value and kind and key not in _LIKE_OTHERS:
             raise problem(
                 f"{file}: LoRA with {key} cannot be merged; LoRA, rsLoRA and DoRA can: merge it "
                 "with PEFT and give the whole model"

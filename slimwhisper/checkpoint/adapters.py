@@ -23,7 +23,8 @@ from slimwhisper.types import Dims
 _KEY = re.compile(
     r"(?P<module>.+?)\.(?P<part>"
     r"lora_A\.weight|lora_B\.(?:weight|bias)|lora_embedding_[AB]|lora_magnitude_vector(?:\.weight)?"
-    r"|token_adapter\.trainable_tokens_delta|(?:base_layer\.|modules_to_save\.)?(?:weight|bias))"
+    r"|token_adapter\.trainable_tokens_delta|(?:base_layer\.|modules_to_save\.|original_module\.)?"
+    r"(?:weight|bias))"
 )
 _ROWS = "token_adapter.trainable_tokens_delta"
 _FOREIGN = "it is an adapter of another model"
@@ -147,7 +148,7 @@ def _check_complete(adapter: Adapter, changes: Sequence[_Change], dims: Dims) ->
     settings = adapter.settings
     have = {change.weight for change in changes}
     for module in _modules(dims):
-        listed = _is_listed(module, settings.targets) and not _is_listed(module, settings.replaced)
+        listed = _is_listed(module, settings.targets) and not module.endswith(settings.replaced)
         if listed and openai_name(f"{module}.weight") not in have:
             raise problem(
                 f"{adapter.file}: misses {module}, a target in {settings.file.name}; it is "
