@@ -125,7 +125,9 @@ def _read_settings(file: Path) -> Settings:
             raise problem(f"{file}: {key} is {value!r}, which it cannot be; {_AGAIN}")
         return value
 
-    number = (int, float)
+    alpha = get("lora_alpha", (int, float), 8)
+    if not _is_number(alpha):
+        raise problem(f"{file}: lora_alpha is {alpha!r}, which it cannot be; {_AGAIN}")
     targets = get("target_modules", (list, str), [])
     if isinstance(targets, str) or content.get("exclude_modules"):
         targets = []
@@ -135,12 +137,12 @@ def _read_settings(file: Path) -> Settings:
     ranks, alphas = get("rank_pattern", (dict,), {}), get("alpha_pattern", (dict,), {})
     for key, patterns in (("rank_pattern", ranks), ("alpha_pattern", alphas)):
         for pattern, value in patterns.items():
-            if isinstance(value, bool) or not isinstance(value, number) or not _simple(pattern):
+            if not _is_number(value) or not _simple(pattern):
                 raise problem(f"{file}: {key} {pattern!r}: {value!r} cannot be used; {_AGAIN}")
     return Settings(
         file=file,
         rank=get("r", (int,), 8),
-        alpha=get("lora_alpha", number, 8),
+        alpha=alpha,
         root=get("use_rslora", (bool,), False),
         dora=get("use_dora", (bool,), False),
         ranks=ranks,
@@ -150,6 +152,10 @@ def _read_settings(file: Path) -> Settings:
         keep_tied=get("ensure_weight_tying", (bool,), False),
         tokens=tokens if isinstance(tokens, dict) else {"embed_tokens": tokens},
     )
+
+
+def _is_number(value: Any) -> bool:
+    return isinstance(value, int | float) and type(value) is not bool and -1e9 < value < 1e9
 
 
 def _simple(pattern: str) -> bool:

@@ -109,21 +109,20 @@ def merge_adapters(
         for weight, found in own.items():
             groups.setdefault(weight, []).append(found)
     for weight, in_order in groups.items():  # one weight at a time is in float64
-        before = set(merged)
         for found in in_order:
             if weight == OUTPUT:
                 _merge_tokens(merged, found)
             else:
                 _merge(merged, found[0])
         touched = {EMBEDDING, OUTPUT, in_order[0][0].weight, in_order[0][0].bias}
-        for name in touched & (before | set(merged)):
-            merged[name] = _rounded(merged[name], state.get(name))
+        for name in touched & merged.keys():
+            merged[name] = _rounded(merged[name], state.get(name, state[EMBEDDING]))
     return replace(dims, n_vocab=merged[EMBEDDING].shape[0]), merged
 
 
-def _rounded(tensor: Tensor, before: Tensor | None) -> Tensor:
+def _rounded(tensor: Tensor, before: Tensor) -> Tensor:
     """tensor [...] float64 -> float32, unless it was float64 before."""
-    wide = before is not None and before.dtype == torch.float64
+    wide = before.dtype == torch.float64
     return tensor if wide or tensor.dtype != torch.float64 else tensor.float()
 
 
@@ -177,7 +176,8 @@ def _merge(state: dict[str, Tensor], change: _Change) -> None:
     if change.weight not in state:
         raise change.wrong("the model has no such module")
     before = state[change.weight]
-    state[change.weight] = _weight(change, before)
+    if not all(part.endswith("bias") for part in change.parts):
+        state[change.weight] = _weight(change, before)
     bias, added = change.given("bias"), change.parts.get("lora_B.bias")
     if bias is None and added is None:
         return

@@ -126,6 +126,26 @@ def test_half_precision_is_kept_out_of_the_sum(tmp_path: Path, state: State) -> 
     assert found[f"{OURS}.bias"].dtype == found[EMBEDDING].dtype == torch.float16
 
 
+def test_biases(tmp_path: Path, state: State) -> None:
+    """A bias alone leaves its weight; that of B is scaled and added, also where there is none."""
+    half = {name: tensor.half() for name, tensor in state.items()}
+    path = save_openai(tmp_path / "m.pt", DIMS, half)
+    key, norm, ones = QUERY.replace("q_proj", "k_proj"), "model.encoder.layer_norm", torch.ones(8)
+    factors = {
+        f"{key}.lora_A.weight": torch.zeros(2, 8),
+        f"{key}.lora_B.weight": torch.zeros(8, 2),
+        f"{key}.lora_B.bias": ones,
+        f"{norm}.bias": 5 * ones,
+        f"{QUERY}.base_layer.bias": 7 * ones,
+    }
+    adapter = save_adapter(tmp_path / "a", factors, target_modules=[], lora_bias=True)
+    found = load_checkpoint(path, adapter=adapter).state
+    changed = {n: t for n, t in found.items() if n not in half or not torch.equal(t, half[n])}
+    wanted = {"encoder.ln_post.bias": 5, f"{OURS}.bias": 7, "decoder.blocks.0.attn.key.bias": 3}
+    assert {n: t.tolist() for n, t in changed.items()} == {n: [v] * 8 for n, v in wanted.items()}
+    assert found[f"{OURS}.weight"].dtype == torch.float16
+
+
 def test_several_are_added_with_one_rounding(base: Path, tmp_path: Path, state: State) -> None:
     folders, wanted = [], state[f"{OURS}.weight"]
     for seed in range(3):

@@ -260,6 +260,7 @@ ADAPTERS: dict[str, tuple[str, Damage, tuple[str, ...]]] = {
     "one from tomorrow": ("adapter", adapter(new_config={"a": 1}), ("new_config", "PEFT")),
     "moves the base": ("adapter", adapter(init_lora_weights="pissa_niter_4"), ("pissa", "convert")),
     "rank is text": ("adapter", adapter(r="2"), ("config.json", "'2'", "again")),
+    "alpha is endless": ("adapter", adapter(lora_alpha=10**400), ("lora_alpha", "again")),
     "another rank": ("adapter", adapter(r=4), (ADAPTER, "rank 2", "4", "again")),
     "endless expression": ("adapter", adapter(rank_pattern={"(a+)+": 2}), ("(a+)+", "again")),
     "factor missing": ("adapter", adapter(remove=(B,)), (QUERY, "lora_B.weight", "again")),

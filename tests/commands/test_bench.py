@@ -203,7 +203,7 @@ def test_models_that_cannot_be_measured(tmp_path: Path) -> None:
     whole = random_state(dims, seed=0)
     untied = whole | {"proj_out.weight": torch.zeros(dims.n_vocab, 8)}
     model = save_openai(tmp_path / "untied.pt", dims, untied)
-    with pytest.raises(OptionError, match="openai-whisper has no proj_out.weight"):
+    with pytest.raises(OptionError, match=r"openai-whisper has no proj_out\.weight"):
         measure(Case(cache=None, model=str(model), **fixed))
     short = replace(dims, n_audio_ctx=1000)
     model = save_openai(tmp_path / "short.pt", short, random_state(short, seed=0))
