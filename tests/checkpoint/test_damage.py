@@ -8,6 +8,7 @@ import pickle
 import shutil
 import zipfile
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -146,8 +147,6 @@ def adapter(remove: tuple[str, ...] = (), add: Any = None, **settings: Any) -> D
 
 
 def of_another(**dims: int) -> Damage:
-    from dataclasses import replace
-
     return lambda folder: (
         save_adapter(folder, query_and_value_factors(replace(DIMS, **dims))) and None
     )
