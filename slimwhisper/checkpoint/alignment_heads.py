@@ -8,6 +8,7 @@ from pathlib import Path
 
 import numpy as np
 
+from slimwhisper.checkpoint.files import inside
 from slimwhisper.errors import OptionError
 from slimwhisper.types import Dims
 
@@ -49,7 +50,8 @@ def dumped_heads(dump: bytes, dims: Dims) -> Heads:
 def folder_heads(folder: Path, dims: Dims) -> Heads | None:
     """The "alignment_heads" of a Hugging Face folder's generation_config.json, if valid."""
     try:
-        content = json.loads((folder / "generation_config.json").read_text(encoding="utf-8"))
+        file = inside(folder, "generation_config.json")
+        content = json.loads(file.read_text(encoding="utf-8"))
         pairs = [(int(layer), int(head)) for layer, head in content["alignment_heads"]]
     except (OSError, ValueError, KeyError, TypeError):
         return None

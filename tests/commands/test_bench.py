@@ -3,6 +3,7 @@
 import json
 import subprocess
 import sys
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -26,7 +27,7 @@ from slimwhisper.commands.measurement import (
 from slimwhisper.commands.parsers import BATCHES
 from slimwhisper.errors import OptionError, SlimWhisperError
 from slimwhisper.model.model import Model
-from tests.support.checkpoints import tiny_dims
+from tests.support.checkpoints import random_state, save_openai, tiny_dims
 from tests.support.command import Run
 
 TINY = ("--windows", "2", "--tokens", "3", "--rounds", "1", "--threads", "1")
@@ -163,6 +164,7 @@ def test_in_turns(random_paths: dict[str, Path], monkeypatch: pytest.MonkeyPatch
         (["--rounds", "many"], "'many' is not a whole number from 1 up"),
         (["--cache", "fast"], "invalid choice: 'fast'"),
         (["--random"], "--random: name the shape"),
+        (["--adapter", "mine"], "--adapter: random weights have none"),
     ],
 )
 def test_bad_arguments_at_once(
@@ -182,6 +184,7 @@ def test_bad_arguments_at_once(
         ({"cache": None, "dtype": "bfloat16"}, OptionError, "openai-whisper decodes in float32"),
         ({"cache": None, "dtype": "float16"}, OptionError, "and on a GPU in float16"),
         ({"model": "nowhere.pt"}, SlimWhisperError, "nowhere.pt"),
+        ({"adapter": ["nowhere"]}, SlimWhisperError, "adapter 'nowhere': no such folder"),
     ],
 )
 def test_what_cannot_be_measured(
@@ -191,6 +194,21 @@ def test_what_cannot_be_measured(
     fixed = {"batch": 1, "windows": 1, "tokens": 1, "random": False, "device": "cpu"}
     with pytest.raises(kind, match=message):
         measure(Case(**{"cache": "slim", **fixed, **given}))
+
+
+def test_models_that_cannot_be_measured(tmp_path: Path) -> None:
+    """openai-whisper has one matrix; and a recording would be two windows of 20 s."""
+    fixed = {"batch": 1, "windows": 1, "tokens": 1, "random": False, "device": "cpu"}
+    dims = tiny_dims(width=8, multilingual=False)
+    whole = random_state(dims, seed=0)
+    untied = whole | {"proj_out.weight": torch.zeros(dims.n_vocab, 8)}
+    model = save_openai(tmp_path / "untied.pt", dims, untied)
+    with pytest.raises(OptionError, match=r"openai-whisper has no proj_out\.weight"):
+        measure(Case(cache=None, model=str(model), **fixed))
+    short = replace(dims, n_audio_ctx=1000)
+    model = save_openai(tmp_path / "short.pt", short, random_state(short, seed=0))
+    with pytest.raises(OptionError, match="this model's are 20 s"):
+        measure(Case(cache="slim", model=str(model), **fixed))
 
 
 @pytest.mark.parametrize(
