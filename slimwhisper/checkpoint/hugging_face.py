@@ -14,16 +14,6 @@ from slimwhisper.checkpoint.errors import problem
 from slimwhisper.errors import CheckpointError
 from slimwhisper.types import Dims
 
-DISTIL_IDS = {
-    name: f"distil-whisper/{name}"
-    for name in (
-        "distil-small.en",
-        "distil-medium.en",
-        "distil-large-v2",
-        "distil-large-v3",
-        "distil-large-v3.5",
-    )
-}
 WEIGHTS, INDEX = "model.safetensors", "model.safetensors.index.json"
 PICKLES_REFUSED = (
     "pickled weights, .bin, could run code and are refused; convert them "

@@ -128,6 +128,31 @@ def add_serve(commands: Any) -> None:
     )
 
 
+def add_models(commands: Any) -> None:
+    """The parsers of `models` and `convert`."""
+    model_dir = {"help": "where named models are kept [~/.cache/whisper]"}
+    p = commands.add_parser(
+        "models",
+        help="list the models that have a name: size, languages, memory, whether they are here",
+        description="Lists the names that --model knows. Nothing is downloaded.",
+    )
+    p.add_argument(*("--model_dir", "--model-dir"), **model_dir)
+    p.add_argument("--json", action="store_true", help="print JSON")
+
+    p = commands.add_parser(
+        "convert",
+        help="write a model as an OpenAI .pt file or as a Hugging Face folder",
+        description="Writes a model as a .pt file for openai-whisper, or as a folder for "
+        "transformers with tokenizer and settings; reads it back and compares. See "
+        "docs/checkpoints.md.",
+    )
+    p.add_argument("input", metavar="IN", help=f"{MODEL}; also faster-whisper's and whisper.cpp's")
+    p.add_argument("output", metavar="OUT", help="NAME.pt, or a folder")
+    p.add_argument("--dtype", choices=DTYPES, help="of the weights [as they are]")
+    p.add_argument("--overwrite", action="store_true", help="replace OUT if it exists")
+    p.add_argument(*("--model_dir", "--model-dir"), **model_dir)
+
+
 def add_looks(commands: Any) -> None:
     """The parsers of `inspect`, `report` and `doctor`."""
     p = commands.add_parser("inspect", help="which cache forms are exact for a model")

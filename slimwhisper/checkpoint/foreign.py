@@ -1,0 +1,46 @@
+"""Models of other projects, recognised by their content: CTranslate2, ggml and GGUF."""
+
+from collections.abc import Callable, Mapping
+from pathlib import Path
+
+from torch import Tensor
+
+from slimwhisper.checkpoint import ctranslate2, ggml
+from slimwhisper.checkpoint.errors import problem
+from slimwhisper.types import Dims
+
+Reader = Callable[[Path], tuple[Dims, Mapping[str, Tensor]]]
+
+_HEAD = 4 + 2 + len(ctranslate2.SPECIFICATION)
+
+
+def foreign_reader(path: Path) -> Reader | None:
+    """What reads this file or folder of faster-whisper or whisper.cpp; None if it is neither.
+
+    Raises CheckpointError for formats of theirs that cannot be read, by name.
+    """
+    if path.is_dir():
+        is_theirs = not any(path.glob("*.safetensors*")) and _is_ctranslate2(
+            path / ctranslate2.WEIGHTS
+        )
+        return ctranslate2.read_ctranslate2 if is_theirs else None
+    head = _head(path)
+    if head.startswith(ggml.MAGIC):
+        return ggml.read_ggml
+    if head.startswith(b"GGUF"):
+        raise problem(f"{path}: GGUF files cannot be read; {ggml.HINT}")
+    if _is_ctranslate2(path):
+        raise problem(f"{path}: CTranslate2 weights; give the folder that holds them")
+    return None
+
+
+def _is_ctranslate2(path: Path) -> bool:
+    return path.is_file() and _head(path)[6:] == ctranslate2.SPECIFICATION
+
+
+def _head(path: Path) -> bytes:
+    try:
+        with path.open("rb") as file:
+            return file.read(_HEAD)
+    except OSError:
+        return b""  # the reader of its kind says why

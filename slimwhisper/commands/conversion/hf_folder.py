@@ -1,0 +1,106 @@
+"""Writing a Hugging Face folder that `transformers` loads, tokenizer and settings included."""
+
+import json
+import re
+from collections.abc import Mapping
+from pathlib import Path
+
+import torch
+from torch import Tensor
+
+from slimwhisper.checkpoint.alignment_heads import Heads
+from slimwhisper.checkpoint.errors import problem
+from slimwhisper.checkpoint.load import Checkpoint
+from slimwhisper.checkpoint.openai_tokens import openai_tokenizer
+from slimwhisper.commands.conversion.settings import (
+    feature_settings,
+    generation_settings,
+    model_settings,
+)
+from slimwhisper.commands.conversion.tokenizer_files import tokenizer_files
+from slimwhisper.types import SAMPLE_RATE
+
+SHARD_BYTES = 5_000_000_000  # of weights, at most, in one file
+HEAD = "proj_out.weight"  # the output matrix, where it is not the embedding
+
+_PARTS = {  # of a layer: OpenAI's name, Hugging Face's
+    "attn": "self_attn",
+    "attn_ln": "self_attn_layer_norm",
+    "cross_attn": "encoder_attn",
+    "cross_attn_ln": "encoder_attn_layer_norm",
+    "mlp_ln": "final_layer_norm",
+    "query": "q_proj",
+    "key": "k_proj",
+    "value": "v_proj",
+    "out": "out_proj",
+}
+_TOP = {
+    "encoder.ln_post": "encoder.layer_norm",
+    "decoder.ln": "decoder.layer_norm",
+    "encoder.positional_embedding": "encoder.embed_positions.weight",
+    "decoder.positional_embedding": "decoder.embed_positions.weight",
+    "decoder.token_embedding": "decoder.embed_tokens",
+}
+
+
+def hugging_face_name(name: str) -> str:
+    """OpenAI's tensor name -> Hugging Face's."""
+    if name == HEAD:
+        return name
+    if match := re.fullmatch(r"(encoder|decoder)\.blocks\.(\d+)\.(.+)\.(weight|bias)", name):
+        side, layer, inner, kind = match.groups()
+        theirs = {"mlp.0": "fc1", "mlp.2": "fc2"}.get(inner)
+        theirs = theirs or ".".join(_PARTS[part] for part in inner.split("."))
+        return f"model.{side}.layers.{layer}.{theirs}.{kind}"
+    for ours, theirs in _TOP.items():
+        if name == ours or name.startswith(f"{ours}."):
+            name = theirs + name.removeprefix(ours)
+            break
+    return f"model.{name}"
+
+
+def widest(state: Mapping[str, Tensor]) -> torch.dtype:
+    """The dtype that holds every weight; float32 where float16 and bfloat16 meet."""
+    kinds = {tensor.dtype for tensor in state.values()}
+    if kinds >= {torch.float16, torch.bfloat16}:
+        kinds.add(torch.float32)
+    return max(kinds, key=lambda kind: kind.itemsize)
+
+
+def write_folder(checkpoint: Checkpoint, folder: Path, shard_bytes: int = SHARD_BYTES) -> None:
+    """Write the checkpoint's weights, settings and tokenizer to an empty folder.
+
+    shard_bytes: weights beyond this go to several files and an index.
+    Raises CheckpointError for a model whose tokens, or whose window, a folder cannot name.
+    """
+    from huggingface_hub import save_torch_state_dict
+
+    dims, state = checkpoint.dims, checkpoint.state
+    tokenizer = openai_tokenizer(dims.n_vocab)
+    if tokenizer is None:
+        raise problem(
+            f"{checkpoint.name}: a vocabulary of {dims.n_vocab} is none of OpenAI's, and the file "
+            "has no tokenizer to write; give the Hugging Face folder that it was made from"
+        )
+    frames_per_second = SAMPLE_RATE // 320
+    if dims.n_audio_ctx % frames_per_second:
+        raise problem(
+            f"{checkpoint.name}: its window of {dims.n_audio_ctx} frames of 20 ms is not whole "
+            "seconds, which a folder's chunk_length needs; it can only be a .pt file"
+        )
+    save_torch_state_dict(
+        {hugging_face_name(name): tensor.contiguous() for name, tensor in state.items()},
+        folder,
+        max_shard_size=shard_bytes,
+        metadata={"format": "pt"},
+    )
+    dtype = str(widest(state)).removeprefix("torch.")
+    heads: Heads | None = checkpoint.alignment_heads
+    settings = {
+        "config.json": model_settings(dims, tokenizer, dtype, tied=HEAD not in state),
+        "generation_config.json": generation_settings(dims, tokenizer, heads),
+        "preprocessor_config.json": feature_settings(dims),
+    }
+    contents = {name: json.dumps(found, indent=2) + "\n" for name, found in settings.items()}
+    for name, text in (contents | tokenizer_files(tokenizer, dims.n_text_ctx)).items():
+        (folder / name).write_text(text, encoding="utf-8")
