@@ -4,7 +4,6 @@ import math
 import struct
 from collections.abc import Sequence
 from pathlib import Path
-from types import TracebackType
 from typing import Any, Self
 
 import torch
@@ -28,12 +27,7 @@ class BinaryFile:
         self.left = self.path.stat().st_size  # bytes that are not read yet
         return self
 
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        value: BaseException | None,
-        at: TracebackType | None,
-    ) -> None:
+    def __exit__(self, *_: object) -> None:
         self._file.close()
 
     def take(self, count: int) -> bytes:

@@ -76,7 +76,7 @@ def _known(name: str, root: Path) -> Known:
         if name not in HUB_MODELS:
             languages = language_count(dims.n_vocab)
     size = None if parameters is None else parameters * torch.float16.itemsize
-    return Known(name, source, languages, parameters, size, window, path and str(path))
+    return Known(name, source, languages, parameters, size, window, str(path) if path else None)
 
 
 def _existing(file: Path) -> Path | None:

@@ -4,7 +4,6 @@ What is written is read back and compared before it gets its name, so OUT is who
 """
 
 import argparse
-import os
 import sys
 import tempfile
 from dataclasses import asdict, dataclass, replace
@@ -203,12 +202,12 @@ def _equal(a: Tensor, b: Tensor) -> bool:
 def _put(new: Path, target: Path, place: Path) -> None:
     """Give `new` its name. A folder in its place goes to `place`, and back if that fails."""
     if not target.is_dir():
-        os.replace(new, target)
+        new.replace(target)
         return
     old = place / "old"
-    os.replace(target, old)
+    target.replace(old)
     try:
-        os.replace(new, target)
+        new.replace(target)
     except OSError:
-        os.replace(old, target)
+        old.replace(target)
         raise

@@ -104,3 +104,6 @@ def write_folder(checkpoint: Checkpoint, folder: Path, shard_bytes: int = SHARD_
     contents = {name: json.dumps(found, indent=2) + "\n" for name, found in settings.items()}
     for name, text in (contents | tokenizer_files(tokenizer, dims.n_text_ctx)).items():
         (folder / name).write_text(text, encoding="utf-8")
+    mode = (folder / "config.json").stat().st_mode  # safetensors hides its files from others
+    for file in folder.glob("*.safetensors"):
+        file.chmod(mode)

@@ -46,8 +46,10 @@ def generation_settings(dims: Dims, tokenizer: "Tokenizer", heads: Heads | None)
     """generation_config.json: the rules of `whisper.decode` with its defaults."""
     special = tokenizer.special_tokens
     multilingual = tokenizer.language is not None
-    never = (tokenizer.sot, tokenizer.translate, tokenizer.transcribe, tokenizer.sot_lm)
-    never += (tokenizer.sot_prev, tokenizer.no_speech)
+    never = {
+        *(tokenizer.sot, tokenizer.translate, tokenizer.transcribe),
+        *(tokenizer.sot_lm, tokenizer.sot_prev, tokenizer.no_speech),
+    }
     found: dict[str, Any] = {
         "begin_suppress_tokens": [*tokenizer.encode(" "), tokenizer.eot],
         "bos_token_id": tokenizer.eot,

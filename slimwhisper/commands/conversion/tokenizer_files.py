@@ -2,6 +2,7 @@
 
 import json
 from importlib.resources import files
+from itertools import pairwise
 from typing import TYPE_CHECKING, Any
 
 from slimwhisper.checkpoint.openai_tokens import special_tokens, spelled, text_tokens
@@ -22,7 +23,7 @@ def merge_of(token: bytes, ranks: dict[bytes, int]) -> tuple[bytes, bytes] | Non
     """
     parts = [token[i : i + 1] for i in range(len(token))]
     while len(parts) > 2:
-        found = [ranks.get(a + b, len(ranks)) for a, b in zip(parts, parts[1:], strict=False)]
+        found = [ranks.get(a + b, len(ranks)) for a, b in pairwise(parts)]
         lowest = min(found)
         if lowest >= ranks[token]:
             return None
