@@ -20,7 +20,8 @@ from slimwhisper.types import Dims
 
 WEIGHTS = "model.bin"
 KIND = "CTranslate2 file"
-SPECIFICATION = b"WhisperSpec\0"
+SPECIFICATION = "WhisperSpec"
+HEAD = rb".\0{3}.\0\w+Spec\0"  # a small version, and a specification's name
 VERSIONS = (4, 5, 6)  # of the file, with a type for every variable
 HINT = (
     "take its float16 version, such as Systran/faster-whisper-small downloaded to a folder, or "
@@ -88,9 +89,9 @@ def _read_variables(path: Path) -> dict[str, Tensor]:
 
         (version,) = file.numbers("I")
         kind = string()
-        if version not in VERSIONS or kind != "WhisperSpec":
+        if version not in VERSIONS or kind != SPECIFICATION:
             raise problem(
-                f"{path}: CTranslate2 {kind!r} in file version {version}, not a WhisperSpec of "
+                f"{path}: CTranslate2 {kind!r} in file version {version}, not a {SPECIFICATION} of "
                 f"version {VERSIONS[0]} to {VERSIONS[-1]}; convert the original anew"
             )
         file.numbers("I")  # the specification's revision; missing variables say more
