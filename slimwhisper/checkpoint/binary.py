@@ -13,7 +13,7 @@ from slimwhisper.checkpoint.errors import problem
 
 
 class BinaryFile:
-    """A little-endian file, read from its start. Every error is a CheckpointError in one line."""
+    """A little-endian file, read from its start. Every error is a CheckpointError of one line."""
 
     def __init__(self, path: Path, kind: str) -> None:
         """kind: what the file is, for messages, such as "ggml file"."""

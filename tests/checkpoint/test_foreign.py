@@ -97,18 +97,9 @@ def test_ggml_of_half_precision(tmp_path: Path) -> None:
         assert all(torch.equal(found[name], tensor) for name, tensor in state.items())
 
 
-def edited(change: Callable[[bytearray], None]) -> Callable[[bytes], bytes]:
-    def edit(data: bytes) -> bytes:
-        content = bytearray(data)
-        change(content)
-        return bytes(content)
-
-    return edit
-
-
 def number(offset: int, value: int) -> Callable[[bytes], bytes]:
     """The int32 at an offset replaced."""
-    return edited(lambda data: struct.pack_into("<i", data, offset, value))
+    return lambda data: data[:offset] + struct.pack("<i", value) + data[offset + 4 :]
 
 
 HEADER = 48  # bytes; the filters' shape follows
@@ -129,10 +120,7 @@ GGML_DAMAGE: dict[str, tuple[Callable[[bytes], bytes], str]] = {
     "no width": (number(12, 0), "its dimensions are"),
     "negative layers": (number(20, -4), "its dimensions are"),
     "a billion layers": (number(20, 10**9), "too few for its"),
-    "other filters": (
-        edited(lambda d: d.__setitem__(slice(FILTERS, FILTERS + 4), b"\0\0\0A")),
-        "mel filters",
-    ),
+    "other filters": (number(FILTERS, 0x41000000), "mel filters"),
     "more tokens than bytes": (number(COUNT, 10**9), "truncated or damaged ggml file"),
     "a token without end": (number(COUNT + 4, 10**9), "truncated or damaged ggml file"),
     "a negative token": (number(COUNT + 4, -1), "truncated or damaged ggml file"),
@@ -187,7 +175,7 @@ def test_weights_named_without_their_folder(tmp_path: Path, tokens: list[str]) -
 
 
 CT2_DAMAGE = {
-    "another model": ({"kind": "TransformerSpec"}, None),  # not recognised: no config.json's kind
+    "another model": ({"kind": "TransformerSpec"}, "'TransformerSpec' in file version 6"),
     "an old file": ({"version": 3}, "file version 3"),
     "a new file": ({"version": 7}, "file version 7"),
     "an alias of nothing": ({"aliases": {"a": "b"}}, "stands for b, which it lacks"),
@@ -198,7 +186,7 @@ CT2_DAMAGE = {
 def test_ctranslate2_of_other_kinds(tmp_path: Path, case: str) -> None:
     arguments, words = CT2_DAMAGE[case]
     folder = save_ct2(tmp_path / "m", {}, [], **arguments)  # type: ignore[arg-type]
-    assert (words or "model_type is None") in refusal(folder)
+    assert words in refusal(folder)
 
 
 CT2_VARIABLES: dict[str, tuple[dict[str, torch.Tensor | None], str]] = {
