@@ -2,6 +2,9 @@
 
 import json
 import os
+from collections.abc import Iterator
+from dataclasses import replace
+from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
@@ -10,11 +13,12 @@ import torch
 import whisper
 from safetensors.torch import load_file
 
-from slimwhisper.checkpoint.load import load_checkpoint
+from slimwhisper.checkpoint.load import Checkpoint, load_checkpoint
 from slimwhisper.commands.conversion import convert as command
+from slimwhisper.commands.conversion import hf_folder
 from slimwhisper.commands.conversion.convert import convert
 from slimwhisper.commands.conversion.hf_folder import hugging_face_name
-from slimwhisper.commands.conversion.tokenizer_files import merge_of
+from slimwhisper.commands.conversion.tokenizer_files import merge_of, tokenizer_files
 from slimwhisper.errors import CheckpointError, OptionError, OutputError, SlimWhisperError
 from tests.support.checkpoints import (
     DIMS,
@@ -36,6 +40,22 @@ FILES = {
     *("vocab.json", "merges.txt", "added_tokens.json", "normalizer.json"),
     *("special_tokens_map.json", "tokenizer_config.json", "tokenizer.json"),
 }
+
+
+@pytest.fixture(scope="module", autouse=True)
+def tables_made_once() -> Iterator[None]:
+    """The tokenizer's files, a second's work, once for each vocabulary."""
+    made: dict[int, dict[str, str]] = {}
+
+    def once(tokenizer: Any, n_text_ctx: int) -> dict[str, str]:
+        size = tokenizer.encoding.n_vocab
+        if size not in made:
+            made[size] = tokenizer_files(tokenizer, n_text_ctx)
+        return made[size]
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(hf_folder, "tokenizer_files", once)
+        yield
 
 
 @pytest.fixture(scope="module")
@@ -152,10 +172,7 @@ def test_merges_encode_as_tiktoken_does(folder: Path) -> None:
     ):
         parts = [letters[byte] for byte in word.encode()]
         while True:
-            pairs = [
-                (order.get(pair, len(order)), i)
-                for i, pair in enumerate(zip(parts, parts[1:], strict=False))
-            ]
+            pairs = [(order.get(p, len(order)), i) for i, p in enumerate(pairwise(parts))]
             rank, i = min(pairs, default=(len(order), 0))
             if rank == len(order):
                 break
@@ -341,14 +358,12 @@ def test_settings_that_stay_behind_are_named(
 
 def test_alignment_heads_go_along(folder: Path, tmp_path: Path, monkeypatch: Any) -> None:
     """OpenAI's names have known heads; a folder holds them."""
-    checkpoint = load_checkpoint(
-        edit(folder, tmp_path / "m", "generation_config.json", alignment_heads=[[0, 0]])
-    )
-    monkeypatch.setattr(
-        command,
-        "load_checkpoint",
-        lambda name, **_: checkpoint if name == "tiny" else load_checkpoint(name),
-    )
+    known = replace(load_checkpoint(folder), alignment_heads={0: [0]})
+
+    def load(name: Any, **_: Any) -> Checkpoint:
+        return known if name == "tiny" else load_checkpoint(name)
+
+    monkeypatch.setattr(command, "load_checkpoint", load)
     made = convert("tiny", tmp_path / "out").path
     assert read(made / "generation_config.json")["alignment_heads"] == [[0, 0]]
 
@@ -379,15 +394,12 @@ def test_an_output_matrix_of_its_own_is_refused(
     tmp_path: Path, folder: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """It goes into a folder, and is refused for a .pt file."""
-    from dataclasses import replace
-
     checkpoint = load_checkpoint(folder)
     head = {"proj_out.weight": torch.ones(DIMS.n_vocab, 8)}
     untied = replace(checkpoint, state={**checkpoint.state, **head})
     monkeypatch.setattr(command, "load_checkpoint", lambda *_, **__: untied)
-    assert "proj_out.weight, is not the token" in refused(
-        CheckpointError, folder, tmp_path / "o.pt"
-    )
+    message = refused(CheckpointError, folder, tmp_path / "out.pt")
+    assert "proj_out.weight, is not the token embedding" in message
     made = convert("some-name", tmp_path / "m").path
     assert read(made / "config.json")["tie_word_embeddings"] is False
     assert torch.equal(load_file(made / "model.safetensors")["proj_out.weight"], *head.values())
