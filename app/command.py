@@ -83,11 +83,14 @@ def exit_on_sigterm() -> Iterator[None]:
 
 
 def load_choice(a: argparse.Namespace, choice: ModelChoice) -> SlimWhisper:
-    """Load a model with the server's flags; a cache form in `choice` replaces theirs."""
-    cache: dict[str, Any] = {}
+    """Load a model with the server's flags; a cache form in `choice` replaces theirs.
+
+    The adapters belong to the server's own model, and are left out for others.
+    """
+    changes: dict[str, Any] = {} if choice.name == a.model else {"adapter": None}
     if choice.cache is not None:
-        cache = {"cache": choice.cache, **dict.fromkeys(OVERRIDES)}
-    return load_chosen(a, name=choice.name, **cache)
+        changes |= {"cache": choice.cache, **dict.fromkeys(OVERRIDES)}
+    return load_chosen(a, name=choice.name, **changes)
 
 
 def _serve(a: argparse.Namespace, settings: Settings) -> int:

@@ -17,7 +17,7 @@ from slimwhisper.cache.file import read_header, read_learned
 from slimwhisper.cache.forms import PRESETS, choose_forms
 from slimwhisper.cache.guard import Inspection
 from slimwhisper.checkpoint.alignment_heads import dumped_heads
-from slimwhisper.checkpoint.load import load_checkpoint
+from slimwhisper.checkpoint.load import Adapters, load_checkpoint
 from slimwhisper.devices import INT8, choose_device, choose_dtype, choose_loaders
 from slimwhisper.digests import weights_digest
 from slimwhisper.errors import SlimWhisperError
@@ -28,7 +28,7 @@ from slimwhisper.longform.recording import Recording
 from slimwhisper.model.calibration import Guard
 from slimwhisper.model.model import Model
 from slimwhisper.options import make_options
-from slimwhisper.types import SAMPLE_RATE, WINDOW_FRAMES, Dims, Segment, Transcript
+from slimwhisper.types import SAMPLE_RATE, Dims, Segment, Transcript
 from slimwhisper.vocabulary import get_tokenizer
 from slimwhisper.windows import as_windows, decode_windows, hear_languages
 from slimwhisper.writers import segment_line
@@ -232,7 +232,7 @@ class SlimWhisper:
         the spectrogram of a window, [n_mels, 3000], it is a token as in `whisper`, int64 []; for
         several, [B, n_mels, 3000], the results are tokens [B] and a list of B dictionaries.
         """
-        window = (self.dims.n_mels, WINDOW_FRAMES)
+        window = (self.dims.n_mels, self.dims.window_frames)
         if isinstance(audio, Tensor) and audio.shape[-2:] == window:
             heard = hear_languages(self._engines, as_windows(audio, self.dims))
             tokenizer = get_tokenizer(self.dims)
@@ -240,7 +240,7 @@ class SlimWhisper:
             if audio.ndim == 3:
                 return tokens, [h.probs for h in heard]
             return tokens[0], heard[0].probs
-        mel = first_window(as_waveform(audio), self.dims.n_mels)
+        mel = first_window(as_waveform(audio), *window)
         heard = hear_languages(self._engines, mel.unsqueeze(0))
         return heard[0].likeliest, heard[0].probs
 
@@ -307,6 +307,7 @@ def load_model(
     cache_dtype: str | None = None,
     strict_cache: bool = False,
     guard_audio: AudioSource | None = None,
+    adapter: Adapters = None,
 ) -> SlimWhisper:
     """Load a model by name, Hugging Face id or folder, or `.pt` file.
 
@@ -324,6 +325,8 @@ def load_model(
             (docs/numerics.md); None: in `dtype`.
         strict_cache: raise `CacheError` if a form is not exact, instead of falling back.
         guard_audio: real speech for the guard to measure an inverse-based form on.
+        adapter: folder or Hugging Face id of a LoRA adapter in PEFT's format, or several, which
+            are merged into the weights in this order.
     Raises:
         CheckpointError, OptionError, CacheError.
     """
@@ -333,13 +336,16 @@ def load_model(
     number = choose_dtype(dtype, place)
     if place.type == "cpu" and number == torch.float16:
         logger.warning("float16 is very slow on a CPU; float32 or bfloat16 are not")
-    checkpoint = load_checkpoint(name, download_root=download_root, in_memory=in_memory)
+    checkpoint = load_checkpoint(
+        name, download_root=download_root, in_memory=in_memory, adapter=adapter
+    )
     learned = None
     if cache not in PRESETS:
         header, digest = read_header(cache), weights_digest(checkpoint.state)
         learned = read_learned(header, digest, checkpoint.dims.n_text_layer)
     guard = Guard(strict_cache)
     if guard_audio is not None:
-        mel = first_window(as_waveform(guard_audio), checkpoint.dims.n_mels)
+        dims = checkpoint.dims
+        mel = first_window(as_waveform(guard_audio), dims.n_mels, dims.window_frames)
         guard = Guard(strict_cache, mel)
     return SlimWhisper(Model(checkpoint, place, number, forms, guard, dtype == INT8, learned))

@@ -20,6 +20,7 @@ from slimwhisper.errors import OptionError
 
 if TYPE_CHECKING:  # the command line starts without torch
     from slimwhisper.api import SlimWhisper
+    from slimwhisper.checkpoint.load import Checkpoint
 
 DTYPES = ("float32", "float16", "bfloat16")
 COMPUTE_TYPES = (*DTYPES, "int8")
@@ -114,6 +115,13 @@ def model_flags() -> tuple[ModelFlag, ...]:
         ModelFlag(
             "download_root", ("--model_dir",), "where named models are kept [~/.cache/whisper]"
         ),
+        ModelFlag(
+            "adapter",
+            ("--adapter",),
+            "LoRA adapter in PEFT's format, folder or Hugging Face id, merged into the model; "
+            "several: give the flag again",
+            {"action": "append", "metavar": "PATH or ID"},
+        ),
         ModelFlag("device", ("--device",), "such as cpu, cuda or cuda:1 [a GPU if available]"),
         ModelFlag(
             "dtype",
@@ -168,3 +176,11 @@ def load_chosen(arguments: argparse.Namespace, **changes: Any) -> "SlimWhisper":
 
     asked = {"name": arguments.model} | model_arguments(arguments) | changes
     return load_model(**asked)
+
+
+def load_weights(arguments: argparse.Namespace) -> "Checkpoint":
+    """The checkpoint that the flags ask for, with its adapters, for commands without an engine."""
+    from slimwhisper.checkpoint.load import load_checkpoint
+
+    root = arguments.model_dir
+    return load_checkpoint(arguments.model, download_root=root, adapter=arguments.adapter)

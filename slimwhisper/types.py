@@ -16,6 +16,7 @@ SAMPLE_RATE = 16_000  # Hz, of every waveform inside the package
 CHUNK_SECONDS = 30  # a window
 HOP_SAMPLES = 160  # one mel frame
 FRAMES_PER_SECOND = SAMPLE_RATE // HOP_SAMPLES
+MEL_FRAMES_PER_POSITION = 2  # of the encoder, and per timestamp token
 WINDOW_FRAMES = CHUNK_SECONDS * FRAMES_PER_SECOND
 DEFAULT_DTYPES = {"cpu": "float32", "gpu": "float16"}  # by the kind of device
 
@@ -34,6 +35,11 @@ class Dims:
     n_text_state: int
     n_text_head: int
     n_text_layer: int
+
+    @property
+    def window_frames(self) -> int:
+        """Mel frames that are decoded together: 3000, 30 s, with Whisper's 1500 positions."""
+        return MEL_FRAMES_PER_POSITION * self.n_audio_ctx
 
     @property
     def is_multilingual(self) -> bool:

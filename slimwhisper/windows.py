@@ -14,7 +14,7 @@ from slimwhisper.longform.engines import Engines, search_of
 from slimwhisper.longform.prompts import Prompts
 from slimwhisper.longform.session import compression_ratio
 from slimwhisper.options import make_options
-from slimwhisper.types import WINDOW_FRAMES, Dims
+from slimwhisper.types import Dims
 from slimwhisper.vocabulary import get_tokenizer, get_vocabulary
 
 if TYPE_CHECKING:
@@ -99,10 +99,14 @@ def _texts(
 
 def as_windows(mel: Tensor, dims: Dims) -> Tensor:
     """[n_mels, 3000] or [B, n_mels, 3000] -> [B, n_mels, 3000] float32. Raises OptionError."""
-    if mel.ndim not in (2, 3) or mel.shape[-2:] != (dims.n_mels, WINDOW_FRAMES) or not len(mel):
+    if (
+        mel.ndim not in (2, 3)
+        or mel.shape[-2:] != (dims.n_mels, dims.window_frames)
+        or not len(mel)
+    ):
         raise OptionError(
-            f"mel of shape {list(mel.shape)}: give [{dims.n_mels}, {WINDOW_FRAMES}], or several, "
-            "from log_mel_spectrogram and pad_or_trim"
+            f"mel of shape {list(mel.shape)}: give [{dims.n_mels}, {dims.window_frames}], or "
+            "several, from log_mel_spectrogram and pad_or_trim"
         )
     return (mel if mel.ndim == 3 else mel.unsqueeze(0)).float()
 

@@ -29,12 +29,15 @@ class Spectrogram:
     The methods are not thread-safe; the samples must be readable from several threads.
     """
 
-    def __init__(self, samples: Samples, n_mels: int) -> None:
-        """Reads all of `samples` once: the floor depends on the loudest bin."""
+    def __init__(self, samples: Samples, n_mels: int, width: int = WINDOW_FRAMES) -> None:
+        """Reads all of `samples` once: the floor depends on the loudest bin.
+
+        width: mel frames of a window, at most 3000.
+        """
         from whisper.audio import mel_filters
 
         self.samples = samples
-        self.n_mels = n_mels
+        self.n_mels, self.width = n_mels, width
         self.frames = len(samples) // HOP_SAMPLES  # content frames; silence follows
         self._filters: Tensor = mel_filters("cpu", n_mels)  # [n_mels, 201]
         self._hann = torch.hann_window(FFT_SAMPLES)
@@ -46,9 +49,9 @@ class Spectrogram:
         self._floor = torch.tensor(max(self._block(i).max().item() for i in range(blocks))) - RANGE
 
     def window(self, start: int, frames: int) -> Tensor:
-        """[n_mels, 3000] float32: `frames` mel frames (at most 3000) from `start`, then zeros."""
+        """[n_mels, width] float32: `frames` mel frames (at most width) from `start`, then zeros."""
         stop = min(start + frames, self.frames + WINDOW_FRAMES)  # whisper's spectrogram ends there
-        mel = torch.zeros(self.n_mels, WINDOW_FRAMES)
+        mel = torch.zeros(self.n_mels, self.width)
         at = start
         while at < stop:
             index, skipped = divmod(at, WINDOW_FRAMES)
@@ -61,8 +64,8 @@ class Spectrogram:
         return mel
 
     def first_window(self) -> Tensor:
-        """[n_mels, 3000] float32: the first 30 s, padded with silence."""
-        return self.window(0, WINDOW_FRAMES)
+        """[n_mels, width] float32: the first window, padded with silence."""
+        return self.window(0, self.width)
 
     def close(self) -> None:
         """Close the samples; no window can be computed afterwards."""
@@ -83,7 +86,7 @@ class Spectrogram:
 
     def _prepare(self, start: int) -> None:
         """Begin to compute the window from mel frame `start` on, which is likely to be next."""
-        stop = min(start + WINDOW_FRAMES, self.frames)
+        stop = min(start + self.width, self.frames)
         for index in range(start // WINDOW_FRAMES, -(-stop // WINDOW_FRAMES)):
             if index not in self._blocks:
                 self._keep(index, _pool().submit(self._compute, index))
@@ -126,13 +129,13 @@ def _pool() -> ThreadPoolExecutor:
     return ThreadPoolExecutor(AHEAD_THREADS, "slimwhisper-mel", initializer=use_one_thread)
 
 
-def first_window(waveform: NDArray[np.float32], n_mels: int) -> Tensor:
-    """float32 [n] at 16 kHz -> [n_mels, 3000]: its first 30 s, padded with silence."""
-    return Spectrogram(ArraySamples(waveform), n_mels).first_window()
+def first_window(waveform: NDArray[np.float32], n_mels: int, width: int = WINDOW_FRAMES) -> Tensor:
+    """float32 [n] at 16 kHz -> [n_mels, width]: its first window, padded with silence."""
+    return Spectrogram(ArraySamples(waveform), n_mels, width).first_window()
 
 
-def calibration_mel(n_mels: int) -> Tensor:
-    """A window of seeded noise in syllable-like bursts, [n_mels, 3000], for the guard.
+def calibration_mel(n_mels: int, width: int = WINDOW_FRAMES) -> Tensor:
+    """A window of seeded noise in syllable-like bursts, [n_mels, width], for the guard.
 
     The encoder's output for it is closer to that for speech than random features would be.
     """
@@ -140,4 +143,4 @@ def calibration_mel(n_mels: int) -> Tensor:
     samples = torch.randn(CHUNK_SECONDS * SAMPLE_RATE, generator=generator)
     seconds = torch.arange(len(samples)) / SAMPLE_RATE
     bursts = torch.sin(2 * torch.pi * 2 * seconds).clamp(min=0)  # two per second, with gaps
-    return first_window((0.1 * samples * bursts).numpy(), n_mels)
+    return first_window((0.1 * samples * bursts).numpy(), n_mels, width)

@@ -8,6 +8,7 @@ from pathlib import Path
 
 import numpy as np
 
+from slimwhisper.checkpoint.files import inside
 from slimwhisper.errors import OptionError
 from slimwhisper.types import Dims
 
@@ -50,10 +51,11 @@ def folder_heads(folder: Path, dims: Dims) -> Heads | None:
     """The "alignment_heads" of a folder, if valid: in Hugging Face's generation_config.json, or in
     CTranslate2's config.json.
     """
-    file = folder / "generation_config.json"
-    if not file.is_file():
-        file = folder / "config.json"
+    name = "generation_config.json"
+    if not (folder / name).is_file():
+        name = "config.json"
     try:
+        file = inside(folder, name)
         content = json.loads(file.read_text(encoding="utf-8"))
         pairs = [(int(layer), int(head)) for layer, head in content["alignment_heads"]]
     except (OSError, ValueError, KeyError, TypeError):

@@ -15,16 +15,17 @@ from torch import Tensor
 
 from slimwhisper.checkpoint.binary import BinaryFile
 from slimwhisper.checkpoint.errors import problem
+from slimwhisper.checkpoint.files import inside
+from slimwhisper.checkpoint.hub import CTRANSLATE2, CTRANSLATE2_TOKENS
 from slimwhisper.checkpoint.openai_tokens import full_table, is_openai_table, openai_tokenizer
 from slimwhisper.types import Dims
 
-WEIGHTS = "model.bin"
 KIND = "CTranslate2 file"
 SPECIFICATION = "WhisperSpec"
 HEAD = rb".\0{3}.\0\w+Spec\0"  # a small version, and a specification's name
 VERSIONS = (4, 5, 6)  # of the file, with a type for every variable
 HINT = (
-    "take its float16 version, such as Systran/faster-whisper-small downloaded to a folder, or "
+    "take its float16 version, such as Systran/faster-whisper-small, or "
     "the Hugging Face folder that it was made from, such as openai/whisper-small"
 )
 
@@ -64,7 +65,7 @@ def read_ctranslate2(folder: Path) -> tuple[Dims, Mapping[str, Tensor]]:
     Raises CheckpointError for int8 and int16 weights, for another model than Whisper, for a
     vocabulary that is not OpenAI's, and for damaged files.
     """
-    path = folder / WEIGHTS
+    path = inside(folder, CTRANSLATE2)
     variables = _read_variables(path)
     state: dict[str, Tensor] = {}
     for name, tensor in variables.items():
@@ -182,7 +183,7 @@ def _check_vocabulary(folder: Path, n_vocab: int) -> None:
     tokenizer = openai_tokenizer(n_vocab)
     if tokenizer is None:
         return
-    listed, lines = folder / "vocabulary.json", folder / "vocabulary.txt"
+    listed, lines = (inside(folder, name) for name in CTRANSLATE2_TOKENS)
     try:
         if listed.is_file():
             tokens = json.loads(listed.read_text(encoding="utf-8"))

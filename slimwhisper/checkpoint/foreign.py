@@ -8,6 +8,7 @@ from torch import Tensor
 
 from slimwhisper.checkpoint import ctranslate2, ggml
 from slimwhisper.checkpoint.errors import problem
+from slimwhisper.checkpoint.hub import CTRANSLATE2
 from slimwhisper.types import Dims
 
 Reader = Callable[[Path], tuple[Dims, Mapping[str, Tensor]]]
@@ -21,9 +22,8 @@ def foreign_reader(path: Path) -> Reader | None:
     Raises CheckpointError for formats of theirs that cannot be read, by name.
     """
     if path.is_dir():
-        is_theirs = not any(path.glob("*.safetensors*")) and _is_ctranslate2(
-            path / ctranslate2.WEIGHTS
-        )
+        theirs = path / CTRANSLATE2
+        is_theirs = not any(path.glob("*.safetensors*")) and _is_ctranslate2(theirs)
         return ctranslate2.read_ctranslate2 if is_theirs else None
     head = _head(path)
     if head.startswith(ggml.MAGIC):

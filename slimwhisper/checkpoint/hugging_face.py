@@ -1,9 +1,8 @@
-"""Hugging Face checkpoints: ids and folders with config.json and safetensors."""
+"""Hugging Face checkpoints: ids, and folders with config.json and weights."""
 
-import json
+import logging
 import re
 from collections.abc import Mapping
-from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -11,14 +10,12 @@ import torch
 from torch import Tensor
 
 from slimwhisper.checkpoint.errors import problem
-from slimwhisper.errors import CheckpointError
+from slimwhisper.checkpoint.files import inside, read_json
+from slimwhisper.checkpoint.folders import read_weights
+from slimwhisper.checkpoint.validate import EMBEDDING, OUTPUT
 from slimwhisper.types import Dims
 
-WEIGHTS, INDEX = "model.safetensors", "model.safetensors.index.json"
-PICKLES_REFUSED = (
-    "pickled weights, .bin, could run code and are refused; convert them "
-    "with transformers: save_pretrained(folder, safe_serialization=True)"
-)
+logger = logging.getLogger("slimwhisper")
 
 _DIMS = {
     "n_mels": "num_mel_bins",
@@ -67,113 +64,61 @@ def openai_name(name: str) -> str:
     return name
 
 
-def fetch_hub(repository: str, local_files_only: bool) -> Path:
-    """The local folder of a hub model's config and weights; downloads what is not in the cache.
-
-    All files have the revision of config.json. For a revision that is completely cached, only
-    config.json is looked up on the network, and it loads without the network too.
-
-    Raises CheckpointError if that fails, or if something is not cached and downloads are disabled
-    by `local_files_only` or by HF_HUB_OFFLINE in the environment.
-    """
-    from huggingface_hub import constants, errors, hf_hub_download, try_to_load_from_cache
-
-    offline = local_files_only or bool(constants.HF_HUB_OFFLINE)
-
-    def fetch(file: str, revision: str | None = None) -> Path | None:
-        """None: the model has no such file or, offline, the cache does not have it."""
-        try:
-            if offline:  # the download function may use the network even with local_files_only
-                cached = try_to_load_from_cache(repository, file, revision=revision)
-                return Path(cached) if isinstance(cached, str) else None
-            return Path(hf_hub_download(repository, file, revision=revision))
-        except errors.GatedRepoError as error:
-            reason = "access has to be granted on huggingface.co, then `hf auth login`"
-            raise _no_fetch(repository, reason) from error
-        except errors.RepositoryNotFoundError as error:
-            reason = "no such model there (or a private one), and no such file or folder here"
-            raise _no_fetch(repository, reason) from error
-        except errors.EntryNotFoundError as error:
-            # Also raised if the network fails and the file is not cached; the cause says why.
-            if not isinstance(error, errors.LocalEntryNotFoundError):
-                return None
-            raise _no_fetch(repository, f"{error.__cause__ or error}") from error
-        except Exception as error:  # the hub's HTTP errors have no base class of their own
-            raise _no_fetch(repository, f"{error}" or type(error).__name__) from error
-
-    def lacks(file: str) -> CheckpointError:
-        where = f"its cache ({constants.HF_HUB_CACHE}), and downloads are off"
-        return _no_fetch(repository, f"no {file} in {where if offline else 'the model'}")
-
-    if (config := fetch("config.json")) is None:
-        raise lacks("config.json")
-    folder, revision = config.parent, config.parent.name
-    with suppress(CheckpointError):  # only for word timestamps, which work without it
-        fetch("generation_config.json", revision)
-    if (folder / WEIGHTS).is_file():
-        return folder
-    index = folder / INDEX
-    if not index.is_file():
-        if fetch(WEIGHTS, revision) is not None:
-            return folder
-        if fetch(INDEX, revision) is None:
-            raise lacks(WEIGHTS if offline else f"{WEIGHTS} ({PICKLES_REFUSED})")
-    for shard in _shards(index):
-        if fetch(shard, revision) is None:
-            raise lacks(shard)
-    return folder
-
-
-def _no_fetch(repository: str, reason: str) -> CheckpointError:
-    return problem(
-        f"cannot fetch {repository!r} from the Hugging Face hub: {' '.join(reason.split())} "
-        "(give a local folder or .pt file instead)"
-    )
-
-
 def read_folder(folder: Path) -> tuple[Dims, Mapping[str, Tensor]]:
-    """config.json and model.safetensors, or its shards: OpenAI's name -> tensor, memory-mapped.
+    """config.json and the weights: OpenAI's name -> tensor, memory-mapped if possible.
 
-    Shapes as in `validate.expected_shapes`: matrices [out, in].
+    Shapes as in `validate.expected_shapes`: matrices [out, in]. A matrix for the logits that is not
+    the token embedding is `proj_out.weight`, [V, d].
     """
-    config = folder / "config.json"
+    config = inside(folder, "config.json")
     if not config.is_file():
         raise problem(
             f"{folder}: no config.json; give a Hugging Face Whisper folder or an OpenAI .pt file"
         )
-    dims = _read_dims(config)
+    content = read_json(config)
+    dims = _read_dims(config, content)
     state: dict[str, Tensor] = {}
-    for file in _weight_files(folder):
-        for name, tensor in _read_safetensors(file).items():
-            ours = openai_name(name)
-            if ours in state:
-                raise problem(f"{file}: has {ours} a second time, as {name}; save it again")
-            state[ours] = tensor
-    output = state.pop("proj_out.weight", None)
-    if output is not None:  # tied weights: a file may have either or both
-        embedding = state.setdefault("decoder.token_embedding.weight", output)
-        if output.dtype != embedding.dtype or not torch.equal(output, embedding):
-            raise problem(
-                f"{folder}: proj_out.weight differs from the token embedding; Whisper has one "
-                "matrix for both"
-            )
+    for file, name, tensor in read_weights(folder):
+        ours = openai_name(name)
+        if ours in state:
+            raise problem(f"{file}: has {ours} a second time, as {name}; save it again")
+        state[ours] = tensor
+    tied = content.get("tie_word_embeddings", True) is not False
+    if OUTPUT not in state and not tied:
+        raise problem(
+            f"{folder}: no {OUTPUT}, and config.json says that it is not the token embedding "
+            "(tie_word_embeddings); download the model again"
+        )
+    tie_output(state)
+    if OUTPUT in state and tied:
+        logger.warning(
+            "%s: %s differs from the token embedding, and is used as it is; set "
+            '"tie_word_embeddings": false in config.json if that is meant',
+            folder,
+            OUTPUT,
+        )
     return dims, state
 
 
-def _read_json(file: Path) -> dict[str, Any]:
-    try:
-        content = json.loads(file.read_text(encoding="utf-8"))
-    except PermissionError as error:
-        raise problem(f"{file}: permission denied; give this user the right") from error
-    except (OSError, ValueError, RecursionError) as error:
-        raise problem(f"{file}: cannot be read as JSON; copy it again") from error
-    if not isinstance(content, dict):
-        raise problem(f"{file}: is not a JSON object; copy it again")
-    return content
+def tie_output(state: dict[str, Tensor]) -> None:
+    """Keep one of `proj_out.weight` and the token embedding, both [V, d], where they are equal.
+
+    Files have either or both; transformers too takes what is there, whatever config.json says.
+    """
+    output = state.get(OUTPUT)
+    if output is not None and _equal(output, state.setdefault(EMBEDDING, output)):
+        del state[OUTPUT]
 
 
-def _read_dims(config: Path) -> Dims:
-    content = _read_json(config)
+def _equal(a: Tensor, b: Tensor) -> bool:
+    """Whether two tensors [...] have the same values, in whatever dtypes."""
+    if a is b or a.shape != b.shape:
+        return a is b
+    wide = torch.promote_types(a.dtype, b.dtype)
+    return torch.equal(a.to(wide), b.to(wide))
+
+
+def _read_dims(config: Path, content: Mapping[str, Any]) -> Dims:
     kind = content.get("model_type")
     if kind != "whisper":
         raise problem(
@@ -191,46 +136,3 @@ def _read_dims(config: Path) -> Dims:
                 f"{config}: {_DIMS[ours]} is {value!r}, not a positive whole number; copy it again"
             )
     return Dims(**{ours: int(value) for ours, value in values.items() if value is not None})
-
-
-def _weight_files(folder: Path) -> list[Path]:
-    if (folder / WEIGHTS).is_file():
-        return [folder / WEIGHTS]
-    index = folder / INDEX
-    if not index.is_file():
-        if any(folder.glob("*.bin")):
-            raise problem(f"{folder}: no {WEIGHTS}; {PICKLES_REFUSED}")
-        raise problem(f"{folder}: no {WEIGHTS} and no {INDEX}; download the model again")
-    files = [folder / name for name in _shards(index)]
-    for file in files:
-        if not file.is_file():
-            raise problem(f"{file}: shard is missing; download the model again")
-    return files
-
-
-def _shards(index: Path) -> list[str]:
-    """The file names in an index, without folders, so that no index reaches outside its own."""
-    shards = _read_json(index).get("weight_map")
-    if not isinstance(shards, dict) or not shards:
-        raise problem(f"{index}: has no 'weight_map'; download the model again")
-    for name in shards.values():
-        if not isinstance(name, str) or not name.endswith(".safetensors") or "/" in name:
-            raise problem(
-                f"{index}: {name!r} is no safetensors file of its folder; download the model again"
-            )
-    return sorted(set(shards.values()))
-
-
-def _read_safetensors(file: Path) -> dict[str, Tensor]:
-    """name -> tensor [...]."""
-    from safetensors import SafetensorError
-    from safetensors.torch import load_file
-
-    try:
-        return load_file(file)  # mapped, not read
-    except PermissionError as error:
-        raise problem(f"{file}: permission denied; give this user the right") from error
-    except (SafetensorError, OSError, ValueError, KeyError, AttributeError) as error:
-        raise problem(
-            f"{file}: truncated, damaged or no safetensors file; copy or download it again"
-        ) from error

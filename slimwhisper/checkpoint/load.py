@@ -1,13 +1,14 @@
 """Name or file -> dimensions and weights, under OpenAI's tensor names.
 
 Supported: bundled models, openai-whisper's names and `.pt` files (see `openai`), Hugging Face
-folders, ids and short names (see `hugging_face` and `names`), and unquantised models of
-faster-whisper and whisper.cpp (see `foreign`). Nothing except tensors is unpickled.
+folders, ids and short names (see `hugging_face`, `names`), unquantised models of faster-whisper and
+whisper.cpp (see `foreign`), and PEFT's adapters for all of them (see `adapters`). Nothing except
+tensors is unpickled.
 """
 
 import logging
 import os
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from difflib import get_close_matches
 from os import PathLike
@@ -15,15 +16,14 @@ from pathlib import Path
 
 from torch import Tensor
 
+from slimwhisper.checkpoint.adapter_files import adapter_folder, read_adapter
+from slimwhisper.checkpoint.adapters import merge_adapters
 from slimwhisper.checkpoint.alignment_heads import Heads, folder_heads, official_heads
 from slimwhisper.checkpoint.bundled import BUNDLED, bundled_file
 from slimwhisper.checkpoint.errors import problem
 from slimwhisper.checkpoint.foreign import foreign_reader
-from slimwhisper.checkpoint.hugging_face import (
-    fetch_hub,
-    looks_like_hub_id,
-    read_folder,
-)
+from slimwhisper.checkpoint.hub import fetch_model
+from slimwhisper.checkpoint.hugging_face import looks_like_hub_id, read_folder
 from slimwhisper.checkpoint.names import HUB_IDS
 from slimwhisper.checkpoint.openai import expand_user, fetch_openai, read_openai
 from slimwhisper.checkpoint.validate import validate
@@ -33,9 +33,24 @@ from slimwhisper.types import Dims
 logger = logging.getLogger("slimwhisper")
 
 
+Adapters = str | PathLike[str] | Sequence[str | PathLike[str]] | None
+
+
+def as_adapters(adapter: Adapters) -> list[str | PathLike[str]]:
+    """One, several or none -> a list."""
+    if adapter is None:
+        return []
+    return [adapter] if isinstance(adapter, str | PathLike) else list(adapter)
+
+
 @dataclass(frozen=True, slots=True)
 class Checkpoint:
-    """A file's content: `state` maps OpenAI's names to CPU tensors in the file's dtype."""
+    """A file's content: `state` maps OpenAI's names to CPU tensors in the file's dtype.
+
+    It has the tensors of `validate.expected_shapes`, perhaps biases of keys, which change nothing,
+    and `proj_out.weight`, [V, d], if the logits' matrix is not the token embedding. What an adapter
+    changed is float32.
+    """
 
     name: str
     dims: Dims
@@ -56,6 +71,7 @@ def load_checkpoint(
     download_root: str | PathLike[str] | None = None,
     local_files_only: bool = False,
     in_memory: bool = False,
+    adapter: Adapters = None,
 ) -> Checkpoint:
     """Load by bundled or official name, path (file or folder), short name or hub id, in order.
 
@@ -66,6 +82,7 @@ def load_checkpoint(
         local_files_only: never use the network.
         in_memory: copy the weights into memory; else they are mapped from the file if its format
             allows it.
+        adapter: PEFT's adapter folders or hub ids, one or several, merged in this order.
     Raises:
         CheckpointError: in one line, the file, what is wrong and what would work.
     """
@@ -85,17 +102,22 @@ def load_checkpoint(
             dims, state = _read_path(path)
             heads = folder_heads(path, dims)
         elif label in HUB_IDS or (isinstance(name, str) and looks_like_hub_id(label)):
-            folder = fetch_hub(HUB_IDS.get(label, label), local_files_only)
-            dims, state = read_folder(folder)
+            folder = fetch_model(HUB_IDS.get(label, label), local_files_only)
+            dims, state = _read_path(folder)
             heads = folder_heads(folder, dims)
         else:
             raise _unknown(label)
+        folders = [adapter_folder(each, local_files_only) for each in as_adapters(adapter)]
+        adapters = [read_adapter(each) for each in folders]
     except OSError as error:  # a parent folder is not readable, or a name is too long
         raise problem(
             f"{label[:300]}: cannot be read: {error.strerror or error}; give another file, "
             "or this user the right"
         ) from error
     validate(label, dims, state)
+    if adapters:
+        dims, state = merge_adapters(dims, state, adapters)
+        validate(f"{label} with {', '.join(map(str, folders))}", dims, state)
     tensors = {name: tensor.detach() for name, tensor in state.items()}
     if in_memory:
         tensors = {name: tensor.clone() for name, tensor in tensors.items()}

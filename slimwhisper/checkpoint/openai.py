@@ -3,20 +3,18 @@
 import hashlib
 import logging
 import os
-import pickle
-import zipfile
 from collections.abc import Mapping
 from dataclasses import fields
 from http.client import HTTPException
 from os import PathLike
 from pathlib import Path
-from typing import Any
 from urllib.error import HTTPError
 
 import torch
 from torch import Tensor
 
 from slimwhisper.checkpoint.errors import problem
+from slimwhisper.checkpoint.files import read_pickle
 from slimwhisper.types import Dims
 
 logger = logging.getLogger("slimwhisper")
@@ -88,25 +86,9 @@ def read_openai(file: Path) -> tuple[Dims, Mapping[str, Tensor]]:
     """{"dims", "model_state_dict"}: name -> tensor, matrices [out, in], mapped if possible."""
     foreign = (
         f"{file}: not an OpenAI Whisper checkpoint (no 'dims' and 'model_state_dict'); "
-        "for Hugging Face models give the folder with config.json and safetensors"
+        "for Hugging Face models give the folder with config.json and the weights"
     )
-    try:
-        content: Any = torch.load(
-            file, map_location="cpu", weights_only=True, mmap=zipfile.is_zipfile(file)
-        )
-    except pickle.UnpicklingError as error:
-        if "global" in str(error).lower():  # it names a function that it refuses to call
-            raise problem(
-                f"{file}: refused: it holds Python objects, not tensors alone, and could run code; "
-                "use a checkpoint from a source that you trust, saved as tensors"
-            ) from error
-        raise problem(f"{file}: damaged or no checkpoint; copy it again") from error
-    except PermissionError as error:
-        raise problem(f"{file}: permission denied; give this user the right") from error
-    except Exception as error:  # damaged files fail inside torch.load in a dozen ways
-        raise problem(
-            f"{file}: truncated, damaged or no checkpoint; copy or download it again"
-        ) from error
+    content = read_pickle(file)
     if not isinstance(content, dict) or not {"dims", "model_state_dict"} <= content.keys():
         raise problem(foreign)
     given, state = content["dims"], content["model_state_dict"]

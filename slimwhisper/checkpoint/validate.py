@@ -8,12 +8,15 @@ from torch import Tensor
 from slimwhisper.checkpoint.errors import problem
 from slimwhisper.types import Dims
 
+EMBEDDING = "decoder.token_embedding.weight"  # [V, d], also for the logits, unless there is
+OUTPUT = "proj_out.weight"  # [V, d]
 VOCABULARIES = (51_864, 51_865, 51_866)  # English, multilingual, large-v3's
+LONGEST_TEXT = 4096  # tokens; Whisper's context has 448
 DTYPES = (torch.float16, torch.bfloat16, torch.float32, torch.float64)
 
 
 def expected_shapes(dims: Dims) -> dict[str, tuple[int, ...]]:
-    """Every tensor of a Whisper model and its shape, [out, in] for matrices."""
+    """Every tensor that a Whisper model must have and its shape, [out, in] for matrices."""
     shapes: dict[str, tuple[int, ...]] = {}
 
     def affine(name: str, *shape: int, bias: bool = True) -> None:
@@ -39,7 +42,7 @@ def expected_shapes(dims: Dims) -> dict[str, tuple[int, ...]]:
     affine("encoder.ln_post", d)
 
     d = dims.n_text_state
-    shapes["decoder.token_embedding.weight"] = (dims.n_vocab, d)
+    shapes[EMBEDDING] = (dims.n_vocab, d)
     shapes["decoder.positional_embedding"] = (dims.n_text_ctx, d)
     for i in range(dims.n_text_layer):
         block(f"decoder.blocks.{i}", d, cross=True)
@@ -57,8 +60,12 @@ def validate(name: str, dims: Dims, state: Mapping[str, Tensor]) -> None:
             dims.n_vocab not in VOCABULARIES
         ),
         f"{dims.n_mels} mel bands are not Whisper's 80 or 128": dims.n_mels not in (80, 128),
-        f"{dims.n_audio_ctx} audio positions are not Whisper's 1500": dims.n_audio_ctx != 1500,
-        f"{dims.n_text_ctx} text positions are not 8 to 448": not 8 <= dims.n_text_ctx <= 448,
+        f"{dims.n_audio_ctx} audio positions are not 1 to 1500, the last timestamp's": (
+            not 1 <= dims.n_audio_ctx <= 1500
+        ),
+        f"{dims.n_text_ctx} text positions are not 8 to {LONGEST_TEXT}": (
+            not 8 <= dims.n_text_ctx <= LONGEST_TEXT
+        ),
         f"encoder and decoder differ in width: {dims.n_audio_state}, {dims.n_text_state}": (
             dims.n_audio_state != dims.n_text_state
         ),
@@ -84,6 +91,7 @@ def validate(name: str, dims: Dims, state: Mapping[str, Tensor]) -> None:
         for n, shape in expected.items()
         if n.endswith(".key.weight")
     }  # cancels in the softmax; folding drops it
+    optional[OUTPUT] = expected[EMBEDDING]
     shapes = expected | optional
     missing = [n for n in expected if n not in state]
     extra = [n for n in state if n not in shapes]
@@ -102,12 +110,17 @@ def validate(name: str, dims: Dims, state: Mapping[str, Tensor]) -> None:
                 f"{name}: tensor {key} has shape {has}, its dimensions ask for {list(shape)}; "
                 "it is no whole Whisper model"
             )
-        if tensor.dtype not in DTYPES or tensor.layout != torch.strided or tensor.is_meta:
-            raise problem(
-                f"{name}: tensor {key} is {tensor.dtype}, {tensor.layout} on {tensor.device}; "
-                "plain float16, bfloat16, float32 and float64 work"
-            )
-        if not bool(torch.isfinite(tensor).all()):
-            raise problem(
-                f"{name}: tensor {key} holds NaN or infinity, no finite numbers; copy it again"
-            )
+        check_numbers(name, key, tensor)
+
+
+def check_numbers(name: str, key: str, tensor: Tensor) -> None:
+    """Raise CheckpointError unless a tensor [...] is plain and its numbers are finite."""
+    if tensor.dtype not in DTYPES or tensor.layout != torch.strided or tensor.is_meta:
+        raise problem(
+            f"{name}: tensor {key} is {tensor.dtype}, {tensor.layout} on {tensor.device}; "
+            "plain float16, bfloat16, float32 and float64 work"
+        )
+    if not bool(torch.isfinite(tensor).all()):
+        raise problem(
+            f"{name}: tensor {key} holds NaN or infinity, no finite numbers; copy it again"
+        )

@@ -82,6 +82,8 @@ def make_cases(arguments: argparse.Namespace) -> list[Case]:
     """The measurements to make, openai-whisper first."""
     if arguments.random and arguments.model is None:
         raise OptionError("--random: name the shape, such as --model tiny")
+    if arguments.adapter and (arguments.random or arguments.model is None):
+        raise OptionError("--adapter: random weights have none; give its --model")
     pairs: list[tuple[str | None, int, int]] = [
         (cache, batch, arguments.windows or max(FEWEST, batch, min(2 * batch, MOST)))
         for cache in dict.fromkeys(arguments.cache)
@@ -98,6 +100,7 @@ def make_cases(arguments: argparse.Namespace) -> list[Case]:
             model=arguments.model or "tiny",
             random=arguments.random or arguments.model is None,
             model_dir=arguments.model_dir,
+            adapter=arguments.adapter,
             device=arguments.device,
             dtype=arguments.dtype,
             threads=arguments.threads,

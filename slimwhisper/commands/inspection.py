@@ -12,18 +12,19 @@ from slimwhisper.audio.load import as_waveform
 from slimwhisper.audio.mel import first_window
 from slimwhisper.cache.forms import cross_names, self_names
 from slimwhisper.cache.guard import MARGIN, Inspection
-from slimwhisper.checkpoint.load import load_checkpoint
 from slimwhisper.devices import choose_device, choose_dtype
+from slimwhisper.flags import load_weights
 from slimwhisper.model.calibration import inspect_form, record_activations
 
 
 def run_inspect(arguments: argparse.Namespace) -> int:
     """Measure every form of every layer, print a table or JSON."""
     dtype = choose_dtype(arguments.dtype, choose_device(None))
-    checkpoint = load_checkpoint(arguments.model, download_root=arguments.model_dir)
+    checkpoint = load_weights(arguments)
     mel = None
     if arguments.audio is not None:
-        mel = first_window(as_waveform(arguments.audio), checkpoint.dims.n_mels)
+        dims = checkpoint.dims
+        mel = first_window(as_waveform(arguments.audio), dims.n_mels, dims.window_frames)
     activations = record_activations(checkpoint, mel)
     records: list[Inspection] = []
     every: tuple[tuple[Literal["cross", "self"], tuple[str, ...]], ...] = (

@@ -26,11 +26,12 @@ from slimwhisper.api import SlimWhisper
 from slimwhisper.cache.forms import choose_forms
 from slimwhisper.checkpoint.load import Checkpoint, load_checkpoint
 from slimwhisper.checkpoint.random_weights import random_checkpoint
+from slimwhisper.checkpoint.validate import OUTPUT
 from slimwhisper.commands.costs import OFFICIAL_DIMS
 from slimwhisper.devices import INT8, choose_device, choose_dtype
 from slimwhisper.errors import OptionError, SlimWhisperError
 from slimwhisper.model.model import Model
-from slimwhisper.types import SAMPLE_RATE, Dims
+from slimwhisper.types import FRAMES_PER_SECOND, SAMPLE_RATE, WINDOW_FRAMES, Dims
 from slimwhisper.vocabulary import get_vocabulary
 
 RECORDING_SECONDS = 29  # one window
@@ -51,6 +52,7 @@ class Case:
     model: str
     random: bool  # `model` is an official name, and only its shape is used
     model_dir: str | None = None
+    adapter: list[str] | None = None  # merged in this order
     device: str | None = None
     dtype: str | None = None
     threads: int = 0  # of the CPU; 0: as many as torch chooses
@@ -179,7 +181,7 @@ def fixed_length(dims: Dims, case: Case, tokens: int) -> dict[str, Any]:
 
 def _checkpoint(case: Case) -> Checkpoint:
     if not case.random:
-        return load_checkpoint(case.model, download_root=case.model_dir)
+        return load_checkpoint(case.model, download_root=case.model_dir, adapter=case.adapter)
     if case.model not in OFFICIAL_DIMS:
         raise OptionError(f"no official shape {case.model!r}; known: {', '.join(OFFICIAL_DIMS)}")
     return random_checkpoint(OFFICIAL_DIMS[case.model])
@@ -209,6 +211,8 @@ def _theirs(
         raise OptionError(
             "openai-whisper decodes in float32, and on a GPU in float16; choose one as --dtype"
         )
+    if OUTPUT in checkpoint.state:
+        raise OptionError(f"{checkpoint.name}: openai-whisper has no {OUTPUT}; leave it out")
     model = whisper.model.Whisper(whisper.model.ModelDimensions(**asdict(checkpoint.dims)))
     names = model.state_dict().keys()  # without key biases, which have no effect
     model.load_state_dict({name: checkpoint.state[name] for name in names})
@@ -235,6 +239,11 @@ def measure(case: Case) -> Measured:
     clock = EncoderClock(device)
     checkpoint = _checkpoint(case)
     dims, name = checkpoint.dims, checkpoint.name
+    if dims.window_frames != WINDOW_FRAMES:
+        seconds = dims.window_frames / FRAMES_PER_SECOND
+        raise OptionError(
+            f"{name}: bench measures windows of 30 s, and this model's are {seconds:g} s"
+        )
     model = None
     if case.cache is None:
         run = _theirs(checkpoint, device, dtype, clock)

@@ -13,6 +13,7 @@ import torch
 
 from slimwhisper.cache.forms import PRESETS
 from slimwhisper.checkpoint.bundled import BUNDLED, bundled_file
+from slimwhisper.checkpoint.folders import WHOLE, index_of
 from slimwhisper.checkpoint.load import available_models
 from slimwhisper.checkpoint.names import HUB_MODELS
 from slimwhisper.checkpoint.openai import default_download_root, expand_user, read_openai
@@ -23,7 +24,6 @@ from slimwhisper.text import human_size
 from slimwhisper.types import Dims
 
 PRESET = "slim"
-WEIGHTS = ("model.safetensors", "pytorch_model.bin")
 
 
 @dataclass(frozen=True, slots=True)
@@ -91,11 +91,11 @@ def _cached(repository: str) -> Path | None:
     if not isinstance(config, str):
         return None
     folder = Path(config).parent
-    for weights in WEIGHTS:
+    for weights in WHOLE:
         if (folder / weights).is_file():
             return folder
         try:
-            content = json.loads((folder / f"{weights}.index.json").read_text(encoding="utf-8"))
+            content = json.loads((folder / index_of(weights)).read_text(encoding="utf-8"))
             shards = set(content["weight_map"].values())
             if shards and all((folder / shard).is_file() for shard in shards):
                 return folder

@@ -14,7 +14,7 @@ from torch import Tensor
 from slimwhisper.engine.requests import Rules
 from slimwhisper.errors import OptionError
 from slimwhisper.kernels.dispatch import Kernels
-from slimwhisper.types import CHUNK_SECONDS, Dims, Options
+from slimwhisper.types import FRAMES_PER_SECOND, MEL_FRAMES_PER_POSITION, Dims, Options
 from slimwhisper.vocabulary import Vocabulary, get_tokenizer
 
 if TYPE_CHECKING:
@@ -244,7 +244,9 @@ def _rules(
 ) -> Rules:
     tokenizer = get_tokenizer(dims)
     first = [*tokenizer.encode(" "), tokenizer.eot] if blank else []
-    limit = round(latest_first * dims.n_audio_ctx / CHUNK_SECONDS) if latest_first else None
+    limit = None
+    if latest_first:
+        limit = round(latest_first * FRAMES_PER_SECOND / MEL_FRAMES_PER_POSITION)
     return Rules(
         suppress=torch.tensor(suppressed_tokens(tokenizer, suppressed), dtype=torch.int64),
         suppress_first=torch.tensor(first, dtype=torch.int64),

@@ -12,11 +12,16 @@ Models:
 - A Hugging Face id is identified by the name. Its revision is unknown until the model is
   downloaded, so new weights under the same id go unnoticed: use `--overwrite True`.
 
+Adapters: each by its folder's name and a digest of its content, or by its id; with none, nothing is
+recorded.
+
 Caches: the two forms that were asked for, and the digest of the file that `calibrate` wrote, if
 there is one. The guard may replace a form; what it chooses depends on
 the weights, the precision and `--guard_audio`. Of these the last is not recorded.
 """
 
+from collections.abc import Sequence
+from contextlib import suppress
 from hashlib import blake2b
 from pathlib import Path
 
@@ -24,6 +29,8 @@ from slimwhisper.cache.forms import PRESETS, choose_forms
 from slimwhisper.checkpoint.bundled import BUNDLED, bundled_file
 from slimwhisper.digests import file_digest
 from slimwhisper.types import DEFAULT_DTYPES
+
+ADAPTER_FILES = ("adapter_config.json", "adapter_model.safetensors", "adapter_model.bin")
 
 Precision = dict[str, str]
 
@@ -43,10 +50,33 @@ def identify_model(name: str) -> dict[str, str]:
     return {"model": name}
 
 
+def identify_adapters(adapters: Sequence[str] | None) -> dict[str, list[str]]:
+    """The adapters in their order, if there are any: a folder's name and digest, or a hub id."""
+    if not adapters:
+        return {}
+    found = []
+    for adapter in adapters:
+        path, digest = Path(adapter), ""
+        with suppress(OSError, RuntimeError, ValueError):  # the loader reports it
+            path = path.expanduser()
+            if (path / "adapter_config.json").is_file():
+                digest = _digest_of(path, ADAPTER_FILES)
+        found.append(f"{path.absolute().name} {digest}" if digest else adapter)
+    return {"adapters": found}
+
+
 def folder_digest(folder: Path) -> str:
     """A digest of the files in a Hugging Face folder that the loader reads."""
-    configs = ("config.json", "generation_config.json", "model.safetensors.index.json")
-    files = [folder / name for name in configs] + sorted(folder.glob("*.safetensors"))
+    configs = ["config.json", "generation_config.json", "model.safetensors.index.json"]
+    weights = sorted(file.name for file in folder.glob("*.safetensors"))
+    if not weights:
+        configs.append("pytorch_model.bin.index.json")
+        weights = sorted(file.name for file in folder.glob("*.bin"))
+    return _digest_of(folder, (*configs, *weights))
+
+
+def _digest_of(folder: Path, names: Sequence[str]) -> str:
+    files = [folder / name for name in names]
     digest = blake2b(digest_size=16)
     for file in files:
         if file.is_file():

@@ -16,6 +16,7 @@ from slimwhisper.jobs.console import Console, JSONConsole, LogHandler, TerminalC
 from slimwhisper.jobs.flags import DEFAULTS, dtype_of, layout_of, options_of
 from slimwhisper.jobs.identity import (
     accepted_precisions,
+    identify_adapters,
     identify_caches,
     identify_model,
     identify_precision,
@@ -287,6 +288,7 @@ class Job:
         truncated = {"allow_truncated": True} if a.allow_truncated else {}
         return {
             **identify_model(a.model),
+            **identify_adapters(a.adapter),
             "cache": identify_caches(a.cache, a.cross_cache, a.self_cache, a.cache_dtype),
             "formats": self.sink.formats,
             **self._changed_options(),

@@ -19,6 +19,7 @@ class Place:
     start: int
     frames: int  # of the recording in the window; the rest is padding
     content: int  # of the whole recording
+    window: int = WINDOW_FRAMES  # padding included
 
     @property
     def offset(self) -> float:
@@ -27,8 +28,8 @@ class Place:
 
     @property
     def end(self) -> float:
-        """The end of the window's 30 s, padding included, in seconds."""
-        return (self.start + WINDOW_FRAMES) / FRAMES_PER_SECOND
+        """The end of the window, padding included, in seconds."""
+        return (self.start + self.window) / FRAMES_PER_SECOND
 
 
 def leading_silence(segments: Sequence[Segment], place: Place, threshold: float) -> int | None:

@@ -12,7 +12,6 @@ from slimwhisper.types import (
     FRAMES_PER_SECOND,
     HOP_SAMPLES,
     SAMPLE_RATE,
-    WINDOW_FRAMES,
     Dims,
     Options,
     Segment,
@@ -49,7 +48,7 @@ class Recording:
             finer = {"min_silence_ms": 300, "pad_ms": 200} if options.parallel else {}
             regions = _overlaps(speech_regions(samples, **finer), wanted)
             if options.parallel:
-                merged = merge_regions(regions, PAUSE, WINDOW_FRAMES * HOP_SAMPLES)
+                merged = merge_regions(regions, PAUSE, dims.window_frames * HOP_SAMPLES)
                 pieces = [(a // HOP_SAMPLES, -(-b // HOP_SAMPLES)) for a, b in merged]
                 clips, self._waiting = pieces[:1], deque(pieces[1:])
                 self._options = replace(options, condition_on_previous_text=False)
@@ -59,7 +58,7 @@ class Recording:
             else:
                 clips = []  # no speech; the language is still detected
         heard = samples if self._excerpts is None else self._excerpts
-        self._mel = Spectrogram(heard, dims.n_mels)
+        self._mel = Spectrogram(heard, dims.n_mels, dims.window_frames)
         self.sessions = [Session(self._mel, dims, self._options, clips)]
         self._handed_out = 0
 

@@ -28,7 +28,14 @@ from slimwhisper.errors import SlimWhisperError
 from slimwhisper.longform.hallucination import Place
 from slimwhisper.longform.prompts import Prompts
 from slimwhisper.longform.words import Cut, settle, text_tokens
-from slimwhisper.types import FRAMES_PER_SECOND, WINDOW_FRAMES, Dims, Options, Segment, Transcript
+from slimwhisper.types import (
+    FRAMES_PER_SECOND,
+    MEL_FRAMES_PER_POSITION,
+    Dims,
+    Options,
+    Segment,
+    Transcript,
+)
 from slimwhisper.vocabulary import get_tokenizer, language_code
 
 Clip = tuple[int, int]  # mel frames [start, stop)
@@ -62,7 +69,7 @@ class Session:
     ) -> None:
         """clips: instead of those in the options. language: a code, if already known."""
         self.mel, self.dims, self.options = mel, dims, options
-        self.frames_per_token = WINDOW_FRAMES // dims.n_audio_ctx
+        self.frames_per_token = MEL_FRAMES_PER_POSITION
         self.seek = 0  # mel frames
         self.segments: list[Segment] = []
         self._clips = list(clips_of(options, mel.frames) if clips is None else clips)
@@ -80,7 +87,7 @@ class Session:
         if self.language is None:
             # from the recording's first 30 s, as in `whisper`; with `clips`, from the first clip's
             self._listened = self._clips[0][0] if clips else 0
-            self._request = self._ask_language(mel.window(self._listened, WINDOW_FRAMES))
+            self._request = self._ask_language(mel.window(self._listened, dims.window_frames))
         else:
             self._set_language(self.language)
             self.prompts = Prompts(self.tokenizer, dims, options)
@@ -108,8 +115,9 @@ class Session:
             start, stop = self._clips[self._clip]
             self.seek = max(self.seek, start)
             if self.seek < stop:
-                size = min(WINDOW_FRAMES, stop - self.seek)
-                return Place(self.seek, size, self.mel.frames)
+                window = self.dims.window_frames
+                size = min(window, stop - self.seek)
+                return Place(self.seek, size, self.mel.frames, window)
             self._next_clip()
         return None
 
@@ -159,7 +167,7 @@ class Session:
             self.language = language
             self.prompts = Prompts(self.tokenizer, self.dims, self.options)
             place = self._place()
-            heard = (self._listened, WINDOW_FRAMES)  # still in the slot
+            heard = (self._listened, self.dims.window_frames)  # still in the slot
             same = place is not None and (place.start, place.frames) == heard
             self._request = self._open(in_slot=same)
         else:
@@ -237,7 +245,8 @@ class Session:
             if stamps and stamps[-1] != begin:
                 duration = (stamps[-1] - begin) * seconds
             return Cut([segment(0.0, duration, tokens)], following, nothing_follows)
-        seek = self.place.start + (tokens[ends[-1] - 1] - begin) * self.frames_per_token
+        done = (tokens[ends[-1] - 1] - begin) * self.frames_per_token
+        seek = self.place.start + min(done, self.place.window)
         if nothing_follows:
             ends.append(len(tokens))
             seek = following

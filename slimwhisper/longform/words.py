@@ -16,13 +16,12 @@ import torch
 
 from slimwhisper.engine.requests import Alignment
 from slimwhisper.longform.hallucination import Place, before_hallucination, leading_silence
-from slimwhisper.types import FRAMES_PER_SECOND, Options, Segment, Word
+from slimwhisper.types import FRAMES_PER_SECOND, MEL_FRAMES_PER_POSITION, Options, Segment, Word
 
 if TYPE_CHECKING:  # it imports numba, which is slow to start
     from whisper.timing import WordTiming
     from whisper.tokenizer import Tokenizer
 
-_FRAMES_PER_POSITION = 2  # mel frames in one encoder position
 _MEDIAN_WIDTH = 7  # encoder positions
 _SENTENCE_ENDS = ".。!！?？"
 
@@ -110,7 +109,7 @@ def time_words(alignment: Alignment, tokenizer: "Tokenizer", frames: int) -> "li
     words, pieces = tokenizer.split_to_word_tokens([*alignment.text, tokenizer.eot])
     if not alignment.text or len(words) <= 1:  # the last is <|endoftext|>
         return []
-    weights = alignment.scores[:, :, : frames // _FRAMES_PER_POSITION].softmax(dim=-1)
+    weights = alignment.scores[:, :, : frames // MEL_FRAMES_PER_POSITION].softmax(dim=-1)
     deviation, mean = torch.std_mean(weights, dim=-2, keepdim=True, unbiased=False)
     weights = median_filter((weights - mean) / deviation, _MEDIAN_WIDTH)
     # [1 + len(text), p]: each text token is predicted, and so timed, by the token before it
@@ -121,7 +120,7 @@ def time_words(alignment: Alignment, tokenizer: "Tokenizer", frames: int) -> "li
         if torch.get_num_threads() != threads:  # starting numba sets OpenMP's threads to all cores
             torch.set_num_threads(threads)
     arrives = np.diff(rows, prepend=-1) > 0  # the first position of each row
-    times = positions[arrives] * _FRAMES_PER_POSITION / FRAMES_PER_SECOND
+    times = positions[arrives] * MEL_FRAMES_PER_POSITION / FRAMES_PER_SECOND
     timings, first = [], 0
     for word, tokens in zip(words[:-1], pieces[:-1], strict=True):
         stop = first + len(tokens)

@@ -113,7 +113,7 @@ def record_activations(checkpoint: Checkpoint, mel: Tensor | None = None) -> Act
     encoder = Encoder(checkpoint.state, dims, cpu, torch.float32)
     decoder = Decoder(checkpoint.state, dims, cpu, torch.float32)
     plan = exact_plan(checkpoint.state, dims).to(cpu, torch.float32)
-    mels = calibration_mel(dims.n_mels) if mel is None else mel
+    mels = calibration_mel(dims.n_mels, dims.window_frames) if mel is None else mel
     windows = mels.reshape(-1, *mels.shape[-2:]).split(1)
     return Activations.joined([_record(encoder(one), decoder, plan) for one in windows])
 

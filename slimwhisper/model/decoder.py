@@ -9,6 +9,7 @@ from torch import Tensor
 
 from slimwhisper.cache.base import Rows, Step
 from slimwhisper.cache.plan import DecoderCache
+from slimwhisper.checkpoint.validate import OUTPUT
 from slimwhisper.kernels.dispatch import Kernels
 from slimwhisper.kernels.linear import at_least_float32, linear, pack, quantize
 from slimwhisper.model.layers import MLP, LayerNorm, Residual, Source
@@ -55,11 +56,12 @@ class Decoder:
         self.kernels = kernels or Kernels(device, dtype)
         source = Source(state, "decoder.", device, dtype, int8)
         self.dims, self.device, self.dtype = dims, device, dtype
-        embedding = source.tensor("token_embedding.weight")  # [V, d], input and output
-        self.size = len(embedding)
-        missing = padding(self.size, device)
-        self.embedding = F.pad(embedding, (0, 0, 0, missing)) if missing else embedding
-        self.head = quantize(self.embedding) if int8 else pack(self.embedding)
+        self.size = dims.n_vocab
+        self.embedding = self._padded(source.tensor("token_embedding.weight"))  # [V, d]
+        output = self.embedding  # for the logits too, unless the checkpoint has a matrix for them
+        if OUTPUT in state:
+            output = self._padded(state[OUTPUT].to(device, dtype))
+        self.head = quantize(output) if int8 else pack(output)
         self.positions = source.tensor("positional_embedding", at_least_float32(dtype))
         self.blocks = []
         for i in range(dims.n_text_layer):
@@ -72,6 +74,11 @@ class Decoder:
                 )
             )
         self.norm = LayerNorm.read(source / "ln")
+
+    def _padded(self, matrix: Tensor) -> Tensor:
+        """matrix [V, d] -> [V + padding, d], with rows of zeros."""
+        missing = padding(self.size, self.device)
+        return F.pad(matrix, (0, 0, 0, missing)) if missing else matrix
 
     def embed(self, tokens: Tensor, positions: Tensor) -> Tensor:
         """tokens, positions: int64 of one shape [...] -> [..., d]."""

@@ -8,6 +8,7 @@ import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
+from typing import Any
 
 import httpx
 import pytest
@@ -108,3 +109,13 @@ def test_a_cache_chosen_on_the_page() -> None:
     assert load_choice(a, ModelChoice("digits")).forms == ("kv", "x")
     assert load_choice(a, ModelChoice("digits", "slim")).forms == ("e", "x")
     assert load_choice(a, ModelChoice("digits", "baseline")).forms == ("kv", "kv")
+
+
+def test_adapters_belong_to_the_servers_own_model(monkeypatch: pytest.MonkeyPatch) -> None:
+    asked: list[dict[str, Any]] = []
+    monkeypatch.setattr("slimwhisper.api.load_model", lambda **given: asked.append(given))
+    flags = ["--model", "tiny", "--adapter", "mine", "--adapter", "me/other"]
+    a = build_parser().parse_args(["serve", *flags])
+    for choice in (ModelChoice("tiny"), ModelChoice("tiny", "slim"), ModelChoice("digits")):
+        load_choice(a, choice)
+    assert [given["adapter"] for given in asked] == [["mine", "me/other"]] * 2 + [None]

@@ -2,13 +2,11 @@
 
 import json
 import shutil
-from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 import torch
 from safetensors.torch import load_file, save_file
-from torch import Tensor
 
 from slimwhisper.checkpoint.load import load_checkpoint
 from tests.support.checkpoints import (
@@ -102,10 +100,7 @@ def test_folder_without_config(folder: Path) -> None:
 def test_folder_without_weights(folder: Path) -> None:
     (folder / "model.safetensors").unlink()
     assert "model.safetensors" in refusal(folder)
-    (folder / "pytorch_model.bin").write_bytes(b"anything")
-    message = refusal(folder)
-    assert str(folder) in message
-    assert "safe_serialization=True" in message
+    assert "pytorch_model.bin" in refusal(folder)
 
 
 @pytest.mark.parametrize("text", ["", "{", "[1]", "null", '"whisper"', "\xff", "[" * 100_000])
@@ -172,17 +167,6 @@ def test_bad_index(folder: Path, index: object) -> None:
     path = folder / "model.safetensors.index.json"
     path.write_text(json.dumps(index))
     assert str(path) in refusal(folder)
-
-
-@pytest.mark.parametrize("other", [lambda e: torch.zeros_like(e), lambda e: e.half()])
-def test_output_matrix_that_is_not_the_embedding(
-    folder: Path, other: Callable[[Tensor], Tensor]
-) -> None:
-    embedding = load_file(folder / "model.safetensors")[EMBEDDING]
-    change(folder, **{"proj_out.weight": other(embedding)})
-    message = refusal(folder)
-    assert str(folder) in message
-    assert "proj_out.weight" in message
 
 
 def test_two_names_for_one_tensor(folder: Path) -> None:

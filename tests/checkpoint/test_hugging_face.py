@@ -13,6 +13,7 @@ from huggingface_hub import constants
 
 from slimwhisper.checkpoint.hugging_face import looks_like_hub_id
 from slimwhisper.checkpoint.load import load_checkpoint
+from tests.support.adapters import query_and_value_factors, save_adapter
 from tests.support.checkpoints import (
     DIMS,
     State,
@@ -113,11 +114,8 @@ def test_hub_model_with_files_missing(hub: Server) -> None:
     for revision in ("main", COMMIT):
         pages = f"/{REPOSITORY}/resolve/{revision}"
         hub.pages[f"{pages}/config.json"] = json.dumps(hf_config(DIMS)).encode()
-        hub.pages[f"{pages}/pytorch_model.bin"] = b"a pickle"
     message = refusal(REPOSITORY)
-    assert "no model.safetensors" in message
-    assert "safe_serialization=True" in message
-    assert not any("pytorch_model.bin" in path for path in hub.requests)
+    assert "no model.safetensors or pytorch_model.bin" in message
 
 
 def test_index_of_the_hub_that_reaches_outside(hub: Server, folder: Path) -> None:
@@ -258,6 +256,37 @@ def test_local_files_only_sends_nothing_from_a_fresh_process(hub: Server, tmp_pa
     environment |= {"HF_ENDPOINT": hub.url, "HF_HOME": str(tmp_path)}
     subprocess.run([sys.executable, "-c", program], env=environment, cwd=ROOT, check=True)
     assert hub.requests == []
+
+
+# ---- pickles and adapters
+
+
+def test_pickled_model_is_fetched(hub: Server, tmp_path: Path, state: State) -> None:
+    publish(hub, save_hf(tmp_path / "m", DIMS, state, shards=2, pickled=True))
+    assert_equal(load_checkpoint(REPOSITORY).state, state)
+    hub.close()
+    assert_equal(load_checkpoint(REPOSITORY, local_files_only=True).state, state)
+
+
+@pytest.mark.parametrize("pickled", [False, True])
+def test_adapter_is_fetched(hub: Server, folder: Path, tmp_path: Path, pickled: bool) -> None:
+    local = save_adapter(tmp_path / "adapter", query_and_value_factors(DIMS), pickled)
+    for file in local.iterdir():
+        revision = "main" if file.name == "adapter_config.json" else COMMIT
+        hub.pages[f"/{REPOSITORY}/resolve/{revision}/{file.name}"] = file.read_bytes()
+    wanted = load_checkpoint(folder, adapter=local).state
+    assert_equal(load_checkpoint(folder, adapter=REPOSITORY).state, dict(wanted))
+    hub.close()
+    found = load_checkpoint(folder, adapter=REPOSITORY, local_files_only=True)
+    assert_equal(found.state, dict(wanted))
+
+
+def test_adapter_that_the_hub_lacks(hub: Server, folder: Path) -> None:
+    message = refusal(folder, adapter=REPOSITORY)
+    assert REPOSITORY in message and "adapter_config.json" in message
+    hub.pages[f"/{REPOSITORY}/resolve/main/adapter_config.json"] = b"{}"
+    message = refusal(folder, adapter=REPOSITORY)
+    assert "no adapter_model.safetensors or adapter_model.bin" in message
 
 
 # ---- ids

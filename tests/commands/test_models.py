@@ -115,7 +115,7 @@ def test_short_names_are_fetched_by_their_ids(monkeypatch: pytest.MonkeyPatch) -
         asked.append(repository)
         raise load.problem("no network")
 
-    monkeypatch.setattr(load, "fetch_hub", fetch)
+    monkeypatch.setattr(load, "fetch_model", fetch)
     for name in HUB_IDS:
         assert refusal(name) == "no network"
     assert asked == list(HUB_IDS.values())

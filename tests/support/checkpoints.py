@@ -13,6 +13,7 @@ from torch import Tensor
 
 from slimwhisper.checkpoint.load import load_checkpoint
 from slimwhisper.checkpoint.random_weights import random_state as random_state
+from slimwhisper.checkpoint.validate import OUTPUT
 from slimwhisper.errors import CheckpointError
 from slimwhisper.types import Dims
 
@@ -80,26 +81,35 @@ def save_openai(path: Path, dims: Dims, state: dict[str, Tensor]) -> Path:
     return path
 
 
-def save_hf(folder: Path, dims: Dims, state: dict[str, Tensor], shards: int = 1) -> Path:
-    """Write a folder as `save_pretrained` does: config.json and one or more safetensors files."""
+def save_hf(
+    folder: Path, dims: Dims, state: dict[str, Tensor], shards: int = 1, pickled: bool = False
+) -> Path:
+    """Write a folder as `save_pretrained` does: config.json and one or more files of weights."""
     folder.mkdir(parents=True, exist_ok=True)
     (folder / "config.json").write_text(json.dumps(hf_config(dims), indent=2))
     tensors = {hf_name(name): tensor.contiguous() for name, tensor in state.items()}
+
+    def save(part: State, file: str) -> None:
+        if pickled:
+            torch.save(part, folder / file)
+        else:
+            save_file(part, folder / file, metadata={"format": "pt"})
+
+    stem, suffix = ("pytorch_model", "bin") if pickled else ("model", "safetensors")
     if shards == 1:
-        save_file(tensors, folder / "model.safetensors", metadata={"format": "pt"})
+        save(tensors, f"{stem}.{suffix}")
         return folder
     files = {
-        name: f"model-{1 + i % shards:05}-of-{shards:05}.safetensors"
+        name: f"{stem}-{1 + i % shards:05}-of-{shards:05}.{suffix}"
         for i, name in enumerate(tensors)
     }
     for file in set(files.values()):
-        part = {name: tensors[name] for name in files if files[name] == file}
-        save_file(part, folder / file, metadata={"format": "pt"})
+        save({name: tensors[name] for name in files if files[name] == file}, file)
     index = {
         "metadata": {"total_size": sum(t.nbytes for t in tensors.values())},
         "weight_map": files,
     }
-    (folder / "model.safetensors.index.json").write_text(json.dumps(index, indent=2))
+    (folder / f"{stem}.{suffix}.index.json").write_text(json.dumps(index, indent=2))
     return folder
 
 
@@ -125,7 +135,7 @@ def hf_name(name: str) -> str:
     if match := re.fullmatch(r"(\w+)\.blocks\.(\d+)\.(.+)\.(weight|bias)", name):
         side, layer, part, kind = match.groups()
         return f"model.{side}.layers.{layer}.{_HUGGING_FACE[part]}.{kind}"
-    return f"model.{_HUGGING_FACE_TOP.get(name, name)}"
+    return name if name == OUTPUT else f"model.{_HUGGING_FACE_TOP.get(name, name)}"
 
 
 def refusal(name: str | Path, **arguments: Any) -> str:

@@ -13,7 +13,6 @@ from tqdm import tqdm
 from slimwhisper import __version__
 from slimwhisper.cache.file import SUFFIX, write_file
 from slimwhisper.cache.forms import PRESETS, brief
-from slimwhisper.checkpoint.load import load_checkpoint
 from slimwhisper.commands.approximate.comparison import REFERENCE, Comparison, Setup
 from slimwhisper.commands.approximate.ladders import PARTNERS, Attention, Ladder, ladders
 from slimwhisper.commands.approximate.measured import Measured
@@ -21,6 +20,7 @@ from slimwhisper.commands.approximate.recordings import find_recordings, recordi
 from slimwhisper.commands.approximate.search import Candidate, last_passing, smallest_pair
 from slimwhisper.digests import weights_digest
 from slimwhisper.errors import OptionError, OutputError, SlimWhisperError
+from slimwhisper.flags import load_weights
 from slimwhisper.text import human_size, one_line, shown
 
 ENOUGH = 1000  # words, for a target of 0 %
@@ -46,7 +46,7 @@ def run_calibrate(arguments: argparse.Namespace) -> int:
     recordings = find_recordings(arguments.audio)
     setup = Setup.of(arguments)
     _check_folder(output.absolute().parent)
-    checkpoint = load_checkpoint(arguments.model, download_root=arguments.model_dir)
+    checkpoint = load_weights(arguments)
     digest = weights_digest(checkpoint.state)
     with tqdm(unit=" recordings", disable=None) as bar:
 

@@ -33,7 +33,7 @@ from slimwhisper.model.calibration import (
     unguarded,
 )
 from slimwhisper.model.model import Model
-from slimwhisper.types import WINDOW_FRAMES, Transcript
+from slimwhisper.types import Transcript
 from slimwhisper.vocabulary import get_tokenizer, language_code
 
 logger = logging.getLogger("slimwhisper")
@@ -142,9 +142,10 @@ class Comparison:
         found = []
         for i in dict.fromkeys(i for i, _ in chosen):
             samples = load_samples(self.reference.recordings[i].path)
-            spectrogram = Spectrogram(samples, dims.n_mels)
+            spectrogram = Spectrogram(samples, dims.n_mels, dims.window_frames)
             for seek in [seek for j, seek in chosen if j == i]:
-                mel = spectrogram.window(seek, min(WINDOW_FRAMES, spectrogram.frames - seek))
+                rest = spectrogram.frames - seek
+                mel = spectrogram.window(seek, min(dims.window_frames, rest))
                 tokens = [*sot, *texts[i, seek]]
                 found.append(Window(mel, tokens[: dims.n_text_ctx]))
             spectrogram.close()

@@ -21,7 +21,6 @@ from slimwhisper.cache.forms import (
     cross_names,
     self_names,
 )
-from slimwhisper.checkpoint.load import load_checkpoint
 from slimwhisper.commands.approximate.comparison import REFERENCE, Comparison, Setup
 from slimwhisper.commands.approximate.ladders import FLOAT8, default_pairs, ladder_pairs
 from slimwhisper.commands.approximate.measured import Measured
@@ -34,6 +33,7 @@ from slimwhisper.commands.approximate.recordings import (
 from slimwhisper.commands.approximate.records import Records
 from slimwhisper.digests import file_digest, weights_digest
 from slimwhisper.errors import DependencyError, OptionError, SlimWhisperError
+from slimwhisper.flags import load_weights
 from slimwhisper.text import human_size, one_line, shown
 from slimwhisper.types import Dims
 
@@ -64,7 +64,7 @@ def run_tradeoff(arguments: argparse.Namespace) -> int:
     """Measure every pair that was not measured yet, then print and draw all of them."""
     recordings = find_recordings(arguments.audio)
     setup = Setup.of(arguments)
-    checkpoint = load_checkpoint(arguments.model, download_root=arguments.model_dir)
+    checkpoint = load_weights(arguments)
     pairs = choose_pairs(arguments.specs, checkpoint.dims)
     digest = weights_digest(checkpoint.state)
     records = Records(arguments.output_dir, conditions_of(setup, digest, recordings))

@@ -12,6 +12,7 @@ from slimwhisper.checkpoint.alignment_heads import Heads
 from slimwhisper.checkpoint.errors import problem
 from slimwhisper.checkpoint.load import Checkpoint
 from slimwhisper.checkpoint.openai_tokens import openai_tokenizer
+from slimwhisper.checkpoint.validate import OUTPUT
 from slimwhisper.commands.conversion.settings import (
     feature_settings,
     generation_settings,
@@ -21,7 +22,6 @@ from slimwhisper.commands.conversion.tokenizer_files import tokenizer_files
 from slimwhisper.types import SAMPLE_RATE
 
 SHARD_BYTES = 5_000_000_000  # of weights, at most, in one file
-HEAD = "proj_out.weight"  # the output matrix, where it is not the embedding
 
 _PARTS = {  # of a layer: OpenAI's name, Hugging Face's
     "attn": "self_attn",
@@ -45,7 +45,7 @@ _TOP = {
 
 def hugging_face_name(name: str) -> str:
     """OpenAI's tensor name -> Hugging Face's."""
-    if name == HEAD:
+    if name == OUTPUT:
         return name
     if match := re.fullmatch(r"(encoder|decoder)\.blocks\.(\d+)\.(.+)\.(weight|bias)", name):
         side, layer, inner, kind = match.groups()
@@ -97,7 +97,7 @@ def write_folder(checkpoint: Checkpoint, folder: Path, shard_bytes: int = SHARD_
     dtype = str(widest(state)).removeprefix("torch.")
     heads: Heads | None = checkpoint.alignment_heads
     settings = {
-        "config.json": model_settings(dims, tokenizer, dtype, tied=HEAD not in state),
+        "config.json": model_settings(dims, tokenizer, dtype, tied=OUTPUT not in state),
         "generation_config.json": generation_settings(dims, tokenizer, heads),
         "preprocessor_config.json": feature_settings(dims),
     }

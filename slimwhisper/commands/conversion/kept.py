@@ -8,7 +8,7 @@ from typing import Any
 from slimwhisper.checkpoint.errors import problem
 from slimwhisper.checkpoint.load import Checkpoint
 from slimwhisper.checkpoint.openai_tokens import full_table, is_openai_table, openai_tokenizer
-from slimwhisper.commands.conversion.hf_folder import HEAD
+from slimwhisper.checkpoint.validate import OUTPUT
 from slimwhisper.commands.conversion.settings import generation_settings
 
 SETTINGS = (
@@ -24,9 +24,9 @@ def refuse_what_is_lost(checkpoint: Checkpoint, folder: Path | None) -> None:
     folder: the Hugging Face folder that the checkpoint was read from; None: another format.
     """
     name, tokenizer = checkpoint.name, openai_tokenizer(checkpoint.dims.n_vocab)
-    if HEAD in checkpoint.state:
+    if OUTPUT in checkpoint.state:
         raise problem(
-            f"{name}: its output matrix, {HEAD}, is not the token embedding, and a .pt file has "
+            f"{name}: its output matrix, {OUTPUT}, is not the token embedding, and a .pt file has "
             "one matrix for both; keep the folder"
         )
     tokens = None if folder is None else _tokens(folder)

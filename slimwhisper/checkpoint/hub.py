@@ -1,0 +1,111 @@
+"""Models and adapters of the Hugging Face hub: downloaded once, then read from its cache."""
+
+from collections.abc import Sequence
+from contextlib import suppress
+from dataclasses import dataclass
+from pathlib import Path
+
+from slimwhisper.checkpoint.errors import problem
+from slimwhisper.checkpoint.folders import WHOLE, index_of, shards
+from slimwhisper.errors import CheckpointError
+
+OPTIONAL = ("generation_config.json",)  # what a model works without
+CTRANSLATE2 = "model.bin"  # faster-whisper's weights
+CTRANSLATE2_TOKENS = ("vocabulary.json", "vocabulary.txt")
+ADAPTER_CONFIG = "adapter_config.json"
+ADAPTER_WEIGHTS = ("adapter_model.safetensors", "adapter_model.bin")
+
+
+@dataclass(frozen=True, slots=True)
+class _Repository:
+    name: str
+    offline: bool
+
+    def fetch(self, file: str, revision: str | None = None) -> Path | None:
+        """None: the model has no such file or, offline, the cache does not have it."""
+        from huggingface_hub import errors, hf_hub_download, try_to_load_from_cache
+
+        try:
+            if self.offline:  # the download function may use the network even so
+                cached = try_to_load_from_cache(self.name, file, revision=revision)
+                return Path(cached) if isinstance(cached, str) else None
+            return Path(hf_hub_download(self.name, file, revision=revision))
+        except errors.GatedRepoError as error:
+            reason = "access has to be granted on huggingface.co, then `hf auth login`"
+            raise self.failure(reason) from error
+        except errors.RepositoryNotFoundError as error:
+            reason = "no such model there (or a private one), and no such file or folder here"
+            raise self.failure(reason) from error
+        except errors.EntryNotFoundError as error:
+            # Also raised if the network fails and the file is not cached; the cause says why.
+            if not isinstance(error, errors.LocalEntryNotFoundError):
+                return None
+            raise self.failure(f"{error.__cause__ or error}") from error
+        except Exception as error:  # the hub's HTTP errors have no base class of their own
+            raise self.failure(f"{error}" or type(error).__name__) from error
+
+    def lacks(self, file: str) -> CheckpointError:
+        from huggingface_hub import constants
+
+        where = f"its cache ({constants.HF_HUB_CACHE}), and downloads are off"
+        return self.failure(f"no {file} in {where if self.offline else 'the model'}")
+
+    def failure(self, reason: str) -> CheckpointError:
+        return problem(
+            f"cannot fetch {self.name!r} from the Hugging Face hub: {' '.join(reason.split())} "
+            "(give a local folder or .pt file instead)"
+        )
+
+
+def _repository(name: str, local_files_only: bool) -> _Repository:
+    from huggingface_hub import constants
+
+    return _Repository(name, local_files_only or bool(constants.HF_HUB_OFFLINE))
+
+
+def fetch_model(repository: str, local_files_only: bool) -> Path:
+    """The local folder of a hub model's config and weights; downloads what is not in the cache.
+
+    All files have the revision of config.json. For a revision that is completely cached, only
+    config.json is looked up on the network, and it loads without the network too.
+
+    Raises CheckpointError if that fails, or if something is not cached and downloads are disabled
+    by `local_files_only` or by HF_HUB_OFFLINE in the environment.
+    """
+    hub = _repository(repository, local_files_only)
+    if (config := hub.fetch("config.json")) is None:
+        raise hub.lacks("config.json")
+    folder, revision = config.parent, config.parent.name
+    for file in OPTIONAL:
+        with suppress(CheckpointError):
+            hub.fetch(file, revision)
+    found = _fetch_first(hub, folder, [n for w in WHOLE for n in (w, index_of(w))])
+    if found is None and _fetch_first(hub, folder, [CTRANSLATE2]) is not None:
+        if _fetch_first(hub, folder, CTRANSLATE2_TOKENS) is None:
+            raise hub.lacks(" or ".join(CTRANSLATE2_TOKENS))
+        return folder
+    if found is None:
+        raise hub.lacks(f"{WHOLE[0]} or {WHOLE[1]}")
+    if found not in WHOLE:
+        for shard in sorted(set(shards(folder / found).values())):
+            if hub.fetch(shard, revision) is None:
+                raise hub.lacks(shard)
+    return folder
+
+
+def fetch_adapter(repository: str, local_files_only: bool) -> Path:
+    """The local folder of a hub adapter's config and weights; as `fetch_model`."""
+    hub = _repository(repository, local_files_only)
+    if (config := hub.fetch(ADAPTER_CONFIG)) is None:
+        raise hub.lacks(ADAPTER_CONFIG)
+    if _fetch_first(hub, config.parent, ADAPTER_WEIGHTS) is None:
+        raise hub.lacks(" or ".join(ADAPTER_WEIGHTS))
+    return config.parent
+
+
+def _fetch_first(hub: _Repository, folder: Path, names: Sequence[str]) -> str | None:
+    """The first of these files that is in the folder or, if none is, in the repository."""
+    for name in names:
+        if (folder / name).is_file():
+            return name
+    return next((name for name in names if hub.fetch(name, folder.name) is not None), None)

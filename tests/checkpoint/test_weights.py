@@ -1,0 +1,182 @@
+"""Weights in every layout that people have: pickled, sharded, mixed, untied, other contexts."""
+
+from dataclasses import replace
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+from safetensors.torch import load_file, save_file
+from whisper.audio import log_mel_spectrogram
+
+from slimwhisper.api import SlimWhisper
+from slimwhisper.checkpoint.load import Checkpoint, load_checkpoint
+from slimwhisper.checkpoint.random_weights import random_checkpoint
+from slimwhisper.checkpoint.validate import EMBEDDING, OUTPUT
+from slimwhisper.digests import weights_digest
+from slimwhisper.errors import OptionError
+from slimwhisper.model.model import Model
+from slimwhisper.types import SAMPLE_RATE
+from tests.support.checkpoints import (
+    DIMS,
+    State,
+    assert_equal,
+    random_state,
+    refusal,
+    save_hf,
+    save_openai,
+    tiny_dims,
+)
+from tests.support.reference import whisper_logits, whisper_model
+
+CPU = torch.device("cpu")
+
+
+@pytest.fixture(scope="module")
+def state() -> State:
+    return random_state(DIMS, seed=1)
+
+
+def other_output(state: State) -> State:
+    """The same with a matrix of its own for the logits."""
+    generator = torch.Generator().manual_seed(9)
+    return state | {OUTPUT: torch.randn(state[EMBEDDING].shape, generator=generator)}
+
+
+@pytest.mark.parametrize("shards", [1, 3])
+def test_pickled_folder(tmp_path: Path, state: State, shards: int) -> None:
+    folder = save_hf(tmp_path / "m", DIMS, state, shards=shards, pickled=True)
+    assert_equal(load_checkpoint(folder).state, state)
+
+
+def test_safetensors_are_read_before_pickles(tmp_path: Path, state: State) -> None:
+    folder = save_hf(tmp_path / "m", DIMS, state)
+    (folder / "pytorch_model.bin").write_bytes(b"never read")
+    assert_equal(load_checkpoint(folder).state, state)
+
+
+@pytest.mark.parametrize("shards", [1, 2])
+def test_mixed_dtypes(tmp_path: Path, state: State, shards: int) -> None:
+    dtypes = (torch.float32, torch.float16, torch.bfloat16)
+    mixed = {name: t.to(dtypes[i % 3]) for i, (name, t) in enumerate(state.items())}
+    found = load_checkpoint(save_hf(tmp_path / "m", DIMS, mixed, shards=shards))
+    assert all(torch.equal(found.state[name], mixed[name]) for name in mixed)
+    tokens, features = torch.tensor([[50_258, 3, 8]]), torch.randn(1, 1500, 8)
+    whole = Model(
+        replace(found, state={n: t.float() for n, t in mixed.items()}), CPU, torch.float32
+    )
+    model = Model(found, CPU, torch.float32)
+    assert torch.equal(model.logits(tokens, features), whole.logits(tokens, features))
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float16])
+def test_output_that_is_the_embedding_once_more(
+    tmp_path: Path, state: State, dtype: torch.dtype
+) -> None:
+    cast = {name: t.to(dtype) for name, t in state.items()}
+    folder = save_hf(
+        tmp_path / "m", DIMS, cast | {OUTPUT: cast[EMBEDDING].to(torch.float32, copy=True)}
+    )
+    assert set(load_checkpoint(folder).state) == set(state)
+
+
+@pytest.mark.parametrize("forms", [("e", "x"), ("kv", "kv"), ("k", "v")])
+def test_output_matrix_of_its_own(
+    tmp_path: Path, forms: tuple[str, str], caplog: pytest.LogCaptureFixture
+) -> None:
+    dims = tiny_dims(heads=2, n_text_ctx=16)
+    state = random_state(dims, seed=2)
+    whole = other_output(state)
+    found = load_checkpoint(save_hf(tmp_path / "m", dims, whole))
+    assert "proj_out.weight differs" in caplog.text  # config.json does not say so
+    assert_equal(found.state, whole)
+    assert weights_digest(found.state) != weights_digest(state)
+    reference = whisper_model(dims, state, torch.float64)
+    text, features = [50_258, 3, 8, 50_257], torch.randn(1, 1500, 64, dtype=torch.float64)
+    hidden: list[torch.Tensor] = []
+    reference.decoder.ln.register_forward_hook(lambda *call: hidden.append(call[2]))
+    tied = whisper_logits(reference, text, features[0])
+    wanted = hidden[0][0] @ whole[OUTPUT].double().T
+    assert (tied - wanted).abs().max() > 1
+    model = Model(found, CPU, torch.float64, forms)
+    logits = model.logits(torch.tensor([text]), features)[0]
+    assert (logits - wanted).abs().max() < 1e-10 * wanted.abs().max()
+
+
+def test_output_matrix_in_int8() -> None:
+    """The product is in int8 for this matrix too; its rounding is 1/127 of the largest input."""
+    dims = tiny_dims(heads=2, n_text_ctx=16)
+    whole = other_output(random_state(dims, seed=2))
+    checkpoint = Checkpoint("m", dims, whole)
+    text, features = torch.tensor([[50_258, 3, 8]]), torch.randn(1, 1500, 64)
+    exact = Model(checkpoint, CPU, torch.float32).logits(text, features)
+    rounded = Model(checkpoint, CPU, torch.float32, int8=True).logits(text, features)
+    assert 0 < (exact - rounded).abs().max() < 0.05 * exact.abs().max()
+
+
+def test_output_matrix_in_an_openai_file(tmp_path: Path, state: State) -> None:
+    path = save_openai(tmp_path / "m.pt", DIMS, other_output(state))
+    assert OUTPUT in load_checkpoint(path).state
+
+
+@pytest.mark.parametrize(("n_audio_ctx", "n_text_ctx"), [(750, 32), (10, 460), (1, 8)])
+def test_other_contexts(tmp_path: Path, n_audio_ctx: int, n_text_ctx: int) -> None:
+    """Logits, also of the last position, and the bytes of a window."""
+    dims = replace(tiny_dims(heads=2), n_audio_ctx=n_audio_ctx, n_text_ctx=n_text_ctx)
+    state = random_state(dims, seed=3)
+    model = Model(load_checkpoint(save_hf(tmp_path / "m", dims, state)), CPU, torch.float64)
+    features = torch.randn(1, n_audio_ctx, 64, dtype=torch.float64)
+    text = torch.randint(0, 50_000, (n_text_ctx,), generator=torch.Generator().manual_seed(1))
+    wanted = whisper_logits(whisper_model(dims, state, torch.float64), text.tolist(), features[0])
+    assert (model.logits(text[None], features)[0] - wanted).abs().max() < 1e-10 * wanted.abs().max()
+    slim = n_audio_ctx * 64 + n_text_ctx * 64 * 2  # values: E once, X in both layers
+    assert model.bytes_per_window() == slim * 8
+
+
+def test_windows_of_other_lengths() -> None:
+    """5 s of audio in windows of 2 s."""
+    dims = replace(tiny_dims(heads=2, n_text_ctx=32), n_audio_ctx=100)
+    rng = np.random.default_rng(0)
+    sound = rng.standard_normal(5 * SAMPLE_RATE).astype(np.float32) * 0.1
+    model = SlimWhisper(Model(random_checkpoint(dims), CPU, torch.float32))
+    plain = {"language": "en", "temperature": 0.0, "no_speech_threshold": None, "sample_len": 4}
+    result = model.transcribe(sound, without_timestamps=True, **plain)
+    assert [s["seek"] for s in result["segments"]] == [0, 200, 400]
+    assert [s["end"] for s in result["segments"]] == [2.0, 4.0, 5.0]
+    words = model.transcribe(sound, word_timestamps=True, **plain)["segments"]
+    ends = [word["end"] for segment in words for word in segment["words"]]
+    assert ends and max(ends) <= 5.0
+    code, probs = model.detect_language(sound)
+    assert probs[code] == max(probs.values())
+    mel = log_mel_spectrogram(torch.from_numpy(sound), 80)
+    assert len(model.decode(mel[:, :200], without_timestamps=True, sample_len=4).tokens) == 4
+    with pytest.raises(OptionError, match=r"\[80, 200\]"):
+        model.decode(torch.zeros(80, 3000))
+
+
+def test_encoder_and_decoder_differ(tmp_path: Path) -> None:
+    """Layers and heads may, widths may not."""
+    dims = replace(tiny_dims(width=16, heads=2, n_text_ctx=8), n_audio_layer=3, n_audio_head=4)
+    state = random_state(dims, seed=3)
+    assert load_checkpoint(save_hf(tmp_path / "m", dims, state)).dims == dims
+    wide = replace(dims, n_text_state=32)
+    message = refusal(save_openai(tmp_path / "m.pt", wide, random_state(wide, seed=3)))
+    assert "encoder and decoder differ in width: 16, 32" in message
+
+
+def test_missing_output_matrix(tmp_path: Path, state: State) -> None:
+    folder = save_hf(tmp_path / "m", DIMS, state)
+    config = folder / "config.json"
+    config.write_text(config.read_text().replace("{", '{"tie_word_embeddings": false,', 1))
+    message = refusal(folder)
+    assert str(folder) in message and OUTPUT in message
+
+
+def test_surplus_shard_is_not_read(tmp_path: Path, state: State) -> None:
+    """Only what the index names is."""
+    folder = save_hf(tmp_path / "m", DIMS, state, shards=2)
+    save_file({"x": torch.ones(1)}, folder / "model-00003-of-00003.safetensors")
+    assert_equal(load_checkpoint(folder).state, state)
+    first = folder / "model-00001-of-00002.safetensors"
+    save_file({**load_file(first), "x": torch.ones(1)}, first)
+    assert "tensor x" in refusal(folder)
