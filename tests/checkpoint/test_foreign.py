@@ -7,6 +7,7 @@ from pathlib import Path
 
 import pytest
 import torch
+from huggingface_hub import constants
 
 from slimwhisper.checkpoint.load import load_checkpoint
 from tests.support.checkpoints import assert_equal, random_state, refusal, tiny_dims
@@ -242,6 +243,34 @@ def test_ctranslate2_with_another_vocabulary(
     if vocabulary is not None:
         (folder / "vocabulary.json").write_text(vocabulary)
     assert words in refusal(folder)
+
+
+def test_a_link_out_of_the_folder_is_not_followed(tmp_path: Path, tokens: list[str]) -> None:
+    folder = save_ct2(tmp_path / "m", ct2_variables(DIMS, STATE), tokens)
+    for name in ("vocabulary.json", "model.bin"):
+        (folder / name).rename(tmp_path / name)
+        (folder / name).symlink_to(tmp_path / name)
+        assert "is a link out of its folder" in refusal(folder)
+
+
+def test_faster_whispers_id_on_the_hub(
+    tmp_path: Path, tokens: list[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """From the hub's cache, as it lies there, without the network."""
+    monkeypatch.setattr(constants, "HF_HUB_CACHE", str(tmp_path))
+    repository = tmp_path / "models--Systran--faster-whisper-tiny"
+    folder = repository / "snapshots" / "abc"
+    save_ct2(folder, ct2_variables(DIMS, STATE), tokens)
+    (repository / "refs").mkdir()
+    (repository / "refs" / "main").write_text("abc")
+    (repository / "blobs").mkdir()
+    (folder / "model.bin").rename(repository / "blobs" / "1")
+    (folder / "model.bin").symlink_to(Path("../../blobs/1"))
+    found = load_checkpoint("Systran/faster-whisper-tiny", local_files_only=True)
+    assert_equal(found.state, STATE)
+    (folder / "vocabulary.json").unlink()
+    message = refusal("Systran/faster-whisper-tiny", local_files_only=True)
+    assert "no vocabulary.json or vocabulary.txt in its cache" in message
 
 
 @pytest.mark.slow

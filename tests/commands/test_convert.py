@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 import torch
 import whisper
-from safetensors.torch import load_file
+from safetensors.torch import load_file, save_file
 
 from slimwhisper.checkpoint.load import Checkpoint, load_checkpoint
 from slimwhisper.commands.conversion import convert as command
@@ -20,6 +20,7 @@ from slimwhisper.commands.conversion.convert import convert
 from slimwhisper.commands.conversion.hf_folder import hugging_face_name
 from slimwhisper.commands.conversion.tokenizer_files import merge_of, tokenizer_files
 from slimwhisper.errors import CheckpointError, OptionError, OutputError, SlimWhisperError
+from tests.support.adapters import query_and_value_factors, save_adapter
 from tests.support.checkpoints import (
     DIMS,
     assert_equal,
@@ -280,7 +281,7 @@ def test_a_folder_is_overwritten_only_if_it_is_a_models(openai_file: Path, tmp_p
     assert sorted(p.name for p in tmp_path.iterdir()) == ["NOTES.md", "m"]
 
 
-def test_outputs_that_are_something_else(openai_file: Path, folder: Path, tmp_path: Path) -> None:
+def test_outputs_that_are_something_else(openai_file: Path, tmp_path: Path) -> None:
     (tmp_path / "dir.pt").mkdir()
     assert "is no file" in refused(OutputError, openai_file, tmp_path / "dir.pt", overwrite=True)
     (tmp_path / "file").write_text("")
@@ -289,10 +290,8 @@ def test_outputs_that_are_something_else(openai_file: Path, folder: Path, tmp_pa
     assert "is a link" in refused(OutputError, openai_file, tmp_path / "link.pt", overwrite=True)
     assert "NAME.pt or a folder" in refused(OptionError, openai_file, tmp_path / "x.safetensors")
     assert "is the model itself" in refused(OptionError, openai_file, openai_file, overwrite=True)
-    assert "folder already" in refused(OptionError, folder, tmp_path / "second")
     message = refused(OutputError, openai_file, tmp_path / "file" / "x.pt")
     assert "x.pt: cannot be written: Not a directory" in message or "exists" in message
-    assert not (tmp_path / "second").exists()
 
 
 def test_failures_leave_nothing(
@@ -390,16 +389,29 @@ def test_a_folder_without_tokenizer_converts(tmp_path: Path) -> None:
     assert_equal(load_checkpoint(convert(str(source), tmp_path / "out.pt").path).state, STATE)
 
 
-def test_an_output_matrix_of_its_own_is_refused(
-    tmp_path: Path, folder: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """It goes into a folder, and is refused for a .pt file."""
-    checkpoint = load_checkpoint(folder)
-    head = {"proj_out.weight": torch.ones(DIMS.n_vocab, 8)}
-    untied = replace(checkpoint, state={**checkpoint.state, **head})
-    monkeypatch.setattr(command, "load_checkpoint", lambda *_, **__: untied)
-    message = refused(CheckpointError, folder, tmp_path / "out.pt")
+def test_an_output_matrix_of_its_own(tmp_path: Path) -> None:
+    """A folder has room for it, a .pt file has not."""
+    head = torch.ones(DIMS.n_vocab, 8)
+    source = save_hf(tmp_path / "m", DIMS, STATE)
+    weights = load_file(source / "model.safetensors") | {"proj_out.weight": head}
+    save_file(weights, source / "model.safetensors")
+    message = refused(CheckpointError, source, tmp_path / "out.pt")
     assert "proj_out.weight, is not the token embedding" in message
-    made = convert("some-name", tmp_path / "m").path
+    made = convert(str(source), tmp_path / "half", dtype="float16").path
     assert read(made / "config.json")["tie_word_embeddings"] is False
-    assert torch.equal(load_file(made / "model.safetensors")["proj_out.weight"], *head.values())
+    assert torch.equal(load_file(made / "model.safetensors")["proj_out.weight"], head.half())
+
+
+def test_folder_to_folder_keeps_tokenizer_and_settings(folder: Path, tmp_path: Path) -> None:
+    """With an adapter merged, and its dtype changed."""
+    other = edit(folder, tmp_path / "m", "generation_config.json", language="<|de|>")
+    lora = save_adapter(tmp_path / "lora", query_and_value_factors(DIMS))
+    made = convert(str(other), tmp_path / "out", adapter=str(lora), dtype="bfloat16").path
+    for name in FILES - {"config.json", "model.safetensors"}:
+        assert (made / name).read_bytes() == (other / name).read_bytes()
+    expected = load_checkpoint(other, adapter=str(lora)).state
+    changed = "decoder.blocks.0.attn.query.weight"
+    assert not torch.equal(expected[changed], STATE[changed])
+    kind = torch.bfloat16
+    assert_equal(load_checkpoint(made).state, {n: t.to(kind) for n, t in expected.items()}, kind)
+    assert read(made / "config.json")["torch_dtype"] == "bfloat16"

@@ -15,18 +15,20 @@ from torch import Tensor
 
 from slimwhisper.checkpoint.errors import problem
 from slimwhisper.checkpoint.foreign import foreign_reader
-from slimwhisper.checkpoint.load import Checkpoint, load_checkpoint
+from slimwhisper.checkpoint.load import Adapters, Checkpoint, load_checkpoint
 from slimwhisper.checkpoint.names import HUB_IDS
-from slimwhisper.commands.conversion.hf_folder import SHARD_BYTES, widest, write_folder
+from slimwhisper.commands.conversion.hf_folder import (
+    FOLDER_FILES,
+    SHARD_BYTES,
+    widest,
+    write_folder,
+)
 from slimwhisper.commands.conversion.kept import refuse_what_is_lost, settings_left_behind
 from slimwhisper.errors import OptionError, OutputError
 from slimwhisper.text import human_size, one_line
 
-MODEL_FILES = (  # what --overwrite may delete with an old folder
-    *("config.json", "generation_config.json", "preprocessor_config.json", "processor_config.json"),
-    *("tokenizer.json", "tokenizer_config.json", "special_tokens_map.json", "normalizer.json"),
-    *("vocab.json", "merges.txt", "added_tokens.json", "model.safetensors.index.json"),
-)
+# what --overwrite may delete with an old folder, weights aside
+MODEL_FILES = (*FOLDER_FILES, "config.json", "model.safetensors.index.json")
 
 
 @dataclass(frozen=True, slots=True)
@@ -41,12 +43,13 @@ class Conversion:
 
 
 def run_convert(arguments: argparse.Namespace) -> int:
-    """The `convert` command: `input`, `output`, `dtype`, `overwrite`, `model_dir`."""
+    """The `convert` command: `input`, `output`, `dtype`, `overwrite`, `model_dir`, `adapter`."""
     found = convert(
         arguments.input,
         arguments.output,
         dtype=arguments.dtype,
         overwrite=arguments.overwrite,
+        adapter=arguments.adapter,
         download_root=arguments.model_dir,
     )
     if found.left_behind:
@@ -68,6 +71,7 @@ def convert(
     *,
     dtype: str | None = None,
     overwrite: bool = False,
+    adapter: Adapters = None,
     download_root: str | PathLike[str] | None = None,
     shard_bytes: int = SHARD_BYTES,
 ) -> Conversion:
@@ -78,11 +82,12 @@ def convert(
         out: ends in .pt, or is a folder.
         dtype: "float32", "float16" or "bfloat16"; None: as it is, tensor by tensor.
         overwrite: replace an existing file, or a folder that holds only a model's files.
+        adapter: as for `load_checkpoint`; what is written has it merged.
         download_root: where named models are kept.
         shard_bytes: weights beyond this go to several files of a folder.
     Raises:
         CheckpointError: the model cannot be loaded, or the format cannot hold it.
-        OptionError: `out` is not of either kind, or there is nothing to convert.
+        OptionError: `out` is not of either kind, or is the model itself.
         OutputError: `out` exists, or cannot be written.
     """
     target = Path(out).expanduser()
@@ -92,14 +97,12 @@ def convert(
     _check_place(target, is_file, overwrite)
     if target.exists() and Path(name).exists() and target.samefile(name):
         raise OptionError(f"{target}: is the model itself; give another place")
-    checkpoint = load_checkpoint(name, download_root=download_root)
+    checkpoint = load_checkpoint(name, download_root=download_root, adapter=adapter)
     folder = _folder_of(name)
     left_behind: list[str] = []
     if is_file:
         refuse_what_is_lost(checkpoint, folder)
         left_behind = settings_left_behind(checkpoint, folder)
-    elif folder is not None:
-        raise OptionError(f"{name}: is a Hugging Face folder already; give an OUT that ends in .pt")
     ready = replace(checkpoint, state=_ready(checkpoint, dtype))
     try:
         target.parent.mkdir(parents=True, exist_ok=True)
@@ -110,7 +113,7 @@ def convert(
                 torch.save(content, new)
             else:
                 new.mkdir()
-                write_folder(ready, new, shard_bytes)
+                write_folder(ready, new, folder, shard_bytes)
             _check_equal(ready, new, is_file)
             size = sum(f.stat().st_size for f in ([new] if is_file else new.iterdir()))
             _check_place(target, is_file, overwrite)  # hours may have passed

@@ -8,8 +8,8 @@ from pathlib import Path
 import torch
 from torch import Tensor
 
-from slimwhisper.checkpoint.alignment_heads import Heads
 from slimwhisper.checkpoint.errors import problem
+from slimwhisper.checkpoint.files import inside, read_json
 from slimwhisper.checkpoint.load import Checkpoint
 from slimwhisper.checkpoint.openai_tokens import openai_tokenizer
 from slimwhisper.checkpoint.validate import OUTPUT
@@ -19,8 +19,14 @@ from slimwhisper.commands.conversion.settings import (
     model_settings,
 )
 from slimwhisper.commands.conversion.tokenizer_files import tokenizer_files
-from slimwhisper.types import SAMPLE_RATE
+from slimwhisper.types import HOP_SAMPLES, SAMPLE_RATE
 
+FRAMES_PER_SECOND = SAMPLE_RATE // (2 * HOP_SAMPLES)  # of the encoder
+FOLDER_FILES = (  # settings and tokenizer, beside config.json and the weights
+    *("generation_config.json", "preprocessor_config.json", "processor_config.json"),
+    *("tokenizer.json", "tokenizer_config.json", "special_tokens_map.json", "normalizer.json"),
+    *("vocab.json", "merges.txt", "added_tokens.json"),
+)
 SHARD_BYTES = 5_000_000_000  # of weights, at most, in one file
 
 _PARTS = {  # of a layer: OpenAI's name, Hugging Face's
@@ -67,43 +73,68 @@ def widest(state: Mapping[str, Tensor]) -> torch.dtype:
     return max(kinds, key=lambda kind: kind.itemsize)
 
 
-def write_folder(checkpoint: Checkpoint, folder: Path, shard_bytes: int = SHARD_BYTES) -> None:
+def write_folder(
+    checkpoint: Checkpoint, folder: Path, source: Path | None, shard_bytes: int = SHARD_BYTES
+) -> None:
     """Write the checkpoint's weights, settings and tokenizer to an empty folder.
 
-    shard_bytes: weights beyond this go to several files and an index.
+    Arguments:
+        source: the Hugging Face folder that it was read from, whose settings and tokenizer are
+            copied; None: another format, and they are Whisper's own.
+        shard_bytes: weights beyond this go to several files and an index.
     Raises CheckpointError for a model whose tokens, or whose window, a folder cannot name.
     """
     from huggingface_hub import save_torch_state_dict
 
-    dims, state = checkpoint.dims, checkpoint.state
-    tokenizer = openai_tokenizer(dims.n_vocab)
-    if tokenizer is None:
-        raise problem(
-            f"{checkpoint.name}: a vocabulary of {dims.n_vocab} is none of OpenAI's, and the file "
-            "has no tokenizer to write; give the Hugging Face folder that it was made from"
-        )
-    frames_per_second = SAMPLE_RATE // 320
-    if dims.n_audio_ctx % frames_per_second:
-        raise problem(
-            f"{checkpoint.name}: its window of {dims.n_audio_ctx} frames of 20 ms is not whole "
-            "seconds, which a folder's chunk_length needs; it can only be a .pt file"
-        )
+    state = checkpoint.state
+    contents = _whispers_own(checkpoint) if source is None else _copied(checkpoint, source)
     save_torch_state_dict(
         {hugging_face_name(name): tensor.contiguous() for name, tensor in state.items()},
         folder,
         max_shard_size=shard_bytes,
         metadata={"format": "pt"},
     )
-    dtype = str(widest(state)).removeprefix("torch.")
-    heads: Heads | None = checkpoint.alignment_heads
-    settings = {
-        "config.json": model_settings(dims, tokenizer, dtype, tied=OUTPUT not in state),
-        "generation_config.json": generation_settings(dims, tokenizer, heads),
-        "preprocessor_config.json": feature_settings(dims),
-    }
-    contents = {name: json.dumps(found, indent=2) + "\n" for name, found in settings.items()}
-    for name, text in (contents | tokenizer_files(tokenizer, dims.n_text_ctx)).items():
+    for name, text in contents.items():
         (folder / name).write_text(text, encoding="utf-8")
     mode = (folder / "config.json").stat().st_mode  # safetensors hides its files from others
     for file in folder.glob("*.safetensors"):
         file.chmod(mode)
+
+
+def _whispers_own(checkpoint: Checkpoint) -> dict[str, str]:
+    """File name -> content: OpenAI's tokenizer, and Whisper's settings."""
+    dims = checkpoint.dims
+    tokenizer = openai_tokenizer(dims.n_vocab)
+    if tokenizer is None:
+        raise problem(
+            f"{checkpoint.name}: a vocabulary of {dims.n_vocab} is none of OpenAI's, and the file "
+            "has no tokenizer to write; give the Hugging Face folder that it was made from"
+        )
+    if dims.n_audio_ctx % FRAMES_PER_SECOND:
+        raise problem(
+            f"{checkpoint.name}: its window of {dims.n_audio_ctx} frames of 20 ms is not whole "
+            "seconds, which a folder's chunk_length needs; it can only be a .pt file"
+        )
+    dtype, tied = _dtype(checkpoint), OUTPUT not in checkpoint.state
+    settings = {
+        "config.json": model_settings(dims, tokenizer, dtype, tied),
+        "generation_config.json": generation_settings(dims, tokenizer, checkpoint.alignment_heads),
+        "preprocessor_config.json": feature_settings(dims),
+    }
+    contents = {name: json.dumps(found, indent=2) + "\n" for name, found in settings.items()}
+    return contents | tokenizer_files(tokenizer, dims.n_text_ctx)
+
+
+def _copied(checkpoint: Checkpoint, source: Path) -> dict[str, str]:
+    """File name -> content: the source's, with what the weights change in config.json."""
+    config = read_json(inside(source, "config.json"))
+    config["dtype" if "dtype" in config else "torch_dtype"] = _dtype(checkpoint)
+    config["tie_word_embeddings"] = OUTPUT not in checkpoint.state
+    config["vocab_size"] = checkpoint.dims.n_vocab
+    files = [inside(source, name) for name in FOLDER_FILES]
+    contents = {file.name: file.read_text(encoding="utf-8") for file in files if file.is_file()}
+    return contents | {"config.json": json.dumps(config, indent=2) + "\n"}
+
+
+def _dtype(checkpoint: Checkpoint) -> str:
+    return str(widest(checkpoint.state)).removeprefix("torch.")
