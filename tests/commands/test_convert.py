@@ -196,8 +196,16 @@ def test_a_tokenizer_of_its_own_is_refused(folder: Path, tmp_path: Path) -> None
     assert "its tokenizer cannot be read" in refused(CheckpointError, other, tmp_path / "out2.pt")
 
 
-def test_a_folder_without_tokenizer_converts(tmp_path: Path) -> None:
+def test_a_folder_without_tokenizer_converts(folder: Path, tmp_path: Path) -> None:
+    """A folder made of it gets OpenAI's; one with tokens of its own gets nothing of them."""
     source = save_hf(tmp_path / "m", DIMS, STATE)
+    made = convert(str(source), tmp_path / "whole").path
+    assert (made / "tokenizer.json").read_bytes() == (folder / "tokenizer.json").read_bytes()
+    assert not (made / "generation_config.json").exists()
+    (source / "vocab.json").write_text(json.dumps({"a": 0}))
+    own = convert(str(source), tmp_path / "own").path
+    assert read(own / "vocab.json") == {"a": 0} and not (own / "tokenizer.json").exists()
+    (source / "vocab.json").unlink()
     assert_equal(load_checkpoint(convert(str(source), tmp_path / "out.pt").path).state, STATE)
 
 

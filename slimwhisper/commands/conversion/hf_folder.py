@@ -13,6 +13,7 @@ from slimwhisper.checkpoint.files import inside, read_json
 from slimwhisper.checkpoint.load import Checkpoint
 from slimwhisper.checkpoint.openai_tokens import openai_tokenizer
 from slimwhisper.checkpoint.validate import OUTPUT
+from slimwhisper.commands.conversion.kept import has_openai_tokens
 from slimwhisper.commands.conversion.settings import (
     feature_settings,
     generation_settings,
@@ -126,13 +127,19 @@ def _whispers_own(checkpoint: Checkpoint) -> dict[str, str]:
 
 
 def _copied(checkpoint: Checkpoint, source: Path) -> dict[str, str]:
-    """File name -> content: the source's, with what the weights change in config.json."""
+    """File name -> content: the source's, with what the weights change in config.json.
+
+    Where its tokens are OpenAI's, it gets the files that it lacks, as a download may.
+    """
     config = read_json(inside(source, "config.json"))
     config["dtype" if "dtype" in config else "torch_dtype"] = _dtype(checkpoint)
     config["tie_word_embeddings"] = OUTPUT not in checkpoint.state
     config["vocab_size"] = checkpoint.dims.n_vocab
     files = [inside(source, name) for name in FOLDER_FILES]
     contents = {file.name: file.read_text(encoding="utf-8") for file in files if file.is_file()}
+    tokenizer, dims = openai_tokenizer(checkpoint.dims.n_vocab), checkpoint.dims
+    if tokenizer is not None and has_openai_tokens(source, dims.n_vocab):
+        contents = tokenizer_files(tokenizer, dims.n_text_ctx) | contents
     return contents | {"config.json": json.dumps(config, indent=2) + "\n"}
 
 

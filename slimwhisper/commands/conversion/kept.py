@@ -23,21 +23,26 @@ def refuse_what_is_lost(checkpoint: Checkpoint, folder: Path | None) -> None:
 
     folder: the Hugging Face folder that the checkpoint was read from; None: another format.
     """
-    name, tokenizer = checkpoint.name, openai_tokenizer(checkpoint.dims.n_vocab)
+    name = checkpoint.name
     if OUTPUT in checkpoint.state:
         raise problem(
             f"{name}: its output matrix, {OUTPUT}, is not the token embedding, and a .pt file has "
             "one matrix for both; keep the folder"
         )
-    tokens = None if folder is None else _tokens(folder)
-    own = tokens is not None and (
-        tokenizer is None or not is_openai_table(tokens, full_table(tokenizer))
-    )
-    if own or tokenizer is None:
+    if not has_openai_tokens(folder, checkpoint.dims.n_vocab):
         raise problem(
             f"{name}: its tokenizer is not OpenAI's, and a .pt file has no place for one; keep "
             "the folder"
         )
+
+
+def has_openai_tokens(folder: Path | None, n_vocab: int) -> bool:
+    """Whether a model's tokens are OpenAI's: its folder's, or by their number if it has none."""
+    tokenizer = openai_tokenizer(n_vocab)
+    tokens = None if folder is None else _tokens(folder)
+    if tokenizer is None or tokens is None:
+        return tokenizer is not None
+    return is_openai_table(tokens, full_table(tokenizer))
 
 
 def settings_left_behind(checkpoint: Checkpoint, folder: Path | None) -> list[str]:
