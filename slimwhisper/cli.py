@@ -7,7 +7,13 @@ from collections.abc import Sequence
 from typing import NoReturn
 
 from slimwhisper import __version__
-from slimwhisper.commands.parsers import add_approximations, add_bench, add_looks, add_serve
+from slimwhisper.commands.parsers import (
+    add_approximations,
+    add_bench,
+    add_looks,
+    add_models,
+    add_serve,
+)
 from slimwhisper.errors import DependencyError, OptionError, SlimWhisperError
 from slimwhisper.jobs.flags import add_transcribe
 from slimwhisper.text import shown
@@ -28,6 +34,7 @@ def build_parser() -> argparse.ArgumentParser:
     commands = parser.add_subparsers(dest="command", required=True, parser_class=_Parser)
     add_transcribe(commands)
     add_serve(commands)
+    add_models(commands)
     add_looks(commands)
     add_bench(commands)
     add_approximations(commands)
@@ -56,6 +63,14 @@ def main(argv: Sequence[str] | None = None) -> int:
                     ) from error
 
                 return run_serve(arguments)
+            case "models":
+                from slimwhisper.commands.models import run_models
+
+                return run_models(arguments)
+            case "convert":
+                from slimwhisper.commands.conversion.convert import run_convert
+
+                return run_convert(arguments)
             case "inspect":
                 from slimwhisper.commands.inspection import run_inspect
 

@@ -24,7 +24,7 @@ if TYPE_CHECKING:  # the command line starts without torch
 
 DTYPES = ("float32", "float16", "bfloat16")
 COMPUTE_TYPES = (*DTYPES, "int8")
-MODEL = "name, .pt file, Hugging Face folder or id"
+MODEL = "name (see slimwhisper models), .pt file, Hugging Face folder or id"
 
 
 def boolean(text: str) -> bool:

@@ -26,6 +26,7 @@ PACKAGES = [
     "slimwhisper/checkpoint",
     "slimwhisper/commands",
     "slimwhisper/commands/approximate",
+    "slimwhisper/commands/conversion",
     "slimwhisper/commands/gpu",
     "slimwhisper/engine",
     "slimwhisper/jobs",

@@ -48,9 +48,14 @@ def dumped_heads(dump: bytes, dims: Dims) -> Heads:
 
 
 def folder_heads(folder: Path, dims: Dims) -> Heads | None:
-    """The "alignment_heads" of a Hugging Face folder's generation_config.json, if valid."""
+    """The "alignment_heads" of a folder, if valid: in Hugging Face's generation_config.json, or in
+    CTranslate2's config.json.
+    """
+    name = "generation_config.json"
+    if not (folder / name).is_file():
+        name = "config.json"
     try:
-        file = inside(folder, "generation_config.json")
+        file = inside(folder, name)
         content = json.loads(file.read_text(encoding="utf-8"))
         pairs = [(int(layer), int(head)) for layer, head in content["alignment_heads"]]
     except (OSError, ValueError, KeyError, TypeError):

@@ -10,6 +10,8 @@ from slimwhisper.checkpoint.folders import WHOLE, index_of, shards
 from slimwhisper.errors import CheckpointError
 
 OPTIONAL = ("generation_config.json",)  # what a model works without
+CTRANSLATE2 = "model.bin"  # faster-whisper's weights
+CTRANSLATE2_TOKENS = ("vocabulary.json", "vocabulary.txt")
 ADAPTER_CONFIG = "adapter_config.json"
 ADAPTER_WEIGHTS = ("adapter_model.safetensors", "adapter_model.bin")
 
@@ -78,6 +80,10 @@ def fetch_model(repository: str, local_files_only: bool) -> Path:
         with suppress(CheckpointError):
             hub.fetch(file, revision)
     found = _fetch_first(hub, folder, [n for w in WHOLE for n in (w, index_of(w))])
+    if found is None and _fetch_first(hub, folder, [CTRANSLATE2]) is not None:
+        if _fetch_first(hub, folder, CTRANSLATE2_TOKENS) is None:
+            raise hub.lacks(" or ".join(CTRANSLATE2_TOKENS))
+        return folder
     if found is None:
         raise hub.lacks(f"{WHOLE[0]} or {WHOLE[1]}")
     if found not in WHOLE:

@@ -17,16 +17,6 @@ from slimwhisper.types import Dims
 
 logger = logging.getLogger("slimwhisper")
 
-DISTIL_IDS = {
-    name: f"distil-whisper/{name}"
-    for name in (
-        "distil-small.en",
-        "distil-medium.en",
-        "distil-large-v2",
-        "distil-large-v3",
-        "distil-large-v3.5",
-    )
-}
 _DIMS = {
     "n_mels": "num_mel_bins",
     "n_audio_ctx": "max_source_positions",

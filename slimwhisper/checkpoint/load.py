@@ -1,8 +1,9 @@
 """Name or file -> dimensions and weights, under OpenAI's tensor names.
 
 Supported: bundled models, openai-whisper's names and `.pt` files (see `openai`), Hugging Face
-folders and ids (see `hugging_face`), and PEFT's adapters for all of them (see `adapters`). Nothing
-except tensors is unpickled.
+folders, ids and short names (see `hugging_face`, `names`), unquantised models of faster-whisper and
+whisper.cpp (see `foreign`), and PEFT's adapters for all of them (see `adapters`). Nothing except
+tensors is unpickled.
 """
 
 import logging
@@ -20,8 +21,10 @@ from slimwhisper.checkpoint.adapters import merge_adapters
 from slimwhisper.checkpoint.alignment_heads import Heads, folder_heads, official_heads
 from slimwhisper.checkpoint.bundled import BUNDLED, bundled_file
 from slimwhisper.checkpoint.errors import problem
+from slimwhisper.checkpoint.foreign import foreign_reader
 from slimwhisper.checkpoint.hub import fetch_model
-from slimwhisper.checkpoint.hugging_face import DISTIL_IDS, looks_like_hub_id, read_folder
+from slimwhisper.checkpoint.hugging_face import looks_like_hub_id, read_folder
+from slimwhisper.checkpoint.names import HUB_IDS
 from slimwhisper.checkpoint.openai import expand_user, fetch_openai, read_openai
 from slimwhisper.checkpoint.validate import validate
 from slimwhisper.errors import CheckpointError
@@ -56,10 +59,10 @@ class Checkpoint:
 
 
 def available_models() -> list[str]:
-    """Names that `load_checkpoint` knows: bundled, OpenAI's, and distil-whisper's."""
+    """Names that `load_checkpoint` knows: bundled, OpenAI's, and those of `names`."""
     import whisper
 
-    return [*BUNDLED, *whisper.available_models(), *DISTIL_IDS]
+    return [*BUNDLED, *whisper.available_models(), *HUB_IDS]
 
 
 def load_checkpoint(
@@ -70,7 +73,7 @@ def load_checkpoint(
     in_memory: bool = False,
     adapter: Adapters = None,
 ) -> Checkpoint:
-    """Load by bundled or official name, path (`.pt` file, Hugging Face folder) or hub id, in order.
+    """Load by bundled or official name, path (file or folder), short name or hub id, in order.
 
     Arguments:
         name: a `Path` is never read as a hub id.
@@ -98,9 +101,9 @@ def load_checkpoint(
         elif label and (path := expand_user(label)).exists():  # Path("") is the current folder
             dims, state = _read_path(path)
             heads = folder_heads(path, dims)
-        elif label in DISTIL_IDS or (isinstance(name, str) and looks_like_hub_id(label)):
-            folder = fetch_model(DISTIL_IDS.get(label, label), local_files_only)
-            dims, state = read_folder(folder)
+        elif label in HUB_IDS or (isinstance(name, str) and looks_like_hub_id(label)):
+            folder = fetch_model(HUB_IDS.get(label, label), local_files_only)
+            dims, state = _read_path(folder)
             heads = folder_heads(folder, dims)
         else:
             raise _unknown(label)
@@ -136,6 +139,8 @@ def _unknown(label: str) -> CheckpointError:
 
 def _read_path(path: Path) -> tuple[Dims, Mapping[str, Tensor]]:
     """A folder or file -> dimensions, and OpenAI's name -> tensor, matrices [out, in]."""
+    if (read_foreign := foreign_reader(path)) is not None:
+        return read_foreign(path)
     if path.is_dir():
         return read_folder(path)
     if not path.is_file():

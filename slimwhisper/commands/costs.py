@@ -20,6 +20,7 @@ from slimwhisper.cache.fold import Attention, Folded, fold
 from slimwhisper.cache.forms import PRESETS
 from slimwhisper.cache.plan import CachePlan, DecoderCache
 from slimwhisper.checkpoint.load import load_checkpoint
+from slimwhisper.checkpoint.names import HUB_MODELS
 from slimwhisper.devices import as_dtype
 from slimwhisper.errors import OptionError
 from slimwhisper.types import Dims
@@ -103,10 +104,12 @@ class Report:
 
 
 def known_dims(name: str) -> Dims | None:
-    """The dimensions of an official model, by `whisper`'s name or the Hugging Face id."""
+    """The dimensions of an official or well-known model, by its short name or Hugging Face id."""
     if name == "openai/whisper-large":  # this is the first large model
         name = "large-v1"
-    short = name.removeprefix("openai/whisper-").removeprefix("distil-whisper/")
+    shapes = {m.repository: m.shape for m in HUB_MODELS.values()}
+    named = HUB_MODELS[name].repository if name in HUB_MODELS else name
+    short = shapes.get(named) or named.removeprefix("openai/whisper-")
     return OFFICIAL_DIMS.get(short)
 
 

@@ -7,7 +7,7 @@ from typing import Any
 
 from slimwhisper.cache.forms import PRESETS
 from slimwhisper.commands.gpu.devices import DEVICES
-from slimwhisper.flags import DTYPES, MODEL, add_model_flags, positive
+from slimwhisper.flags import DTYPES, MODEL, add_model_flags, model_flags, positive
 
 BATCHES = (1, 8, 16, 64)
 
@@ -126,6 +126,33 @@ def add_serve(commands: Any) -> None:
     g.add_argument(
         "--patience", type=seconds, default=30.0, help="seconds to finish requests at exit [30]"
     )
+
+
+def add_models(commands: Any) -> None:
+    """The parsers of `models` and `convert`."""
+    rows = {flag.argument: flag for flag in model_flags()}
+    root, adapter = rows["download_root"], rows["adapter"]
+    p = commands.add_parser(
+        "models",
+        help="list the models that have a name: size, languages, memory, whether they are here",
+        description="Lists the names that --model knows. Nothing is downloaded.",
+    )
+    p.add_argument(*root.names, help=root.help)
+    p.add_argument("--json", action="store_true", help="print JSON")
+
+    p = commands.add_parser(
+        "convert",
+        help="write a model as an OpenAI .pt file or as a Hugging Face folder",
+        description="Writes a model as a .pt file for openai-whisper, or as a folder for "
+        "transformers with tokenizer and settings; reads it back and compares. See "
+        "docs/checkpoints.md.",
+    )
+    p.add_argument("input", metavar="IN", help=f"{MODEL}; also faster-whisper's and whisper.cpp's")
+    p.add_argument("output", metavar="OUT", help="NAME.pt, or a folder")
+    p.add_argument("--dtype", choices=DTYPES, help="of the weights [as they are]")
+    p.add_argument("--overwrite", action="store_true", help="replace OUT if it exists")
+    p.add_argument(*adapter.names, help=adapter.help, **adapter.rest)
+    p.add_argument(*root.names, help=root.help)
 
 
 def add_looks(commands: Any) -> None:

@@ -1,0 +1,122 @@
+"""whisper.cpp's models: ggml files of float32 and float16 weights.
+
+The format, all little-endian (whisper.cpp, models/convert-pt-to-ggml.py and src/whisper.cpp): a
+magic number, eleven int32 of dimensions and type, the mel filters, the tokens of text, and tensors
+under OpenAI's names until the file ends. A tensor is preceded by its number of dimensions, the
+length of its name, its type, its dimensions (the fastest first), and its name.
+"""
+
+from collections.abc import Mapping
+from pathlib import Path
+
+import torch
+from torch import Tensor
+
+from slimwhisper.checkpoint.binary import BinaryFile
+from slimwhisper.checkpoint.errors import problem
+from slimwhisper.checkpoint.openai_tokens import openai_tokenizer, text_tokens
+from slimwhisper.types import Dims
+
+MAGIC = b"lmgg"  # 0x67676d6c
+KIND = "ggml file"
+HINT = (
+    "take whisper.cpp's file without a -q in its name, the OpenAI .pt file or the Hugging Face "
+    "folder that it was made from"
+)
+
+_FILE_TYPES = {0: "f32", 1: "f16", 2: "q4_0", 3: "q4_1", 7: "q8_0", 8: "q5_0", 9: "q5_1"}
+_TENSOR_TYPES = {0: torch.float32, 1: torch.float16, 30: torch.bfloat16}
+_QUANTISED = {2: "q4_0", 3: "q4_1", 6: "q5_0", 7: "q5_1", 8: "q8_0"}
+_MAX_DIMS = 4
+
+
+def read_ggml(path: Path) -> tuple[Dims, Mapping[str, Tensor]]:
+    """OpenAI's name -> tensor, matrices [out, in], in the file's dtypes, small ones in float32.
+
+    Raises CheckpointError for quantised weights, for a vocabulary or for mel filters that are not
+    OpenAI's, and for damaged files.
+    """
+    with BinaryFile(path, KIND) as file:
+        file.take(len(MAGIC))
+        numbers = file.numbers("11i")
+        dims = _dims(file, numbers[:10])
+        kind = numbers[10] % 1000  # the thousands count versions of the quantised layouts
+        if kind not in (0, 1):
+            raise _quantised(path, _FILE_TYPES.get(kind, f"type {kind}"))
+        _check_filters(file, dims.n_mels)
+        _check_tokens(file, dims.n_vocab)
+        state: dict[str, Tensor] = {}
+        while file.left:
+            name, tensor = _read_tensor(file)
+            if name in state:
+                raise file.damaged(f"it has {name} twice")
+            state[name] = tensor
+    return dims, state
+
+
+def _dims(file: BinaryFile, numbers: tuple[int, ...]) -> Dims:
+    if min(numbers) < 1:
+        raise file.damaged(f"its dimensions are {list(numbers)}")
+    vocab, audio_ctx, width, heads, layers, text_ctx, text_width, text_heads, text_layers, mels = (
+        numbers
+    )
+    return Dims(
+        n_mels=mels,
+        n_audio_ctx=audio_ctx,
+        n_audio_state=width,
+        n_audio_head=heads,
+        n_audio_layer=layers,
+        n_vocab=vocab,
+        n_text_ctx=text_ctx,
+        n_text_state=text_width,
+        n_text_head=text_heads,
+        n_text_layer=text_layers,
+    )
+
+
+def _check_filters(file: BinaryFile, n_mels: int) -> None:
+    from whisper.audio import mel_filters
+
+    shape = file.numbers("2i")
+    filters = file.tensor(shape, torch.float32)  # [n_mels, 201]
+    if n_mels not in (80, 128):
+        return  # `validate` says what is wrong
+    usual = mel_filters("cpu", n_mels)
+    if filters.shape != usual.shape or not torch.allclose(filters, usual, atol=1e-6):
+        raise problem(f"{file.path}: its mel filters are not Whisper's; {HINT}")
+
+
+def _check_tokens(file: BinaryFile, n_vocab: int) -> None:
+    (count,) = file.numbers("i")
+    found = [file.take(*file.numbers("i")) for _ in range(count)]
+    tokenizer = openai_tokenizer(n_vocab)
+    usual = [] if tokenizer is None else text_tokens(tokenizer)
+    # the table of a Hugging Face vocabulary ends with <|endoftext|>
+    special = found[len(usual) :] in ([], [b"<|endoftext|>"])
+    if usual and not (found[: len(usual)] == usual and special):
+        raise problem(
+            f"{file.path}: its vocabulary is not OpenAI's; take the Hugging Face folder that it "
+            "was made from, which has the tokenizer"
+        )
+
+
+def _read_tensor(file: BinaryFile) -> tuple[str, Tensor]:
+    rank, length, kind = file.numbers("3i")
+    if not 1 <= rank <= _MAX_DIMS:
+        raise file.damaged(f"a tensor has {rank} dimensions")
+    shape = tuple(reversed(file.numbers(f"{rank}i")))
+    name = file.text(length)
+    if min(shape) < 1:
+        raise file.damaged(f"{name} has the shape {list(shape)}")
+    if kind not in _TENSOR_TYPES:
+        raise _quantised(file.path, _QUANTISED.get(kind, f"type {kind}"))
+    tensor = file.tensor(shape, _TENSOR_TYPES[kind])
+    if name in ("encoder.conv1.bias", "encoder.conv2.bias"):
+        tensor = tensor.flatten()  # [n, 1] in the file
+    return name, tensor
+
+
+def _quantised(path: Path, kind: str) -> Exception:
+    return problem(
+        f"{path}: whisper.cpp's quantised weights, {kind}, cannot be read, only f16 and f32; {HINT}"
+    )

@@ -1,0 +1,1 @@
+"""`slimwhisper convert`: OpenAI's .pt files and Hugging Face's folders, made from each other."""

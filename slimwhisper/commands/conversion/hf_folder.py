@@ -1,0 +1,147 @@
+"""Writing a Hugging Face folder that `transformers` loads, tokenizer and settings included."""
+
+import json
+import re
+from collections.abc import Mapping
+from pathlib import Path
+
+import torch
+from torch import Tensor
+
+from slimwhisper.checkpoint.errors import problem
+from slimwhisper.checkpoint.files import inside, read_json
+from slimwhisper.checkpoint.load import Checkpoint
+from slimwhisper.checkpoint.openai_tokens import openai_tokenizer
+from slimwhisper.checkpoint.validate import OUTPUT
+from slimwhisper.commands.conversion.kept import has_openai_tokens
+from slimwhisper.commands.conversion.settings import (
+    feature_settings,
+    generation_settings,
+    model_settings,
+)
+from slimwhisper.commands.conversion.tokenizer_files import tokenizer_files
+from slimwhisper.types import HOP_SAMPLES, SAMPLE_RATE
+
+FRAMES_PER_SECOND = SAMPLE_RATE // (2 * HOP_SAMPLES)  # of the encoder
+FOLDER_FILES = (  # settings and tokenizer, beside config.json and the weights
+    *("generation_config.json", "preprocessor_config.json", "processor_config.json"),
+    *("tokenizer.json", "tokenizer_config.json", "special_tokens_map.json", "normalizer.json"),
+    *("vocab.json", "merges.txt", "added_tokens.json"),
+)
+SHARD_BYTES = 5_000_000_000  # of weights, at most, in one file
+
+_PARTS = {  # of a layer: OpenAI's name, Hugging Face's
+    "attn": "self_attn",
+    "attn_ln": "self_attn_layer_norm",
+    "cross_attn": "encoder_attn",
+    "cross_attn_ln": "encoder_attn_layer_norm",
+    "mlp_ln": "final_layer_norm",
+    "query": "q_proj",
+    "key": "k_proj",
+    "value": "v_proj",
+    "out": "out_proj",
+}
+_TOP = {
+    "encoder.ln_post": "encoder.layer_norm",
+    "decoder.ln": "decoder.layer_norm",
+    "encoder.positional_embedding": "encoder.embed_positions.weight",
+    "decoder.positional_embedding": "decoder.embed_positions.weight",
+    "decoder.token_embedding": "decoder.embed_tokens",
+}
+
+
+def hugging_face_name(name: str) -> str:
+    """OpenAI's tensor name -> Hugging Face's."""
+    if name == OUTPUT:
+        return name
+    if match := re.fullmatch(r"(encoder|decoder)\.blocks\.(\d+)\.(.+)\.(weight|bias)", name):
+        side, layer, inner, kind = match.groups()
+        theirs = {"mlp.0": "fc1", "mlp.2": "fc2"}.get(inner)
+        theirs = theirs or ".".join(_PARTS[part] for part in inner.split("."))
+        return f"model.{side}.layers.{layer}.{theirs}.{kind}"
+    for ours, theirs in _TOP.items():
+        if name == ours or name.startswith(f"{ours}."):
+            name = theirs + name.removeprefix(ours)
+            break
+    return f"model.{name}"
+
+
+def widest(state: Mapping[str, Tensor]) -> torch.dtype:
+    """The dtype that holds every weight; float32 where float16 and bfloat16 meet."""
+    kinds = {tensor.dtype for tensor in state.values()}
+    if kinds >= {torch.float16, torch.bfloat16}:
+        kinds.add(torch.float32)
+    return max(kinds, key=lambda kind: kind.itemsize)
+
+
+def write_folder(
+    checkpoint: Checkpoint, folder: Path, source: Path | None, shard_bytes: int = SHARD_BYTES
+) -> None:
+    """Write the checkpoint's weights, settings and tokenizer to an empty folder.
+
+    Arguments:
+        source: the Hugging Face folder that it was read from, whose settings and tokenizer are
+            copied; None: another format, and they are Whisper's own.
+        shard_bytes: weights beyond this go to several files and an index.
+    Raises CheckpointError for a model whose tokens, or whose window, a folder cannot name.
+    """
+    from huggingface_hub import save_torch_state_dict
+
+    state = checkpoint.state
+    contents = _whispers_own(checkpoint) if source is None else _copied(checkpoint, source)
+    save_torch_state_dict(
+        {hugging_face_name(name): tensor.contiguous() for name, tensor in state.items()},
+        folder,
+        max_shard_size=shard_bytes,
+        metadata={"format": "pt"},
+    )
+    for name, text in contents.items():
+        (folder / name).write_text(text, encoding="utf-8")
+    mode = (folder / "config.json").stat().st_mode  # safetensors hides its files from others
+    for file in folder.glob("*.safetensors"):
+        file.chmod(mode)
+
+
+def _whispers_own(checkpoint: Checkpoint) -> dict[str, str]:
+    """File name -> content: OpenAI's tokenizer, and Whisper's settings."""
+    dims = checkpoint.dims
+    tokenizer = openai_tokenizer(dims.n_vocab)
+    if tokenizer is None:
+        raise problem(
+            f"{checkpoint.name}: a vocabulary of {dims.n_vocab} is none of OpenAI's, and the file "
+            "has no tokenizer to write; give the Hugging Face folder that it was made from"
+        )
+    if dims.n_audio_ctx % FRAMES_PER_SECOND:
+        raise problem(
+            f"{checkpoint.name}: its window of {dims.n_audio_ctx} frames of 20 ms is not whole "
+            "seconds, which a folder's chunk_length needs; it can only be a .pt file"
+        )
+    dtype, tied = _dtype(checkpoint), OUTPUT not in checkpoint.state
+    settings = {
+        "config.json": model_settings(dims, tokenizer, dtype, tied),
+        "generation_config.json": generation_settings(dims, tokenizer, checkpoint.alignment_heads),
+        "preprocessor_config.json": feature_settings(dims),
+    }
+    contents = {name: json.dumps(found, indent=2) + "\n" for name, found in settings.items()}
+    return contents | tokenizer_files(tokenizer, dims.n_text_ctx)
+
+
+def _copied(checkpoint: Checkpoint, source: Path) -> dict[str, str]:
+    """File name -> content: the source's, with what the weights change in config.json.
+
+    Where its tokens are OpenAI's, it gets the files that it lacks, as a download may.
+    """
+    config = read_json(inside(source, "config.json"))
+    config["dtype" if "dtype" in config else "torch_dtype"] = _dtype(checkpoint)
+    config["tie_word_embeddings"] = OUTPUT not in checkpoint.state
+    config["vocab_size"] = checkpoint.dims.n_vocab
+    files = [inside(source, name) for name in FOLDER_FILES]
+    contents = {file.name: file.read_text(encoding="utf-8") for file in files if file.is_file()}
+    tokenizer, dims = openai_tokenizer(checkpoint.dims.n_vocab), checkpoint.dims
+    if tokenizer is not None and has_openai_tokens(source, dims.n_vocab):
+        contents = tokenizer_files(tokenizer, dims.n_text_ctx) | contents
+    return contents | {"config.json": json.dumps(config, indent=2) + "\n"}
+
+
+def _dtype(checkpoint: Checkpoint) -> str:
+    return str(widest(checkpoint.state)).removeprefix("torch.")

@@ -1,0 +1,97 @@
+"""The settings of a Hugging Face folder: what Whisper's own code has as constants."""
+
+from typing import TYPE_CHECKING, Any
+
+from slimwhisper.checkpoint.alignment_heads import Heads
+from slimwhisper.commands.conversion.tokenizer_files import FIRST_TIMESTAMP, NO_TIMESTAMPS
+from slimwhisper.types import HOP_SAMPLES, SAMPLE_RATE, Dims
+
+if TYPE_CHECKING:
+    from whisper.tokenizer import Tokenizer
+
+FFT_SAMPLES = 400  # of a spectrogram's window
+
+
+def model_settings(dims: Dims, tokenizer: "Tokenizer", dtype: str, tied: bool) -> dict[str, Any]:
+    """config.json. dtype: such as "float16"."""
+    return {
+        "architectures": ["WhisperForConditionalGeneration"],
+        "model_type": "whisper",
+        "activation_function": "gelu",
+        "bos_token_id": tokenizer.eot,
+        "d_model": dims.n_text_state,
+        "decoder_attention_heads": dims.n_text_head,
+        "decoder_ffn_dim": 4 * dims.n_text_state,
+        "decoder_layers": dims.n_text_layer,
+        "decoder_start_token_id": tokenizer.sot,
+        "encoder_attention_heads": dims.n_audio_head,
+        "encoder_ffn_dim": 4 * dims.n_audio_state,
+        "encoder_layers": dims.n_audio_layer,
+        "eos_token_id": tokenizer.eot,
+        "is_encoder_decoder": True,
+        "max_source_positions": dims.n_audio_ctx,
+        "max_target_positions": dims.n_text_ctx,
+        "num_hidden_layers": dims.n_audio_layer,
+        "num_mel_bins": dims.n_mels,
+        "pad_token_id": tokenizer.eot,
+        "scale_embedding": False,
+        "tie_word_embeddings": tied,
+        "torch_dtype": dtype,  # new versions of transformers know this older name too
+        "use_cache": True,
+        "vocab_size": dims.n_vocab,
+    }
+
+
+def generation_settings(dims: Dims, tokenizer: "Tokenizer", heads: Heads | None) -> dict[str, Any]:
+    """generation_config.json: the rules of `whisper.decode` with its defaults."""
+    special = tokenizer.special_tokens
+    multilingual = tokenizer.language is not None
+    never = {
+        *(tokenizer.sot, tokenizer.translate, tokenizer.transcribe),
+        *(tokenizer.sot_lm, tokenizer.sot_prev, tokenizer.no_speech),
+    }
+    found: dict[str, Any] = {
+        "begin_suppress_tokens": [*tokenizer.encode(" "), tokenizer.eot],
+        "bos_token_id": tokenizer.eot,
+        "decoder_start_token_id": tokenizer.sot,
+        "eos_token_id": tokenizer.eot,
+        "is_multilingual": multilingual,
+        "max_initial_timestamp_index": 50,  # 1 s, in steps of 20 ms
+        "max_length": dims.n_text_ctx,
+        "no_timestamps_token_id": special[NO_TIMESTAMPS],
+        "pad_token_id": tokenizer.eot,
+        "prev_sot_token_id": tokenizer.sot_prev,
+        "return_timestamps": False,
+        "suppress_tokens": sorted({*tokenizer.non_speech_tokens, *never}),
+    }
+    if multilingual:
+        codes = tokenizer.all_language_codes
+        found["lang_to_id"] = {f"<|{code}|>": special[f"<|{code}|>"] for code in codes}
+        found["task_to_id"] = {
+            "transcribe": tokenizer.transcribe,
+            "translate": tokenizer.translate,
+        }
+    if heads is not None:
+        found["alignment_heads"] = [[layer, h] for layer in sorted(heads) for h in heads[layer]]
+    assert special[FIRST_TIMESTAMP] == special[NO_TIMESTAMPS] + 1  # transformers relies on it
+    return found
+
+
+def feature_settings(dims: Dims) -> dict[str, Any]:
+    """preprocessor_config.json: Whisper's spectrogram."""
+    frames = 2 * dims.n_audio_ctx  # the encoder halves them
+    samples = frames * HOP_SAMPLES
+    return {
+        "chunk_length": samples // SAMPLE_RATE,  # seconds
+        "feature_extractor_type": "WhisperFeatureExtractor",
+        "feature_size": dims.n_mels,
+        "hop_length": HOP_SAMPLES,
+        "n_fft": FFT_SAMPLES,
+        "n_samples": samples,
+        "nb_max_frames": frames,
+        "padding_side": "right",
+        "padding_value": 0.0,
+        "processor_class": "WhisperProcessor",
+        "return_attention_mask": False,
+        "sampling_rate": SAMPLE_RATE,
+    }

@@ -1,0 +1,137 @@
+"""The `models` command: the names that `--model` knows, and which of them are here."""
+
+import argparse
+import json
+import math
+import sys
+from collections.abc import Sequence
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import TextIO
+
+import torch
+
+from slimwhisper.cache.forms import PRESETS
+from slimwhisper.checkpoint.bundled import BUNDLED, bundled_file
+from slimwhisper.checkpoint.folders import WHOLE, index_of
+from slimwhisper.checkpoint.load import available_models
+from slimwhisper.checkpoint.names import HUB_MODELS
+from slimwhisper.checkpoint.openai import default_download_root, expand_user, read_openai
+from slimwhisper.checkpoint.openai_tokens import language_count
+from slimwhisper.checkpoint.validate import expected_shapes
+from slimwhisper.commands.costs import allocate, known_dims
+from slimwhisper.text import human_size
+from slimwhisper.types import Dims
+
+PRESET = "slim"
+
+
+@dataclass(frozen=True, slots=True)
+class Known:
+    """A name, and what is known about its model without loading it."""
+
+    name: str
+    source: str  # "bundled", "openai", or a repository's id on the Hugging Face hub
+    languages: str  # a code, or how many there are
+    parameters: int | None  # computed from the dimensions; None: they are not known
+    weights_bytes: int | None  # in float16, computed
+    window_bytes: int | None  # the caches of a window, preset slim, in float16, computed
+    path: str | None  # where it is on this machine; None: it would be downloaded
+
+
+def run_models(arguments: argparse.Namespace) -> int:
+    """The `models` command: `model_dir`, `json`."""
+    root = arguments.model_dir
+    found = known_models(default_download_root() if root is None else expand_user(root))
+    if arguments.json:
+        print(json.dumps([asdict(model) for model in found]))
+    else:
+        print_models(found, sys.stdout)
+    return 0
+
+
+def known_models(root: Path) -> list[Known]:
+    """Every name of `available_models`, in its order. root: the folder of downloaded models."""
+    return [_known(name, root) for name in available_models()]
+
+
+def _known(name: str, root: Path) -> Known:
+    import whisper
+
+    if name in BUNDLED:
+        source, path = "bundled", _existing(bundled_file(name))
+        dims: Dims | None = read_openai(bundled_file(name))[0]
+    elif name in HUB_MODELS:
+        source, dims = HUB_MODELS[name].repository, known_dims(name)
+        path = _cached(source)
+    else:
+        source, dims = "openai", known_dims(name)
+        path = _existing(root / whisper._MODELS[name].rpartition("/")[2])
+    parameters = window = None
+    languages = HUB_MODELS[name].language if name in HUB_MODELS else "?"
+    if dims is not None:
+        parameters = sum(map(math.prod, expected_shapes(dims).values()))
+        caches = dict(zip(PRESETS, allocate(dims, 1, torch.float16), strict=True))
+        window = caches[PRESET].bytes_per_window
+        if name not in HUB_MODELS:
+            languages = language_count(dims.n_vocab)
+    size = None if parameters is None else parameters * torch.float16.itemsize
+    return Known(name, source, languages, parameters, size, window, str(path) if path else None)
+
+
+def _existing(file: Path) -> Path | None:
+    return file if file.is_file() else None
+
+
+def _cached(repository: str) -> Path | None:
+    """The folder of a hub model whose config and weights are all in the hub's cache."""
+    from huggingface_hub import try_to_load_from_cache
+
+    config = try_to_load_from_cache(repository, "config.json")
+    if not isinstance(config, str):
+        return None
+    folder = Path(config).parent
+    for weights in WHOLE:
+        if (folder / weights).is_file():
+            return folder
+        try:
+            content = json.loads((folder / index_of(weights)).read_text(encoding="utf-8"))
+            shards = set(content["weight_map"].values())
+            if shards and all((folder / shard).is_file() for shard in shards):
+                return folder
+        except (OSError, ValueError, KeyError, AttributeError, TypeError):
+            continue
+    return None
+
+
+def print_models(models: Sequence[Known], file: TextIO) -> None:
+    """Print a table, never cut at the terminal's width, and what its columns mean."""
+    rows = [("name", "here", "languages", "weights", "a window", "source")]
+    rows += [
+        (
+            model.name,
+            "yes" if model.path else "-",
+            model.languages,
+            _size(model.weights_bytes),
+            _size(model.window_bytes),
+            model.source,
+        )
+        for model in models
+    ]
+    widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
+    for row in rows:
+        aligned = [
+            text.rjust(width) if i in (3, 4) else text.ljust(width)
+            for i, (text, width) in enumerate(zip(row, widths, strict=True))
+        ]
+        print("  ".join(aligned).rstrip(), file=file)
+    print(
+        "languages: how many, or the code of the one that it was trained for. weights, a window:\n"
+        f"in float16, computed from the dimensions; a window: its caches, preset {PRESET}. Any\n"
+        "Hugging Face id, folder or .pt file works too.",
+        file=file,
+    )
+
+
+def _size(count: int | None) -> str:
+    return "-" if count is None else human_size(count)

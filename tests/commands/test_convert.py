@@ -1,0 +1,237 @@
+"""`slimwhisper convert`: both ways and back, refusals, and nothing lost."""
+
+import json
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+import whisper
+from safetensors.torch import load_file, save_file
+from whisper.decoding import DecodingTask
+
+from slimwhisper.checkpoint.load import Checkpoint, load_checkpoint
+from slimwhisper.commands.conversion import convert as command
+from slimwhisper.commands.conversion.convert import convert
+from slimwhisper.commands.conversion.hf_folder import hugging_face_name
+from slimwhisper.errors import CheckpointError
+from tests.support.adapters import query_and_value_factors, save_adapter
+from tests.support.checkpoints import (
+    DIMS,
+    assert_equal,
+    hf_name,
+    random_state,
+    save_hf,
+    save_openai,
+    tiny_dims,
+)
+from tests.support.command import Run
+from tests.support.conversion import STATE, read, refused
+from tests.support.foreign import ggml_bytes
+
+pytestmark = pytest.mark.usefixtures("tables_made_once")
+ENGLISH = tiny_dims(width=8, multilingual=False, audio_layers=1, text_layers=1)
+LARGE = tiny_dims(width=8, n_mels=128, audio_layers=1, text_layers=1)
+FILES = {
+    *("config.json", "generation_config.json", "preprocessor_config.json", "model.safetensors"),
+    *("vocab.json", "merges.txt", "added_tokens.json", "normalizer.json"),
+    *("special_tokens_map.json", "tokenizer_config.json", "tokenizer.json"),
+}
+
+
+def test_a_folder_has_what_transformers_reads(openai_file: Path, folder: Path) -> None:
+    assert {file.name for file in folder.iterdir()} == FILES
+    config, generation = read(folder / "config.json"), read(folder / "generation_config.json")
+    assert (config["vocab_size"], config["d_model"]) == (51_865, 8)
+    assert config["torch_dtype"] == "float32" and config["tie_word_embeddings"] is True
+    assert generation["begin_suppress_tokens"] == [220, 50257]
+    task = DecodingTask(
+        whisper.load_model(str(openai_file)), whisper.DecodingOptions(language="en")
+    )
+    assert tuple(generation["suppress_tokens"]) == task._get_suppress_tokens()
+    assert generation["task_to_id"] == {"transcribe": 50359, "translate": 50358}
+    assert generation["no_timestamps_token_id"] == 50363
+    assert generation["max_initial_timestamp_index"] == 50
+    assert generation["max_length"] == 448
+    assert generation["lang_to_id"]["<|en|>"] == 50259 and len(generation["lang_to_id"]) == 99
+    assert "alignment_heads" not in generation  # unknown for weights without a name
+    features = read(folder / "preprocessor_config.json")
+    assert (features["feature_size"], features["n_samples"]) == (80, 480_000)
+    assert (features["chunk_length"], features["nb_max_frames"]) == (30, 3000)
+
+
+@pytest.mark.parametrize("dims", [ENGLISH, DIMS, LARGE], ids=["51864", "51865", "51866"])
+def test_round_trip(tmp_path: Path, dims: Any) -> None:
+    state = random_state(dims, seed=6)
+    source = save_openai(tmp_path / "in.pt", dims, state)
+    there = convert(str(source), tmp_path / "folder")
+    assert_equal({n: t for n, t in load_checkpoint(there.path).state.items()}, state)
+    back = convert(str(there.path), tmp_path / "back.pt")
+    assert back.left_behind == ()
+    found = torch.load(back.path, weights_only=True)
+    assert found["dims"] == torch.load(source, weights_only=True)["dims"]
+    assert_equal(found["model_state_dict"], state)
+    theirs = whisper.load_model(str(back.path), device="cpu").state_dict()
+    assert all(torch.equal(theirs[name], tensor) for name, tensor in state.items())
+
+
+def test_names_are_both_tables(folder: Path) -> None:
+    assert {name: hugging_face_name(name) for name in STATE} == {n: hf_name(n) for n in STATE}
+    assert set(load_file(folder / "model.safetensors")) == {hf_name(name) for name in STATE}
+
+
+def test_shards(openai_file: Path, tmp_path: Path) -> None:
+    made = convert(str(openai_file), tmp_path / "m", shard_bytes=1_000_000).path
+    index = read(made / "model.safetensors.index.json")
+    assert len(set(index["weight_map"].values())) == 2
+    assert_equal(load_checkpoint(made).state, STATE)
+
+
+@pytest.mark.parametrize("dtype", ["float16", "bfloat16"])
+def test_dtype(openai_file: Path, tmp_path: Path, dtype: str) -> None:
+    made = convert(str(openai_file), tmp_path / "m", dtype=dtype).path
+    kind = getattr(torch, dtype)
+    expected = {name: tensor.to(kind) for name, tensor in STATE.items()}
+    assert_equal(load_checkpoint(made).state, expected, kind)
+    assert read(made / "config.json")["torch_dtype"] == dtype
+
+
+def test_dtypes_are_kept_and_overflow_is_refused(tmp_path: Path) -> None:
+    mixed = {n: t.half() if t.dim() == 2 else t for n, t in STATE.items()}
+    mixed["decoder.ln.bias"] = torch.full((8,), 1e6)
+    source = save_openai(tmp_path / "in.pt", DIMS, mixed)
+    made = convert(str(source), tmp_path / "m").path
+    found = load_checkpoint(made).state
+    assert all(found[n].dtype == t.dtype and torch.equal(found[n], t) for n, t in mixed.items())
+    assert read(made / "config.json")["torch_dtype"] == "float32"
+    message = refused(CheckpointError, source, tmp_path / "half.pt", dtype="float16")
+    assert "decoder.ln.bias has numbers beyond float16" in message
+    assert sorted(p.name for p in tmp_path.iterdir()) == ["in.pt", "m"]
+
+
+def test_biases_of_keys_are_left_out(tmp_path: Path) -> None:
+    """Neither openai-whisper nor transformers has them, and they change nothing."""
+    name = "decoder.blocks.0.attn.key.bias"
+    source = save_openai(tmp_path / "in.pt", DIMS, {**STATE, name: torch.ones(8)})
+    assert_equal(load_checkpoint(convert(str(source), tmp_path / "out.pt").path).state, STATE)
+
+
+def test_a_view_of_a_large_tensor_is_not_saved_whole(tmp_path: Path) -> None:
+    big = torch.zeros(3_000_000)
+    state = {**STATE, "decoder.ln.bias": big[:8]}
+    source = save_openai(tmp_path / "in.pt", DIMS, state)
+    made = convert(str(source), tmp_path / "out.pt").path
+    assert made.stat().st_size < source.stat().st_size - 10_000_000
+
+
+def test_ggml_and_names_are_inputs_too(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    path = tmp_path / "ggml.bin"
+    path.write_bytes(ggml_bytes(DIMS, STATE, file_type=0))
+    assert_equal(load_checkpoint(convert(str(path), tmp_path / "out.pt").path).state, STATE)
+    run = Run(capsys, "convert", "digits", str(tmp_path / "digits.pt"), "--dtype", "bfloat16")
+    assert run.status == 0
+    assert "digits.pt: 167 tensors, bfloat16, 17.7 MB; read back and equal" in run.out
+
+
+def test_quantised_weights_are_refused_by_name(tmp_path: Path) -> None:
+    data = bytearray(ggml_bytes(DIMS, STATE))
+    data[44] = 8
+    (tmp_path / "ggml-q5.bin").write_bytes(data)
+    assert "q5_0" in refused(CheckpointError, tmp_path / "ggml-q5.bin", tmp_path / "out.pt")
+
+
+def edit(source: Path, target: Path, file: str, **changes: Any) -> Path:
+    """A copy of a folder whose JSON file has these keys changed."""
+    target.mkdir()
+    for path in source.iterdir():
+        (target / path.name).write_bytes(path.read_bytes())
+    (target / file).write_text(json.dumps(read(source / file) | changes), encoding="utf-8")
+    return target
+
+
+def test_settings_that_stay_behind_are_named(
+    folder: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    other = edit(
+        *(folder, tmp_path / "m", "generation_config.json"),
+        language="<|de|>",
+        alignment_heads=[[0, 0]],
+        suppress_tokens=[1],
+        forced_decoder_ids=[[1, None], [2, 50359]],  # as in old files, and the default
+        begin_suppress_tokens=[50257, 220],
+    )
+    run = Run(capsys, "convert", str(other), str(tmp_path / "out.pt"))
+    assert run.status == 0
+    assert run.err.count("\n") == 1
+    assert "no place for alignment_heads, language, suppress_tokens; they stay behind" in run.err
+
+
+def test_alignment_heads_go_along(folder: Path, tmp_path: Path, monkeypatch: Any) -> None:
+    """OpenAI's names have known heads; a folder holds them."""
+    known = replace(load_checkpoint(folder), alignment_heads={0: [0]})
+
+    def load(name: Any, **_: Any) -> Checkpoint:
+        return known if name == "tiny" else load_checkpoint(name)
+
+    monkeypatch.setattr(command, "load_checkpoint", load)
+    made = convert("tiny", tmp_path / "out").path
+    assert read(made / "generation_config.json")["alignment_heads"] == [[0, 0]]
+
+
+def test_a_tokenizer_of_its_own_is_refused(folder: Path, tmp_path: Path) -> None:
+    fast = read(folder / "tokenizer.json")
+    swapped = fast["model"]["vocab"] | {"a": fast["model"]["vocab"]["b"], "b": 64}
+    changes = {"model": fast["model"] | {"vocab": swapped}}
+    other = edit(folder, tmp_path / "m", "tokenizer.json", **changes)
+    message = refused(CheckpointError, other, tmp_path / "out.pt")
+    assert "its tokenizer is not OpenAI's" in message and str(other) in message
+    (other / "tokenizer.json").unlink()  # the older files are OpenAI's
+    convert(str(other), tmp_path / "out.pt")
+    (other / "vocab.json").write_text(json.dumps({"a": 0}))
+    assert "not OpenAI's" in refused(CheckpointError, other, tmp_path / "out2.pt")
+    (other / "tokenizer.json").write_text("{")
+    assert "cannot be read as JSON" in refused(CheckpointError, other, tmp_path / "out2.pt")
+    (other / "tokenizer.json").write_text("{}")
+    assert "its tokenizer cannot be read" in refused(CheckpointError, other, tmp_path / "out2.pt")
+
+
+def test_a_folder_without_tokenizer_converts(folder: Path, tmp_path: Path) -> None:
+    """A folder made of it gets OpenAI's; one with tokens of its own gets nothing of them."""
+    source = save_hf(tmp_path / "m", DIMS, STATE)
+    made = convert(str(source), tmp_path / "whole").path
+    assert (made / "tokenizer.json").read_bytes() == (folder / "tokenizer.json").read_bytes()
+    assert not (made / "generation_config.json").exists()
+    (source / "vocab.json").write_text(json.dumps({"a": 0}))
+    own = convert(str(source), tmp_path / "own").path
+    assert read(own / "vocab.json") == {"a": 0} and not (own / "tokenizer.json").exists()
+    (source / "vocab.json").unlink()
+    assert_equal(load_checkpoint(convert(str(source), tmp_path / "out.pt").path).state, STATE)
+
+
+def test_an_output_matrix_of_its_own(tmp_path: Path) -> None:
+    """A folder has room for it, a .pt file has not."""
+    head = torch.ones(DIMS.n_vocab, 8)
+    source = save_hf(tmp_path / "m", DIMS, STATE)
+    weights = load_file(source / "model.safetensors") | {"proj_out.weight": head}
+    save_file(weights, source / "model.safetensors")
+    message = refused(CheckpointError, source, tmp_path / "out.pt")
+    assert "proj_out.weight, is not the token embedding" in message
+    made = convert(str(source), tmp_path / "half", dtype="float16").path
+    assert read(made / "config.json")["tie_word_embeddings"] is False
+    assert torch.equal(load_file(made / "model.safetensors")["proj_out.weight"], head.half())
+
+
+def test_folder_to_folder_keeps_tokenizer_and_settings(folder: Path, tmp_path: Path) -> None:
+    """With an adapter merged, and its dtype changed."""
+    other = edit(folder, tmp_path / "m", "generation_config.json", language="<|de|>")
+    lora = save_adapter(tmp_path / "lora", query_and_value_factors(DIMS))
+    made = convert(str(other), tmp_path / "out", adapter=str(lora), dtype="bfloat16").path
+    for name in FILES - {"config.json", "model.safetensors"}:
+        assert (made / name).read_bytes() == (other / name).read_bytes()
+    expected = load_checkpoint(other, adapter=str(lora)).state
+    changed = "decoder.blocks.0.attn.query.weight"
+    assert not torch.equal(expected[changed], STATE[changed])
+    kind = torch.bfloat16
+    assert_equal(load_checkpoint(made).state, {n: t.to(kind) for n, t in expected.items()}, kind)
+    assert read(made / "config.json")["torch_dtype"] == "bfloat16"

@@ -1,0 +1,85 @@
+"""The tokenizer that `slimwhisper convert` writes is openai-whisper's, token by token."""
+
+from itertools import pairwise
+from pathlib import Path
+
+import whisper
+
+from slimwhisper.commands.conversion.convert import convert
+from slimwhisper.commands.conversion.tokenizer_files import merge_of
+from tests.support.checkpoints import DIMS, random_state, save_openai, tiny_dims
+from tests.support.conversion import read
+
+ENGLISH = tiny_dims(width=8, multilingual=False, audio_layers=1, text_layers=1)
+LARGE = tiny_dims(width=8, n_mels=128, audio_layers=1, text_layers=1)
+
+
+def test_tokenizer_of_three_vocabularies(tmp_path: Path, folder: Path) -> None:
+    """Every token's text, and its id where a file names it, are openai-whisper's."""
+    for dims, place in ((DIMS, folder), (LARGE, tmp_path / "large"), (ENGLISH, tmp_path / "en")):
+        if place != folder:
+            source = save_openai(tmp_path / "in.pt", dims, random_state(dims, seed=0))
+            convert(str(source), place)
+        multilingual = dims is not ENGLISH
+        tokenizer = whisper.tokenizer.get_tokenizer(
+            multilingual, num_languages=100 if dims is LARGE else 99
+        )
+        vocabulary, added = read(place / "vocab.json"), read(place / "added_tokens.json")
+        assert sorted([*vocabulary.values(), *added.values()]) == list(range(dims.n_vocab))
+        special = dict(tokenizer.special_tokens)
+        assert vocabulary.pop("<|endoftext|>") == special.pop("<|endoftext|>")
+        assert added == special
+        letters = {v: k for k, v in _bytes_of_letters().items()}
+        for i in range(0, tokenizer.eot, 7):
+            text = tokenizer.encoding.decode_single_token_bytes(i)
+            assert vocabulary["".join(letters[byte] for byte in text)] == i
+        fast = read(place / "tokenizer.json")
+        assert fast["model"]["vocab"] == read(place / "vocab.json")
+        assert {t["content"]: t["id"] for t in fast["added_tokens"]} == {
+            **special,
+            "<|endoftext|>": tokenizer.eot,
+        }
+        timestamps = [t["content"] for t in fast["added_tokens"] if not t["special"]]
+        assert timestamps == [f"<|{i * 0.02:.2f}|>" for i in range(1501)]
+
+
+def _bytes_of_letters() -> dict[str, int]:
+    """GPT-2's letters of the 256 bytes, by the rule of its own encoder."""
+    kept = [*range(33, 127), *range(161, 173), *range(174, 256)]
+    others = [byte for byte in range(256) if byte not in kept]
+    return {chr(b): b for b in kept} | {chr(256 + i): b for i, b in enumerate(others)}
+
+
+def test_merges_encode_as_tiktoken_does(folder: Path) -> None:
+    """A plain loop over merges.txt, on words of several scripts."""
+    tokenizer = whisper.tokenizer.get_tokenizer(True, num_languages=99)
+    letters = {byte: letter for letter, byte in _bytes_of_letters().items()}
+    lines = (folder / "merges.txt").read_text(encoding="utf-8").split("\n")
+    assert lines[0].startswith("#version") and lines[-1] == ""
+    order = {tuple(line.split(" ")): i for i, line in enumerate(lines[1:-1])}
+    vocabulary = read(folder / "vocab.json")
+    for word in (
+        " transcription",
+        " Grüße",
+        "こんにちは世界",
+        " Привет",
+        "مرحبا",
+        " สวัสดี",
+        "🎉👩‍👧",
+    ):
+        parts = [letters[byte] for byte in word.encode()]
+        while True:
+            pairs = [(order.get(p, len(order)), i) for i, p in enumerate(pairwise(parts))]
+            rank, i = min(pairs, default=(len(order), 0))
+            if rank == len(order):
+                break
+            parts[i : i + 2] = [parts[i] + parts[i + 1]]
+        assert [vocabulary[part] for part in parts] == tokenizer.encoding._encode_single_piece(word)
+
+
+def test_merge_of() -> None:
+    ranks = {token: i for i, token in enumerate((b"a", b"b", b"c", b"bc", b"ab", b"abc"))}
+    assert merge_of(b"abc", ranks) == (b"a", b"bc")  # "bc" is merged before "ab"
+    assert merge_of(b"ab", ranks) == (b"a", b"b")
+    assert merge_of(b"a", ranks) is None
+    assert merge_of(b"abc", {b"abc": 0, b"ab": 1}) is None
