@@ -24,6 +24,14 @@ DISTIL_IDS = {
         "distil-large-v3.5",
     )
 }
+OPTIONAL = (  # settings and tokenizer: a file, and those that older or newer models have instead
+    ("generation_config.json", ()),
+    ("preprocessor_config.json", ("processor_config.json",)),
+    (
+        "tokenizer.json",
+        ("vocab.json", "merges.txt", "added_tokens.json", "special_tokens_map.json"),
+    ),
+)
 WEIGHTS, INDEX = "model.safetensors", "model.safetensors.index.json"
 PICKLES_REFUSED = (
     "pickled weights, .bin, could run code and are refused; convert them "
@@ -118,8 +126,11 @@ def fetch_hub(repository: str, local_files_only: bool) -> Path:
     if (config := fetch("config.json")) is None:
         raise lacks("config.json")
     folder, revision = config.parent, config.parent.name
-    with suppress(CheckpointError):  # only for word timestamps, which work without it
-        fetch("generation_config.json", revision)
+    for name, others in OPTIONAL:  # without them, Whisper's own tokens and settings serve
+        with suppress(CheckpointError):
+            if fetch(name, revision) is None:
+                for other in others:
+                    fetch(other, revision)
     if (folder / WEIGHTS).is_file():
         return folder
     index = folder / INDEX

@@ -8,7 +8,6 @@ from torch import Tensor
 from slimwhisper.checkpoint.errors import problem
 from slimwhisper.types import Dims
 
-VOCABULARIES = (51_864, 51_865, 51_866)  # English, multilingual, large-v3's
 DTYPES = (torch.float16, torch.bfloat16, torch.float32, torch.float64)
 
 
@@ -53,9 +52,6 @@ def validate(name: str, dims: Dims, state: Mapping[str, Tensor]) -> None:
     state: OpenAI's name -> tensor, matrices [out, in].
     """
     wrong = {
-        f"a vocabulary of {dims.n_vocab} is not Whisper's {VOCABULARIES}": (
-            dims.n_vocab not in VOCABULARIES
-        ),
         f"{dims.n_mels} mel bands are not Whisper's 80 or 128": dims.n_mels not in (80, 128),
         f"{dims.n_audio_ctx} audio positions are not Whisper's 1500": dims.n_audio_ctx != 1500,
         f"{dims.n_text_ctx} text positions are not 8 to 448": not 8 <= dims.n_text_ctx <= 448,

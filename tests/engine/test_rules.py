@@ -27,7 +27,8 @@ from tests.support.checkpoints import tiny_dims
 DIMS = tiny_dims()
 TOKENIZER = get_tokenizer(DIMS)
 VOCABULARY = get_vocabulary(DIMS)
-BEGIN = VOCABULARY.timestamp_begin
+BEGIN = VOCABULARY.timestamps.start
+ENGLISH = get_vocabulary(tiny_dims(multilingual=False))
 
 
 def sampled_sequences() -> list[list[int]]:
@@ -208,19 +209,19 @@ def test_random_numbers_are_splitmix64s() -> None:
 @pytest.mark.parametrize("wanted", ["a,b", "999999", "-2", (60_000,)])
 def test_bad_suppress_tokens(wanted: str | tuple[int, ...]) -> None:
     with pytest.raises(OptionError, match="suppress_tokens") as caught:
-        suppressed_tokens(TOKENIZER, wanted)
+        suppressed_tokens(VOCABULARY, wanted)
     assert "\n" not in str(caught.value)
 
 
 def test_languages_by_code_and_name() -> None:
-    assert language_code("de", DIMS) == language_code("German", DIMS) == "de"
-    assert language_code("en", tiny_dims(multilingual=False)) == "en"
+    assert language_code("de", VOCABULARY) == language_code("German", VOCABULARY) == "de"
+    assert language_code("en", ENGLISH) == "en"
     with pytest.raises(OptionError, match="did you mean"):
-        language_code("Germann", DIMS)
+        language_code("Germann", VOCABULARY)
     with pytest.raises(OptionError, match="English-only"):
-        language_code("de", tiny_dims(multilingual=False))
+        language_code("de", ENGLISH)
     with pytest.raises(OptionError, match="not in this model"):
-        language_code("Cantonese", DIMS)  # large-v3's vocabulary has it
+        language_code("Cantonese", VOCABULARY)  # large-v3's vocabulary has it
 
 
 @pytest.mark.filterwarnings("ignore:divide by zero")  # the interpreter's log(0)
