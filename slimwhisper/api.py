@@ -27,7 +27,7 @@ from slimwhisper.longform.engines import Engines
 from slimwhisper.longform.recording import Recording
 from slimwhisper.model.calibration import Guard
 from slimwhisper.model.model import Model
-from slimwhisper.options import make_options
+from slimwhisper.options import changed_settings, make_options
 from slimwhisper.types import SAMPLE_RATE, WINDOW_FRAMES, Dims, Options, Segment, Transcript
 from slimwhisper.windows import as_windows, decode_windows, hear_languages
 from slimwhisper.writers import segment_line
@@ -91,6 +91,13 @@ class SlimWhisper:
     def fallbacks(self) -> list[str]:
         """One line for each form that is not exact here and was replaced in some layers."""
         return self.network.fallbacks
+
+    @property
+    def settings(self) -> list[str]:
+        """One line for each setting that came with the model and differs from Whisper's."""
+        network = self.network
+        rows = changed_settings(self.dims, network.vocabulary, network.settings)
+        return [str(row) for row in rows]
 
     @property
     def is_multilingual(self) -> bool:

@@ -5,7 +5,7 @@ from dataclasses import fields
 from difflib import get_close_matches
 from typing import Any
 
-from slimwhisper.checkpoint.settings import Settings
+from slimwhisper.checkpoint.settings import Setting, Settings
 from slimwhisper.errors import OptionError
 from slimwhisper.types import Dims, Options
 from slimwhisper.vocabulary import Vocabulary, get_vocabulary, language_code
@@ -97,6 +97,26 @@ def _check_places(options: Options) -> None:
         raise OptionError("hallucination_silence_threshold needs word_timestamps=True")
     if options.parallel and options.vad_filter:
         raise OptionError("parallel leaves out what is not speech already; drop vad_filter")
+
+
+def changed_settings(dims: Dims, vocabulary: Vocabulary, settings: Settings) -> list[Setting]:
+    """The settings of a model with which it decodes otherwise than Whisper's own models."""
+    plain = Options()
+    lists = {
+        "suppress_tokens": vocabulary.suppressed is not None,
+        "begin_suppress_tokens": vocabulary.suppressed_first is not None,
+        "is_multilingual": settings.is_multilingual is False and dims.is_multilingual,
+    }
+    options = {"max_initial_timestamp_index": "max_initial_timestamp", "max_length": "sample_len"}
+    found = settings.defaults(dims)
+
+    def changes(row: Setting) -> bool:
+        name = options.get(row.name, row.name)
+        if row.name in lists:
+            return lists[row.name]
+        return not row.followed or found.get(name, None) not in (None, getattr(plain, name, None))
+
+    return [row for row in settings.rows() if row.name != "return_timestamps" and changes(row)]
 
 
 def _check_model(options: Options, dims: Dims, name: str, vocabulary: Vocabulary) -> None:

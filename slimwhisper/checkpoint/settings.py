@@ -39,6 +39,10 @@ class Setting:
     flag: str = ""  # of `slimwhisper transcribe`, which overrides it
     followed: bool = True
 
+    def __str__(self) -> str:
+        flag = f"; {self.flag} overrides it" if self.flag else ""
+        return f"the model's {self.name}: {self.value} ({self.effect}{flag})"
+
 
 @dataclass(frozen=True, slots=True)
 class Settings:

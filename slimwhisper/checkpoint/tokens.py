@@ -124,11 +124,17 @@ def _whispers(dims: Dims, settings: Settings) -> Vocabulary | None:
     for task, token in (settings.task_to_id or {}).items():
         if task in TASKS and token != getattr(tasks, task):
             return None
-    given = settings.lang_to_id
-    if given is not None and base.languages and {i: c for c, i in given.items()} != base.languages:
+    codes = settings.lang_to_id
+    if codes is not None and base.languages and {i: c for c, i in codes.items()} != base.languages:
         return None
-    found, lists = base, (settings.suppress_tokens, settings.begin_suppress_tokens)
-    if lists != (None, None):
+    t, given = tasks, (settings.suppress_tokens, settings.begin_suppress_tokens)
+    prompts = (t.transcribe, t.translate, t.sot, t.sot_prev, t.sot_lm, t.no_speech)
+    usual = ({*t.non_speech_tokens, *prompts}, {*t.encode(" "), t.eot})
+    lists = [
+        None if i is not None and {*i} == own else i for i, own in zip(given, usual, strict=True)
+    ]
+    found = base
+    if lists != [None, None]:
         found = replace(base, suppressed=lists[0], suppressed_first=lists[1])
     if settings.is_multilingual is False and base.languages:
 

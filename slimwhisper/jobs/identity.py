@@ -45,7 +45,11 @@ def identify_model(name: str) -> dict[str, str]:
 
 def folder_digest(folder: Path) -> str:
     """A digest of the files in a Hugging Face folder that the loader reads."""
-    configs = ("config.json", "generation_config.json", "model.safetensors.index.json")
+    configs = (
+        *("config.json", "generation_config.json", "model.safetensors.index.json"),
+        *("preprocessor_config.json", "processor_config.json", "tokenizer.json"),
+        *("vocab.json", "merges.txt", "added_tokens.json", "special_tokens_map.json"),
+    )
     files = [folder / name for name in configs] + sorted(folder.glob("*.safetensors"))
     digest = blake2b(digest_size=16)
     for file in files:
