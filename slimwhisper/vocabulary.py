@@ -124,13 +124,13 @@ def get_vocabulary(dims: Dims) -> Vocabulary:
 
 
 def language_code(language: str, vocabulary: Vocabulary) -> str:
-    """A code ("de") or English name ("German") -> the code.
+    """A code ("de"), token ("<|de|>") or English name ("German") -> the code.
 
     Raises `OptionError` for a language that the model does not know.
     """
     from whisper.tokenizer import LANGUAGES, TO_LANGUAGE_CODE
 
-    name = language.lower()
+    name = language.lower().removeprefix("<|").removesuffix("|>")
     known = tuple(vocabulary.languages.values()) or ("en",)
     code = name if name in known else TO_LANGUAGE_CODE.get(name, name)
     if code in known:

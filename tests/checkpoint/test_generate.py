@@ -10,7 +10,7 @@ import torch
 
 import slimwhisper
 from slimwhisper.audio.mel import first_window
-from tests.support.hf_folders import MARKS, Table, hf_folder, trained_table, whisper_table
+from tests.support.hf_folders import MARKS, Table, dims_of, hf_folder, trained_table, whisper_table
 from tests.support.oracle import first_window_of, transformers
 from tests.support.sounds import noise_bursts
 
@@ -43,9 +43,11 @@ def whole(size: int, **changes: Any) -> Callable[[], Table]:
 EN = {"language": "en", "task": "transcribe"}
 ENGLISH = small(languages=(), tasks=())
 ADDED = tuple(f" word{letter}" for letter in CODES) + tuple(f"nine{i}" for i in range(9))
+# an English-only model's
+SINGLE = {"is_multilingual": False, "lang_to_id": None, "task_to_id": None}
 CASES: dict[str, Case] = {
     # vocabularies
-    "51,864": Case(whole(51_864)),
+    "51,864": Case(whole(51_864), SINGLE),
     "51,865": Case(whole(51_865), ask=EN),
     "51,865, timestamps": Case(whole(51_865), ask=EN, timestamps=True),
     "51,866, 128 bands": Case(whole(51_866), ask=EN),
@@ -82,10 +84,13 @@ CASES: dict[str, Case] = {
     "no_timestamps_token_id": Case(small(), {"no_timestamps_token_id": 327}, EN),
     "max_initial_timestamp_index": Case(small(), {"max_initial_timestamp_index": 3}, EN, True),
     "max_length": Case(small(), {"max_length": 9}, EN, length=None),
-    "is_multilingual": Case(small(), {"is_multilingual": False}),
+    "is_multilingual": Case(small(), SINGLE),
     "eos_token_id": Case(small(), {"eos_token_id": 100}, EN),
     "decoder_start_token_id": Case(small(), {"decoder_start_token_id": 5}, EN),
-    "no generation_config.json": Case(ENGLISH, folder={"without": ("generation_config.json",)}),
+    "no generation_config.json": Case(
+        small(languages=(), tasks=(), marks=MARKS[:3], stamps=0),
+        folder={"without": ("generation_config.json",)},
+    ),
 }
 
 
@@ -99,9 +104,10 @@ def test_windows_are_those_of_generate(name: str, theirs: Any, tmp_path: Path) -
     case = CASES[name]
     table = case.table()
     bands = 128 if "128" in name else 80
+    dims = dims_of(table, n_mels=bands)
     silent = {} if "generation_config.json" in case.folder.get("without", ()) else PLAIN
     folder = hf_folder(
-        tmp_path / "model", table, generation=silent | case.generation, **case.folder
+        tmp_path / "model", table, generation=silent | case.generation, dims=dims, **case.folder
     )
     reference = theirs.WhisperForConditionalGeneration.from_pretrained(folder, dtype=torch.float32)
     tokenizer = theirs.WhisperTokenizer.from_pretrained(folder)

@@ -29,10 +29,15 @@ TEXT = (
 
 def visible(data: bytes) -> str:
     """Bytes as byte-level tokenizers write them in their files."""
+    return "".join(map(_characters().__getitem__, data))
+
+
+@lru_cache(maxsize=1)
+def _characters() -> dict[int, str]:
+    """By byte."""
     plain = [*range(33, 127), *range(161, 173), *range(174, 256)]
     others = [b for b in range(256) if b not in plain]
-    table = {b: chr(b) for b in plain} | {b: chr(256 + n) for n, b in enumerate(others)}
-    return "".join(table[b] for b in data)
+    return {b: chr(b) for b in plain} | {b: chr(256 + n) for n, b in enumerate(others)}
 
 
 @dataclass(frozen=True)
@@ -81,7 +86,9 @@ class Table:
             "fuse_unk": False,
             "byte_fallback": False,
             "ignore_merges": False,
-            "vocab": {name: ids[name] for name in self.text},
+            "vocab": {
+                name: ids[name] for name in (*(self.special if self.first else ()), *self.text)
+            },
             "merges": [list(pair) for pair in self.merges],
         }
         return {
