@@ -4,16 +4,16 @@ Where the tokens are those of openai-whisper's table, that table serves: it is f
 `tokenizers` reads the folder's files.
 """
 
-import json
 import re
 from collections.abc import Mapping
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from functools import lru_cache
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from slimwhisper.checkpoint.errors import problem
-from slimwhisper.checkpoint.settings import Setting, Settings, check_inside, read_json
+from slimwhisper.checkpoint.settings import Setting, Settings
+from slimwhisper.checkpoint.tokenizer_files import TOKENIZER, Tokens, fast_tokenizer, read_tokens
 from slimwhisper.types import Dims
 from slimwhisper.vocabulary import (
     SIZES,
@@ -28,26 +28,9 @@ from slimwhisper.vocabulary import (
 if TYPE_CHECKING:
     from whisper.tokenizer import Tokenizer
 
-TOKENIZER = "tokenizer.json"
-# older folders have these instead; normalizer.json is for scoring texts, and is not needed
-VOCABULARY, MERGES, ADDED, SPECIAL = (
-    "vocab.json",
-    "merges.txt",
-    "added_tokens.json",
-    "special_tokens_map.json",
-)
 _OLDER_NAMES = {"<|nocaptions|>": "<|nospeech|>"}
 _LANGUAGE = re.compile(r"<\|([a-z]{2,3}(?:[-_][A-Za-z]{2,8})?)\|>")
 _STAMP = re.compile(r"<\|\d+\.\d\d\|>")
-
-
-@dataclass(frozen=True, slots=True)
-class Tokens:
-    """The tokens of a folder's files."""
-
-    content: Mapping[str, Any]  # of tokenizer.json, or the same made of the older files
-    ids: Mapping[str, int]  # of all tokens, by name
-    special: frozenset[str]  # no text
 
 
 def read_vocabulary(folder: Path, dims: Dims, settings: Settings) -> tuple[Vocabulary, Settings]:
@@ -55,7 +38,7 @@ def read_vocabulary(folder: Path, dims: Dims, settings: Settings) -> tuple[Vocab
 
     Raises CheckpointError in one line.
     """
-    tokens = _read_tokens(folder)
+    tokens = read_tokens(folder)
     if tokens is None and dims.n_vocab not in SIZES:
         raise problem(
             f"{folder}: no {TOKENIZER}, and a vocabulary of {dims.n_vocab} is not one of Whisper's "
@@ -98,15 +81,13 @@ def _visible_bytes() -> dict[int, str]:
 
 def _is_whispers(tokens: Tokens, dims: Dims) -> bool:
     expected = _whispers_ids(dims)
-    if len(tokens.ids) < len(expected):
-        return False
     begin = get_vocabulary(dims).timestamps.start
-    for name, i in tokens.ids.items():
-        name = _OLDER_NAMES.get(name, name)
-        stamp = i >= begin and name == f"<|{(i - begin) * 0.02:.2f}|>"
-        if not stamp and expected.get(name) != i:
-            return False
-    return True
+    found = {
+        _OLDER_NAMES.get(name, name): i
+        for name, i in tokens.ids.items()
+        if i < begin or name != f"<|{(i - begin) * 0.02:.2f}|>"
+    }
+    return found == expected
 
 
 def _whispers(dims: Dims, settings: Settings) -> Vocabulary | None:
@@ -146,62 +127,6 @@ def _whispers(dims: Dims, settings: Settings) -> Vocabulary | None:
 
 
 # -- other tables ----------------------------------------------------------------------------------
-
-
-def _read_tokens(folder: Path) -> Tokens | None:
-    content = read_json(folder, TOKENIZER)
-    if content is not None:
-        file = folder / TOKENIZER
-        try:
-            table, added = content["model"]["vocab"], content.get("added_tokens") or []
-            if isinstance(table, list):  # of [name, score]
-                table = {entry[0]: i for i, entry in enumerate(table)}
-            ids = {str(name): int(i) for name, i in table.items()}
-            ids |= {str(a["content"]): int(a["id"]) for a in added}
-            special = frozenset(str(a["content"]) for a in added if a.get("special", False))
-        except (KeyError, TypeError, ValueError, AttributeError, IndexError) as error:
-            raise problem(f"{file}: not a tokenizer's file; copy it again") from error
-        return Tokens(content, ids, special)
-    table = read_json(folder, VOCABULARY)
-    if table is None:
-        return None
-    merges_file = folder / MERGES
-    if not merges_file.is_file():
-        raise problem(f"{folder}: {VOCABULARY} without {MERGES}; copy the tokenizer's files again")
-    check_inside(merges_file)
-    try:
-        lines = merges_file.read_text(encoding="utf-8").split("\n")
-        ids = {name: int(i) for name, i in table.items()}
-        more = {n: int(i) for n, i in (read_json(folder, ADDED) or {}).items()}
-    except (OSError, TypeError, ValueError) as error:
-        files = f"{VOCABULARY}, {MERGES} or {ADDED}"
-        raise problem(f"{folder}: {files} is damaged; copy them again") from error
-    named = json.dumps(read_json(folder, SPECIAL) or {})
-    listed = {name for name in more if json.dumps(name) in named}
-    marked = listed.union(name for name in ids | more if re.fullmatch(r"<\|.*\|>", name))
-    merges = [line for line in lines if line and not line.startswith("#version")]
-    added = [(i, name) for name, i in (ids | more).items() if name in more or name in marked]
-    content = _as_tokenizer_json(ids, merges, sorted(added), marked)
-    return Tokens(content, ids | more, frozenset(marked))
-
-
-def _as_tokenizer_json(
-    ids: dict[str, int], merges: list[str], added: list[tuple[int, str]], special: set[str]
-) -> dict[str, Any]:
-    """A byte-level BPE tokenizer, as transformers makes one of the older files."""
-    flags = {"single_word": False, "lstrip": False, "rstrip": False, "normalized": False}
-    level = {"type": "ByteLevel", "add_prefix_space": False, "trim_offsets": True}
-    return {
-        "version": "1.0",
-        "added_tokens": [
-            {"id": i, "content": name, "special": name in special} | flags for i, name in added
-        ],
-        "normalizer": None,
-        "pre_tokenizer": level | {"use_regex": True},
-        "post_processor": None,
-        "decoder": level | {"use_regex": True},
-        "model": {"type": "BPE", "vocab": ids, "merges": merges},
-    }
 
 
 def _of_tokens(folder: Path, dims: Dims, tokens: Tokens, settings: Settings) -> Vocabulary:
@@ -248,7 +173,7 @@ def _of_tokens(folder: Path, dims: Dims, tokens: Tokens, settings: Settings) -> 
     def make() -> Any:
         from slimwhisper.folder_tokenizer import Encoding
 
-        return Encoding(_fast(folder, tokens), eot, size)
+        return Encoding(fast_tokenizer(folder, tokens), eot, size)
 
     encoding = make()  # now, so that a damaged file is refused when the model is loaded
 
@@ -274,24 +199,6 @@ def _of_tokens(folder: Path, dims: Dims, tokens: Tokens, settings: Settings) -> 
         suppressed=settings.suppress_tokens,
         suppressed_first=settings.begin_suppress_tokens,
     )
-
-
-def _fast(folder: Path, tokens: Tokens) -> Any:
-    """The `tokenizers.Tokenizer`, with just the ids that the files give."""
-    from tokenizers import Tokenizer as FastTokenizer
-
-    try:
-        fast = FastTokenizer.from_str(json.dumps(tokens.content))
-    except Exception as error:  # it raises plain Exceptions
-        reason = " ".join(str(error).split())[:200]
-        raise problem(f"{folder}: the tokenizer cannot be read: {reason}; copy it again") from error
-    for name, i in tokens.ids.items():
-        if fast.token_to_id(name) != i:
-            raise problem(
-                f"{folder}: the tokenizer's token {name[:40]!r} should be {i}, and the tokens "
-                "before it leave a gap; save the tokenizer again"
-            )
-    return fast
 
 
 def _timestamps(ids: Mapping[str, int], no_timestamps: int | None, size: int) -> range:

@@ -43,6 +43,15 @@ def identify_model(name: str) -> dict[str, str]:
     return {"model": name}
 
 
+def may_have_settings(name: str) -> bool:
+    """Whether a model can come with settings, which a flag overrides also with its default."""
+    try:
+        path = Path(name).expanduser()
+        return not path.is_file() and (path.is_dir() or "/" in name or name.startswith("distil-"))
+    except (OSError, RuntimeError, ValueError):
+        return False
+
+
 def folder_digest(folder: Path) -> str:
     """A digest of the files in a Hugging Face folder that the loader reads."""
     configs = (
