@@ -9,7 +9,6 @@ from typing import Any
 
 import pytest
 
-from slimwhisper.jobs import job as jobs
 from slimwhisper.jobs.journal import JOURNAL_NAME
 from slimwhisper.writers import FORMATS
 from tests.support.command import Run
