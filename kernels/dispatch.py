@@ -218,23 +218,26 @@ class Kernels:
         self,
         logits: Tensor,
         state: tuple[Tensor, ...],
-        tokens: tuple[int, int, int],
+        boundaries: tuple[int, int, int, int] | None,
         rules: bool,
         by_torch: Callable[[], tuple[Tensor, Tensor]],
     ) -> tuple[Tensor, Tensor]:
         """Each row's most likely token [R] int64 and its log-probability [R].
 
-        logits [R, V], state each [R], as in `choose_token.choose_token`. tokens: end of text, first
-        timestamp, <|notimestamps|>. by_torch: does the same in PyTorch.
+        logits [R, V], state each [R], boundaries, as in `choose_token.choose_token`; None: of a
+        vocabulary whose text lies elsewhere. by_torch: does the same in PyTorch.
         """
 
         def by_triton() -> tuple[Tensor, Tensor]:
             """[R] int64, [R] float32."""
             from slimwhisper.kernels.gpu.choose_token import choose_token
 
-            return choose_token(logits, state, *tokens, rules)
+            assert boundaries is not None
+            return choose_token(logits, state, boundaries, rules)
 
-        usable = self.processor is not None and logits.dtype == torch.float32
+        usable = (
+            self.processor is not None and logits.dtype == torch.float32 and boundaries is not None
+        )
         return self._run("choose_token", by_triton if usable else None, by_torch)
 
     def _shaped(

@@ -27,9 +27,8 @@ from slimwhisper.longform.engines import Engines
 from slimwhisper.longform.recording import Recording
 from slimwhisper.model.calibration import Guard
 from slimwhisper.model.model import Model
-from slimwhisper.options import make_options
-from slimwhisper.types import SAMPLE_RATE, Dims, Segment, Transcript
-from slimwhisper.vocabulary import get_tokenizer
+from slimwhisper.options import changed_settings, make_options
+from slimwhisper.types import SAMPLE_RATE, Dims, Options, Segment, Transcript
 from slimwhisper.windows import as_windows, decode_windows, hear_languages
 from slimwhisper.writers import segment_line
 
@@ -94,12 +93,20 @@ class SlimWhisper:
         return self.network.fallbacks
 
     @property
+    def settings(self) -> list[str]:
+        """One line for each setting that came with the model and differs from Whisper's."""
+        network = self.network
+        rows = changed_settings(self.dims, network.vocabulary, network.settings)
+        return [str(row) for row in rows]
+
+    @property
     def is_multilingual(self) -> bool:
-        return self.dims.is_multilingual
+        return bool(self.network.vocabulary.languages)
 
     @property
     def num_languages(self) -> int:
-        return self.dims.num_languages
+        languages = self.network.vocabulary.languages
+        return len(languages) or self.dims.num_languages
 
     def bytes_per_window(self) -> int:
         """Bytes of cache that one more window takes, with one text."""
@@ -124,7 +131,17 @@ class SlimWhisper:
         on a CPU, and on a GPU as many as have room for their caches in half of the memory that
         was free when it was first asked: a multiple of 8, from 8 to 256. Raises OptionError.
         """
-        return self._engines.slots(None, make_options(self.dims, self.name, **options))
+        return self._engines.slots(None, self.make_options(**options))
+
+    def make_options(self, name: str | None = None, **options: Any) -> Options:
+        """The options of a call: those given, else the model's settings, else Whisper's.
+
+        name: as errors call the model. Raises OptionError.
+        """
+        network = self.network
+        return make_options(
+            self.dims, name or self.name, network.vocabulary, network.settings, **options
+        )
 
     # -- recordings ------------------------------------------------------------------------------
 
@@ -150,7 +167,7 @@ class SlimWhisper:
         Raises:
             AudioError, OptionError.
         """
-        chosen = make_options(self.dims, self.name, **options)
+        chosen, vocabulary = self.make_options(**options), self.network.vocabulary
         bar = tqdm(unit="s", disable=verbose is not False)
 
         def show(_: Any, segments: list[Segment], done: float) -> None:
@@ -160,7 +177,8 @@ class SlimWhisper:
             bar.update(round(done, 1) - bar.n)
 
         def load(source: AudioSource) -> Recording:
-            return Recording(load_samples(source, sample_rate=sample_rate), self.dims, chosen)
+            samples = load_samples(source, sample_rate=sample_rate)
+            return Recording(samples, self.dims, chosen, vocabulary)
 
         slots = self._engines.slots(batch_size, chosen) if chosen.parallel else 1
         listeners = Listeners(show, lambda _, seconds: bar.reset(round(seconds, 1)))
@@ -202,7 +220,7 @@ class SlimWhisper:
         Raises:
             OptionError, before anything is read.
         """
-        chosen = make_options(self.dims, self.name, **options)
+        chosen = self.make_options(**options)
         slots = self._engines.slots(batch_size, chosen)
         if isinstance(sources, list) and not chosen.parallel:
             slots = bucket_of(max(1, len(sources)), slots)  # few sizes, so that engines fit again
@@ -210,7 +228,7 @@ class SlimWhisper:
 
         def load(source: Source) -> Recording:
             samples = load_samples(source, allow_truncated=allow_truncated, readers=readers)
-            return Recording(samples, self.dims, chosen)
+            return Recording(samples, self.dims, chosen, self.network.vocabulary)
 
         listeners = Listeners(on_segments, on_duration)
         return transcribe_all(self._engines, sources, load, chosen, slots, listeners, readers)
@@ -235,7 +253,7 @@ class SlimWhisper:
         window = (self.dims.n_mels, self.dims.window_frames)
         if isinstance(audio, Tensor) and audio.shape[-2:] == window:
             heard = hear_languages(self._engines, as_windows(audio, self.dims))
-            tokenizer = get_tokenizer(self.dims)
+            tokenizer = self.network.vocabulary.tokenizer()
             tokens = torch.tensor([tokenizer.to_language_token(h.likeliest) for h in heard])
             if audio.ndim == 3:
                 return tokens, [h.probs for h in heard]

@@ -5,15 +5,25 @@ from dataclasses import fields
 from difflib import get_close_matches
 from typing import Any
 
+from slimwhisper.checkpoint.settings import Setting, Settings
 from slimwhisper.errors import OptionError
 from slimwhisper.types import Dims, Options
-from slimwhisper.vocabulary import language_code
+from slimwhisper.vocabulary import Vocabulary, get_vocabulary, language_code
 
 IGNORED = ("fp16",)  # whisper's; the dtype is chosen when a model is loaded
 
 
-def make_options(dims: Dims, name: str = "this model", **values: Any) -> Options:
+def make_options(
+    dims: Dims,
+    name: str = "this model",
+    vocabulary: Vocabulary | None = None,
+    settings: Settings | None = None,
+    **values: Any,
+) -> Options:
     """Options of these values for a model of these dimensions.
+
+    vocabulary: None: Whisper's for these dimensions. settings: that came with the model; they are
+    the defaults of what is not given.
 
     Raises `OptionError` with the name, the value and what would work.
     """
@@ -27,11 +37,28 @@ def make_options(dims: Dims, name: str = "this model", **values: Any) -> Options
         value = values.get(key)
         if isinstance(value, Sequence) and not isinstance(value, str):
             values[key] = tuple(value)
+    vocabulary = vocabulary or get_vocabulary(dims)
+    values = _defaults(dims, vocabulary, settings, values) | values
     options = Options(**{k: v for k, v in values.items() if k not in IGNORED})
     _check_search(options)
     _check_places(options)
-    _check_model(options, dims, name)
+    _check_model(options, dims, name, vocabulary)
     return options
+
+
+def _defaults(
+    dims: Dims, vocabulary: Vocabulary, settings: Settings | None, given: dict[str, Any]
+) -> dict[str, Any]:
+    """What the model says about the options that are not given."""
+    found = {} if settings is None else settings.defaults(dims)
+    if not vocabulary.languages:  # a label without a token; no option can follow it
+        found.pop("language", None)
+        found.pop("task", None)
+    if given.get("multilingual"):
+        found.pop("language", None)
+    if not vocabulary.timestamps:
+        found["without_timestamps"] = True
+    return found
 
 
 def _check_search(options: Options) -> None:
@@ -72,18 +99,56 @@ def _check_places(options: Options) -> None:
         raise OptionError("parallel leaves out what is not speech already; drop vad_filter")
 
 
-def _check_model(options: Options, dims: Dims, name: str) -> None:
+def changed_settings(dims: Dims, vocabulary: Vocabulary, settings: Settings) -> list[Setting]:
+    """The settings of a model with which it decodes otherwise than Whisper's own models."""
+    plain = Options()
+    lists = {
+        "suppress_tokens": vocabulary.suppressed is not None,
+        "begin_suppress_tokens": vocabulary.suppressed_first is not None,
+        "is_multilingual": settings.is_multilingual is False and dims.is_multilingual,
+    }
+    options = {"max_initial_timestamp_index": "max_initial_timestamp", "max_length": "sample_len"}
+    found = settings.defaults(dims)
+
+    def changes(row: Setting) -> bool:
+        name = options.get(row.name, row.name)
+        if row.name in lists:
+            return lists[row.name]
+        return not row.followed or found.get(name, None) not in (None, getattr(plain, name, None))
+
+    return [row for row in settings.rows() if row.name != "return_timestamps" and changes(row)]
+
+
+def _check_model(options: Options, dims: Dims, name: str, vocabulary: Vocabulary) -> None:
     if options.task not in ("transcribe", "translate"):
         raise OptionError(f"task {options.task!r} is neither 'transcribe' nor 'translate'")
     if options.language is not None:
-        language_code(options.language, dims)
-    if options.multilingual and not dims.is_multilingual:
+        language_code(options.language, vocabulary)
+    if options.multilingual and not vocabulary.languages:
         raise OptionError(f"{name} is English-only; multilingual needs a model like base")
     if options.task == "translate":
-        if not dims.is_multilingual:
+        if not vocabulary.languages:
             raise OptionError(f"{name} is English-only and cannot translate; use a model like base")
         if dims.n_text_layer == 4 and dims.n_text_state == 1280:
             raise OptionError(f"{name}: turbo cannot translate; use large-v3 or medium")
+        if "translate" not in vocabulary.tasks:
+            raise OptionError(f"{name}: its vocabulary has no <|translate|>; use task='transcribe'")
+    _check_tokens(options, name, vocabulary)
     limit = dims.n_text_ctx // 2
     if options.sample_len is not None and not 1 <= options.sample_len <= limit:
         raise OptionError(f"sample_len {options.sample_len!r} is not between 1 and {limit}")
+
+
+def _check_tokens(options: Options, name: str, vocabulary: Vocabulary) -> None:
+    """Options that need special tokens which a fine-tune's vocabulary may lack."""
+    if not options.without_timestamps and not vocabulary.timestamps:
+        raise OptionError(
+            f"{name}: its vocabulary has no timestamps; leave without_timestamps out, or say True"
+        )
+    if vocabulary.sot_prev is None:
+        for key in ("initial_prompt", "hotwords"):
+            if getattr(options, key):
+                raise OptionError(f"{name}: its vocabulary has no <|startofprev|>; drop {key}")
+    plain = Options().no_speech_threshold
+    if vocabulary.no_speech is None and options.no_speech_threshold not in (None, plain):
+        raise OptionError(f"{name}: its vocabulary has no <|nospeech|>; drop no_speech_threshold")

@@ -1,7 +1,14 @@
-"""The token ids that decoding needs, read from openai-whisper's tokenizer."""
+"""The token ids that decoding needs: special tokens by name, timestamps and text as ranges.
 
+`get_vocabulary` gives those of openai-whisper's tables. `slimwhisper.checkpoint.tokens` reads those
+that came with a model.
+"""
+
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from difflib import get_close_matches
+from functools import cached_property, lru_cache, partial
+from itertools import pairwise
 from typing import TYPE_CHECKING
 
 from slimwhisper.errors import OptionError
@@ -10,22 +17,82 @@ from slimwhisper.types import Dims
 if TYPE_CHECKING:
     from whisper.tokenizer import Tokenizer
 
+SIZES = (51_864, 51_865, 51_866)  # openai-whisper's: English, multilingual, large-v3's
+TIMESTAMPS = 1501  # <|0.00|> ... <|30.00|>
+TASKS = ("transcribe", "translate")
 
-@dataclass(frozen=True, slots=True)
+
+@dataclass(frozen=True, eq=False)
 class Vocabulary:
-    """The special tokens of a vocabulary, the same for all languages and tasks."""
+    """The special tokens of a vocabulary, the same for all languages and tasks.
 
-    size: int
-    eot: int  # <|endoftext|>; text tokens are below it, special tokens from here on
-    sot: int
-    no_speech: int
-    no_timestamps: int
-    timestamp_begin: int  # <|0.00|>; from here on, one token per 20 ms
+    None, or empty, is what a vocabulary does not have.
+    """
+
+    size: int  # logits of the model; ids that have no token may be among them
+    eot: int  # <|endoftext|>
+    sot: int  # <|startoftranscript|>
+    no_speech: int | None
+    no_timestamps: int | None
+    timestamps: range  # <|0.00|>, <|0.02|>, ...: one token per 20 ms
     languages: dict[int, str]  # token: code
+    texts: tuple[range, ...]  # the ids of text, in order
+    make_tokenizer: Callable[[str | None, str], "Tokenizer"]  # for a language's code and a task
+    tasks: tuple[str, ...] = ()  # of `TASKS`
+    sot_prev: int | None = None  # <|startofprev|>, before the text of earlier windows
+    suppressed: tuple[int, ...] | None = None  # never sampled; None: what `whisper` suppresses
+    suppressed_first: tuple[int, ...] | None = None  # never sampled first; None: as in `whisper`
+
+    def tokenizer(self, language: str | None = None, task: str = "transcribe") -> "Tokenizer":
+        """Texts as tokens and back, with the interface of `whisper.tokenizer.Tokenizer`."""
+        return self.make_tokenizer(language, task)
+
+    def is_text(self, token: int) -> bool:
+        return any(token in ids for ids in self.texts)
+
+    @cached_property
+    def specials(self) -> tuple[range, ...]:
+        """The ids that are neither text nor timestamps, in order; some may have no token."""
+        taken = sorted([*self.texts, self.timestamps], key=lambda ids: ids.start)
+        edges = [range(0), *taken, range(self.size, self.size)]
+        return tuple(range(a.stop, b.start) for a, b in pairwise(edges) if a.stop < b.start)
+
+    @cached_property
+    def timestamp_end(self) -> int | None:
+        """The first id behind the timestamps; None if they are the last."""
+        return None if self.timestamps.stop == self.size else self.timestamps.stop
+
+    @cached_property
+    def boundaries(self) -> tuple[int, int, int, int] | None:
+        """<|endoftext|>, the timestamps' begin and end, and <|notimestamps|>, if text is all that
+        is below the first or from the end on; else None.
+        """
+        begin, end = self.timestamps.start, self.timestamps.stop
+        after = (range(end, self.size),) if end < self.size else ()
+        if self.no_timestamps is None or self.texts != (range(self.eot), *after):
+            return None
+        return self.eot, begin, end, self.no_timestamps
+
+
+def ranges_of(ids: Iterable[int]) -> tuple[range, ...]:
+    """Ids -> the fewest ranges that hold just them, in order."""
+    found: list[range] = []
+    for i in sorted(set(ids)):
+        if found and found[-1].stop == i:
+            found[-1] = range(found[-1].start, i + 1)
+        else:
+            found.append(range(i, i + 1))
+    return tuple(found)
+
+
+def text_ranges(tokenizer: "Tokenizer") -> tuple[range, ...]:
+    """The ids of text. openai-whisper's tokenizers have just those below <|endoftext|>."""
+    found: tuple[range, ...] = getattr(tokenizer, "texts", None) or (range(tokenizer.eot),)
+    return found
 
 
 def get_tokenizer(dims: Dims, language: str | None = None, task: str = "transcribe") -> "Tokenizer":
-    """openai-whisper's tokenizer for a model; cached there."""
+    """openai-whisper's tokenizer for these dimensions; cached there."""
     from whisper import tokenizer
 
     return tokenizer.get_tokenizer(
@@ -36,7 +103,9 @@ def get_tokenizer(dims: Dims, language: str | None = None, task: str = "transcri
     )
 
 
+@lru_cache(maxsize=16)
 def get_vocabulary(dims: Dims) -> Vocabulary:
+    """openai-whisper's vocabulary for these dimensions, of one of the `SIZES`."""
     t = get_tokenizer(dims)
     codes = zip(t.all_language_tokens, t.all_language_codes, strict=True)
     return Vocabulary(
@@ -45,26 +114,30 @@ def get_vocabulary(dims: Dims) -> Vocabulary:
         sot=t.sot,
         no_speech=t.no_speech,
         no_timestamps=t.no_timestamps,
-        timestamp_begin=t.timestamp_begin,
+        timestamps=range(t.timestamp_begin, t.timestamp_begin + TIMESTAMPS),
         languages=dict(codes) if dims.is_multilingual else {},
+        texts=(range(t.eot),),
+        make_tokenizer=partial(get_tokenizer, dims),
+        tasks=TASKS if dims.is_multilingual else TASKS[:1],
+        sot_prev=t.sot_prev,
     )
 
 
-def language_code(language: str, dims: Dims) -> str:
-    """A code ("de") or English name ("German") -> the code.
+def language_code(language: str, vocabulary: Vocabulary) -> str:
+    """A code ("de"), token ("<|de|>") or English name ("German") -> the code.
 
     Raises `OptionError` for a language that the model does not know.
     """
     from whisper.tokenizer import LANGUAGES, TO_LANGUAGE_CODE
 
-    name = language.lower()
-    code = TO_LANGUAGE_CODE.get(name, name)
-    known = list(LANGUAGES)[: dims.num_languages] if dims.is_multilingual else ["en"]
+    name = language.lower().removeprefix("<|").removesuffix("|>")
+    known = tuple(vocabulary.languages.values()) or ("en",)
+    code = name if name in known else TO_LANGUAGE_CODE.get(name, name)
     if code in known:
         return code
     if code in LANGUAGES:
-        reason = "this model is English-only" if not dims.is_multilingual else "not in this model"
+        reason = "not in this model" if vocabulary.languages else "this model is English-only"
         raise OptionError(f"language {language!r}: {reason}; choose a multilingual model, or 'en'")
-    near = get_close_matches(name, [*LANGUAGES, *TO_LANGUAGE_CODE], n=3)
+    near = get_close_matches(name, [*LANGUAGES, *TO_LANGUAGE_CODE, *known], n=3)
     hint = f"did you mean {', '.join(near)}?" if near else "use a code such as 'en' or 'de'"
     raise OptionError(f"language {language!r} is not one that Whisper knows; {hint}")

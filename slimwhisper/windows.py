@@ -14,8 +14,8 @@ from slimwhisper.longform.engines import Engines, search_of
 from slimwhisper.longform.prompts import Prompts
 from slimwhisper.longform.session import compression_ratio
 from slimwhisper.options import make_options
-from slimwhisper.types import Dims
-from slimwhisper.vocabulary import get_tokenizer, get_vocabulary
+from slimwhisper.types import Dims, Options
+from slimwhisper.vocabulary import language_code
 
 if TYPE_CHECKING:
     from whisper import DecodingOptions, DecodingResult
@@ -24,10 +24,9 @@ if TYPE_CHECKING:
 def hear_languages(engines: Engines, mels: Tensor) -> list[Languages]:
     """Every language's probability, for each of the windows [B, n_mels, 3000]."""
     model = engines.model
-    if not model.dims.is_multilingual:
+    if not model.vocabulary.languages:
         return [Languages({"en": 1.0}) for _ in mels]
-    sot = get_vocabulary(model.dims).sot
-    windows = [Window(mel, (sot,), 0, rules=None) for mel in mels]
+    windows = [Window(mel, (model.vocabulary.sot,), 0, rules=None) for mel in mels]
     answers = _answers(engines, None, windows)
     return [a for a in answers if isinstance(a, Languages)]
 
@@ -39,12 +38,20 @@ def decode_windows(
     from whisper import DecodingOptions, DecodingResult
 
     asked = replace(options or DecodingOptions(), **changes)
+    plain, model = DecodingOptions(), engines.model
+    # what is left at whisper's default follows the model's settings, unless it is said here
+    values = {f.name: getattr(asked, f.name) for f in fields(asked) if f.name != "prompt"}
+    given = {k: v for k, v in values.items() if k in changes or v != getattr(plain, k)}
+    if asked.task == "lang_id":
+        del given["task"]
+    chosen = make_options(model.dims, model.name, model.vocabulary, model.settings, **given)
     mels = as_windows(mel, engines.model.dims)
     heard: Sequence[Languages | None] = [None] * len(mels)
-    if asked.language is None or asked.task == "lang_id":
+    if chosen.language is None or asked.task == "lang_id":
         heard = hear_languages(engines, mels)
     probs = [None if h is None else h.probs for h in heard]
-    languages = [asked.language or ("en" if h is None else h.likeliest) for h in heard]
+    spoken = chosen.language and language_code(chosen.language, model.vocabulary)
+    languages = [spoken or ("en" if h is None else h.likeliest) for h in heard]
     if asked.task == "lang_id":
         results = [
             DecodingResult(audio_features=torch.empty(0), language=language, language_probs=p)
@@ -52,30 +59,33 @@ def decode_windows(
         ]
     else:
         results = [
-            replace(result, language_probs=p)
-            for result, p in zip(_texts(engines, mels, asked, languages), probs, strict=True)
+            replace(result, language=asked.language or result.language, language_probs=p)
+            for result, p in zip(
+                _texts(engines, mels, chosen, asked.prompt, languages), probs, strict=True
+            )
         ]
     return results[0] if mel.ndim == 2 else results
 
 
 def _texts(
-    engines: Engines, mels: Tensor, asked: "DecodingOptions", languages: Sequence[str]
+    engines: Engines,
+    mels: Tensor,
+    chosen: Options,
+    prompt: str | Sequence[int] | None,
+    languages: Sequence[str],
 ) -> "list[DecodingResult]":
-    """The texts of windows [B, n_mels, 3000], each in its own language."""
+    """The texts of windows [B, n_mels, 3000], each in its own language; prompt: the text before."""
     from whisper import DecodingResult
 
     model = engines.model
-    given = {f.name: getattr(asked, f.name) for f in fields(asked)}
-    prompt = given.pop("prompt")
-    chosen = make_options(model.dims, model.name, **given)
-    rules = make_rules(model.dims, chosen)
+    rules = make_rules(model.dims, chosen, model.vocabulary)
     windows, tokenizers = [], []
     for number, (window, language) in enumerate(zip(mels, languages, strict=True)):
-        tokenizer = get_tokenizer(model.dims, language, chosen.task)
+        tokenizer = model.vocabulary.tokenizer(language, chosen.task)
         prompts = Prompts(tokenizer, model.dims, chosen)
         text = tokenizer.encode(" " + prompt.strip()) if isinstance(prompt, str) else prompt
         prompts.add(list(text or ()), keep=True)
-        attempt = Attempt(asked.temperature, (chosen.seed, number))
+        attempt = Attempt(chosen.temperatures[0], (chosen.seed, number))
         windows.append(Window(window, *prompts.of_window(tokenizer), rules, attempt))
         tokenizers.append(tokenizer)
     results = []

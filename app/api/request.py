@@ -57,10 +57,11 @@ class TranscriptionRequest:
             raise as_api_error(error) from error
         self.options: dict[str, Any] = {
             "task": task,
-            "language": _text(form, "language"),
             "initial_prompt": _text(form, "prompt"),
             "word_timestamps": "word" in self.granularities,
         }
+        if (language := _text(form, "language")) is not None:
+            self.options["language"] = language
         temperature = _temperature(form)
         if temperature > 0:  # 0 means OpenAI's default: raised when a text looks wrong
             self.options["temperature"] = temperature

@@ -32,7 +32,6 @@ from slimwhisper.audio.read_ahead import WORKERS
 from slimwhisper.audio.readers import Readers
 from slimwhisper.errors import SlimWhisperError, as_ours
 from slimwhisper.longform.recording import Recording
-from slimwhisper.options import make_options
 from slimwhisper.types import Segment, Transcript
 
 logger = logging.getLogger("slimwhisper.serve")
@@ -201,10 +200,10 @@ class Service:
 
     def _read(self, job: Job, model: SlimWhisper) -> Recording:
         """In a reading thread: a job's recording, its samples from a reader process."""
-        options = make_options(model.dims, job.model.shown, **job.options)
+        options = model.make_options(job.model.shown, **job.options)
         samples = self._readers.read(job.path, job.name)
         job.show(samples)
-        return Recording(samples, model.dims, options)
+        return Recording(samples, model.dims, options, model.network.vocabulary)
 
     def _work(self) -> None:
         """Begin the jobs that have been read, then make one step of each engine with work."""

@@ -46,6 +46,7 @@ def choose_token_kernel(
     size,  # tokens in all
     eot,
     begin,  # the first timestamp
+    end,  # the first token behind them
     no_timestamps,
     RULES: tl.constexpr,  # some row samples timestamps
     BLOCK: tl.constexpr,
@@ -77,11 +78,12 @@ def choose_token_kernel(
     for start in range(0, size, BLOCK):
         place = start + lane
         x = tl.load(logits + row * row_stride + place, mask=place < size, other=float("-inf"))
-        stamp = place >= begin
+        stamp = (place >= begin) & (place < end)
         text = x
         if RULES:
             special = (place >= eot) & (place < begin)
-            hidden = (no_text & (place < eot)) | (first & special)
+            written = (place < eot) | (place >= end)
+            hidden = (no_text & written) | (first & special)
             hidden = hidden | (on & (place == no_timestamps))
             number = place - begin
             outside = (on & (number < floor)) | (first & (number > limit))
@@ -109,9 +111,7 @@ def choose_token_kernel(
 def choose_token(
     logits: Tensor,
     state: tuple[Tensor, ...],
-    eot: int,
-    timestamp_begin: int,
-    no_timestamps: int,
+    boundaries: tuple[int, int, int, int],
     rules: bool,
 ) -> tuple[Tensor, Tensor]:
     """The greedy choice, on the device.
@@ -119,6 +119,8 @@ def choose_token(
     Arguments:
         logits: [R, V] float32, contiguous along V; banned tokens at -inf.
         state: `rules.TimestampState.tensors()`, each [R].
+        boundaries: end of text, the timestamps' begin and end, <|notimestamps|>; text is below the
+            first, and from the timestamps' end on. Any numbers without `rules`.
         rules: whether any row samples timestamps.
     Returns:
         tokens [R] int64, and their log-probabilities [R] float32 among the tokens that the rules
@@ -135,9 +137,7 @@ def choose_token(
         logprobs,
         logits.stride(0),
         size,
-        eot,
-        timestamp_begin,
-        no_timestamps,
+        *boundaries,
         RULES=rules,
         BLOCK=BLOCK,
         num_warps=8,

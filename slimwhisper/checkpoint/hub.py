@@ -9,7 +9,16 @@ from slimwhisper.checkpoint.errors import problem
 from slimwhisper.checkpoint.folders import WHOLE, index_of, shards
 from slimwhisper.errors import CheckpointError
 
-OPTIONAL = ("generation_config.json",)  # what a model works without
+OPTIONAL = (  # settings and tokenizer: a file, and those that older or newer models have instead
+    ("generation_config.json", ()),
+    ("preprocessor_config.json", ("processor_config.json",)),
+    (
+        "tokenizer.json",
+        ("vocab.json", "merges.txt", "added_tokens.json", "special_tokens_map.json"),
+    ),
+    ("tokenizer_config.json", ()),
+    ("normalizer.json", ()),
+)
 CTRANSLATE2 = "model.bin"  # faster-whisper's weights
 CTRANSLATE2_TOKENS = ("vocabulary.json", "vocabulary.txt")
 ADAPTER_CONFIG = "adapter_config.json"
@@ -76,9 +85,11 @@ def fetch_model(repository: str, local_files_only: bool) -> Path:
     if (config := hub.fetch("config.json")) is None:
         raise hub.lacks("config.json")
     folder, revision = config.parent, config.parent.name
-    for file in OPTIONAL:
+    for file, others in OPTIONAL:  # without them, Whisper's own tokens and settings serve
         with suppress(CheckpointError):
-            hub.fetch(file, revision)
+            if hub.fetch(file, revision) is None:
+                for other in others:
+                    hub.fetch(other, revision)
     found = _fetch_first(hub, folder, [n for w in WHOLE for n in (w, index_of(w))])
     if found is None and _fetch_first(hub, folder, [CTRANSLATE2]) is not None:
         if _fetch_first(hub, folder, CTRANSLATE2_TOKENS) is None:

@@ -17,6 +17,7 @@ from slimwhisper.types import Dims
 
 logger = logging.getLogger("slimwhisper")
 
+
 _DIMS = {
     "n_mels": "num_mel_bins",
     "n_audio_ctx": "max_source_positions",

@@ -26,9 +26,12 @@ from slimwhisper.checkpoint.hub import fetch_model
 from slimwhisper.checkpoint.hugging_face import looks_like_hub_id, read_folder
 from slimwhisper.checkpoint.names import HUB_IDS
 from slimwhisper.checkpoint.openai import expand_user, fetch_openai, read_openai
+from slimwhisper.checkpoint.settings import WHISPERS, Settings, read_settings
+from slimwhisper.checkpoint.tokens import read_vocabulary
 from slimwhisper.checkpoint.validate import validate
 from slimwhisper.errors import CheckpointError
 from slimwhisper.types import Dims
+from slimwhisper.vocabulary import SIZES, Vocabulary, get_vocabulary
 
 logger = logging.getLogger("slimwhisper")
 
@@ -56,6 +59,13 @@ class Checkpoint:
     dims: Dims
     state: Mapping[str, Tensor]
     alignment_heads: Heads | None = None  # None: `default_heads`
+    vocabulary: Vocabulary | None = None  # None: `get_vocabulary` of the dimensions
+    settings: Settings = WHISPERS  # that came with the model
+
+    @property
+    def tokens(self) -> Vocabulary:
+        """Its vocabulary."""
+        return self.vocabulary or get_vocabulary(self.dims)
 
 
 def available_models() -> list[str]:
@@ -91,6 +101,7 @@ def load_checkpoint(
     label = os.fspath(name)
     try:
         heads: Heads | None = None
+        folder: Path | None = None
         if label in BUNDLED:
             logger.warning(BUNDLED[label])
             dims, state = read_openai(bundled_file(label))
@@ -100,11 +111,10 @@ def load_checkpoint(
             heads = official_heads(label, dims)
         elif label and (path := expand_user(label)).exists():  # Path("") is the current folder
             dims, state = _read_path(path)
-            heads = folder_heads(path, dims)
+            folder = path if path.is_dir() else None
         elif label in HUB_IDS or (isinstance(name, str) and looks_like_hub_id(label)):
             folder = fetch_model(HUB_IDS.get(label, label), local_files_only)
             dims, state = _read_path(folder)
-            heads = folder_heads(folder, dims)
         else:
             raise _unknown(label)
         folders = [adapter_folder(each, local_files_only) for each in as_adapters(adapter)]
@@ -114,14 +124,32 @@ def load_checkpoint(
             f"{label[:300]}: cannot be read: {error.strerror or error}; give another file, "
             "or this user the right"
         ) from error
+    if folder is None and dims.n_vocab not in SIZES:
+        raise problem(
+            f"{label}: a vocabulary of {dims.n_vocab} is not one of Whisper's own {SIZES}; give a "
+            "Hugging Face folder with its tokenizer"
+        )
     validate(label, dims, state)
     if adapters:
         dims, state = merge_adapters(dims, state, adapters)
         validate(f"{label} with {', '.join(map(str, folders))}", dims, state)
+    vocabulary, settings = None, WHISPERS
+    if folder is not None:
+        heads = folder_heads(folder, dims)
+        vocabulary, settings = read_vocabulary(folder, dims, read_settings(folder, dims))
+        _warn(label, settings)
     tensors = {name: tensor.detach() for name, tensor in state.items()}
     if in_memory:
         tensors = {name: tensor.clone() for name, tensor in tensors.items()}
-    return Checkpoint(label, dims, tensors, heads)
+    return Checkpoint(label, dims, tensors, heads, vocabulary, settings)
+
+
+def _warn(label: str, settings: Settings) -> None:
+    """One line for what the model's makers set and cannot be followed."""
+    for row in settings.ignored:
+        logger.warning(
+            "%s: %s %s is %s", label, settings.file, row.name, f"{row.value}, {row.effect}"
+        )
 
 
 def _unknown(label: str) -> CheckpointError:

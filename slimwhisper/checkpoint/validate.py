@@ -10,7 +10,6 @@ from slimwhisper.types import Dims
 
 EMBEDDING = "decoder.token_embedding.weight"  # [V, d], also for the logits, unless there is
 OUTPUT = "proj_out.weight"  # [V, d]
-VOCABULARIES = (51_864, 51_865, 51_866)  # English, multilingual, large-v3's
 LONGEST_TEXT = 4096  # tokens; Whisper's context has 448
 DTYPES = (torch.float16, torch.bfloat16, torch.float32, torch.float64)
 
@@ -56,9 +55,6 @@ def validate(name: str, dims: Dims, state: Mapping[str, Tensor]) -> None:
     state: OpenAI's name -> tensor, matrices [out, in].
     """
     wrong = {
-        f"a vocabulary of {dims.n_vocab} is not Whisper's {VOCABULARIES}": (
-            dims.n_vocab not in VOCABULARIES
-        ),
         f"{dims.n_mels} mel bands are not Whisper's 80 or 128": dims.n_mels not in (80, 128),
         f"{dims.n_audio_ctx} audio positions are not 1 to 1500, the last timestamp's": (
             not 1 <= dims.n_audio_ctx <= 1500

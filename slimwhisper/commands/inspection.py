@@ -12,6 +12,7 @@ from slimwhisper.audio.load import as_waveform
 from slimwhisper.audio.mel import first_window
 from slimwhisper.cache.forms import cross_names, self_names
 from slimwhisper.cache.guard import MARGIN, Inspection
+from slimwhisper.checkpoint.settings import Settings
 from slimwhisper.devices import choose_device, choose_dtype
 from slimwhisper.flags import load_weights
 from slimwhisper.model.calibration import inspect_form, record_activations
@@ -35,12 +36,19 @@ def run_inspect(arguments: argparse.Namespace) -> int:
         for form in forms:
             if form != "kv":
                 records += inspect_form(checkpoint, attention, form, dtype, activations)[1]
+    settings = checkpoint.settings
     name = str(dtype).removeprefix("torch.")
     if arguments.json:
-        print(json.dumps(as_json(checkpoint.name, name, records)))
+        print(
+            json.dumps(
+                as_json(checkpoint.name, name, records)
+                | {"settings": [asdict(row) for row in settings.rows()]}
+            )
+        )
     else:
         source = arguments.audio or "bursts of noise (--audio FILE measures on real speech)"
         print_inspections(checkpoint.name, name, source, records, sys.stdout)
+        print_settings(settings, sys.stdout)
     return 0
 
 
@@ -87,3 +95,22 @@ def print_inspections(
         "weight;\nerror: of keys and values against float64, relative; baseline: the same of form "
         f"kv.\nA form is exact where its error is at most {MARGIN:g} times the baseline's."
     )
+
+
+def print_settings(settings: Settings, file: TextIO) -> None:
+    """What came with the model about decoding, and the flags that override it."""
+    from rich.console import Console
+    from rich.table import Table
+
+    console = Console(file=file, highlight=False, soft_wrap=True)
+    rows = settings.rows()
+    if not rows:
+        console.print("\nsettings: Whisper's own; none came with the model")
+        return
+    console.print(f"\nsettings of {settings.file}, see docs/checkpoints.md")
+    table = Table(box=None, header_style="bold", pad_edge=False)
+    for heading in ("setting", "value", "effect", "overridden by"):
+        table.add_column(heading)
+    for row in rows:
+        table.add_row(row.name, row.value, row.effect, row.flag)
+    console.print(table)

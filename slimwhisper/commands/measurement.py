@@ -31,8 +31,8 @@ from slimwhisper.commands.costs import OFFICIAL_DIMS
 from slimwhisper.devices import INT8, choose_device, choose_dtype
 from slimwhisper.errors import OptionError, SlimWhisperError
 from slimwhisper.model.model import Model
-from slimwhisper.types import FRAMES_PER_SECOND, SAMPLE_RATE, WINDOW_FRAMES, Dims
-from slimwhisper.vocabulary import get_vocabulary
+from slimwhisper.types import FRAMES_PER_SECOND, SAMPLE_RATE, WINDOW_FRAMES
+from slimwhisper.vocabulary import Vocabulary
 
 RECORDING_SECONDS = 29  # one window
 DIFFERENT = 8  # recordings, which are then repeated
@@ -159,12 +159,11 @@ def recordings(count: int) -> list[Audio]:
     return [made[i % DIFFERENT] for i in range(count)]
 
 
-def fixed_length(dims: Dims, case: Case, tokens: int) -> dict[str, Any]:
+def fixed_length(vocabulary: Vocabulary, case: Case, tokens: int) -> dict[str, Any]:
     """The options with which every window samples exactly `tokens` tokens, ours and whisper's."""
-    vocabulary = get_vocabulary(dims)
     banned = [-1, vocabulary.eot]
     if not case.random:  # random models never sample timestamps, which would move the window
-        banned += range(vocabulary.timestamp_begin, dims.n_vocab)
+        banned += vocabulary.timestamps
     return {
         "language": "en",
         "sample_len": tokens,
@@ -238,7 +237,7 @@ def measure(case: Case) -> Measured:
     dtype = choose_dtype(case.dtype, device)
     clock = EncoderClock(device)
     checkpoint = _checkpoint(case)
-    dims, name = checkpoint.dims, checkpoint.name
+    dims, vocabulary, name = checkpoint.dims, checkpoint.tokens, checkpoint.name
     if dims.window_frames != WINDOW_FRAMES:
         seconds = dims.window_frames / FRAMES_PER_SECOND
         raise OptionError(
@@ -254,7 +253,7 @@ def measure(case: Case) -> Measured:
         run = _ours(case, model, clock)
     del checkpoint
     audio = recordings(case.windows)
-    once, all_of_it = (fixed_length(dims, case, n) for n in (1, case.tokens))
+    once, all_of_it = (fixed_length(vocabulary, case, n) for n in (1, case.tokens))
     memory = Memory(device)
 
     waits = [_seconds(run, audio[:1], once)[0] for _ in range(1 + FIRST_TOKENS)][1:]

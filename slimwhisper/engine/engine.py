@@ -284,7 +284,7 @@ class Engine:
         at_start, following = self.model.decoder.logits(hidden[every[:, None], asked]).unbind(1)
         if lane is None:
             return [(t, self._languages(at_start[i])) for i, t in enumerate(group)]
-        lane.start(group, following, at_start.softmax(dim=-1)[:, self.vocabulary.no_speech])
+        lane.start(group, following, self._no_speech(at_start))
         return self._harvest(lane, lane.look()) if self.check_every == 1 or lane.full() else []
 
     def _rows(self, tickets: Sequence[Ticket], lane: Lane, lengths: Sequence[int]) -> Rows:
@@ -292,6 +292,13 @@ class Engine:
         numbers = [(t.slot, n) for t, n in zip(tickets, lengths, strict=True)]
         slots, tokens = torch.tensor(numbers, device=self.model.device).unbind(1)
         return Rows.of((slots - lane.offset) * lane.width, slots, tokens)
+
+    def _no_speech(self, logits: Tensor) -> Tensor:
+        """logits [n, V] after <|startoftranscript|> -> the probability of no speech, [n]; 0 where
+        the vocabulary has no token for it.
+        """
+        token = self.vocabulary.no_speech
+        return torch.zeros_like(logits[:, 0]) if token is None else logits.softmax(dim=-1)[:, token]
 
     def _languages(self, logits: Tensor) -> Languages:
         """logits [V] after <|startoftranscript|> -> the probability of every language code."""
@@ -326,5 +333,5 @@ class Engine:
     def _aligned(self, asked: list[tuple[Ticket, Align]]) -> list[tuple[Ticket, Answer]]:
         tickets, requests = zip(*asked, strict=True)
         rows = self._rows(tickets, self.first, [r.length for r in requests])
-        found = align(self.model, self.vocabulary.eot, requests, rows, self.first.cache)
+        found = align(self.model, self.vocabulary, requests, rows, self.first.cache)
         return list(zip(tickets, found, strict=True))

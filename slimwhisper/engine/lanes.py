@@ -277,7 +277,7 @@ class Lane:
         self.sampled[layout.rows.ids, state.count] = tokens
         self.last[block] = tokens
         self.positions[block] += 1
-        state.advance(tokens, self.vocabulary.timestamp_begin)
+        state.advance(tokens, self.vocabulary.timestamps.start, self.vocabulary.timestamp_end)
         if self.graphs is not None:  # a graph's ignored rows must stay within their buffers
             self.positions[block].clamp_(max=self.model.dims.n_text_ctx - 1)
             state.count.clamp_(max=self.limit - 1)

@@ -5,8 +5,7 @@ The timestamp rules are those of `whisper.decoding.ApplyTimestampRules`, without
 """
 
 from dataclasses import dataclass
-from functools import lru_cache
-from typing import TYPE_CHECKING
+from functools import lru_cache, reduce
 
 import torch
 from torch import Tensor
@@ -15,10 +14,7 @@ from slimwhisper.engine.requests import Rules
 from slimwhisper.errors import OptionError
 from slimwhisper.kernels.dispatch import Kernels
 from slimwhisper.types import FRAMES_PER_SECOND, MEL_FRAMES_PER_POSITION, Dims, Options
-from slimwhisper.vocabulary import Vocabulary, get_tokenizer
-
-if TYPE_CHECKING:
-    from whisper.tokenizer import Tokenizer
+from slimwhisper.vocabulary import Vocabulary, get_vocabulary
 
 NEVER = float("-inf")
 
@@ -67,12 +63,16 @@ class TimestampState:
         for tensor, value in zip(self.tensors(), values, strict=True):
             tensor[rows] = value
 
-    def advance(self, tokens: Tensor, timestamp_begin: int) -> None:
-        """Record one more token per row, [R] int64."""
-        stamp = tokens >= timestamp_begin
+    def advance(self, tokens: Tensor, begin: int, end: int | None = None) -> None:
+        """Record one more token per row, [R] int64. Timestamps are the tokens from `begin` up,
+        below `end`.
+        """
+        stamp = tokens >= begin
+        if end is not None:
+            stamp &= tokens < end
         self.before_last.copy_(torch.where(self.count == 0, True, self.last))
         self.last.copy_(stamp)
-        self.latest.copy_(torch.where(stamp, tokens - timestamp_begin, self.latest))
+        self.latest.copy_(torch.where(stamp, tokens - begin, self.latest))
         self.count.add_(1)
 
 
@@ -122,11 +122,17 @@ class BannedTokens:
 def apply_timestamp_rules(logits: Tensor, state: TimestampState, vocabulary: Vocabulary) -> None:
     """Timestamps come in pairs, never decrease, come first, and win if likelier than any text.
 
-    logits [R, V] of the next token. The text part, by far the widest, is read and written once.
+    logits [R, V] of the next token, of a vocabulary with timestamps. The text part, by far the
+    widest, is read and written once.
     """
-    begin, eot, on = vocabulary.timestamp_begin, vocabulary.eot, state.enabled
-    text, special, stamps = logits[:, :eot], logits[:, eot:begin], logits[:, begin:]
-    special[:, vocabulary.no_timestamps - eot].masked_fill_(on, NEVER)
+    on = state.enabled
+    stamps = logits[:, vocabulary.timestamps.start : vocabulary.timestamps.stop]
+    texts, specials = (
+        [logits[:, ids.start : ids.stop] for ids in ranges]
+        for ranges in (vocabulary.texts, vocabulary.specials)
+    )
+    if vocabulary.no_timestamps is not None:
+        logits[:, vocabulary.no_timestamps].masked_fill_(on, NEVER)
 
     first = on & (state.count == 0)
     opened = on & state.last & ~state.before_last & ~first  # one stamp: its pair or the end is next
@@ -139,13 +145,11 @@ def apply_timestamp_rules(logits: Tensor, state: TimestampState, vocabulary: Voc
     stamps.masked_fill_(paired[:, None] | (on[:, None] & (index < floor[:, None])) | late, NEVER)
 
     no_text, no_special = opened | first, first
-    best_other = torch.maximum(
-        text.amax(dim=-1).masked_fill(no_text, NEVER),
-        special.amax(dim=-1).masked_fill(no_special, NEVER),
-    )
-    stamp_wins = on & (stamps.logsumexp(dim=-1) > best_other)
-    text.masked_fill_((no_text | stamp_wins)[:, None], NEVER)
-    special.masked_fill_((no_special | stamp_wins)[:, None], NEVER)
+    others = [(part, no_text) for part in texts] + [(part, no_special) for part in specials]
+    best = reduce(torch.maximum, [p.amax(dim=-1).masked_fill(no, NEVER) for p, no in others])
+    stamp_wins = on & (stamps.logsumexp(dim=-1) > best)
+    for part, no in others:
+        part.masked_fill_((no | stamp_wins)[:, None], NEVER)
 
 
 def most_likely(
@@ -167,8 +171,7 @@ def most_likely(
         tokens = logits.argmax(dim=-1)
         return tokens, log_probability(logits, tokens)
 
-    v = vocabulary
-    numbers = (v.eot, v.timestamp_begin, v.no_timestamps)
+    numbers = vocabulary.boundaries if timestamps else (0, 0, 0, 0)
     return kernels.choose_token(logits, state.tensors(), numbers, timestamps, by_torch)
 
 
@@ -199,10 +202,11 @@ def _uniform(keys: Tensor, count: int) -> Tensor:
     return ((z >> 11 & (1 << 53) - 1).double() + 0.5) * 2.0**-53
 
 
-def suppressed_tokens(tokenizer: "Tokenizer", wanted: str | tuple[int, ...] | None) -> list[int]:
+def suppressed_tokens(vocabulary: Vocabulary, wanted: str | tuple[int, ...] | None) -> list[int]:
     """Tokens never sampled: those requested, and special tokens that only a prompt may contain.
 
-    -1 in `wanted` means all symbols that are not spoken. None or "" suppresses nothing.
+    -1 in `wanted` means the model's own list, or all symbols that are not spoken. None or ""
+    suppresses nothing.
     """
     if wanted is None or wanted in ("", ()):
         return []
@@ -212,19 +216,26 @@ def suppressed_tokens(tokenizer: "Tokenizer", wanted: str | tuple[int, ...] | No
         raise OptionError(
             f"suppress_tokens {wanted!r}: give token ids with commas between, or -1"
         ) from None
-    vocabulary = tokenizer.encoding.n_vocab
-    if any(not -1 <= t < vocabulary for t in ids):
-        raise OptionError(f"suppress_tokens {wanted!r}: token ids are -1 to {vocabulary - 1}")
+    if any(not -1 <= t < vocabulary.size for t in ids):
+        raise OptionError(f"suppress_tokens {wanted!r}: token ids are -1 to {vocabulary.size - 1}")
+    given = [t for t in ids if t >= 0]
+    if -1 in ids and vocabulary.suppressed is not None:
+        return [*given, *vocabulary.suppressed]
+    t = vocabulary.tokenizer()
     if -1 in ids:
-        ids = [t for t in ids if t >= 0] + list(tokenizer.non_speech_tokens)
-    t = tokenizer
-    return [*ids, t.transcribe, t.translate, t.sot, t.sot_prev, t.sot_lm, t.no_speech]
+        given += t.non_speech_tokens
+    prompts = (t.transcribe, t.translate, t.sot, t.sot_prev, t.sot_lm, t.no_speech)
+    return [*given, *(token for token in prompts if token is not None)]
 
 
-def make_rules(dims: Dims, options: Options) -> Rules:
-    """The sampling rules that the options ask for; equal rules are the same object."""
+def make_rules(dims: Dims, options: Options, vocabulary: Vocabulary | None = None) -> Rules:
+    """The sampling rules that the options ask for; equal rules are the same object.
+
+    vocabulary: None: Whisper's for these dimensions.
+    """
     return _rules(
         dims,
+        vocabulary or get_vocabulary(dims),
         options.suppress_tokens,
         options.suppress_blank,
         not options.without_timestamps,
@@ -236,21 +247,27 @@ def make_rules(dims: Dims, options: Options) -> Rules:
 @lru_cache(maxsize=64)  # rows that share their rules are filtered together
 def _rules(
     dims: Dims,
+    vocabulary: Vocabulary,
     suppressed: str | tuple[int, ...] | None,
     blank: bool,
     timestamps: bool,
     latest_first: float | None,
     sample_len: int,
 ) -> Rules:
-    tokenizer = get_tokenizer(dims)
-    first = [*tokenizer.encode(" "), tokenizer.eot] if blank else []
     limit = None
     if latest_first:
         limit = round(latest_first * FRAMES_PER_SECOND / MEL_FRAMES_PER_POSITION)
     return Rules(
-        suppress=torch.tensor(suppressed_tokens(tokenizer, suppressed), dtype=torch.int64),
-        suppress_first=torch.tensor(first, dtype=torch.int64),
+        suppress=torch.tensor(suppressed_tokens(vocabulary, suppressed), dtype=torch.int64),
+        suppress_first=torch.tensor(_blank(vocabulary) if blank else [], dtype=torch.int64),
         timestamps=timestamps,
         max_initial_timestamp=limit,
         sample_len=sample_len,
     )
+
+
+def _blank(vocabulary: Vocabulary) -> list[int]:
+    """What a text does not begin with: the model's own list, or a space and the end."""
+    if vocabulary.suppressed_first is not None:
+        return list(vocabulary.suppressed_first)
+    return [*vocabulary.tokenizer().encode(" "), vocabulary.eot]

@@ -23,7 +23,15 @@ DEFAULTS: dict[str, Any] = {field.name: field.default for field in fields(Option
 def _option(group: FlagGroup, name: str, kind: Any, help: str, **rest: Any) -> None:
     """A flag for a field of `Options`."""
     default = (DEFAULTS | COMMAND_DEFAULTS)[name]
-    group.add(f"--{name}", type=kind, default=default, help=help, **rest)
+    group.add(f"--{name}", type=kind, action=_Given, default=default, help=help, **rest)
+
+
+class _Given(argparse.Action):
+    """Stores the value, and that the user gave it: it overrides what came with the model."""
+
+    def __call__(self, parser: Any, namespace: Any, values: Any, option_string: Any = None) -> None:
+        setattr(namespace, self.dest, values)
+        namespace.given = {*getattr(namespace, "given", ()), self.dest}
 
 
 def add_transcribe(commands: Any) -> None:
@@ -224,8 +232,15 @@ def _add_words(parser: argparse.ArgumentParser) -> None:
 
 
 def options_of(arguments: argparse.Namespace) -> dict[str, Any]:
-    """The decoding options from the parsed arguments. Raises OptionError."""
-    options = {name: value for name, value in vars(arguments).items() if name in DEFAULTS}
+    """The decoding options from the parsed arguments: those given, and the command's defaults where
+    they are not the library's. Raises OptionError.
+    """
+    given = getattr(arguments, "given", ())
+    options = {
+        name: value
+        for name, value in vars(arguments).items()
+        if name in DEFAULTS and (name in given or value != DEFAULTS[name])
+    }
     options["temperature"] = temperatures(
         arguments.temperature, arguments.temperature_increment_on_fallback
     )

@@ -27,9 +27,17 @@ from pathlib import Path
 
 from slimwhisper.cache.forms import PRESETS, choose_forms
 from slimwhisper.checkpoint.bundled import BUNDLED, bundled_file
+from slimwhisper.checkpoint.names import HUB_IDS
 from slimwhisper.digests import file_digest
 from slimwhisper.types import DEFAULT_DTYPES
 
+FOLDER_FILES = (  # that the loader reads, beside the weights
+    *("config.json", "generation_config.json"),
+    *("model.safetensors.index.json", "pytorch_model.bin.index.json"),
+    *("preprocessor_config.json", "processor_config.json", "tokenizer.json"),
+    *("vocab.json", "merges.txt", "added_tokens.json", "special_tokens_map.json"),
+    *("vocabulary.json", "vocabulary.txt"),
+)
 ADAPTER_FILES = ("adapter_config.json", "adapter_model.safetensors", "adapter_model.bin")
 
 Precision = dict[str, str]
@@ -65,14 +73,20 @@ def identify_adapters(adapters: Sequence[str] | None) -> dict[str, list[str]]:
     return {"adapters": found}
 
 
+def may_have_settings(name: str) -> bool:
+    """Whether a model can come with settings, which a flag overrides also with its default."""
+    try:
+        path = Path(name).expanduser()
+        return not path.is_file() and (path.is_dir() or "/" in name or name in HUB_IDS)
+    except (OSError, RuntimeError, ValueError):
+        return False
+
+
 def folder_digest(folder: Path) -> str:
     """A digest of the files in a Hugging Face folder that the loader reads."""
-    configs = ["config.json", "generation_config.json", "model.safetensors.index.json"]
     weights = sorted(file.name for file in folder.glob("*.safetensors"))
-    if not weights:
-        configs.append("pytorch_model.bin.index.json")
-        weights = sorted(file.name for file in folder.glob("*.bin"))
-    return _digest_of(folder, (*configs, *weights))
+    weights = weights or sorted(file.name for file in folder.glob("*.bin"))
+    return _digest_of(folder, (*FOLDER_FILES, *weights))
 
 
 def _digest_of(folder: Path, names: Sequence[str]) -> str:

@@ -20,6 +20,7 @@ from slimwhisper.jobs.identity import (
     identify_caches,
     identify_model,
     identify_precision,
+    may_have_settings,
 )
 from slimwhisper.jobs.inputs import InputFile, Inputs, StoredArguments
 from slimwhisper.jobs.interrupts import Interrupts, StopNow
@@ -291,7 +292,7 @@ class Job:
             **identify_adapters(a.adapter),
             "cache": identify_caches(a.cache, a.cross_cache, a.self_cache, a.cache_dtype),
             "formats": self.sink.formats,
-            **self._changed_options(),
+            **(self.options if may_have_settings(a.model) else self._changed_options()),
             **self.layout,
             **truncated,
         }

@@ -103,6 +103,7 @@ def model_facts(model: "SlimWhisper", batch_size: int) -> dict[str, Any]:
         "bytes_per_window": model.bytes_per_window(),
         "baseline_bytes_per_window": model.baseline_bytes_per_window(),
         "fallbacks": list(model.fallbacks),
+        "settings": list(model.settings),
     }
 
 
@@ -132,7 +133,7 @@ def summary_lines(facts: dict[str, Any], model: dict[str, Any] | None) -> list[s
     if facts["journal"]:
         lines.append(f"journal: {facts['journal']}")
     if model is not None:
-        lines += [_model_line(model), *model["fallbacks"]]
+        lines += [_model_line(model), *model["fallbacks"], *model["settings"]]
     return lines
 
 

@@ -13,7 +13,6 @@ from slimwhisper.engine.requests import Search
 from slimwhisper.errors import OptionError
 from slimwhisper.model.model import Model
 from slimwhisper.types import Options
-from slimwhisper.vocabulary import get_vocabulary
 
 
 def search_of(options: Options) -> Search:
@@ -38,7 +37,7 @@ def slot_bytes(model: Model, search: Search) -> int:
 def make_engine(model: Model, search: Search, slots: int) -> Engine:
     """An engine of this size. OptionError if memory is too small."""
     try:
-        return Engine(model, get_vocabulary(model.dims), slots, search)
+        return Engine(model, model.vocabulary, slots, search)
     except (torch.OutOfMemoryError, RuntimeError) as error:
         if "memory" not in str(error):
             raise

@@ -48,7 +48,7 @@ class Prompts:
 
         `tokenizer`: for the window's language.
         """
-        before = self._previous()
+        before = [] if tokenizer.sot_prev is None else self._previous()
         if before:
             before = [tokenizer.sot_prev, *before]
         sot = tokenizer.sot_sequence

@@ -18,6 +18,7 @@ from slimwhisper.types import (
     Transcript,
     Word,
 )
+from slimwhisper.vocabulary import Vocabulary
 
 PAUSE = 2 * SAMPLE_RATE  # samples: a shorter one stays inside a piece
 
@@ -31,8 +32,15 @@ class Recording:
     30 s, not conditioned on the text of the others.
     """
 
-    def __init__(self, samples: Samples, dims: Dims, options: Options) -> None:
-        """Reads all samples once, or twice to find the speech."""
+    def __init__(
+        self,
+        samples: Samples,
+        dims: Dims,
+        options: Options,
+        vocabulary: Vocabulary | None = None,
+    ) -> None:
+        """Reads all samples once, or twice to find the speech. vocabulary: as in `Session`."""
+        self._vocabulary = vocabulary
         self._samples, self._dims, self._options = samples, dims, options
         self.options = options  # as given
         self.seconds = len(samples) / SAMPLE_RATE
@@ -59,7 +67,7 @@ class Recording:
                 clips = []  # no speech; the language is still detected
         heard = samples if self._excerpts is None else self._excerpts
         self._mel = Spectrogram(heard, dims.n_mels, dims.window_frames)
-        self.sessions = [Session(self._mel, dims, self._options, clips)]
+        self.sessions = [Session(self._mel, dims, self._options, clips, None, vocabulary)]
         self._handed_out = 0
 
     def next_session(self) -> Session | None:
@@ -69,7 +77,9 @@ class Recording:
         language = self.sessions[0].language
         if self._handed_out and self._waiting and language is not None:
             piece = [self._waiting.popleft()]
-            self.sessions.append(Session(self._mel, self._dims, self._options, piece, language))
+            self.sessions.append(
+                Session(self._mel, self._dims, self._options, piece, language, self._vocabulary)
+            )
         if self._handed_out == len(self.sessions):
             return None
         self._handed_out += 1

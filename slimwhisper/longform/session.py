@@ -36,7 +36,7 @@ from slimwhisper.types import (
     Segment,
     Transcript,
 )
-from slimwhisper.vocabulary import get_tokenizer, language_code
+from slimwhisper.vocabulary import Vocabulary, get_vocabulary, language_code
 
 Clip = tuple[int, int]  # mel frames [start, stop)
 
@@ -66,9 +66,13 @@ class Session:
         options: Options,
         clips: Sequence[Clip] | None = None,
         language: str | None = None,
+        vocabulary: Vocabulary | None = None,
     ) -> None:
-        """clips: instead of those in the options. language: a code, if already known."""
+        """clips: instead of those in the options. language: a code, if already known. vocabulary:
+        None: Whisper's for these dimensions.
+        """
         self.mel, self.dims, self.options = mel, dims, options
+        self.vocabulary = vocabulary or get_vocabulary(dims)
         self.frames_per_token = MEL_FRAMES_PER_POSITION
         self.seek = 0  # mel frames
         self.segments: list[Segment] = []
@@ -79,10 +83,10 @@ class Session:
         self._attempt = 0
         self._last_speech = 0.0  # seconds
         self._unaligned: tuple[Decoded, Cut] | None = None  # waiting for its words' times
-        self.rules = make_rules(dims, options)
-        self.language = language or (None if dims.is_multilingual else "en")
+        self.rules = make_rules(dims, options, self.vocabulary)
+        self.language = language or (None if self.vocabulary.languages else "en")
         if options.language is not None:
-            self.language = language_code(options.language, dims)
+            self.language = language_code(options.language, self.vocabulary)
         self._request: Request | None
         if self.language is None:
             # from the recording's first 30 s, as in `whisper`; with `clips`, from the first clip's
@@ -135,14 +139,14 @@ class Session:
 
     def _ask_language(self, mel: Tensor) -> Window:
         """mel [n_mels, 3000] -> the request to detect its language."""
-        return Window(mel, (get_tokenizer(self.dims).sot,), 0, rules=None)
+        return Window(mel, (self.vocabulary.sot,), 0, rules=None)
 
     def _try(self) -> Attempt:
         seed = (self.options.seed, self.place.start, self._attempt)
         return Attempt(self._temperatures[self._attempt], seed)
 
     def _set_language(self, language: str) -> None:
-        self.tokenizer = get_tokenizer(self.dims, language, self.options.task)
+        self.tokenizer = self.vocabulary.tokenizer(language, self.options.task)
 
     # -- answers -------------------------------------------------------------------------------
 
@@ -218,7 +222,8 @@ class Session:
         such pair is unfinished, so the next window starts there, unless a single timestamp at the
         end says that nothing follows.
         """
-        tokens, begin = result.tokens, self.tokenizer.timestamp_begin
+        tokens, timestamps = result.tokens, self.vocabulary.timestamps
+        begin = timestamps.start
         offset, seconds = self.place.offset, self.frames_per_token / FRAMES_PER_SECOND
         following = self.place.start + self.place.frames
 
@@ -228,7 +233,7 @@ class Session:
                 seek=self.place.start,
                 start=offset + start,
                 end=offset + end,
-                text=self.tokenizer.decode([t for t in piece if t < self.tokenizer.eot]),
+                text=self.tokenizer.decode([t for t in piece if self.vocabulary.is_text(t)]),
                 tokens=list(piece),
                 temperature=result.temperature,
                 avg_logprob=result.avg_logprob,
@@ -236,11 +241,11 @@ class Session:
                 no_speech_prob=result.no_speech_prob,
             )
 
-        stamped = [t >= begin for t in tokens]
+        stamped = [t in timestamps for t in tokens]
         nothing_follows = stamped[-2:] == [False, True]
         ends = [i for i in range(1, len(tokens)) if stamped[i - 1] and stamped[i]]
         if not ends:
-            stamps = [t for t in tokens if t >= begin]
+            stamps = [t for t in tokens if t in timestamps]
             duration = self.place.frames / FRAMES_PER_SECOND
             if stamps and stamps[-1] != begin:
                 duration = (stamps[-1] - begin) * seconds

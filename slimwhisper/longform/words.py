@@ -17,6 +17,7 @@ import torch
 from slimwhisper.engine.requests import Alignment
 from slimwhisper.longform.hallucination import Place, before_hallucination, leading_silence
 from slimwhisper.types import FRAMES_PER_SECOND, MEL_FRAMES_PER_POSITION, Options, Segment, Word
+from slimwhisper.vocabulary import text_ranges
 
 if TYPE_CHECKING:  # it imports numba, which is slow to start
     from whisper.timing import WordTiming
@@ -96,7 +97,10 @@ def last_word_end(segments: Sequence[Segment]) -> float | None:
 
 def text_tokens(segments: Iterable[Segment], tokenizer: "Tokenizer") -> tuple[int, ...]:
     """The segments' tokens without timestamps: the text that their `Alignment` covers."""
-    return tuple(t for segment in segments for t in segment.tokens if t < tokenizer.eot)
+    texts = text_ranges(tokenizer)
+    return tuple(
+        t for segment in segments for t in segment.tokens if any(t in ids for ids in texts)
+    )
 
 
 def time_words(alignment: Alignment, tokenizer: "Tokenizer", frames: int) -> "list[WordTiming]":

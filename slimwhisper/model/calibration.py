@@ -20,6 +20,7 @@ from slimwhisper.model.decoder import Decoder
 from slimwhisper.model.encoder import Encoder
 from slimwhisper.text import one_line
 from slimwhisper.types import Dims
+from slimwhisper.vocabulary import Vocabulary
 
 CALIBRATION_TOKENS = 48
 
@@ -115,10 +116,13 @@ def record_activations(checkpoint: Checkpoint, mel: Tensor | None = None) -> Act
     plan = exact_plan(checkpoint.state, dims).to(cpu, torch.float32)
     mels = calibration_mel(dims.n_mels, dims.window_frames) if mel is None else mel
     windows = mels.reshape(-1, *mels.shape[-2:]).split(1)
-    return Activations.joined([_record(encoder(one), decoder, plan) for one in windows])
+    tokens = checkpoint.tokens
+    return Activations.joined([_record(encoder(one), decoder, plan, tokens) for one in windows])
 
 
-def _record(features: Tensor, decoder: Decoder, plan: CachePlan) -> Activations:
+def _record(
+    features: Tensor, decoder: Decoder, plan: CachePlan, vocabulary: Vocabulary
+) -> Activations:
     """Of one window: features [1, p, d]."""
     dims = decoder.dims
     cache = DecoderCache.allocate(plan, 1, dims.n_audio_ctx, dims.n_text_ctx)
@@ -127,10 +131,13 @@ def _record(features: Tensor, decoder: Decoder, plan: CachePlan) -> Activations:
     listening = [_Listening(layer) for layer in cache.cross.layers]
     cache.cross.layers[:] = listening
 
-    tokens = [dims.end_of_text + 1]  # <|startoftranscript|>
+    tokens = [vocabulary.sot]
+    end = vocabulary.texts[-1].stop
+    others = [i for ids in (*vocabulary.specials, vocabulary.timestamps) for i in ids if i < end]
     logits = decoder.logits(decoder.prefill(torch.tensor([tokens]), rows, cache)[:, -1])
     for position in range(1, min(CALIBRATION_TOKENS, dims.n_text_ctx)):
-        tokens.append(int(logits[0, : dims.end_of_text].argmax()))
+        logits[0, others] = float("-inf")
+        tokens.append(int(logits[0, :end].argmax()))
         step = Step.at(rows, torch.tensor([position]), position + 1, True, torch.float32)
         logits = decoder.step(torch.tensor(tokens[-1:]), step, cache)
 

@@ -45,6 +45,7 @@ class Model:
         """
         self.name, self.dims = checkpoint.name, checkpoint.dims
         self.device, self.dtype, self.forms, self.int8 = device, dtype, forms, int8
+        self.vocabulary, self.settings = checkpoint.tokens, checkpoint.settings
         self.alignment_heads = checkpoint.alignment_heads or default_heads(self.dims)
         guard = guard or Guard()
         if learned is None:

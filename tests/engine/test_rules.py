@@ -1,6 +1,7 @@
 """The vectorised logit rules against openai-whisper's own filters, one row at a time."""
 
 import random
+from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -8,6 +9,7 @@ import torch
 from whisper.decoding import ApplyTimestampRules, SuppressBlank, SuppressTokens
 
 from slimwhisper.engine.rules import (
+    NEVER,
     BannedTokens,
     TimestampState,
     _uniform,
@@ -21,13 +23,19 @@ from slimwhisper.engine.rules import (
 from slimwhisper.errors import OptionError
 from slimwhisper.kernels.dispatch import Kernels
 from slimwhisper.types import Options
-from slimwhisper.vocabulary import get_tokenizer, get_vocabulary, language_code
+from slimwhisper.vocabulary import Vocabulary, get_tokenizer, get_vocabulary, language_code
 from tests.support.checkpoints import tiny_dims
 
 DIMS = tiny_dims()
 TOKENIZER = get_tokenizer(DIMS)
 VOCABULARY = get_vocabulary(DIMS)
-BEGIN = VOCABULARY.timestamp_begin
+BEGIN = VOCABULARY.timestamps.start
+ENGLISH = get_vocabulary(tiny_dims(multilingual=False))
+BEHIND = replace(  # 35 words that a fine-tune added
+    VOCABULARY,
+    size=DIMS.n_vocab + 35,
+    texts=(*VOCABULARY.texts, range(DIMS.n_vocab, DIMS.n_vocab + 35)),
+)
 
 
 def sampled_sequences() -> list[list[int]]:
@@ -97,6 +105,33 @@ def test_timestamp_rules_are_whispers(seed: int, stamp_bonus: float, limit: int 
     apply_timestamp_rules(logits, state, VOCABULARY)
     assert torch.equal(logits, expected)
     assert torch.isneginf(expected).any(dim=1).all()
+
+
+def test_words_behind_the_timestamps_are_text() -> None:
+    """As if they stood before <|endoftext|>: whisper's filter, with the columns in that order."""
+    generator = torch.Generator().manual_seed(5)
+    words = BEHIND.texts[1]
+    sequences = sampled_sequences() + random_sequences(random.Random(5), 12)
+    logits = torch.randn(len(sequences), BEHIND.size, generator=generator) * 3
+    logits[::2, words.start :] += 6
+    # whisper's tokens, without as many of its own first words as there are behind
+    order = [*range(len(words), words.start)]
+    moved = torch.cat([logits[:, words.start :], logits[:, order]], dim=1)
+    hidden = logits[:, : len(words)].amax(dim=1)
+    logits[:, : len(words)] = NEVER
+    assert hidden.isfinite().all()
+    reference = ApplyTimestampRules(TOKENIZER, 1, max_initial_timestamp_index=50)
+    for row, sequence in enumerate(sequences):
+        reference.apply(moved[row : row + 1], torch.tensor([[TOKENIZER.sot, *sequence]]))
+    apply_timestamp_rules(logits, state_of(sequences, 50, [True] * len(sequences)), BEHIND)
+    assert torch.equal(logits[:, words.start :], moved[:, : len(words)])
+    assert torch.equal(logits[:, order], moved[:, len(words) :])
+
+
+def test_a_word_behind_the_timestamps_is_no_timestamp() -> None:
+    state = state_of([[BEGIN + 3]], 50, [True])
+    state.advance(torch.tensor([BEHIND.texts[1].start]), BEGIN, BEHIND.timestamp_end)
+    assert (state.last.item(), state.before_last.item(), state.latest.item()) == (False, True, 3)
 
 
 def test_rows_without_timestamps_are_left_alone() -> None:
@@ -208,26 +243,28 @@ def test_random_numbers_are_splitmix64s() -> None:
 @pytest.mark.parametrize("wanted", ["a,b", "999999", "-2", (60_000,)])
 def test_bad_suppress_tokens(wanted: str | tuple[int, ...]) -> None:
     with pytest.raises(OptionError, match="suppress_tokens") as caught:
-        suppressed_tokens(TOKENIZER, wanted)
+        suppressed_tokens(VOCABULARY, wanted)
     assert "\n" not in str(caught.value)
 
 
 def test_languages_by_code_and_name() -> None:
-    assert language_code("de", DIMS) == language_code("German", DIMS) == "de"
-    assert language_code("en", tiny_dims(multilingual=False)) == "en"
+    assert language_code("de", VOCABULARY) == language_code("German", VOCABULARY) == "de"
+    assert language_code("en", ENGLISH) == "en"
     with pytest.raises(OptionError, match="did you mean"):
-        language_code("Germann", DIMS)
+        language_code("Germann", VOCABULARY)
     with pytest.raises(OptionError, match="English-only"):
-        language_code("de", tiny_dims(multilingual=False))
+        language_code("de", ENGLISH)
     with pytest.raises(OptionError, match="not in this model"):
-        language_code("Cantonese", DIMS)  # large-v3's vocabulary has it
+        language_code("Cantonese", VOCABULARY)  # large-v3's vocabulary has it
 
 
 @pytest.mark.filterwarnings("ignore:divide by zero")  # the interpreter's log(0)
 @pytest.mark.parametrize("stamp_bonus", [0.0, 4.0, -4.0])
 @pytest.mark.parametrize("rules", [True, False])
-@pytest.mark.parametrize("seed", range(3))
-def test_the_kernel_chooses_as_the_rules_do(seed: int, rules: bool, stamp_bonus: float) -> None:
+@pytest.mark.parametrize(("seed", "vocabulary"), [(0, VOCABULARY), (1, VOCABULARY), (2, BEHIND)])
+def test_the_kernel_chooses_as_the_rules_do(
+    seed: int, vocabulary: Vocabulary, rules: bool, stamp_bonus: float
+) -> None:
     """Every state, rows without timestamps, strides, logits that are all banned on one side."""
     device = torch.device("cuda" if torch.cuda.is_available() else "cpu")
     generator = torch.Generator().manual_seed(seed)
@@ -236,16 +273,17 @@ def test_the_kernel_chooses_as_the_rules_do(seed: int, rules: bool, stamp_bonus:
     enabled = [rules and i % 5 != 4 for i in range(rows)]
     state = state_of(sequences, 50 if seed else DIMS.n_vocab, enabled)
     state = TimestampState(*(t.to(device) for t in state.tensors()))
-    wide = torch.randn(rows, DIMS.n_vocab + 7, generator=generator).to(device) * 3
-    logits = wide[:, : DIMS.n_vocab]
+    wide = torch.randn(rows, vocabulary.size + 7, generator=generator).to(device) * 3
+    logits = wide[:, : vocabulary.size]
     logits[:, BEGIN:] += stamp_bonus
     logits[:, 50:90] = float("-inf")
     logits[3, :BEGIN] = float("-inf")
+    logits[6:9, DIMS.n_vocab :] += 9  # words behind the timestamps, if there are any
     logits[5, 7] = logits[5, 8] = 40.0  # the first of equals
     plain = Kernels(device, torch.float32, "torch")
-    expected = most_likely(logits.clone(), state, VOCABULARY, rules, plain)
+    expected = most_likely(logits.clone(), state, vocabulary, rules, plain)
     kernels = Kernels(device, torch.float32, "triton")
-    tokens, logprobs = most_likely(logits, state, VOCABULARY, rules, kernels)
+    tokens, logprobs = most_likely(logits, state, vocabulary, rules, kernels)
     assert torch.equal(tokens, expected[0])
     torch.testing.assert_close(logprobs, expected[1])
     assert dict(kernels.used) == {("choose_token", "triton"): 1}

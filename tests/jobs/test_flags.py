@@ -32,8 +32,13 @@ def test_defaults_are_those_of_options() -> None:
     differing = {name: value for name, value in parsed.items() if value != library[name]}
     assert differing == {"temperature": 0.0, "beam_size": 5, "best_of": 5} == COMMAND_DEFAULTS
     chosen = options_of(parse())
-    assert chosen.keys() == library.keys()
     assert chosen.pop("temperature") == pytest.approx(library["temperature"])
+    assert chosen == {"beam_size": 5, "best_of": 5}, "the rest is the model's to say"
+
+
+def test_what_is_given_is_given_even_if_it_is_the_default() -> None:
+    chosen = options_of(parse("--task", "transcribe", "--language", "None"))
+    assert (chosen["task"], chosen["language"]) == ("transcribe", None)
 
 
 @pytest.fixture(scope="module")

@@ -101,7 +101,7 @@ def test_the_first_line_of_the_summary(tally: Tally, status: int, line: str) -> 
 
 def test_the_line_about_the_model() -> None:
     model = {"model": "tiny", "device": "cpu", "dtype": "float32", "cache": "e+x", "fallbacks": []}
-    model["batch_size"] = 16
+    model |= {"batch_size": 16, "settings": []}
     sizes = {"bytes_per_window": 1_000_000, "baseline_bytes_per_window": 8_000_000}
     facts = summary_facts(Tally(), 0, None)
     assert summary_lines(facts, model | sizes)[-1] == (

@@ -25,6 +25,7 @@ class FakeModel:
 
     name, forms = "fake", ("e", "x")
     fallbacks: tuple[str, ...] = ()
+    settings: tuple[str, ...] = ()
 
     def __init__(self, ahead: int = 4, delay: float = 0.0) -> None:
         self.ahead = ahead

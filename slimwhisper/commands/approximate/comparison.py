@@ -34,7 +34,7 @@ from slimwhisper.model.calibration import (
 )
 from slimwhisper.model.model import Model
 from slimwhisper.types import Transcript
-from slimwhisper.vocabulary import get_tokenizer, language_code
+from slimwhisper.vocabulary import language_code
 
 logger = logging.getLogger("slimwhisper")
 
@@ -99,7 +99,7 @@ class Comparison:
         """heard: called after each recording that was decoded."""
         self.checkpoint, self.setup, self.heard = checkpoint, setup, heard
         self.recordings = recordings
-        self.language = language_code(setup.language, checkpoint.dims)
+        self.language = language_code(setup.language, checkpoint.tokens)
 
     # -- the reference ---------------------------------------------------------------------------
 
@@ -131,7 +131,7 @@ class Comparison:
     def windows(self) -> list[Window]:
         """Windows with text, spread evenly over all of the recordings."""
         dims = self.checkpoint.dims
-        sot = list(get_tokenizer(dims, self.language).sot_sequence)
+        sot = list(self.checkpoint.tokens.tokenizer(self.language).sot_sequence)
         texts: dict[tuple[int, int], list[int]] = {}  # by recording and first mel frame
         for i, transcript in enumerate(self.reference.transcripts):
             for segment in transcript.segments:

@@ -32,7 +32,7 @@ def compare_logits(exact: Model, ours: Model, windows: Sequence[Window]) -> tupl
     rows = Rows.block(count, device=device)
     features = exact.encoder(torch.stack([window.mel for window in windows]))
     lengths = torch.tensor([len(window.tokens) for window in windows], device=device)
-    tokens = torch.full((count, int(lengths.max())), dims.end_of_text)
+    tokens = torch.full((count, int(lengths.max())), exact.vocabulary.eot)
     for row, window in zip(tokens, windows, strict=True):
         row[: len(window.tokens)] = torch.tensor(window.tokens)
     tokens = tokens.to(device)

@@ -18,7 +18,7 @@ from slimwhisper.kernels.gpu.latent import split_latent_reference
 from slimwhisper.kernels.latent import EIGHT, Latent
 from slimwhisper.kernels.norm import Place, add_norm
 from slimwhisper.kernels.reads import Reads
-from slimwhisper.vocabulary import Vocabulary
+from slimwhisper.vocabulary import Vocabulary, get_tokenizer
 
 Arguments = dict[str, Any]  # of a launch, by the kernel's names
 
@@ -110,8 +110,10 @@ def choose_token(a: Arguments) -> None:
     flags = (a["enabled"].bool(), a["initial_limit"], a["last"].bool(), a["before_last"].bool())
     if a["RULES"]:
         state = TimestampState(*flags, a["latest"], a["count"])
-        numbers = (a["no_timestamps"], a["begin"])
-        vocabulary = Vocabulary(a["size"], a["eot"], 0, 0, *numbers, {})
+        size, stamps = a["size"], range(a["begin"], a["end"])
+        texts = tuple(r for r in (range(a["eot"]), range(stamps.stop, size)) if r)
+        numbers = (a["eot"], 0, 0, a["no_timestamps"])
+        vocabulary = Vocabulary(size, *numbers, stamps, {}, texts, get_tokenizer)
         apply_timestamp_rules(logits, state, vocabulary)
     tokens = logits.argmax(dim=-1)
     a["tokens"].copy_(tokens)

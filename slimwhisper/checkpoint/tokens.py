@@ -1,0 +1,256 @@
+"""The vocabulary of a Hugging Face folder: its tokenizer's tokens, and what its settings say.
+
+Where the tokens are those of openai-whisper's table, that table serves: it is faster. Otherwise
+`tokenizers` reads the folder's files.
+"""
+
+import re
+from collections.abc import Mapping
+from dataclasses import replace
+from functools import lru_cache
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from slimwhisper.checkpoint.errors import problem
+from slimwhisper.checkpoint.settings import Setting, Settings
+from slimwhisper.checkpoint.tokenizer_files import TOKENIZER, Tokens, fast_tokenizer, read_tokens
+from slimwhisper.types import Dims
+from slimwhisper.vocabulary import (
+    SIZES,
+    TASKS,
+    TIMESTAMPS,
+    Vocabulary,
+    get_tokenizer,
+    get_vocabulary,
+    ranges_of,
+)
+
+if TYPE_CHECKING:
+    from whisper.tokenizer import Tokenizer
+
+_OLDER_NAMES = {"<|nocaptions|>": "<|nospeech|>"}
+_LANGUAGE = re.compile(r"<\|([a-z]{2,3}(?:[-_][A-Za-z]{2,8})?)\|>")
+_STAMP = re.compile(r"<\|\d+\.\d\d\|>")
+
+
+def read_vocabulary(folder: Path, dims: Dims, settings: Settings) -> tuple[Vocabulary, Settings]:
+    """A folder's vocabulary, and the settings with what its `forced` tokens mean.
+
+    Raises CheckpointError in one line.
+    """
+    tokens = read_tokens(folder)
+    if tokens is None and dims.n_vocab not in SIZES:
+        raise problem(
+            f"{folder}: no {TOKENIZER}, and a vocabulary of {dims.n_vocab} is not one of Whisper's "
+            f"own {SIZES}; copy the tokenizer's files there too"
+        )
+    own = dims.n_vocab in SIZES and (tokens is None or _is_whispers(tokens, dims))
+    found = _whispers(dims, settings) if own else None
+    if found is None:
+        if tokens is None:
+            raise problem(
+                f"{folder / settings.file}: its token ids are not Whisper's, and there is no "
+                f"{TOKENIZER}; copy the tokenizer's files there too"
+            )
+        found = _of_tokens(folder, dims, tokens, settings)
+    return found, _with_forced(found, settings)
+
+
+# -- openai-whisper's table ------------------------------------------------------------------------
+
+
+@lru_cache(maxsize=4)
+def _whispers_ids(dims: Dims) -> dict[str, int]:
+    """Every token of openai-whisper's table but the timestamps, named as in tokenizer.json."""
+    t = get_tokenizer(dims)
+    visible, encoding = _visible_bytes(), t.encoding
+    found = {
+        "".join(visible[b] for b in encoding.decode_single_token_bytes(i)): i for i in range(t.eot)
+    }
+    return found | {n: i for n, i in t.special_tokens.items() if not _STAMP.fullmatch(n)}
+
+
+def _visible_bytes() -> dict[int, str]:
+    """How byte-level tokenizers write each byte: itself where it is visible in Latin-1, the others
+    from U+0100 on, in order.
+    """
+    plain = {*range(0x21, 0x7F), *range(0xA1, 0xAD), *range(0xAE, 0x100)}
+    others = [b for b in range(256) if b not in plain]
+    return {b: chr(b) for b in plain} | {b: chr(0x100 + i) for i, b in enumerate(others)}
+
+
+def _is_whispers(tokens: Tokens, dims: Dims) -> bool:
+    expected = _whispers_ids(dims)
+    begin = get_vocabulary(dims).timestamps.start
+    found = {
+        _OLDER_NAMES.get(name, name): i
+        for name, i in tokens.ids.items()
+        if i < begin or name != f"<|{(i - begin) * 0.02:.2f}|>"
+    }
+    return found == expected
+
+
+def _whispers(dims: Dims, settings: Settings) -> Vocabulary | None:
+    """openai-whisper's vocabulary as the settings want it; None if they name other tokens."""
+    base = get_vocabulary(dims)
+    tasks = get_tokenizer(dims)
+    wanted = {
+        base.eot: settings.eos_token_id,
+        base.sot: settings.decoder_start_token_id,
+        base.no_timestamps: settings.no_timestamps_token_id,
+        base.sot_prev: settings.prev_sot_token_id,
+    }
+    if any(given not in (None, ours) for ours, given in wanted.items()):
+        return None
+    for task, token in (settings.task_to_id or {}).items():
+        if task in TASKS and token != getattr(tasks, task):
+            return None
+    codes = settings.lang_to_id
+    if codes is not None and base.languages and {i: c for c, i in codes.items()} != base.languages:
+        return None
+    t, given = tasks, (settings.suppress_tokens, settings.begin_suppress_tokens)
+    prompts = (t.transcribe, t.translate, t.sot, t.sot_prev, t.sot_lm, t.no_speech)
+    usual = ({*t.non_speech_tokens, *prompts}, {*t.encode(" "), t.eot})
+    lists = [
+        None if i is not None and {*i} == own else i for i, own in zip(given, usual, strict=True)
+    ]
+    found = base
+    if lists != [None, None]:
+        found = replace(base, suppressed=lists[0], suppressed_first=lists[1])
+    if settings.is_multilingual is False and base.languages:
+
+        def english(language: str | None, task: str) -> "Tokenizer":
+            return replace(tasks, language=None, task=None)
+
+        found = replace(found, languages={}, tasks=TASKS[:1], make_tokenizer=english)
+    return found
+
+
+# -- other tables ----------------------------------------------------------------------------------
+
+
+def _of_tokens(folder: Path, dims: Dims, tokens: Tokens, settings: Settings) -> Vocabulary:
+    ids = {_OLDER_NAMES.get(name, name): i for name, i in tokens.ids.items()}
+    size = dims.n_vocab
+    beyond = [name for name, i in ids.items() if not 0 <= i < size]
+    if beyond:
+        raise problem(
+            f"{folder}: the tokenizer's token {beyond[0][:40]!r} is {ids[beyond[0]]}, and the "
+            f"model has {size} tokens; copy the tokenizer of this model"
+        )
+
+    def token(name: str, given: int | None) -> int | None:
+        return ids.get(name) if given is None else given
+
+    eot = token("<|endoftext|>", settings.eos_token_id)
+    sot = token("<|startoftranscript|>", settings.decoder_start_token_id)
+    if eot is None or sot is None:
+        lacks = "<|endoftext|>" if eot is None else "<|startoftranscript|>"
+        raise problem(
+            f"{folder}: the tokenizer has no {lacks}, and no {settings.file} names it; copy the "
+            "tokenizer of this model"
+        )
+    no_timestamps = token("<|notimestamps|>", settings.no_timestamps_token_id)
+    timestamps = _timestamps(ids, no_timestamps, size)
+    named_tasks = {task: ids[f"<|{task}|>"] for task in TASKS if f"<|{task}|>" in ids}
+    tasks = named_tasks | {k: i for k, i in (settings.task_to_id or {}).items() if k in TASKS}
+    languages = _languages(ids, sot, min(tasks.values(), default=size), settings)
+    if settings.is_multilingual is False:
+        languages, tasks = {}, {}
+    special = {f"<|{name}|>": i for name, i in tasks.items()}
+    special |= {f"<|{code}|>": i for i, code in languages.items()}
+    special |= {n: ids[n] for n in ("<|startoflm|>", "<|nospeech|>") if n in ids}
+    special |= {"<|endoftext|>": eot, "<|startoftranscript|>": sot}
+    sot_prev = token("<|startofprev|>", settings.prev_sot_token_id)
+    for name, i in (("<|startofprev|>", sot_prev), ("<|notimestamps|>", no_timestamps)):
+        if i is not None:
+            special[name] = i
+    core = {*special.values(), *timestamps}
+    texts = ranges_of(i for n, i in tokens.ids.items() if n not in tokens.special and i not in core)
+    if not texts:
+        raise problem(f"{folder}: the tokenizer has no token of text; copy it again")
+
+    def make() -> Any:
+        from slimwhisper.folder_tokenizer import Encoding
+
+        return Encoding(fast_tokenizer(folder, tokens), eot, size)
+
+    encoding = make()  # now, so that a damaged file is refused when the model is loaded
+
+    @lru_cache(maxsize=256)
+    def tokenizer(language: str | None, task: str) -> "Tokenizer":
+        from slimwhisper.folder_tokenizer import FolderTokenizer
+
+        chosen = task if task in tasks else None
+        return FolderTokenizer(encoding, special, texts, timestamps, languages, language, chosen)
+
+    return Vocabulary(
+        size=size,
+        eot=eot,
+        sot=sot,
+        no_speech=special.get("<|nospeech|>"),
+        no_timestamps=no_timestamps,
+        timestamps=timestamps,
+        languages=languages,
+        texts=texts,
+        make_tokenizer=tokenizer,
+        tasks=tuple(tasks),
+        sot_prev=sot_prev,
+        suppressed=settings.suppress_tokens,
+        suppressed_first=settings.begin_suppress_tokens,
+    )
+
+
+def _timestamps(ids: Mapping[str, int], no_timestamps: int | None, size: int) -> range:
+    """By their names; where those are not in the file, as in older folders, behind
+    <|notimestamps|>. Empty if there are none.
+    """
+    begin = ids.get("<|0.00|>")
+    if begin is not None:
+        count = 1
+        while ids.get(f"<|{count * 0.02:.2f}|>") == begin + count:
+            count += 1
+        return range(begin, begin + count)
+    if no_timestamps is not None and no_timestamps + 1 + TIMESTAMPS <= size:
+        behind = range(no_timestamps + 1, no_timestamps + 1 + TIMESTAMPS)
+        if not any(i in behind for i in ids.values()):
+            return behind
+    return range(size, size)
+
+
+def _languages(
+    ids: Mapping[str, int], sot: int, first_task: int, settings: Settings
+) -> dict[int, str]:
+    """Token -> code: those of the settings, else Whisper's codes and others between <|start...|>
+    and the tasks.
+    """
+    from whisper.tokenizer import LANGUAGES
+
+    if settings.lang_to_id is not None:
+        return {i: code for code, i in sorted(settings.lang_to_id.items(), key=lambda p: p[1])}
+    found = {}
+    for name, i in ids.items():
+        code = _LANGUAGE.fullmatch(name)
+        if code and (code[1] in LANGUAGES or sot < i < first_task):
+            found[i] = code[1]
+    return dict(sorted(found.items()))
+
+
+def _with_forced(vocabulary: Vocabulary, settings: Settings) -> Settings:
+    """What forced_decoder_ids mean: a language and a task. `language` and `task` go first, as in
+    transformers; <|notimestamps|> is not followed, as segments are cut at timestamps.
+    """
+    if settings.language is not None or settings.task is not None:
+        return settings
+    tokenizer = vocabulary.tokenizer()
+    tasks = {getattr(tokenizer, task): task for task in vocabulary.tasks}
+    changes: dict[str, Any] = {}
+    for _, token in settings.forced:
+        if token in vocabulary.languages:
+            changes["language"] = vocabulary.languages[token]
+        elif token is not None and token in tasks:
+            changes["task"] = tasks[token]
+        elif token not in (None, vocabulary.no_timestamps):
+            row = Setting("forced_decoder_ids", str(token), "not followed", followed=False)
+            changes["ignored"] = (*settings.ignored, row)
+    return replace(settings, **changes)

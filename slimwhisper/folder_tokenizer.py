@@ -1,0 +1,144 @@
+"""The tokenizer that came with a model: `tokenizers` behind the interface of `whisper`'s Tokenizer.
+
+Import it only where such a model is loaded: `whisper` and `tokenizers` are slow to import.
+"""
+
+import string
+from collections.abc import Mapping, Sequence
+from functools import cached_property
+from itertools import groupby
+from typing import Any
+
+from tokenizers import Tokenizer as FastTokenizer
+from whisper.tokenizer import Tokenizer
+
+_SECONDS = 0.02  # from one timestamp token to the next
+
+
+class Encoding:
+    """The calls of `tiktoken.Encoding` that `whisper`'s Tokenizer makes."""
+
+    def __init__(self, fast: FastTokenizer, eot: int, size: int) -> None:
+        """size: ids from 0 up; some may have no token."""
+        fast.encode_special_tokens = True  # in a prompt, "<|en|>" is text
+        fast.no_truncation()
+        fast.no_padding()
+        self.fast, self.eot_token, self.n_vocab = fast, eot, size
+
+    def encode(self, text: str, **_: Any) -> list[int]:
+        return list(self.fast.encode(text, add_special_tokens=False).ids)
+
+    def decode(self, tokens: Sequence[int], **_: Any) -> str:
+        """The text of tokens; ids that have none are left out."""
+        return str(self.fast.decode(list(tokens), skip_special_tokens=False))
+
+
+class FolderTokenizer(Tokenizer):  # type: ignore[misc]  # whisper has no types
+    """Texts as tokens and back. What the vocabulary lacks is None, and left out of prompts."""
+
+    def __init__(
+        self,
+        encoding: Encoding,
+        special_tokens: Mapping[str, int],
+        texts: tuple[range, ...],
+        timestamps: range,
+        languages: Mapping[int, str],
+        language: str | None,
+        task: str | None,
+    ) -> None:
+        """special_tokens: by `whisper`'s names, such as "<|transcribe|>", timestamps aside.
+        texts: the ids of text. languages: token -> code. language: a code; None: not in the prompt.
+        """
+        self.encoding, self.special_tokens = encoding, dict(special_tokens)
+        self.texts, self.timestamps, self.languages = texts, timestamps, dict(languages)
+        self.num_languages, self.language, self.task = len(languages), language, task
+        names = [f"<|{name}|>" for name in (language, task) if name is not None]
+        found = [self.special_tokens[n] for n in names if n in self.special_tokens]
+        self.sot_sequence = (self.special_tokens["<|startoftranscript|>"], *found)
+
+    def decode(self, token_ids: Sequence[int], **_: Any) -> str:
+        """The text alone, without special tokens and timestamps."""
+        return self.encoding.decode([t for t in token_ids if self._is_text(t)])
+
+    def decode_with_timestamps(self, token_ids: Sequence[int], **_: Any) -> str:
+        """The text, and the names of other tokens where they stand."""
+        parts: list[str] = []
+        for is_text, group in groupby(token_ids, key=self._is_text):
+            tokens = list(group)
+            parts += [self.encoding.decode(tokens)] if is_text else map(self._name, tokens)
+        return "".join(parts)
+
+    @cached_property
+    def eot(self) -> int:
+        return self.encoding.eot_token
+
+    @cached_property
+    def transcribe(self) -> int | None:
+        return self.special_tokens.get("<|transcribe|>")
+
+    @cached_property
+    def translate(self) -> int | None:
+        return self.special_tokens.get("<|translate|>")
+
+    @cached_property
+    def sot_lm(self) -> int | None:
+        return self.special_tokens.get("<|startoflm|>")
+
+    @cached_property
+    def sot_prev(self) -> int | None:
+        return self.special_tokens.get("<|startofprev|>")
+
+    @cached_property
+    def no_speech(self) -> int | None:
+        return self.special_tokens.get("<|nospeech|>")
+
+    @cached_property
+    def no_timestamps(self) -> int | None:
+        return self.special_tokens.get("<|notimestamps|>")
+
+    @cached_property
+    def timestamp_begin(self) -> int:
+        return self.timestamps.start
+
+    @cached_property
+    def all_language_tokens(self) -> tuple[int, ...]:
+        return tuple(self.languages)
+
+    @cached_property
+    def all_language_codes(self) -> tuple[str, ...]:
+        return tuple(self.languages.values())
+
+    @cached_property
+    def sot_sequence_including_notimestamps(self) -> tuple[int, ...]:
+        last = () if self.no_timestamps is None else (self.no_timestamps,)
+        return (*self.sot_sequence, *last)
+
+    @cached_property
+    def non_speech_tokens(self) -> tuple[int, ...]:
+        """As in `whisper`; none where the vocabulary has no "-"."""
+        if not (self.encode(" -") and self.encode(" '")):
+            return ()
+        tokens: tuple[int, ...] = Tokenizer.non_speech_tokens.func(self)
+        return tokens
+
+    def split_tokens_on_spaces(self, tokens: Sequence[int]) -> tuple[list[str], list[list[int]]]:
+        """Words and the tokens of each: a space, punctuation or a special token begins one."""
+        words: list[str] = []
+        groups: list[list[int]] = []
+        for piece, ids in zip(*self.split_tokens_on_unicode(tokens), strict=True):
+            marks = piece.startswith(" ") or piece.strip() in string.punctuation
+            if not words or marks or not self._is_text(ids[0]):
+                words.append(piece)
+                groups.append(list(ids))
+            else:
+                words[-1] += piece
+                groups[-1] += ids
+        return words, groups
+
+    def _is_text(self, token: int) -> bool:
+        return any(token in ids for ids in self.texts)
+
+    def _name(self, token: int) -> str:
+        if token in self.timestamps:
+            return f"<|{(token - self.timestamps.start) * _SECONDS:.2f}|>"
+        return self.encoding.fast.id_to_token(token) or ""

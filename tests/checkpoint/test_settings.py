@@ -1,0 +1,132 @@
+"""The settings that came with a model: followed, shown, overridden, or refused in one line."""
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+import slimwhisper
+from slimwhisper import cli
+from slimwhisper.checkpoint.load import load_checkpoint
+from slimwhisper.engine.rules import make_rules
+from slimwhisper.types import Options
+from tests.support.checkpoints import refusal
+from tests.support.hf_folders import hf_folder, trained_table
+from tests.support.sounds import noise_bursts
+
+TABLE = trained_table()
+IDS = TABLE.ids
+
+
+@pytest.mark.parametrize(
+    ("generation", "expected"),
+    [
+        ({"language": "German"}, {"language": "German"}),
+        ({"language": "<|xx|>"}, {"language": "xx"}),
+        ({"task": "translate"}, {"task": "translate"}),
+        ({"max_initial_timestamp_index": 5}, {"max_initial_timestamp": 0.1}),
+        ({"max_length": 9}, {"sample_len": 9}),
+        ({"max_length": 448}, {}),
+        (
+            {"forced_decoder_ids": [[1, IDS["<|de|>"]], [2, IDS["<|translate|>"]]]},
+            {"language": "de", "task": "translate"},
+        ),
+        ({"forced_decoder_ids": [[1, None], [2, IDS["<|transcribe|>"]]]}, {}),
+        # as in transformers
+        ({"forced_decoder_ids": [[1, IDS["<|de|>"]]], "task": "transcribe"}, {}),
+        ({"return_timestamps": False}, {}),
+    ],
+)
+def test_settings_are_the_defaults(
+    tmp_path: Path, generation: dict[str, Any], expected: dict[str, Any]
+) -> None:
+    model = slimwhisper.load_model(
+        hf_folder(tmp_path / "model", TABLE, generation=generation), device="cpu"
+    )
+    plain = Options(**expected)  # type: ignore[arg-type]
+    assert model.make_options() == plain
+    given = {"language": None, "task": "transcribe", "sample_len": 4, "max_initial_timestamp": 2.0}
+    assert model.make_options(**given) == Options(**given)  # type: ignore[arg-type]
+    assert len(model.settings) == len(expected)
+    assert model.transcribe(noise_bursts(3, seed=0), sample_len=3)["language"]
+
+
+def test_lists_of_tokens(tmp_path: Path) -> None:
+    folder = hf_folder(
+        tmp_path / "model",
+        TABLE,
+        generation={"suppress_tokens": [3, 1, 9_999, -1], "begin_suppress_tokens": []},
+    )
+    found = load_checkpoint(folder)
+    rules = make_rules(found.dims, Options(), found.tokens)
+    assert (rules.suppress.tolist(), rules.suppress_first.tolist()) == ([1, 3], [])
+    rules = make_rules(found.dims, Options(suppress_tokens="-1,7"), found.tokens)
+    assert rules.suppress.tolist() == [7, 1, 3]
+    assert not len(make_rules(found.dims, Options(suppress_tokens=""), found.tokens).suppress)
+
+
+def test_what_is_not_followed_is_said(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    generation = {"num_beams": 5, "forced_decoder_ids": [[1, 7]]}
+    load_checkpoint(hf_folder(tmp_path / "model", TABLE, generation=generation))
+    lines = [r.getMessage() for r in caplog.records]
+    assert len(lines) == 2
+    assert all("not followed" in line and "generation_config.json" in line for line in lines)
+
+
+def test_config_is_read_where_there_is_no_generation_config(tmp_path: Path) -> None:
+    config = {"suppress_tokens": [5], "forced_decoder_ids": [[1, IDS["<|de|>"]]]}
+    whole = hf_folder(tmp_path / "whole", TABLE, config=config)
+    old = hf_folder(tmp_path / "old", TABLE, config=config, without=("generation_config.json",))
+    assert load_checkpoint(whole).settings.language is None
+    assert load_checkpoint(old).settings.language == "de"
+    assert load_checkpoint(old).tokens.suppressed == (5,)
+
+
+@pytest.mark.parametrize(
+    ("file", "key", "value"),
+    [
+        ("generation", "suppress_tokens", "all"),
+        ("generation", "begin_suppress_tokens", [1.5]),
+        ("generation", "forced_decoder_ids", [1, 2]),
+        ("generation", "lang_to_id", {"<|de|>": 10**7}),
+        ("generation", "task_to_id", []),
+        ("generation", "language", 5),
+        ("generation", "task", "summarize"),
+        ("generation", "max_initial_timestamp_index", -3),
+        ("generation", "max_length", 0),
+        ("generation", "is_multilingual", "yes"),
+        ("generation", "eos_token_id", 99_999),
+        ("preprocessor", "feature_size", 128),
+        ("preprocessor", "hop_length", 320),
+        ("preprocessor", "chunk_length", 10),
+        ("preprocessor", "sampling_rate", 8_000),
+    ],
+)
+def test_values_that_cannot_be_used(tmp_path: Path, file: str, key: str, value: Any) -> None:
+    folder = hf_folder(tmp_path / "model", TABLE, **{file: {key: value}})
+    message = refusal(folder)
+    assert key in message
+    assert f"{file}" in message
+
+
+def test_inspect_and_transcribe_show_them(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    generation = {"language": "de", "suppress_tokens": [1, 2], "return_timestamps": False}
+    folder = hf_folder(tmp_path / "model", TABLE, generation=generation)
+    assert cli.main(["inspect", str(folder), "--json"]) == 0
+    rows = {r["name"]: r for r in json.loads(capsys.readouterr().out)["settings"]}
+    assert rows["language"]["value"] == "de"
+    assert rows["language"]["flag"] == "--language"
+    assert not rows["return_timestamps"]["followed"]
+    assert cli.main(["inspect", str(folder)]) == 0
+    text = capsys.readouterr().out
+    assert "generation_config.json" in text
+    assert "--suppress_tokens" in text
+    model = slimwhisper.load_model(folder, device="cpu")
+    assert [line.partition(":")[0] for line in model.settings] == [
+        "the model's suppress_tokens",
+        "the model's language",
+    ]
+    assert "--language overrides it" in model.settings[1]

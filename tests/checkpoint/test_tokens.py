@@ -1,0 +1,190 @@
+"""The vocabulary and the tokenizer of a folder; what it lacks, and what is damaged."""
+
+import json
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+import slimwhisper
+from slimwhisper.checkpoint.load import load_checkpoint
+from slimwhisper.errors import OptionError
+from slimwhisper.vocabulary import Vocabulary, get_tokenizer, get_vocabulary, ranges_of
+from tests.support.checkpoints import refusal, tiny_dims
+from tests.support.hf_folders import MARKS, STAMPS, Table, hf_folder, trained_table, whisper_table
+from tests.support.scripted import TEXTS
+from tests.support.sounds import noise_bursts
+
+TABLE = trained_table()
+WORDS = (" Zwiebelkuchen", " Käsespätzle")
+
+
+def vocabulary(folder: Path) -> Vocabulary:
+    return load_checkpoint(folder).tokens
+
+
+def renamed(table: Table, old: str, new: str) -> Table:
+    return replace(table, special=tuple(new if n == old else n for n in table.special))
+
+
+def test_ranges_hold_just_their_ids() -> None:
+    assert ranges_of([5, 1, 2, 9, 6, 2]) == (range(1, 3), range(5, 7), range(9, 10))
+    assert ranges_of([]) == ()
+
+
+@pytest.mark.parametrize("n_vocab", [51_864, 51_866])
+@pytest.mark.parametrize("old", [False, True])
+def test_whispers_own_table_stays_the_fast_one(tmp_path: Path, n_vocab: int, old: bool) -> None:
+    """Also in older folders: <|nocaptions|>, and no timestamps among the tokens."""
+    table = whisper_table(n_vocab)
+    if old:
+        table = renamed(table, "<|nospeech|>", "<|nocaptions|>")
+        names = tuple(n for n in table.special if n not in STAMPS)
+        table = replace(table, special=names, size=n_vocab)
+    suppressed = [*get_tokenizer(replace(tiny_dims(), n_vocab=n_vocab)).non_speech_tokens]
+    folder = hf_folder(tmp_path / "model", table, generation={"suppress_tokens": suppressed})
+    found = load_checkpoint(folder)
+    assert type(found.tokens.tokenizer()).__module__ == "whisper.tokenizer"
+    assert found.tokens.timestamps == get_vocabulary(found.dims).timestamps
+    assert found.tokens.suppressed == tuple(sorted(suppressed))
+
+
+def test_a_folder_that_says_what_whisper_does_is_whispers(tmp_path: Path) -> None:
+    t = get_tokenizer(tiny_dims())
+    prompts = (t.transcribe, t.translate, t.sot, t.sot_prev, t.sot_lm, t.no_speech)
+    usual = {
+        "suppress_tokens": [*t.non_speech_tokens, *prompts],
+        "begin_suppress_tokens": [220, t.eot],
+        "max_initial_timestamp_index": 50,
+        "max_length": 448,
+        "return_timestamps": False,
+        "forced_decoder_ids": [[1, None], [2, t.transcribe]],
+    }
+    folder = hf_folder(tmp_path / "model", whisper_table(), generation=usual)
+    found = load_checkpoint(folder)
+    assert found.tokens is get_vocabulary(found.dims)
+    model = slimwhisper.load_model(folder, device="cpu")
+    assert model.settings == []
+    assert model.make_options() == slimwhisper.Options()
+
+
+def test_a_changed_table_has_whispers_interface(tmp_path: Path) -> None:
+    """The same answers as whisper's tokenizer, and the added words are text."""
+    table = whisper_table(added=WORDS)
+    found = vocabulary(hf_folder(tmp_path / "model", table))
+    whispers = get_vocabulary(tiny_dims())
+    assert found.texts == (range(50_257), range(51_865, 51_867))
+    assert found.boundaries == (50_257, 50_364, 51_865, 50_363)
+    assert (found.timestamps, found.languages) == (whispers.timestamps, whispers.languages)
+    for language, text in TEXTS.items():
+        ours, theirs = found.tokenizer(language), get_tokenizer(tiny_dims(), language)
+        tokens = theirs.encode(text)
+        stamped = [50_364, *tokens, 50_500, 50_500, *tokens[:3]]
+        assert ours.decode(stamped) == theirs.decode(stamped)
+        assert ours.decode_with_timestamps(stamped) == theirs.decode_with_timestamps(stamped)
+        whole = [*tokens, theirs.eot]
+        assert ours.split_to_word_tokens(whole) == theirs.split_to_word_tokens(whole)
+        for name in ("sot_sequence", "sot_sequence_including_notimestamps", "language_token"):
+            assert getattr(ours, name) == getattr(theirs, name)
+        for name in ("sot_prev", "sot_lm", "no_speech", "timestamp_begin"):
+            assert getattr(ours, name) == getattr(theirs, name)
+        assert {*ours.all_language_codes} == {*theirs.all_language_codes}
+    assert found.tokenizer().decode([*tokens[:0], 51_865, 51_866]) == "".join(WORDS)
+
+
+def test_a_trained_table_encodes_as_tokenizers_does(tmp_path: Path) -> None:
+    from tokenizers import Tokenizer
+
+    folder = hf_folder(tmp_path / "model", TABLE)
+    older = hf_folder(tmp_path / "older", TABLE, older=True)
+    fast = Tokenizer.from_file(str(folder / "tokenizer.json"))
+    for found in (vocabulary(folder), vocabulary(older)):
+        tokenizer = found.tokenizer("xx", "translate")
+        for text in (" the quick brown fox", " Boxkämpfer", "日本"):
+            assert tokenizer.encode(text) == fast.encode(text).ids
+            assert tokenizer.decode(tokenizer.encode(text)) == text
+        assert tokenizer.decode(tokenizer.encode(" <|en|>")) == " <|en|>", "no prompt makes it one"
+        names = ("<|startoftranscript|>", "<|xx|>", "<|translate|>")
+        assert tokenizer.sot_sequence == tuple(TABLE.ids[n] for n in names)
+        assert tuple(found.languages.values()) == ("en", "de", "xx")
+
+
+@pytest.mark.parametrize(
+    ("table", "options", "expected"),
+    [
+        (trained_table(stamps=0), {"without_timestamps": False}, "no timestamps"),
+        (trained_table(languages=(), tasks=()), {"language": "de"}, "English-only"),
+        (trained_table(languages=(), tasks=()), {"multilingual": True}, "English-only"),
+        (TABLE, {"language": "fr"}, "not in this model"),
+        (trained_table(tasks=("<|transcribe|>",)), {"task": "translate"}, "<|translate|>"),
+        (trained_table(marks=MARKS[2:]), {"initial_prompt": "hi"}, "<|startofprev|>"),
+        (trained_table(marks=MARKS[2:]), {"hotwords": "hi"}, "<|startofprev|>"),
+        (trained_table(marks=MARKS[3:]), {"no_speech_threshold": 0.5}, "<|nospeech|>"),
+    ],
+)
+def test_options_that_need_what_is_missing(
+    tmp_path: Path, table: Table, options: dict[str, Any], expected: str
+) -> None:
+    model = slimwhisper.load_model(hf_folder(tmp_path / "model", table), device="cpu")
+    with pytest.raises(OptionError, match=expected.replace("|", r"\|")) as caught:
+        model.transcribe(noise_bursts(2, seed=0), **options)
+    assert "\n" not in str(caught.value)
+
+
+@pytest.mark.parametrize(
+    "table",
+    [
+        trained_table(added=WORDS),
+        trained_table(first=True, size=2_000),
+        trained_table(languages=(), tasks=(), marks=(), stamps=0),
+        trained_table(languages=(), tasks=(), marks=()),
+    ],
+)
+def test_all_of_transcribe_works(tmp_path: Path, table: Table) -> None:
+    """Beams, samples, words, prompts, and detection with what there is."""
+    model = slimwhisper.load_model(hf_folder(tmp_path / "model", table), device="cpu")
+    audio = noise_bursts(35, seed=1)
+    for options in (
+        {"word_timestamps": True},
+        {"beam_size": 3},
+        {"temperature": 0.7, "best_of": 2},
+    ):
+        found = model.transcribe(audio, sample_len=10, no_speech_threshold=None, **options)
+        assert found["text"]
+        assert found["language"] in ("en", "de", "xx")
+        tokens = [t for s in found["segments"] for t in s["tokens"]]
+        assert all(0 <= t < table.n_vocab for t in tokens)
+    code, probabilities = model.detect_language(audio)
+    assert probabilities[code] == max(probabilities.values())
+
+
+def test_damage_costs_one_line(tmp_path: Path) -> None:
+    def check(name: str, table: Table = TABLE, **parts: str | None) -> str:
+        folder = hf_folder(tmp_path / name, table)
+        for file, text in parts.items():
+            path = folder / f"{file}.json"
+            path.unlink() if text is None else path.write_text(text)
+        message = refusal(folder)
+        assert str(folder) in message
+        return message
+
+    whole = TABLE.content()
+    gap = json.loads(json.dumps(whole))
+    gap["added_tokens"][5]["id"] += 3_000
+    unknown = json.dumps(whole | {"model": {"type": "Other", "vocab": {"a": 0}}})
+    assert "cannot be read as JSON" in check("cut", tokenizer=json.dumps(whole)[:5_000])
+    assert "not a JSON object" in check("list", tokenizer="[]")
+    assert "not a tokenizer" in check("empty", tokenizer="{}")
+    assert "cannot be read" in check("unknown", tokenizer=unknown.replace("Other", "BPE"))
+    assert "copy the tokenizer of this model" in check("another", tokenizer=json.dumps(gap))
+    assert "no tokenizer.json" in check("none", tokenizer=None)
+    larger = json.dumps(trained_table(added=WORDS).content())
+    assert "copy the tokenizer of this model" in check("larger", tokenizer=larger)
+
+
+def test_a_link_out_of_the_folder(tmp_path: Path) -> None:
+    folder = hf_folder(tmp_path / "model", TABLE)
+    (folder / "tokenizer.json").rename(tmp_path / "outside.json")
+    (folder / "tokenizer.json").symlink_to(tmp_path / "outside.json")
+    assert "link out of its folder" in refusal(folder)

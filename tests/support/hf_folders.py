@@ -1,0 +1,255 @@
+"""Hugging Face folders of tiny random models, with any vocabulary and any settings.
+
+table = whisper_table(51_865, added=(" Zwiebelkuchen",))
+folder = hf_folder(tmp_path / "model", table, generation={"language": "de"})
+"""
+
+import json
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from functools import lru_cache
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from slimwhisper.types import Dims
+from slimwhisper.vocabulary import TIMESTAMPS, get_tokenizer
+from tests.support.checkpoints import State, hf_config, random_state, save_hf, tiny_dims
+
+STAMPS = tuple(f"<|{i * 0.02:.2f}|>" for i in range(TIMESTAMPS))
+TASKS = ("<|translate|>", "<|transcribe|>")
+MARKS = ("<|startoflm|>", "<|startofprev|>", "<|nospeech|>", "<|notimestamps|>")
+TEXT = (
+    "the quick brown fox jumps over the lazy dog, and then it sleeps",
+    "pack my box with five dozen liquor jugs; how vexingly quick daft zebras jump!",
+    "Zwölf Boxkämpfer jagen Viktor quer über den großen Sylter Deich",
+)
+
+
+def visible(data: bytes) -> str:
+    """Bytes as byte-level tokenizers write them in their files."""
+    return "".join(map(_characters().__getitem__, data))
+
+
+@lru_cache(maxsize=1)
+def _characters() -> dict[int, str]:
+    """By byte."""
+    plain = [*range(33, 127), *range(161, 173), *range(174, 256)]
+    others = [b for b in range(256) if b not in plain]
+    return {b: chr(b) for b in plain} | {b: chr(256 + n) for n, b in enumerate(others)}
+
+
+@dataclass(frozen=True)
+class Table:
+    """The tokens of a vocabulary in the order of their ids, and the size of the embedding."""
+
+    text: tuple[str, ...]  # as in vocab.json
+    special: tuple[str, ...]
+    merges: tuple[tuple[str, str], ...] = ()
+    added: tuple[str, ...] = ()  # behind them all: text that a fine-tune added
+    size: int = 0  # more than there are tokens: padded; 0: not
+    first: bool = False  # special tokens go before the text
+
+    @property
+    def ids(self) -> dict[str, int]:
+        parts = (self.special, self.text) if self.first else (self.text, self.special)
+        return {name: i for i, name in enumerate((*parts[0], *parts[1], *self.added))}
+
+    @property
+    def n_vocab(self) -> int:
+        return self.size or len(self.ids)
+
+    def id(self, name: str) -> int | None:
+        return self.ids.get(name)
+
+    def content(self) -> dict[str, Any]:
+        """tokenizer.json's, as `tokenizers` writes it. Timestamps are no special tokens there."""
+        flags = {"single_word": False, "lstrip": False, "rstrip": False, "normalized": False}
+        ids = self.ids
+        added = [
+            {"id": ids[n], "content": n, "special": n in self.special and n not in STAMPS} | flags
+            for n in sorted((*self.special, *self.added), key=ids.__getitem__)
+        ]
+        level = {
+            "type": "ByteLevel",
+            "add_prefix_space": False,
+            "trim_offsets": True,
+            "use_regex": True,
+        }
+        model = {
+            "type": "BPE",
+            "dropout": None,
+            "unk_token": None,
+            "continuing_subword_prefix": "",
+            "end_of_word_suffix": "",
+            "fuse_unk": False,
+            "byte_fallback": False,
+            "ignore_merges": False,
+            "vocab": {
+                name: ids[name] for name in (*(self.special if self.first else ()), *self.text)
+            },
+            "merges": [list(pair) for pair in self.merges],
+        }
+        return {
+            "version": "1.0",
+            "truncation": None,
+            "padding": None,
+            "added_tokens": added,
+            "normalizer": None,
+            "pre_tokenizer": level,
+            "post_processor": None,
+            "decoder": level,
+            "model": model,
+        }
+
+    def save(self, folder: Path) -> None:
+        """tokenizer.json, and the little that transformers reads beside it."""
+        (folder / "tokenizer.json").write_text(json.dumps(self.content()), encoding="utf-8")
+        about = {
+            "tokenizer_class": "WhisperTokenizer",
+            "eos_token": "<|endoftext|>",
+            "bos_token": "<|endoftext|>",
+            "unk_token": "<|endoftext|>",
+            "pad_token": "<|endoftext|>",
+            "clean_up_tokenization_spaces": False,
+        }
+        (folder / "tokenizer_config.json").write_text(json.dumps(about))
+
+    def save_older(self, folder: Path) -> None:
+        """The files of before tokenizer.json. Only where special tokens come behind the text."""
+        ids = self.ids
+        (folder / "vocab.json").write_text(json.dumps({n: ids[n] for n in self.text}))
+        merges = "".join(f"{a} {b}\n" for a, b in self.merges)
+        (folder / "merges.txt").write_text(f"#version: 0.2\n{merges}", encoding="utf-8")
+        more = {n: i for n, i in ids.items() if n not in self.text}
+        (folder / "added_tokens.json").write_text(json.dumps(more))
+        special = [name for name in self.special if name not in STAMPS]
+        named = {"eos_token": "<|endoftext|>", "additional_special_tokens": special}
+        (folder / "special_tokens_map.json").write_text(json.dumps(named))
+
+
+@lru_cache(maxsize=4)
+def whisper_table(n_vocab: int = 51_865, **changes: Any) -> Table:
+    """openai-whisper's own tokens, in its order, without merges; `changes` of the `Table`."""
+    dims = replace(tiny_dims(), n_vocab=n_vocab)
+    tokenizer = get_tokenizer(dims)
+    encoding, special = tokenizer.encoding, tokenizer.special_tokens
+    text = tuple(visible(encoding.decode_single_token_bytes(i)) for i in range(tokenizer.eot))
+    return replace(Table(text, tuple(sorted(special, key=special.__getitem__))), **changes)
+
+
+@lru_cache(maxsize=4)
+def trained_table(
+    *,
+    languages: tuple[str, ...] = ("en", "de", "xx"),
+    tasks: tuple[str, ...] = TASKS,
+    marks: tuple[str, ...] = MARKS,
+    stamps: int = TIMESTAMPS,
+    **changes: Any,
+) -> Table:
+    """A byte-level BPE that `tokenizers` learned from a few lines, with special tokens behind."""
+    from tokenizers import Tokenizer, models, pre_tokenizers, trainers
+
+    learned = Tokenizer(models.BPE())
+    learned.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)
+    alphabet = pre_tokenizers.ByteLevel.alphabet()
+    trainer = trainers.BpeTrainer(
+        vocab_size=320, initial_alphabet=sorted(alphabet), show_progress=False
+    )
+    learned.train_from_iterator(TEXT, trainer)
+    model = json.loads(learned.to_str())["model"]
+    text = tuple(sorted(model["vocab"], key=model["vocab"].__getitem__))
+    codes = tuple(f"<|{code}|>" for code in languages)
+    special = ("<|endoftext|>", "<|startoftranscript|>", *codes, *tasks, *marks, *STAMPS[:stamps])
+    merges = tuple((a, b) for a, b in model["merges"])
+    return replace(Table(text, special, merges), **changes)
+
+
+def generation_of(table: Table) -> dict[str, Any]:
+    """generation_config.json as Whisper's folders have it, for these tokens."""
+    ids, eot = table.ids, table.id("<|endoftext|>")
+    tokens = {
+        "decoder_start_token_id": table.id("<|startoftranscript|>"),
+        "eos_token_id": eot,
+        "bos_token_id": eot,
+        "pad_token_id": eot,
+        "no_timestamps_token_id": table.id("<|notimestamps|>"),
+        "prev_sot_token_id": table.id("<|startofprev|>"),
+    }
+    codes = [n for n in table.special if "<|" == n[:2] and n[2:-2].isalpha() and len(n) <= 7]
+    tasks = {n[2:-2]: ids[n] for n in TASKS if n in ids}
+    languages = {n: ids[n] for n in codes if n not in (*TASKS, *MARKS)}
+    multilingual = {"is_multilingual": bool(languages)}
+    if languages:
+        multilingual |= {"lang_to_id": languages}
+    if tasks:
+        multilingual |= {"task_to_id": tasks}
+    return {k: v for k, v in tokens.items() if v is not None} | multilingual
+
+
+def dims_of(table: Table, **changes: Any) -> Dims:
+    dims = tiny_dims(width=32, audio_layers=1, text_layers=1, n_text_ctx=64)
+    return replace(dims, n_vocab=table.n_vocab, **changes)
+
+
+def weights_of(table: Table, dims: Dims, seed: int = 0) -> State:
+    """Random weights whose greedy texts differ from window to window, and end."""
+    state = random_state(tiny_dims_like(dims), seed)
+    generator = torch.Generator().manual_seed(seed + 1)
+    embedding = torch.randn(dims.n_vocab, dims.n_text_state, generator=generator)
+    embedding[table.ids["<|endoftext|>"]] *= 1.8
+    stamps = [i for n, i in table.ids.items() if n in STAMPS]
+    embedding[stamps] *= 1.1
+    state["decoder.token_embedding.weight"] = embedding
+    return state
+
+
+def tiny_dims_like(dims: Dims) -> Dims:
+    """The same with Whisper's vocabulary, which `random_state` knows."""
+    return replace(dims, n_vocab=tiny_dims().n_vocab)
+
+
+def hf_folder(
+    folder: Path,
+    table: Table,
+    *,
+    generation: Mapping[str, Any] | None = None,
+    config: Mapping[str, Any] | None = None,
+    preprocessor: Mapping[str, Any] | None = None,
+    dims: Dims | None = None,
+    seed: int = 0,
+    older: bool = False,
+    without: Sequence[str] = (),
+) -> Path:
+    """A folder as `save_pretrained` writes it. Entries of None are left out of the files.
+
+    generation, config, preprocessor: changes of these files. older: the tokenizer in the files of
+    before tokenizer.json. without: names of files that are removed again.
+    """
+    dims = dims or dims_of(table)
+    save_hf(folder, dims, weights_of(table, dims, seed))
+    (table.save_older if older else table.save)(folder)
+    ids = generation_of(table)
+    tokens = ("decoder_start_token_id", "eos_token_id", "bos_token_id", "pad_token_id")
+    base = hf_config(dims) | {k: ids[k] for k in tokens} | ffn(dims) | {"max_length": None}
+    audio = {"feature_size": dims.n_mels, "hop_length": 160, "chunk_length": 30, "n_fft": 400}
+    audio |= {"sampling_rate": 16_000, "feature_extractor_type": "WhisperFeatureExtractor"}
+    for name, content, changes in (
+        ("config.json", base, config),
+        ("generation_config.json", ids, generation),
+        ("preprocessor_config.json", audio, preprocessor),
+    ):
+        kept = {k: v for k, v in (content | dict(changes or {})).items() if v is not None}
+        (folder / name).write_text(json.dumps(kept))
+    for name in without:
+        (folder / name).unlink()
+    return folder
+
+
+def ffn(dims: Dims) -> dict[str, int]:
+    """The widths of config.json that follow from the dimensions."""
+    return {
+        "encoder_ffn_dim": 4 * dims.n_audio_state,
+        "decoder_ffn_dim": 4 * dims.n_text_state,
+    }

@@ -1,0 +1,69 @@
+"""transformers, the oracle for Hugging Face folders; tests skip without it."""
+
+import contextlib
+from dataclasses import dataclass
+from types import ModuleType
+from typing import Any
+
+import pytest
+from torch import Tensor
+
+
+def transformers() -> ModuleType:
+    """The package. It asks for torchaudio wherever that is installed, also where it cannot load."""
+    found = pytest.importorskip(
+        "transformers", minversion="5", reason="needs transformers: pip install 'transformers>=5'"
+    )
+    try:
+        import torchaudio  # noqa: F401
+    except (ImportError, OSError):
+        from transformers import utils
+
+        utils.is_torchaudio_available = lambda: False
+    found.logging.set_verbosity_error()
+    found.logging.disable_progress_bar()
+    return found
+
+
+@dataclass(frozen=True)
+class Sampled:
+    """What `generate` did in its first window."""
+
+    prompt: list[int]
+    tokens: list[int]  # without <|endoftext|>
+    ended: bool  # by <|endoftext|>, or by one token more, which was not seen
+
+
+class _Done(Exception):
+    """The first window has ended."""
+
+
+class _Recorder:
+    """A logits processor that sees each step's tokens so far."""
+
+    def __init__(self, most: int | None) -> None:
+        self.most = most
+        self.prompt: list[int] | None = None
+        self.seen: list[int] = []
+
+    def __call__(self, input_ids: Tensor, scores: Tensor) -> Tensor:
+        row = input_ids[0].tolist()
+        if self.prompt is not None and len(row) <= len(self.seen):
+            raise _Done  # the next window: there is no token for the first one's end
+        self.prompt = row if self.prompt is None else self.prompt
+        self.seen = row
+        if len(row) - len(self.prompt) == self.most:
+            raise _Done
+        return scores
+
+
+def first_window_of(model: Any, mel: Tensor, most: int | None, **asked: Any) -> Sampled:
+    """What `model.generate(mel, **asked)` samples in a window [n_mels, 3000]: `most` tokens, or
+    up to the end. It would go on at the last timestamp, and return a text of several windows.
+    """
+    recorder = _Recorder(most)
+    with contextlib.suppress(_Done):
+        model.generate(mel[None], logits_processor=[recorder], **asked)
+    assert recorder.prompt is not None
+    tokens = recorder.seen[len(recorder.prompt) :]
+    return Sampled(recorder.prompt, tokens, len(tokens) != most)
