@@ -29,6 +29,7 @@ PACKAGES = (
     ("soxr", True, "soxr", "resamples"),
     ("safetensors", True, "safetensors.torch", "reads Hugging Face checkpoints"),
     ("huggingface_hub", True, "huggingface_hub", "downloads from Hugging Face"),
+    ("tokenizers", True, "tokenizers", "reads tokenizers that came with a checkpoint"),
     ("silero-vad", True, "", "finds speech"),  # its import sets torch's threads, so not tried
     ("gradio", False, "", "an extra, for the web page alone"),  # slow to import, so not tried
 )

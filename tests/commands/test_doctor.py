@@ -23,7 +23,7 @@ from slimwhisper.commands.packages import PACKAGES, Check, check_package
 
 LINES = (
     "python, slimwhisper, torch, triton, openai-whisper, av, soundfile, torchaudio, soxr, "
-    "safetensors, huggingface_hub, silero-vad, gradio, CPU, GPU, kernels, C compiler, "
+    "safetensors, huggingface_hub, tokenizers, silero-vad, gradio, CPU, GPU, kernels, C compiler, "
     "decoding audio, resampling, models folder, hub cache"
 ).split(", ")
 
