@@ -47,6 +47,11 @@ class Vocabulary:
         """Texts as tokens and back, with the interface of `whisper.tokenizer.Tokenizer`."""
         return self.make_tokenizer(language, task)
 
+    @property
+    def is_whispers(self) -> bool:
+        """Whether the tokens are those of openai-whisper's table, which needs no file."""
+        return not hasattr(self.tokenizer(), "texts")
+
     def is_text(self, token: int) -> bool:
         return any(token in ids for ids in self.texts)
 

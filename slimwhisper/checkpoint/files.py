@@ -57,6 +57,12 @@ def read_json(file: Path) -> dict[str, Any]:
     return content
 
 
+def read_json_of(folder: Path, name: str) -> dict[str, Any] | None:
+    """The JSON object in a folder's file; None: there is no such file."""
+    file = inside(folder, name)
+    return read_json(file) if file.is_file() else None
+
+
 def read_safetensors(file: Path) -> dict[str, Tensor]:
     """name -> tensor [...], mapped, not read."""
     from safetensors import SafetensorError

@@ -9,13 +9,18 @@ from slimwhisper.checkpoint.errors import problem
 from slimwhisper.checkpoint.folders import WHOLE, index_of, shards
 from slimwhisper.errors import CheckpointError
 
-OPTIONAL = (  # settings and tokenizer: a file, and those that older or newer models have instead
-    ("generation_config.json", ()),
-    ("preprocessor_config.json", ("processor_config.json",)),
+# without these, Whisper's own tokens and settings serve: a file, and those of other versions of the
+# library, which a model may have instead
+TOKENIZER_FILES: tuple[tuple[str, tuple[str, ...]], ...] = (
     (
         "tokenizer.json",
         ("vocab.json", "merges.txt", "added_tokens.json", "special_tokens_map.json"),
     ),
+)
+OPTIONAL = (
+    ("generation_config.json", ()),
+    ("preprocessor_config.json", ("processor_config.json",)),
+    *TOKENIZER_FILES,
     ("tokenizer_config.json", ()),
     ("normalizer.json", ()),
 )
@@ -53,6 +58,14 @@ class _Repository:
         except Exception as error:  # the hub's HTTP errors have no base class of their own
             raise self.failure(f"{error}" or type(error).__name__) from error
 
+    def fetch_any(self, wanted: Sequence[tuple[str, Sequence[str]]], revision: str) -> None:
+        """Files that need not be there; without a first one, those in its place."""
+        for file, others in wanted:
+            with suppress(CheckpointError):
+                if self.fetch(file, revision) is None:
+                    for other in others:
+                        self.fetch(other, revision)
+
     def lacks(self, file: str) -> CheckpointError:
         from huggingface_hub import constants
 
@@ -85,11 +98,7 @@ def fetch_model(repository: str, local_files_only: bool) -> Path:
     if (config := hub.fetch("config.json")) is None:
         raise hub.lacks("config.json")
     folder, revision = config.parent, config.parent.name
-    for file, others in OPTIONAL:  # without them, Whisper's own tokens and settings serve
-        with suppress(CheckpointError):
-            if hub.fetch(file, revision) is None:
-                for other in others:
-                    hub.fetch(other, revision)
+    hub.fetch_any(OPTIONAL, revision)
     found = _fetch_first(hub, folder, [n for w in WHOLE for n in (w, index_of(w))])
     if found is None and _fetch_first(hub, folder, [CTRANSLATE2]) is not None:
         if _fetch_first(hub, folder, CTRANSLATE2_TOKENS) is None:
@@ -109,6 +118,7 @@ def fetch_adapter(repository: str, local_files_only: bool) -> Path:
     hub = _repository(repository, local_files_only)
     if (config := hub.fetch(ADAPTER_CONFIG)) is None:
         raise hub.lacks(ADAPTER_CONFIG)
+    hub.fetch_any(TOKENIZER_FILES, config.parent.name)
     if _fetch_first(hub, config.parent, ADAPTER_WEIGHTS) is None:
         raise hub.lacks(" or ".join(ADAPTER_WEIGHTS))
     return config.parent

@@ -27,6 +27,7 @@ from slimwhisper.checkpoint.hugging_face import looks_like_hub_id, read_folder
 from slimwhisper.checkpoint.names import HUB_IDS
 from slimwhisper.checkpoint.openai import expand_user, fetch_openai, read_openai
 from slimwhisper.checkpoint.settings import WHISPERS, Settings, read_settings
+from slimwhisper.checkpoint.tokenizer_files import has_tokenizer
 from slimwhisper.checkpoint.tokens import read_vocabulary
 from slimwhisper.checkpoint.validate import validate
 from slimwhisper.errors import CheckpointError
@@ -124,11 +125,6 @@ def load_checkpoint(
             f"{label[:300]}: cannot be read: {error.strerror or error}; give another file, "
             "or this user the right"
         ) from error
-    if folder is None and dims.n_vocab not in SIZES:
-        raise problem(
-            f"{label}: a vocabulary of {dims.n_vocab} is not one of Whisper's own {SIZES}; give a "
-            "Hugging Face folder with its tokenizer"
-        )
     validate(label, dims, state)
     if adapters:
         dims, state = merge_adapters(dims, state, adapters)
@@ -136,8 +132,17 @@ def load_checkpoint(
     vocabulary, settings = None, WHISPERS
     if folder is not None:
         heads = folder_heads(folder, dims)
-        vocabulary, settings = read_vocabulary(folder, dims, read_settings(folder, dims))
+        settings = read_settings(folder, dims)
         _warn(label, settings)
+    # an adapter for new words brings the tokenizer that has them
+    tokens = next((each for each in reversed(folders) if has_tokenizer(each)), folder)
+    if tokens is not None:
+        vocabulary, settings = read_vocabulary(tokens, dims, settings)
+    elif dims.n_vocab not in SIZES:
+        raise problem(
+            f"{label}: a vocabulary of {dims.n_vocab} is not one of Whisper's own {SIZES}; give a "
+            "Hugging Face folder with its tokenizer"
+        )
     tensors = {name: tensor.detach() for name, tensor in state.items()}
     if in_memory:
         tensors = {name: tensor.clone() for name, tensor in tensors.items()}

@@ -8,7 +8,7 @@ if TYPE_CHECKING:
     from whisper.tokenizer import Tokenizer
 
 _KINDS = {51_864: (False, 99), 51_865: (True, 99), 51_866: (True, 100)}
-_OLD_NAMES = {"<|nocaptions|>": "<|nospeech|>"}  # in files of 2022
+OLD_NAMES = {"<|nocaptions|>": "<|nospeech|>"}  # in files of 2022
 
 
 def openai_tokenizer(n_vocab: int) -> "Tokenizer | None":
@@ -64,5 +64,5 @@ def is_openai_table(tokens: Mapping[str, int], table: Sequence[str]) -> bool:
     """Whether token -> id says nothing else than `table`, and has all of its text."""
     ids = {token: i for i, token in enumerate(table)}
     text = table.index("<|endoftext|>")
-    known = all(ids.get(_OLD_NAMES.get(token, token)) == i for token, i in tokens.items())
+    known = all(ids.get(OLD_NAMES.get(token, token)) == i for token, i in tokens.items())
     return known and all(token in tokens for token in table[:text] if token)

@@ -4,14 +4,14 @@ Names and meanings are those of transformers' `GenerationConfig` and `WhisperFea
 What a folder does not say is Whisper's.
 """
 
-import json
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
 from slimwhisper.checkpoint.errors import problem
-from slimwhisper.types import CHUNK_SECONDS, HOP_SAMPLES, SAMPLE_RATE, Dims
+from slimwhisper.checkpoint.files import read_json_of
+from slimwhisper.types import FRAMES_PER_SECOND, HOP_SAMPLES, SAMPLE_RATE, Dims
 from slimwhisper.vocabulary import TASKS
 
 GENERATION, CONFIG = "generation_config.json", "config.json"
@@ -127,52 +127,22 @@ class Settings:
 WHISPERS = Settings()  # of a model that came without
 
 
-def read_json(folder: Path, name: str) -> dict[str, Any] | None:
-    """A JSON object of the folder; None if there is no such file.
-
-    Raises CheckpointError if it cannot be read, or if it is a link that leads out of the folder
-    (the hub's cache, whose folders hold links to its `blobs`, aside).
-    """
-    file = folder / name
-    if not file.is_file():
-        return None
-    check_inside(file)
-    try:
-        content = json.loads(file.read_text(encoding="utf-8"))
-    except PermissionError as error:
-        raise problem(f"{file}: permission denied; give this user the right") from error
-    except (OSError, ValueError, RecursionError) as error:
-        raise problem(f"{file}: cannot be read as JSON; copy it again") from error
-    if not isinstance(content, dict):
-        raise problem(f"{file}: is not a JSON object; copy it again")
-    return content
-
-
-def check_inside(file: Path) -> None:
-    """Raise CheckpointError if a file is a link out of its folder, the hub's cache aside."""
-    folder, target = file.parent.resolve(), file.resolve()
-    blobs = folder.parent.parent / "blobs"
-    in_cache = folder.parent.name == "snapshots" and target.parent == blobs
-    if not (target.is_relative_to(folder) or in_cache):
-        raise problem(f"{file}: is a link out of its folder; copy the file itself there")
-
-
 def read_settings(folder: Path, dims: Dims) -> Settings:
     """Of generation_config.json, else of config.json; checks the feature extractor's.
 
     Raises CheckpointError in one line: the file, the value, and what would work.
     """
     _check_audio(folder, dims)
-    name, content = GENERATION, read_json(folder, GENERATION)
+    name, content = GENERATION, read_json_of(folder, GENERATION)
     if content is None:
-        name, content = CONFIG, read_json(folder, CONFIG) or {}
+        name, content = CONFIG, read_json_of(folder, CONFIG) or {}
     return _Reader(folder / name, content, dims).settings()
 
 
 def _check_audio(folder: Path, dims: Dims) -> None:
     """Refuse spectrograms that are not Whisper's."""
     for name in EXTRACTORS:
-        content = read_json(folder, name)
+        content = read_json_of(folder, name)
         if content is None:
             continue
         content = content.get("feature_extractor", content)
@@ -181,7 +151,7 @@ def _check_audio(folder: Path, dims: Dims) -> None:
         wanted = {
             "feature_size": dims.n_mels,
             "hop_length": HOP_SAMPLES,
-            "chunk_length": CHUNK_SECONDS,
+            "chunk_length": dims.window_frames // FRAMES_PER_SECOND,
             "sampling_rate": SAMPLE_RATE,
             "n_fft": _FFT_SAMPLES,
             "dither": 0,
@@ -189,7 +159,8 @@ def _check_audio(folder: Path, dims: Dims) -> None:
         }
         for key, whispers in wanted.items():
             if content.get(key, whispers) not in (whispers, None):
-                source = "config.json's" if key == "feature_size" else "Whisper's"
+                ours = key in ("feature_size", "chunk_length")
+                source = "config.json's" if ours else "Whisper's"
                 raise problem(
                     f"{folder / name}: {key} is {content[key]!r}, and only {source} {whispers!r} "
                     "can be run; take a model that was trained with it"

@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from slimwhisper.checkpoint.errors import problem
-from slimwhisper.checkpoint.settings import check_inside, read_json
+from slimwhisper.checkpoint.files import inside, read_json_of
 
 TOKENIZER = "tokenizer.json"
 # older folders have these instead; normalizer.json is for scoring texts, and is not needed
@@ -29,9 +29,13 @@ class Tokens:
     special: frozenset[str]  # no text
 
 
+def has_tokenizer(folder: Path) -> bool:
+    return (folder / TOKENIZER).is_file() or (folder / VOCABULARY).is_file()
+
+
 def read_tokens(folder: Path) -> Tokens | None:
     """None: the folder has no tokenizer. Raises CheckpointError in one line."""
-    content = read_json(folder, TOKENIZER)
+    content = read_json_of(folder, TOKENIZER)
     if content is not None:
         file = folder / TOKENIZER
         try:
@@ -44,21 +48,20 @@ def read_tokens(folder: Path) -> Tokens | None:
         except (KeyError, TypeError, ValueError, AttributeError, IndexError) as error:
             raise problem(f"{file}: not a tokenizer's file; copy it again") from error
         return Tokens(content, ids, special)
-    table = read_json(folder, VOCABULARY)
+    table = read_json_of(folder, VOCABULARY)
     if table is None:
         return None
-    merges_file = folder / MERGES
+    merges_file = inside(folder, MERGES)
     if not merges_file.is_file():
         raise problem(f"{folder}: {VOCABULARY} without {MERGES}; copy the tokenizer's files again")
-    check_inside(merges_file)
     try:
         lines = merges_file.read_text(encoding="utf-8").split("\n")
         ids = {name: int(i) for name, i in table.items()}
-        more = {n: int(i) for n, i in (read_json(folder, ADDED) or {}).items()}
+        more = {n: int(i) for n, i in (read_json_of(folder, ADDED) or {}).items()}
     except (OSError, TypeError, ValueError) as error:
         files = f"{VOCABULARY}, {MERGES} or {ADDED}"
         raise problem(f"{folder}: {files} is damaged; copy them again") from error
-    named = json.dumps(read_json(folder, SPECIAL) or {})
+    named = json.dumps(read_json_of(folder, SPECIAL) or {})
     listed = {name for name in more if json.dumps(name) in named}
     marked = listed.union(name for name in ids | more if re.fullmatch(r"<\|.*\|>", name))
     merges = [line for line in lines if line and not line.startswith("#version")]

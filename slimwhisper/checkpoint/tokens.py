@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from slimwhisper.checkpoint.errors import problem
+from slimwhisper.checkpoint.openai_tokens import OLD_NAMES, spelled, text_tokens
 from slimwhisper.checkpoint.settings import Setting, Settings
 from slimwhisper.checkpoint.tokenizer_files import TOKENIZER, Tokens, fast_tokenizer, read_tokens
 from slimwhisper.types import Dims
@@ -28,7 +29,6 @@ from slimwhisper.vocabulary import (
 if TYPE_CHECKING:
     from whisper.tokenizer import Tokenizer
 
-_OLDER_NAMES = {"<|nocaptions|>": "<|nospeech|>"}
 _LANGUAGE = re.compile(r"<\|([a-z]{2,3}(?:[-_][A-Za-z]{2,8})?)\|>")
 _STAMP = re.compile(r"<\|\d+\.\d\d\|>")
 
@@ -63,27 +63,15 @@ def read_vocabulary(folder: Path, dims: Dims, settings: Settings) -> tuple[Vocab
 def _whispers_ids(dims: Dims) -> dict[str, int]:
     """Every token of openai-whisper's table but the timestamps, named as in tokenizer.json."""
     t = get_tokenizer(dims)
-    visible, encoding = _visible_bytes(), t.encoding
-    found = {
-        "".join(visible[b] for b in encoding.decode_single_token_bytes(i)): i for i in range(t.eot)
-    }
+    found = {spelled(token): i for i, token in enumerate(text_tokens(t))}
     return found | {n: i for n, i in t.special_tokens.items() if not _STAMP.fullmatch(n)}
-
-
-def _visible_bytes() -> dict[int, str]:
-    """How byte-level tokenizers write each byte: itself where it is visible in Latin-1, the others
-    from U+0100 on, in order.
-    """
-    plain = {*range(0x21, 0x7F), *range(0xA1, 0xAD), *range(0xAE, 0x100)}
-    others = [b for b in range(256) if b not in plain]
-    return {b: chr(b) for b in plain} | {b: chr(0x100 + i) for i, b in enumerate(others)}
 
 
 def _is_whispers(tokens: Tokens, dims: Dims) -> bool:
     expected = _whispers_ids(dims)
     begin = get_vocabulary(dims).timestamps.start
     found = {
-        _OLDER_NAMES.get(name, name): i
+        OLD_NAMES.get(name, name): i
         for name, i in tokens.ids.items()
         if i < begin or name != f"<|{(i - begin) * 0.02:.2f}|>"
     }
@@ -130,7 +118,7 @@ def _whispers(dims: Dims, settings: Settings) -> Vocabulary | None:
 
 
 def _of_tokens(folder: Path, dims: Dims, tokens: Tokens, settings: Settings) -> Vocabulary:
-    ids = {_OLDER_NAMES.get(name, name): i for name, i in tokens.ids.items()}
+    ids = {OLD_NAMES.get(name, name): i for name, i in tokens.ids.items()}
     size = dims.n_vocab
     beyond = [name for name, i in ids.items() if not 0 <= i < size]
     if beyond:

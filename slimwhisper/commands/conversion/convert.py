@@ -101,7 +101,7 @@ def convert(
     folder = _folder_of(name)
     left_behind: list[str] = []
     if is_file:
-        refuse_what_is_lost(checkpoint, folder)
+        refuse_what_is_lost(checkpoint)
         left_behind = settings_left_behind(checkpoint, folder)
     ready = replace(checkpoint, state=_ready(checkpoint, dtype))
     try:

@@ -13,7 +13,6 @@ from slimwhisper.checkpoint.files import inside, read_json
 from slimwhisper.checkpoint.load import Checkpoint
 from slimwhisper.checkpoint.openai_tokens import openai_tokenizer
 from slimwhisper.checkpoint.validate import OUTPUT
-from slimwhisper.commands.conversion.kept import has_openai_tokens
 from slimwhisper.commands.conversion.settings import (
     feature_settings,
     generation_settings,
@@ -138,7 +137,7 @@ def _copied(checkpoint: Checkpoint, source: Path) -> dict[str, str]:
     files = [inside(source, name) for name in FOLDER_FILES]
     contents = {file.name: file.read_text(encoding="utf-8") for file in files if file.is_file()}
     tokenizer, dims = openai_tokenizer(checkpoint.dims.n_vocab), checkpoint.dims
-    if tokenizer is not None and has_openai_tokens(source, dims.n_vocab):
+    if tokenizer is not None and checkpoint.tokens.is_whispers:
         contents = tokenizer_files(tokenizer, dims.n_text_ctx) | contents
     return contents | {"config.json": json.dumps(config, indent=2) + "\n"}
 
