@@ -18,7 +18,8 @@ from recipes.finetune.words import WORDS
 def extended(folder: Path, words: Sequence[str]) -> tuple[Any, Any]:
     """The model and the processor in `folder`, with a token for each of `words`.
 
-    Weights are float32, as training needs them. A new token's embedding begins as the mean of those that its word was written with before.
+    Weights are float32, as training needs them. A new token's embedding begins as the mean of those
+    that its word was written with before.
     """
     model = WhisperForConditionalGeneration.from_pretrained(folder, dtype=torch.float32)
     processor = WhisperProcessor.from_pretrained(folder)
