@@ -11,7 +11,13 @@ from typing import Any
 
 from slimwhisper.checkpoint.errors import problem
 from slimwhisper.checkpoint.files import read_json_of
-from slimwhisper.types import FRAMES_PER_SECOND, HOP_SAMPLES, SAMPLE_RATE, Dims
+from slimwhisper.types import (
+    FRAMES_PER_SECOND,
+    HOP_SAMPLES,
+    MEL_FRAMES_PER_POSITION,
+    SAMPLE_RATE,
+    Dims,
+)
 from slimwhisper.vocabulary import TASKS
 
 GENERATION, CONFIG = "generation_config.json", "config.json"
@@ -71,7 +77,7 @@ class Settings:
         """The options of `Options` that it gives, for a model of these dimensions."""
         found: dict[str, Any] = {"language": self.language, "task": self.task}
         if self.max_initial_timestamp_index is not None:
-            seconds = self.max_initial_timestamp_index * CHUNK_SECONDS / dims.n_audio_ctx
+            seconds = self.max_initial_timestamp_index * MEL_FRAMES_PER_POSITION / FRAMES_PER_SECOND
             found["max_initial_timestamp"] = seconds
         if self.max_length is not None and self.max_length < dims.n_text_ctx // 2:
             found["sample_len"] = self.max_length
