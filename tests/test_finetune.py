@@ -31,9 +31,8 @@ def tuned(tmp_path_factory: pytest.TempPathFactory) -> Namespace:
         from recipes.finetune import extend, train
     except OSError as error:  # of a torchaudio that was built for another torch
         pytest.skip(f"transformers does not import: {error}")
-    from slimwhisper.commands.conversion.convert import convert
-
     from recipes.finetune.words import WORDS
+    from slimwhisper.commands.conversion.convert import convert
 
     folder = tmp_path_factory.mktemp("finetune")
     asked = Namespace(start=folder / "start", fsdd=folder / "fsdd", out=folder / "out")

@@ -125,28 +125,37 @@ def load_checkpoint(
             f"{label[:300]}: cannot be read: {error.strerror or error}; give another file, "
             "or this user the right"
         ) from error
+    # an adapter for new words brings the tokenizer that has them
+    tokens = next((each for each in reversed(folders) if has_tokenizer(each)), folder)
+    if tokens is None:
+        _check_size(label, dims)
     validate(label, dims, state)
     if adapters:
+        merged = f"{label} with {', '.join(map(str, folders))}"
         dims, state = merge_adapters(dims, state, adapters)
-        validate(f"{label} with {', '.join(map(str, folders))}", dims, state)
+        validate(merged, dims, state)
+        if tokens is None:
+            _check_size(merged, dims)
     vocabulary, settings = None, WHISPERS
     if folder is not None:
         heads = folder_heads(folder, dims)
         settings = read_settings(folder, dims)
-        _warn(label, settings)
-    # an adapter for new words brings the tokenizer that has them
-    tokens = next((each for each in reversed(folders) if has_tokenizer(each)), folder)
     if tokens is not None:
         vocabulary, settings = read_vocabulary(tokens, dims, settings)
-    elif dims.n_vocab not in SIZES:
-        raise problem(
-            f"{label}: a vocabulary of {dims.n_vocab} is not one of Whisper's own {SIZES}; give a "
-            "Hugging Face folder with its tokenizer"
-        )
+    _warn(label, settings)
     tensors = {name: tensor.detach() for name, tensor in state.items()}
     if in_memory:
         tensors = {name: tensor.clone() for name, tensor in tensors.items()}
     return Checkpoint(label, dims, tensors, heads, vocabulary, settings)
+
+
+def _check_size(label: str, dims: Dims) -> None:
+    """Of the vocabulary, where no tokenizer says what the tokens are."""
+    if dims.n_vocab not in SIZES:
+        raise problem(
+            f"{label}: a vocabulary of {dims.n_vocab} is not one of Whisper's own {SIZES}; give a "
+            "Hugging Face folder with its tokenizer"
+        )
 
 
 def _warn(label: str, settings: Settings) -> None:

@@ -1,6 +1,7 @@
 """`slimwhisper convert`: both ways and back, refusals, and nothing lost."""
 
 import json
+import shutil
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -179,21 +180,26 @@ def test_alignment_heads_go_along(folder: Path, tmp_path: Path, monkeypatch: Any
     assert read(made / "generation_config.json")["alignment_heads"] == [[0, 0]]
 
 
+def swapped_letters(folder: Path) -> dict[str, int]:
+    """OpenAI's text tokens, but for two letters."""
+    table = read(folder / "vocab.json")
+    return table | {"a": table["b"], "b": table["a"]}
+
+
 def test_a_tokenizer_of_its_own_is_refused(folder: Path, tmp_path: Path) -> None:
-    fast = read(folder / "tokenizer.json")
-    swapped = fast["model"]["vocab"] | {"a": fast["model"]["vocab"]["b"], "b": 64}
+    fast, swapped = read(folder / "tokenizer.json"), swapped_letters(folder)
     changes = {"model": fast["model"] | {"vocab": swapped}}
     other = edit(folder, tmp_path / "m", "tokenizer.json", **changes)
     message = refused(CheckpointError, other, tmp_path / "out.pt")
     assert "its tokenizer is not OpenAI's" in message and str(other) in message
     (other / "tokenizer.json").unlink()  # the older files are OpenAI's
     convert(str(other), tmp_path / "out.pt")
-    (other / "vocab.json").write_text(json.dumps({"a": 0}))
+    (other / "vocab.json").write_text(json.dumps(swapped))
     assert "not OpenAI's" in refused(CheckpointError, other, tmp_path / "out2.pt")
     (other / "tokenizer.json").write_text("{")
     assert "cannot be read as JSON" in refused(CheckpointError, other, tmp_path / "out2.pt")
     (other / "tokenizer.json").write_text("{}")
-    assert "its tokenizer cannot be read" in refused(CheckpointError, other, tmp_path / "out2.pt")
+    assert "not a tokenizer's file" in refused(CheckpointError, other, tmp_path / "out2.pt")
 
 
 def test_a_folder_without_tokenizer_converts(folder: Path, tmp_path: Path) -> None:
@@ -202,9 +208,12 @@ def test_a_folder_without_tokenizer_converts(folder: Path, tmp_path: Path) -> No
     made = convert(str(source), tmp_path / "whole").path
     assert (made / "tokenizer.json").read_bytes() == (folder / "tokenizer.json").read_bytes()
     assert not (made / "generation_config.json").exists()
-    (source / "vocab.json").write_text(json.dumps({"a": 0}))
+    swapped = swapped_letters(folder)
+    (source / "vocab.json").write_text(json.dumps(swapped))
+    for name in ("merges.txt", "added_tokens.json", "special_tokens_map.json"):
+        shutil.copy(folder / name, source)
     own = convert(str(source), tmp_path / "own").path
-    assert read(own / "vocab.json") == {"a": 0} and not (own / "tokenizer.json").exists()
+    assert read(own / "vocab.json") == swapped and not (own / "tokenizer.json").exists()
     (source / "vocab.json").unlink()
     assert_equal(load_checkpoint(convert(str(source), tmp_path / "out.pt").path).state, STATE)
 
