@@ -32,6 +32,7 @@ PACKAGES = [
     "slimwhisper/kernels/gpu",
     "slimwhisper/longform",
     "slimwhisper/model",
+    "slimwhisper/ray",
 ]
 DATA = {
     *("slimwhisper/py.typed", "slimwhisper/models/digits.pt", "slimwhisper/models/digits.md"),

@@ -4,16 +4,16 @@ import argparse
 import logging
 import sys
 import threading
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import ExitStack, closing
 from itertools import chain
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from slimwhisper.errors import OptionError, OutputError, SlimWhisperError
+from slimwhisper.errors import OptionError, SlimWhisperError
 from slimwhisper.flags import load_chosen
 from slimwhisper.jobs.console import Console, JSONConsole, LogHandler, TerminalConsole
-from slimwhisper.jobs.flags import DEFAULTS, dtype_of, layout_of, options_of
+from slimwhisper.jobs.flags import DEFAULTS, check_engine, dtype_of, layout_of, options_of
 from slimwhisper.jobs.identity import (
     accepted_precisions,
     identify_caches,
@@ -22,8 +22,14 @@ from slimwhisper.jobs.identity import (
 )
 from slimwhisper.jobs.inputs import InputFile, Inputs
 from slimwhisper.jobs.interrupts import Interrupts, StopNow
-from slimwhisper.jobs.journal import JOURNAL_NAME, Journal, Stamp, Status
-from slimwhisper.jobs.outputs import Sweeper, outputs_exist, prepare_output_dir, write_outputs
+from slimwhisper.jobs.journal import JOURNAL_NAME, Journal, Line, Stamp, Status
+from slimwhisper.jobs.outputs import (
+    Sweeper,
+    Written,
+    outputs_exist,
+    prepare_output_dir,
+    write_result,
+)
 from slimwhisper.jobs.progress import Current, Tally, model_facts, summary_facts, summary_lines
 from slimwhisper.jobs.survey import Survey
 from slimwhisper.types import Segment, Transcript
@@ -38,11 +44,15 @@ def run_transcribe(arguments: argparse.Namespace) -> int:
 
     A file that fails is reported in one line, and the job continues.
     """
-    job = Job(arguments)
+    return run_job(Job(arguments))
+
+
+def run_job(job: "Job") -> int:
+    """Run a job; programs that read JSON lines are told what ends it."""
     try:
         return job.run()
     except SlimWhisperError as error:
-        if arguments.log_json:
+        if job.arguments.log_json:
             job.console.error(str(error))
         raise
 
@@ -56,6 +66,7 @@ class Job:
 
     def __init__(self, arguments: argparse.Namespace) -> None:
         self.arguments = arguments
+        check_engine(arguments)
         self.options = options_of(arguments)
         self.layout = layout_of(arguments)
         warnings = check_layout(self.layout, arguments.word_timestamps)
@@ -110,21 +121,17 @@ class Job:
         start = next(pending, None)  # load the model only if there is work
         if start is None:
             return
+        self._decode(chain([start], pending), stack)
+
+    def _decode(self, recordings: Iterator[Path], stack: ExitStack) -> None:
+        """Transcribe the recordings, which are in progress already, in this process."""
         model = self._load()
         batch_size = self.arguments.batch_size
         if batch_size is None:
             batch_size = model.default_batch_size(**self.options)
-        facts = self.facts = model_facts(model, batch_size)
-        if self.journal is not None:
-            self.journal.record_variant(identify_precision(facts["dtype"], facts["device"]))
-        self.console.start(facts | {"options": self._changed_options()})
-        if self.console.has_bar and not self.inputs.is_list:
-            self.survey = Survey(self._read_inputs().files, self._is_new)
-            self.survey.start()
-            stack.enter_context(closing(self.survey))
-        self.tally.start()
+        self._begin(model_facts(model, batch_size), stack)
         results: Any = model.transcribe_many(
-            chain([start], pending),
+            recordings,
             batch_size=batch_size,
             allow_truncated=self.arguments.allow_truncated,
             loaders=self._loaders(),
@@ -138,6 +145,18 @@ class Job:
                 self._finish(self.tally.current[path], result)
                 if self._halted:
                     break
+
+    def _begin(self, facts: dict[str, Any], stack: ExitStack) -> None:
+        """The model of these facts is loaded: record and show that, and start the clock."""
+        self.facts = facts
+        if self.journal is not None:
+            self.journal.record_variant(identify_precision(facts["dtype"], facts["device"]))
+        self.console.start(facts | {"options": self._changed_options()})
+        if self.console.has_bar and not self.inputs.is_list:
+            self.survey = Survey(self._read_inputs().files, self._is_new)
+            self.survey.start()
+            stack.enter_context(closing(self.survey))
+        self.tally.start()
 
     def _open_console(self) -> Console:
         verbose = self.arguments.verbose
@@ -232,37 +251,35 @@ class Job:
         self.console.progress(self.tally)
 
     def _finish(self, current: Current, result: Transcript | SlimWhisperError) -> None:
-        """Write a file's outputs and its line in the journal, or report why it failed."""
+        """Write a file's outputs, and settle it."""
         if current.seconds is None and current.done:
             current.seconds = current.done
-        seconds = current.seconds or 0.0
-        status: Status = "failed"
-        if not isinstance(result, SlimWhisperError):
-            try:
-                if self.journal is not None:
-                    self._sweeper.sweep(current.recording.output.parent)
-                outputs = write_outputs(result, current.recording, self.formats, self.layout)
-                status = "done"
-            except OutputError as error:
-                result, status = error, "unwritten"
-        if isinstance(result, SlimWhisperError):
-            # report before adding to the journal: if the job is killed in between, the error
-            # appears twice rather than never
+        recording = current.recording
+        if self.journal is not None and isinstance(result, Transcript):
+            self._sweeper.sweep(recording.output.parent)
+        self._settle([(current, write_result(result, recording, self.formats, self.layout))])
+
+    def _settle(self, ended: Sequence[tuple[Current, Written]]) -> None:
+        """Report files that have ended, and add them to the journal in one write."""
+        for current, written in ended:
+            if isinstance(written.result, SlimWhisperError):
+                # report before adding to the journal: if the job is killed in between, the error
+                # appears twice rather than never
+                with self._lock:
+                    self.tally.failed += 1
+                    self.console.failed(current, written.status, written.result)
+                self._halted = self._halted or self.arguments.fail_fast
+        if self.journal is not None:
+            self.journal.add_all([_line(current, written) for current, written in ended])
+        for current, written in ended:
+            seconds = current.seconds or 0.0
+            if isinstance(written.result, Transcript):
+                self.tally.done += 1
+                self.tally.audio += seconds
+                self.console.done(current, written.result, written.outputs)
+            self.tally.passed += seconds
             with self._lock:
-                self.tally.failed += 1
-                self.console.failed(current, status, result)
-            self._halted = self._halted or self.arguments.fail_fast
-            if self.journal is not None:
-                self.journal.add(current.stamp, status, current.seconds, str(result))
-        else:
-            if self.journal is not None:
-                self.journal.add(current.stamp, status, current.seconds)
-            self.tally.done += 1
-            self.tally.audio += seconds
-            self.console.done(current, result, outputs)
-        self.tally.passed += seconds
-        with self._lock:
-            del self.tally.current[current.recording.path]
+                del self.tally.current[current.recording.path]
         self._progress()
 
     def _loaders(self) -> int | None:
@@ -292,3 +309,9 @@ class Job:
     def _summarise(self, status: int) -> None:
         facts = summary_facts(self.tally, status, self.journal.path if self.journal else None)
         self.console.summary(facts, summary_lines(facts, self.facts))
+
+
+def _line(current: Current, written: Written) -> Line:
+    """A file's line in the journal."""
+    error = str(written.result) if isinstance(written.result, SlimWhisperError) else None
+    return Line(current.stamp, written.status, current.seconds, error)

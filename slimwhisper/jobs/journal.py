@@ -47,6 +47,16 @@ class Stamp:
         return Stamp(absolute, stat.st_size, stat.st_mtime_ns)
 
 
+@dataclass(frozen=True, slots=True)
+class Line:
+    """A finished file."""
+
+    stamp: Stamp
+    status: Status
+    seconds: float | None
+    error: str | None = None
+
+
 class Digests:
     """A set of 64-bit numbers, 8 bytes each: 8 MB for a million files."""
 
@@ -150,19 +160,19 @@ class Journal:
         self, stamp: Stamp, status: Status, seconds: float | None, error: str | None = None
     ) -> None:
         """Append a finished file; the line is on disk when this returns."""
-        record = {
-            "path": stamp.path,
-            "size": stamp.size,
-            "mtime_ns": stamp.mtime_ns,
-            "options": self._recorded,
-            "status": status,
-            "seconds": None if seconds is None else round(seconds, 3),
-            "error": error,
-            "time": time.strftime("%Y-%m-%dT%H:%M:%S%z"),
-        }
+        self.add_all([Line(stamp, status, seconds, error)])
+
+    def add_all(self, lines: Sequence[Line]) -> None:
+        """Append finished files in one write; all lines are on disk when this returns.
+
+        If the process is killed meanwhile, the first of them are whole and one at most is torn.
+        """
+        if not lines:
+            return
+        moment = time.strftime("%Y-%m-%dT%H:%M:%S%z")
         # ASCII, so that names that are not UTF-8 survive as escaped surrogates
-        line = ("\n" if self._torn else "") + json.dumps(record) + "\n"
-        data = line.encode("ascii")
+        text = "".join(json.dumps(self._record(line, moment)) + "\n" for line in lines)
+        data = (("\n" if self._torn else "") + text).encode("ascii")
         try:
             written = os.write(self._file, data)
             self._torn = written < len(data)
@@ -171,8 +181,23 @@ class Journal:
             os.fsync(self._file)
         except OSError as failure:
             raise self._unwritable(failure) from failure
-        if status != "unwritten":
-            self._now.add(_digest(stamp, _canonical(self._recorded), status))
+        options = _canonical(self._recorded)
+        for line in lines:
+            if line.status != "unwritten":
+                self._now.add(_digest(line.stamp, options, line.status))
+
+    def _record(self, line: Line, moment: str) -> dict[str, Any]:
+        stamp, seconds = line.stamp, line.seconds
+        return {
+            "path": stamp.path,
+            "size": stamp.size,
+            "mtime_ns": stamp.mtime_ns,
+            "options": self._recorded,
+            "status": line.status,
+            "seconds": None if seconds is None else round(seconds, 3),
+            "error": line.error,
+            "time": moment,
+        }
 
     def close(self) -> None:
         """Close the file, which releases the lock."""

@@ -5,11 +5,13 @@ import secrets
 import tempfile
 import time
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from slimwhisper.errors import OutputError
+from slimwhisper.errors import OutputError, SlimWhisperError
 from slimwhisper.jobs.inputs import InputFile
+from slimwhisper.jobs.journal import Status
 from slimwhisper.types import Transcript
 from slimwhisper.writers import write_transcript
 
@@ -73,6 +75,30 @@ def write_outputs(
                 "or choose another --output_dir"
             ) from error
     return targets
+
+
+@dataclass(frozen=True, slots=True)
+class Written:
+    """How a recording ended, and its output files."""
+
+    status: Status
+    result: Transcript | SlimWhisperError
+    outputs: list[Path] = field(default_factory=list)
+
+
+def write_result(
+    result: Transcript | SlimWhisperError,
+    recording: InputFile,
+    formats: Sequence[str],
+    layout: Mapping[str, Any] | None = None,
+) -> Written:
+    """Write a transcript as `write_outputs` does; an error that prevents that is in the result."""
+    if isinstance(result, SlimWhisperError):
+        return Written("failed", result)
+    try:
+        return Written("done", result, write_outputs(result, recording, formats, layout))
+    except OutputError as error:
+        return Written("unwritten", error)
 
 
 class Sweeper:

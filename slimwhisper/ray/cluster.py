@@ -1,0 +1,187 @@
+"""Workers as actors of Ray, on this host or on a cluster."""
+
+import argparse
+import logging
+import os
+import signal
+import threading
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from typing import Any
+
+import ray
+from ray.exceptions import RayError, RayTaskError
+
+from slimwhisper.errors import OptionError, SlimWhisperError
+from slimwhisper.jobs.inputs import InputFile
+from slimwhisper.ray.driver import Down, Event, Reported, Up
+from slimwhisper.ray.results import Settings
+from slimwhisper.ray.worker import STOP_SECONDS, Worker
+from slimwhisper.text import one_line
+
+OBJECT_STORE = 128 << 20  # bytes on this host: results are small and rarely go there
+CONCURRENCY = 4  # calls of one worker at the same time
+STARTS = 3  # deaths in a row, before the model is loaded, that end the job
+AHEAD = 16  # recordings beside those in slots, at least: they are read meanwhile
+
+
+@dataclass(frozen=True, slots=True)
+class Plan:
+    """How many workers there are, and what Ray reserves for each."""
+
+    workers: int
+    cpus: float
+    gpus: int
+    threads: int  # of torch; 0: torch's own choice
+
+
+def plan_workers(a: argparse.Namespace, resources: dict[str, float], hosts: int) -> Plan:
+    """One worker for each GPU; on CPUs, --workers of them, or one on each host.
+
+    The CPUs are shared out, so that workers do not wait for each other's. Raises OptionError.
+    """
+    kind = (a.device or "").partition(":")
+    if kind[1]:
+        raise OptionError(f"--device {a.device}: Ray hands out the GPUs; use --devices {kind[2]}")
+    gpus, cpus = int(resources.get("GPU", 0)), resources.get("CPU", 1.0)
+    if kind[0] == "cuda" and not gpus:
+        raise OptionError("--device cuda: Ray sees no GPU; leave the flag out, or try cpu")
+    if kind[0] != "cpu" and gpus:
+        if a.workers and a.workers > gpus:
+            raise OptionError(f"--workers {a.workers}: Ray sees {gpus} GPUs, one for each worker")
+        return Plan(a.workers or gpus, 1, 1, a.threads)
+    workers = a.workers or hosts
+    share = cpus / workers
+    threads = a.threads or max(1, int(share))
+    return Plan(workers, min(threads, share), 0, threads)
+
+
+@contextmanager
+def started(a: argparse.Namespace) -> Iterator[Plan]:
+    """Ray, started on this host or joined at --ray_address; it is left in the end.
+
+    Raises OptionError and SlimWhisperError.
+    """
+    here: dict[str, Any] = {"address": "local", "object_store_memory": OBJECT_STORE}
+    if a.devices not in (None, "all"):
+        os.environ["CUDA_VISIBLE_DEVICES"] = a.devices  # Ray counts these, and no others
+    if a.workers and a.device == "cpu":
+        here["num_gpus"] = 0
+    where = {"address": a.ray_address} if a.ray_address else here
+    try:
+        with _kept_signals():
+            ray.init(**where, log_to_driver=False, logging_level=logging.ERROR)
+    except (ConnectionError, RuntimeError, ValueError) as error:
+        place = f"at {a.ray_address}" if a.ray_address else "on this host"
+        raise SlimWhisperError(f"Ray cannot be used {place}: {one_line(error)}") from error
+    try:
+        hosts = sum(node["Alive"] for node in ray.nodes())
+        yield plan_workers(a, ray.cluster_resources(), max(hosts, 1))
+    finally:
+        ray.shutdown()
+
+
+@contextmanager
+def _kept_signals() -> Iterator[None]:
+    """Ray takes SIGTERM for itself; the job has its own way to end."""
+    if threading.current_thread() is not threading.main_thread():
+        yield
+        return
+    before = signal.getsignal(signal.SIGTERM)
+    try:
+        yield
+    finally:
+        signal.signal(signal.SIGTERM, before)
+
+
+class RayCluster:
+    """The actors of a job. One that dies is replaced by another with a new number."""
+
+    def __init__(self, settings: Settings, plan: Plan) -> None:
+        self._settings = settings
+        self._actor = ray.remote(Worker).options(
+            num_cpus=plan.cpus,
+            num_gpus=plan.gpus,
+            max_concurrency=CONCURRENCY,
+            max_restarts=0,
+            scheduling_strategy="SPREAD",
+        )
+        self._actors: dict[int, Any] = {}
+        self._calls: dict[Any, int] = {}  # what `wait` waits for -> the worker
+        self._loading: set[int] = set()
+        self._failed_starts = 0
+        self._started = 0
+        for _ in range(plan.workers):
+            self._start()
+
+    def submit(self, worker: int, recordings: list[InputFile]) -> None:
+        self._actors[worker].submit.remote(recordings)
+
+    def drop(self, worker: int, recording: InputFile) -> None:
+        self._actors[worker].drop.remote([recording])
+
+    def wait(self, seconds: float) -> list[Event]:
+        """See `Cluster`. Raises SlimWhisperError if a model cannot be loaded."""
+        ready, _ = ray.wait(list(self._calls), num_returns=1, timeout=seconds)
+        if ready:
+            ready, _ = ray.wait(list(self._calls), num_returns=len(self._calls), timeout=0)
+        return [event for call in ready for event in self._answer(call)]
+
+    def close(self) -> None:
+        """End the workers, when they have written what they are writing."""
+        stops = [
+            actor.stop.remote()
+            for worker, actor in self._actors.items()
+            if worker not in self._loading
+        ]
+        if stops:
+            ray.wait(stops, num_returns=len(stops), timeout=STOP_SECONDS)
+        for actor in self._actors.values():
+            ray.kill(actor)
+        self._actors.clear()
+        self._calls.clear()
+
+    def _start(self) -> None:
+        worker = self._started
+        self._started += 1
+        actor = self._actors[worker] = self._actor.remote(self._settings)
+        self._calls[actor.ready.remote()] = worker
+        self._loading.add(worker)
+
+    def _answer(self, call: Any) -> list[Event]:
+        worker = self._calls.pop(call)
+        try:
+            answer = ray.get(call)
+        except RayTaskError as error:  # a defect, and no death
+            raise SlimWhisperError(
+                f"a worker failed: {one_line(error.cause, kind=True)}"
+            ) from error
+        except RayError as error:
+            return self._replace(worker, error)
+        if worker in self._loading:
+            self._loading.discard(worker)
+            if isinstance(answer, SlimWhisperError):
+                raise answer
+            self._failed_starts = 0
+            size = answer["batch_size"]
+            found: Event = Up(worker, size + max(AHEAD, size // 2), answer)
+        else:
+            found = Reported(worker, answer)
+        self._calls[self._actors[worker].poll.remote()] = worker
+        return [found]
+
+    def _replace(self, worker: int, error: RayError) -> list[Event]:
+        """A worker has died, or cannot be reached, which ends it."""
+        ray.kill(self._actors.pop(worker))
+        if worker in self._loading:
+            self._loading.discard(worker)
+            self._failed_starts += 1
+            if self._failed_starts >= STARTS:
+                raise SlimWhisperError(
+                    f"{STARTS} workers died while they loaded the model: {one_line(error)}"
+                ) from error
+            self._start()
+            return []
+        self._start()
+        return [Down(worker)]
