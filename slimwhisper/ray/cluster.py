@@ -164,8 +164,9 @@ class RayCluster:
             if isinstance(answer, SlimWhisperError):
                 raise answer
             self._failed_starts = 0
-            size = answer["batch_size"]
-            found: Event = Up(worker, size + max(AHEAD, size // 2), answer)
+            size = answer.facts["batch_size"]
+            room = size + max(AHEAD, size // 2)
+            found: Event = Up(worker, room, answer.facts, answer.warnings)
         else:
             found = Reported(worker, answer)
         self._calls[self._actors[worker].poll.remote()] = worker

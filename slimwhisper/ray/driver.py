@@ -29,6 +29,7 @@ class Up:
     worker: int
     room: int  # recordings that it takes at a time
     facts: dict[str, Any]  # `model_facts`
+    warnings: list[str]  # of loading
 
 
 @dataclass(frozen=True, slots=True)
@@ -73,6 +74,16 @@ class Listeners:
     stopping: Callable[[], bool]  # whether nothing more is to start
 
 
+class Source(Protocol):
+    """Where recordings come from, however many."""
+
+    def take(self, most: int) -> tuple[list[InputFile], bool]:
+        """Up to so many that are there, without waiting; and whether those were the last."""
+
+    def close(self) -> None:
+        """No more are wanted."""
+
+
 class ReadAhead(Generic[T]):
     """Takes items from a slow iterator in another thread, a few ahead."""
 
@@ -81,11 +92,11 @@ class ReadAhead(Generic[T]):
         self._closed = False
         threading.Thread(target=self._run, args=(items,), name="inputs", daemon=True).start()
 
-    def take(self) -> tuple[list[T], bool]:
+    def take(self, most: int) -> tuple[list[T], bool]:
         """The items that are there, and whether those were the last. Raises what they raised."""
         items: list[T] = []
         with suppress(queue.Empty):
-            for _ in range(self._queue.qsize()):
+            for _ in range(most):
                 item = self._queue.get_nowait()
                 if isinstance(item, BaseException):
                     raise item
@@ -113,12 +124,12 @@ class ReadAhead(Generic[T]):
 
 
 class Driver:
-    """Transcribes the recordings of an iterator on a cluster, however many there are."""
+    """Transcribes the recordings of a source on a cluster, however many there are."""
 
     def __init__(
         self,
         cluster: Cluster,
-        recordings: Iterator[InputFile],
+        source: Source,
         listeners: Listeners,
         weight: Callable[[InputFile], float] = lambda _: 0.0,
         clock: Callable[[], float] = time.monotonic,
@@ -126,7 +137,7 @@ class Driver:
         """weight: how long a recording is, in any unit; the longest of some start first."""
         self.cluster, self.listeners = cluster, listeners
         self.scheduler: Scheduler[InputFile] = Scheduler(LOOKAHEAD, clock)
-        self._source = ReadAhead(recordings, LOOKAHEAD)
+        self._source = source
         self._weight = weight
         self._read = self._stopped = False
         self._unclean: set[Path] = set()  # folders in which dead workers may have been writing
@@ -155,9 +166,10 @@ class Driver:
             sweeper.sweep(folder)
 
     def _take(self) -> None:
-        if self._read or self.scheduler.wanted == 0:
+        wanted = self.scheduler.wanted
+        if self._read or not wanted:
             return
-        recordings, self._read = self._source.take()
+        recordings, self._read = self._source.take(wanted)
         for recording in recordings:
             self.scheduler.add(recording, self._weight(recording))
         if self._read:

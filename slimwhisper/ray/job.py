@@ -13,7 +13,7 @@ from slimwhisper.jobs.identity import identify_precision
 from slimwhisper.jobs.inputs import InputFile
 from slimwhisper.jobs.job import Job, run_job
 from slimwhisper.ray.cluster import RayCluster, started
-from slimwhisper.ray.driver import Driver, Listeners, Up
+from slimwhisper.ray.driver import LOOKAHEAD, Driver, Listeners, ReadAhead, Up
 from slimwhisper.ray.results import Ended, FeedCounts, Settings
 from slimwhisper.types import Transcript
 
@@ -39,8 +39,9 @@ class RayJob(Job):
             stopping=lambda: self.interrupts.requested or self._halted,
         )
         found = (self.tally.current[path].recording for path in recordings)
-        driver = Driver(cluster, found, listeners, self._weight)
-        with closing(cluster):
+        source = ReadAhead(found, LOOKAHEAD)
+        driver = Driver(cluster, source, listeners, self._weight)
+        with closing(cluster), closing(source):
             self._driver = driver
             driver.run()
         driver.sweep()
@@ -67,8 +68,10 @@ class RayJob(Job):
         return self._driver.in_progress if self._driver is not None else 0
 
     def _on_up(self, up: Up, stack: ExitStack) -> None:
-        facts = {name: value for name, value in up.facts.items() if name != "pid"}
+        facts = up.facts
         if self.facts is None:
+            for warning in up.warnings:
+                self.console.warning(warning)
             self._begin(facts, stack)
             return
         ours = identify_precision(self.facts["dtype"], self.facts["device"])

@@ -42,6 +42,14 @@ class FeedCounts:
 
 
 @dataclass(frozen=True, slots=True)
+class Ready:
+    """A worker has loaded its model."""
+
+    facts: dict[str, Any]  # `model_facts`
+    warnings: list[str]
+
+
+@dataclass(frozen=True, slots=True)
 class Ended:
     """A recording whose outputs have been written, or that failed."""
 

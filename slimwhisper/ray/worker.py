@@ -9,7 +9,6 @@ from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import suppress
 from dataclasses import replace
 from functools import partial
-from typing import Any
 
 from slimwhisper.errors import SlimWhisperError, as_ours
 from slimwhisper.jobs.inputs import InputFile
@@ -17,7 +16,7 @@ from slimwhisper.jobs.outputs import Written, write_result
 from slimwhisper.jobs.progress import model_facts
 from slimwhisper.ray.feed import Feed, Heard
 from slimwhisper.ray.metrics import EngineMetrics
-from slimwhisper.ray.results import Ended, Report, Settings
+from slimwhisper.ray.results import Ended, Ready, Report, Settings
 from slimwhisper.types import Transcript
 
 logger = logging.getLogger("slimwhisper.ray")
@@ -41,9 +40,11 @@ class Worker:
         self._writer = ThreadPoolExecutor(1, "slimwhisper-write")
         self._metrics = EngineMetrics()
 
-    def ready(self) -> dict[str, Any] | SlimWhisperError:
-        """Load the model. Returns `model_facts`, with the worker's process id, or the error."""
+    def ready(self) -> Ready | SlimWhisperError:
+        """Load the model. Returns what it is, or the error."""
         s = self._settings
+        warnings = _Warnings()
+        logging.getLogger("slimwhisper").addHandler(warnings)
         with suppress(OSError):  # on another host: then paths have to be absolute
             os.chdir(s.folder)
         try:
@@ -64,7 +65,7 @@ class Worker:
             )
         except Exception as error:
             return _plain(as_ours(error))
-        return {**model_facts(model, slots), "pid": os.getpid()}
+        return Ready(model_facts(model, slots), warnings.lines)
 
     def submit(self, recordings: Sequence[InputFile]) -> None:
         """Transcribe these too."""
@@ -116,6 +117,18 @@ class Worker:
         elif not s.with_text:
             written = Written(written.status, Transcript("", [], result.language), written.outputs)
         self._ended.put(Ended(recording, written, heard.seconds))
+
+
+class _Warnings(logging.Handler):
+    """Keeps the library's warnings, except those about caches, which `model_facts` has."""
+
+    def __init__(self) -> None:
+        super().__init__(logging.WARNING)
+        self.lines: list[str] = []
+
+    def emit(self, record: logging.LogRecord) -> None:
+        if not record.name.startswith("slimwhisper.cache"):
+            self.lines.append(record.getMessage())
 
 
 def _plain(error: SlimWhisperError) -> SlimWhisperError:
