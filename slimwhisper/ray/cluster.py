@@ -5,6 +5,7 @@ import logging
 import os
 import signal
 import threading
+import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Any
@@ -22,6 +23,7 @@ from slimwhisper.text import one_line
 
 OBJECT_STORE = 128 << 20  # bytes on this host: results are small and rarely go there
 CONCURRENCY = 4  # calls of one worker at the same time
+CHECK = 5.0  # seconds between looks for hosts that are left
 STARTS = 3  # deaths in a row, before the model is loaded, that end the job
 AHEAD = 16  # recordings beside those in slots, at least: they are read meanwhile
 
@@ -81,6 +83,7 @@ class RayCluster:
         self._loading: set[int] = set()
         self._failed_starts = 0
         self._started = 0
+        self._next_check = 0.0
         for _ in range(plan.workers):
             self._start()
 
@@ -91,11 +94,21 @@ class RayCluster:
         self._actors[worker].drop.remote([recording])
 
     def wait(self, seconds: float) -> list[Event]:
-        """See `Cluster`. Raises SlimWhisperError if a model cannot be loaded."""
+        """See `Cluster`. Raises SlimWhisperError if no model can be loaded, or no host is left."""
+        self._check_hosts()
         ready, _ = ray.wait(list(self._calls), num_returns=1, timeout=seconds)
         if ready:
             ready, _ = ray.wait(list(self._calls), num_returns=len(self._calls), timeout=0)
         return [event for call in ready for event in self._answer(call)]
+
+    def _check_hosts(self) -> None:
+        """Without Ray's process on any host, nothing would ever happen again."""
+        if time.monotonic() < self._next_check:
+            return
+        self._next_check = time.monotonic() + CHECK
+        if not any(node["Alive"] for node in ray.nodes()):
+            self._actors.clear()  # nothing to end
+            raise SlimWhisperError("Ray has died; run the same command again to resume")
 
     def close(self) -> None:
         """End the workers, when they have written what they are writing."""
