@@ -24,7 +24,7 @@ from slimwhisper.text import one_line
 OBJECT_STORE = 128 << 20  # bytes on this host: results are small and rarely go there
 CONCURRENCY = 4  # calls of one worker at the same time
 CHECK = 5.0  # seconds between looks for hosts that are left
-STARTS = 3  # deaths in a row, before the model is loaded, that end the job
+STARTS = 5  # deaths in a row, before the model is loaded, that end the job
 AHEAD = 16  # recordings beside those in slots, at least: they are read meanwhile
 
 
