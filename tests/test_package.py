@@ -33,6 +33,7 @@ PACKAGES = [
     "slimwhisper/kernels/gpu",
     "slimwhisper/longform",
     "slimwhisper/model",
+    "slimwhisper/ray",
     "slimwhisper/storage",
 ]
 DATA = {

@@ -43,6 +43,7 @@ class Tally:
     complete: bool = False  # the survey is complete
     began: float | None = None  # when transcription started, after loading the model
     current: dict[Path | StoredFile, Current] = field(default_factory=dict)
+    fill: dict[int, float] = field(default_factory=dict)  # worker of Ray -> share of slots in use
 
     def start(self) -> None:
         """Start the clock."""
@@ -83,6 +84,9 @@ class Tally:
         names = [shorten(shown(path.name)) for path in list(self.current)[:NAMES_SHOWN]]
         if len(self.current) > NAMES_SHOWN:
             names.append(f"+{len(self.current) - NAMES_SHOWN}")
+        if self.fill:
+            share = sum(self.fill.values()) / len(self.fill)
+            counts += f" | {len(self.fill)} workers, {share:.0%} of slots filled"
         parts = [
             f"{clock(self.position)} of {clock(self.total)}{more}",
             f"{speed:.1f} x real time, {left} left",

@@ -76,7 +76,7 @@ def schema() -> Any:
 
 
 class Parts:
-    """Writes rows to part after part. Several may write to one folder at the same time.
+    """Writes rows to part after part.
 
     Raises DependencyError without pyarrow.
     """
@@ -99,14 +99,10 @@ class Parts:
         self.rows.append(row)
         self._characters += _characters(row)
 
-    def drop_last(self) -> None:
-        """Forget the row that was added last."""
-        self._characters -= _characters(self.rows.pop())
-
     @property
     def full(self) -> bool:
         """Whether it is time to write the rows that wait."""
-        return (
+        return bool(self.rows) and (
             len(self.rows) >= ROWS
             or self._characters >= CHARACTERS
             or time.monotonic() >= self._since + PERIOD
