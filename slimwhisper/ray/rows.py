@@ -12,7 +12,6 @@ other columns stay.
 """
 
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict
 from typing import Any
 
 import numpy as np
@@ -21,38 +20,16 @@ import pyarrow as pa
 from slimwhisper.audio.load import AudioSource
 from slimwhisper.errors import AudioError
 from slimwhisper.ray.feed import Heard
+from slimwhisper.storage.tables import schema, text_columns
 from slimwhisper.types import SAMPLE_RATE, Transcript
 
 SAMPLES, RATE, BYTES, PATH = "samples", "sample_rate", "bytes", "path"
 PAYLOAD = (SAMPLES, RATE, BYTES)  # columns that do not leave
 
-WORD = pa.struct(
-    [("word", pa.string()), *((name, pa.float64()) for name in ("start", "end", "probability"))]
-)
-SEGMENT = pa.struct(
-    [
-        ("id", pa.int32()),
-        ("seek", pa.int64()),  # mel frames
-        ("start", pa.float64()),  # seconds
-        ("end", pa.float64()),
-        ("text", pa.string()),
-        ("tokens", pa.list_(pa.int32())),
-        ("temperature", pa.float64()),
-        ("avg_logprob", pa.float64()),
-        ("compression_ratio", pa.float64()),
-        ("no_speech_prob", pa.float64()),
-    ]
-)
-# null where a recording failed, except `error` and, if it was read, `seconds`
+# of the columns of a job's table (docs/storage.md), those that say what came of a recording; null
+# where it failed, except `error` and, if it was read, `seconds`
 SCHEMA = pa.schema(
-    [
-        ("text", pa.string()),
-        ("language", pa.string()),  # a code such as "de"
-        ("segments", pa.list_(SEGMENT)),
-        ("words", pa.list_(WORD)),  # of all segments; null without word_timestamps
-        ("seconds", pa.float64()),  # of audio
-        ("error", pa.string()),  # null where all went well
-    ]
+    [schema().field(name) for name in ("text", "language", "segments", "words", "seconds", "error")]
 )
 
 
@@ -97,10 +74,4 @@ def result_row(heard: Heard) -> dict[str, Any]:
     if not isinstance(heard.result, Transcript):
         row["error"] = str(heard.result)
         return row
-    transcript = heard.result
-    segments = [asdict(segment) for segment in transcript.segments]
-    words = [segment.pop("words") for segment in segments]
-    row |= {"text": transcript.text, "language": transcript.language, "segments": segments}
-    if any(w is not None for w in words):
-        row["words"] = [word for found in words for word in found or ()]
-    return row
+    return row | text_columns(heard.result)
