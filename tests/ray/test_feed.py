@@ -101,7 +101,7 @@ SEGMENT = Segment(0, 0, 0.0, 1.5, " one", [502], 0.0, -0.1, 1.0, 0.0, [Word(" on
 
 
 def test_rows() -> None:
-    pa = pytest.importorskip("pyarrow", reason="the extra ray is not installed")
+    pa = pytest.importorskip("pyarrow", reason="needs the extra parquet")
     from slimwhisper.ray import SCHEMA
     from slimwhisper.ray.rows import as_table, source_of, with_results
 
@@ -138,7 +138,7 @@ def test_rows() -> None:
     ],
 )
 def test_what_counts_in_a_row(row: dict[str, Any], source: Any) -> None:
-    pytest.importorskip("pyarrow", reason="the extra ray is not installed")
+    pytest.importorskip("pyarrow", reason="needs the extra parquet")
     from slimwhisper.ray.rows import source_of
 
     assert source_of(row) == (source, 16_000)
