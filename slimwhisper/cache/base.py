@@ -34,7 +34,7 @@ class Rows:
     group: int | None = None
     first_row: int = 0  # where the blocks begin; only with `group`
     first_slot: int = 0
-    lengths: Tensor | None = None  # [R] int64: of prompts, without their padding; None in a step
+    lengths: Tensor | None = None  # [R] int64: of prompts that are padded
 
     @staticmethod
     def block(
@@ -53,6 +53,10 @@ class Rows:
     def of(ids: Tensor, slots: Tensor | None = None, lengths: Tensor | None = None) -> "Rows":
         """Any rows, ids [R] int64; row r reads slot r unless `slots` [R] int64 says otherwise."""
         return Rows(ids, ids if slots is None else slots, lengths=lengths)
+
+    def prompt_lengths(self, tokens: int) -> Tensor:
+        """[R] int64: of prompts [R, tokens], without their padding."""
+        return torch.full_like(self.ids, tokens) if self.lengths is None else self.lengths
 
     def of_slots(self, kept: Kept) -> tuple[Kept, Tensor | None]:
         """What to read of `kept` [S, ...], which is held by slot: a view [R / group, ...] and

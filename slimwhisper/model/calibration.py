@@ -161,6 +161,14 @@ def inspect_form(
     return [folded for folded, _ in pairs], [record for _, record in pairs]
 
 
+def unguarded(cross: str, self_: str) -> tuple[str, str]:
+    """The two forms, or the exact ones in place of those that the guard would have to inspect."""
+    return (
+        cross if form_of(cross).inverse is None else EXACT["cross"],
+        self_ if form_of(self_).inverse is None else EXACT["self"],
+    )
+
+
 def guarded_plan(
     checkpoint: Checkpoint,
     cross: str,
@@ -181,8 +189,7 @@ def guarded_plan(
     exact = exact_plan(
         checkpoint.state,
         checkpoint.dims,
-        cross if form_of(cross).inverse is None else EXACT["cross"],
-        self_ if form_of(self_).inverse is None else EXACT["self"],
+        *unguarded(cross, self_),
         activations,
         learned,
     )

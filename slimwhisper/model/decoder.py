@@ -1,7 +1,7 @@
 """Tokens and caches -> logits. Independent of the cache forms."""
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 
 import torch
 import torch.nn.functional as F
@@ -93,8 +93,6 @@ class Decoder:
         Pass the positions that you need to `logits`. `watch` records cross-attention scores.
         Where `rows` has no lengths, no text is padded.
         """
-        if rows.lengths is None:
-            rows = replace(rows, lengths=torch.full_like(rows.ids, tokens.shape[1]))
         positions = torch.arange(tokens.shape[1], device=tokens.device).expand_as(tokens)
         x = Residual(self.embed(tokens, positions), self.kernels)
         cache.self_.begin(rows.ids)

@@ -1,5 +1,6 @@
 """Every cache form, in float64, against its formula written out in `tests/support/formulas.py`."""
 
+from collections.abc import Mapping
 from dataclasses import replace
 from types import SimpleNamespace
 
@@ -33,11 +34,11 @@ def block(name: str, layer: int) -> Attention:
     return Attention.from_state(STATE, f"decoder.blocks.{layer}.{name}.", HEADS)
 
 
-def weights(name: str, layer: int) -> plain.PlainAttention:
-    """The same block for row vectors, x W, nothing folded."""
+def weights(name: str, layer: int, state: Mapping[str, Tensor] = STATE) -> plain.PlainAttention:
+    """The same block for row vectors, x W, nothing folded; of another state with as many heads."""
 
     def get(suffix: str) -> Tensor:
-        return STATE[f"decoder.blocks.{layer}.{name}.{suffix}"]
+        return state[f"decoder.blocks.{layer}.{name}.{suffix}"].double()
 
     return plain.PlainAttention(
         w_q=get("query.weight").T,

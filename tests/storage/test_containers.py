@@ -282,7 +282,7 @@ def test_a_long_manifest_takes_little_memory(tmp_path: Path) -> None:
         _, peak = tracemalloc.get_traced_memory()
     finally:
         tracemalloc.stop()
-    assert count == 20_000 and peak < 8e6  # those of the look-ahead
+    assert count == 20_000 and peak < 15e6  # those of the look-ahead; all would take 40 MB
 
 
 def test_media_fragments() -> None:

@@ -164,11 +164,14 @@ class EvictCross(LatentCross):
         return sum(t[slot].nbytes for t in (*store.latent.tensors(), store.scores, store.steps))
 
     def attend(self, x: Tensor, rows: Rows) -> Tensor:
-        """x [R, T, d] -> [R, T, d]; a prompt (T > 1, or with lengths) begins a new text."""
-        if self.store.whole:
-            return super().attend(x, rows)
-        if x.shape[1] > 1 or rows.lengths is not None:
+        """x [R, T, d] -> [R, T, d], prompts that begin new texts."""
+        if not self.store.whole:
             self._hear(x, rows)
+        return super().attend(x, rows)
+
+    def step(self, x: Tensor, rows: Rows) -> Tensor:
+        """x [R, 1, d] -> [R, 1, d]."""
+        if self.store.whole:
             return super().attend(x, rows)
         q, store = self.attention.queries(x), self.store
         if store.copies and self._chosen(rows.slots):
@@ -204,7 +207,7 @@ class EvictCross(LatentCross):
         maps = attention.weights.key_map
         assert maps is not None
         count, length = x.shape[:2]
-        lengths = torch.full_like(slots, length) if rows.lengths is None else rows.lengths
+        lengths = rows.prompt_lengths(length)
         # a prompt's queries are numbered up to -1, so that steps begin at 0
         queries = (torch.arange(length, device=x.device) - lengths[:, None])[:, :, None]
         q = attention.queries(x).to(store.wide) * attention.scale

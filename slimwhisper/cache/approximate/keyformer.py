@@ -54,12 +54,6 @@ class KeyformerLayer(SelfLayer):
         """How many places hold a token, if the longest row has `extent` of them."""
         return min(extent, self.chosen.budget)
 
-    def lengths(self, x: Tensor, rows: Rows) -> Tensor:
-        """[R] int64: of the prompts x [R, T, d], without padding."""
-        if rows.lengths is not None:
-            return rows.lengths
-        return torch.full_like(rows.ids, x.shape[1])
-
 
 class KeyformerSelf(KeyformerLayer):
     """Self-attention of one layer over k kept keys and values, each [rows, h, k, d_k]."""
@@ -83,7 +77,7 @@ class KeyformerSelf(KeyformerLayer):
 
     def prefill(self, x: Tensor, rows: Rows) -> Tensor:
         """x [R, T, d] -> [R, T, d]; keeps K and V of at most k tokens a row."""
-        lengths, q = self.lengths(x, rows), self.heads.queries(x)
+        lengths, q = rows.prompt_lengths(x.shape[1]), self.heads.queries(x)
         keys, values = self.heads.keys_values(x)
         scores = self.chosen.prompt(q, keys, lengths)
         tokens = self.chosen.start(rows.ids, scores, lengths).unsqueeze(-1)  # [R, 1 or h, n, 1]
@@ -131,7 +125,7 @@ class KeyformerLatentSelf(KeyformerLayer):
 
     def prefill(self, x: Tensor, rows: Rows) -> Tensor:
         """x [R, T, d] -> [R, T, d]; keeps the latents of at most k tokens a row."""
-        lengths, q = self.lengths(x, rows), self.attention.queries(x)  # [R, T, h, d_k]
+        lengths, q = rows.prompt_lengths(x.shape[1]), self.attention.queries(x)  # [R, T, h, d_k]
         fresh = kept(self.attention.weights, x)
         scores = self.chosen.prompt(q.transpose(1, 2), self.attention.keys(fresh), lengths)
         tokens = self.chosen.start(rows.ids, scores, lengths)[:, 0]  # [R, n]

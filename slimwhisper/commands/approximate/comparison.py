@@ -16,7 +16,7 @@ from slimwhisper.audio.load import load_samples
 from slimwhisper.audio.mel import Spectrogram
 from slimwhisper.cache.activations import Activations
 from slimwhisper.cache.file import as_stored
-from slimwhisper.cache.forms import EXACT, form_of
+from slimwhisper.cache.forms import form_of
 from slimwhisper.cache.plan import CachePlan, CrossCache, SelfCache
 from slimwhisper.checkpoint.load import Checkpoint
 from slimwhisper.commands.approximate.logits import Window, compare_logits
@@ -25,7 +25,13 @@ from slimwhisper.commands.approximate.recordings import Recorded
 from slimwhisper.commands.approximate.words import edits, words_of
 from slimwhisper.devices import INT8, choose_device, choose_dtype
 from slimwhisper.errors import AudioError, SlimWhisperError
-from slimwhisper.model.calibration import Learned, exact_plan, learned_by, record_activations
+from slimwhisper.model.calibration import (
+    Learned,
+    exact_plan,
+    learned_by,
+    record_activations,
+    unguarded,
+)
 from slimwhisper.model.model import Model
 from slimwhisper.types import WINDOW_FRAMES, Transcript
 from slimwhisper.vocabulary import get_tokenizer, language_code
@@ -218,13 +224,9 @@ class Comparison:
 
     def _exact_plan(self, cross: str, self_: str) -> CachePlan:
         """The folded weights of forms that need no guard; others are replaced by exact ones."""
-        forms = [form_of(cross), form_of(self_)]
-        activations = self.activations if any(form.learns for form in forms) else None
-        if forms[0].inverse is not None:
-            cross = EXACT["cross"]
-        if forms[1].inverse is not None:
-            self_ = EXACT["self"]
-        return exact_plan(self.checkpoint.state, self.checkpoint.dims, cross, self_, activations)
+        forms = unguarded(cross, self_)
+        activations = self.activations if any(form_of(form).learns for form in forms) else None
+        return exact_plan(self.checkpoint.state, self.checkpoint.dims, *forms, activations)
 
     def _sizes(self, plan: CachePlan) -> tuple[int, int]:
         dims, meta = self.checkpoint.dims, torch.device("meta")

@@ -57,7 +57,7 @@ def run(cache: CrossCache, chosen: list[int]) -> list[list[Tensor]]:
     cache.put(every, AUDIO[chosen])
     prompt(cache, prompts, Rows.of(every), chosen)  # an earlier text
     for layer in cache.layers:
-        layer.attend(torch.ones(count, 1, WIDTH, dtype=torch.float64), Rows.block(count))
+        layer.step(torch.ones(count, 1, WIDTH, dtype=torch.float64), Rows.block(count))
     outputs = [
         [list(y[:n]) for y, n in zip(layer, prompts, strict=True)]
         for layer in prompt(cache, prompts, Rows.of(every), chosen)
@@ -66,7 +66,7 @@ def run(cache: CrossCache, chosen: list[int]) -> list[list[Tensor]]:
         rows = Rows.block(count) if n % 2 else Rows.of(every)
         for i, layer in enumerate(cache.layers):
             x = torch.stack([ASKED[i][w][PROMPTS[w] + n] for w in chosen])
-            for row, y in enumerate(layer.attend(x[:, None], rows)):
+            for row, y in enumerate(layer.step(x[:, None], rows)):
                 outputs[i][row].append(y[0])
     return [[torch.stack(y) for y in layer] for layer in outputs]
 
@@ -142,7 +142,7 @@ def test_windows_that_choose_at_different_times(device: str) -> None:
     def step(windows: list[int], rows: Rows) -> None:
         for i, layer in enumerate(cache.layers):
             x = torch.stack([ASKED[i][w][taken[w]] for w in windows])
-            for w, y in zip(windows, layer.attend(x[:, None], rows), strict=True):
+            for w, y in zip(windows, layer.step(x[:, None], rows), strict=True):
                 outputs[i][w].append(y[0])
         for w in windows:
             taken[w] += 1
@@ -178,7 +178,7 @@ def test_beams_share_what_was_chosen(spec: str) -> None:
         for n in range(STEPS):
             for i, layer in enumerate(cache.layers):
                 x = ASKED[i][0][PROMPTS[0] + n].expand(3, 1, -1)
-                for y in layer.attend(x, rows):
+                for y in layer.step(x, rows):
                     torch.testing.assert_close(y[0], alone[i][0][PROMPTS[0] + n])
         assert store(cache).steps.tolist()[1] == (3 if "after=2" in spec else 0)
 
@@ -195,7 +195,7 @@ def test_beams_that_differ_all_have_a_say() -> None:
         cache = CrossCache(plan(SPECS[2]), 1, FRAMES)
         cache.put(torch.tensor([0]), AUDIO[:1])
         for layer in cache.layers:
-            layer.attend(asked, rows)
+            layer.step(asked, rows)
         found.append(store(cache).scores)
     torch.testing.assert_close(found[2], (found[0] + found[1]) / 2)
     torch.testing.assert_close(found[3], found[2])
@@ -244,7 +244,7 @@ def test_a_step_reads_the_copy_alone(spec: str, device: str) -> None:
     run(cache, [0, 1])
     store(cache).latent.values.fill_(float("nan"))
     for layer in cache.layers:
-        assert torch.isfinite(layer.attend(noise(2, 1, WIDTH), Rows.block(2))).all()
+        assert torch.isfinite(layer.step(noise(2, 1, WIDTH), Rows.block(2))).all()
 
 
 def test_float8() -> None:
@@ -262,7 +262,7 @@ def test_float8() -> None:
             whole = store(cache).latent.plain(torch.float64)[slots, kept]
             assert torch.equal(store(cache).kept.plain(torch.float64), whole)
             layer = cache.layers[0]
-            assert torch.isfinite(layer.attend(noise(3, 1, WIDTH), Rows.block(3))).all()
+            assert torch.isfinite(layer.step(noise(3, 1, WIDTH), Rows.block(3))).all()
     for row, n in enumerate(PROMPTS):
         torch.testing.assert_close(found[0][row, :n], found[1][row, :n])
 
@@ -281,7 +281,8 @@ def test_nothing_asks_the_device(after: int) -> None:
         x = torch.zeros(4, length, WIDTH, device="meta", dtype=torch.float16)
         for layer in cache.layers:
             for r in (rows, Rows.of(rows.ids)):
-                assert layer.attend(x, replace(r, lengths=lengths)).shape == x.shape
+                answer = layer.step if lengths is None else layer.attend
+                assert answer(x, replace(r, lengths=lengths)).shape == x.shape
 
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16, torch.float16])
@@ -295,11 +296,11 @@ def test_dtypes(after: int, dtype: torch.dtype) -> None:
     for layer in cache.layers:
         layer.attend(noise(3, 2, WIDTH, seed=6).to(dtype), rows)
     for layer in cache.layers:
-        layer.attend(x.to(dtype), rows)
+        layer.step(x.to(dtype), rows)
     frames = (store(cache).scores >= 0).nonzero()[:, 1].view(3, BUDGET)
     exact.put(rows.slots, AUDIO[torch.arange(3)[:, None], frames])
     for ours, other in zip(cache.layers, exact.layers, strict=True):
-        found, true = ours.attend(x.to(dtype), rows), other.attend(x, rows)
+        found, true = ours.step(x.to(dtype), rows), other.attend(x, rows)
         assert found.dtype == dtype
         error = (found.double() - true).norm() / true.norm()
         assert error < {torch.float32: 1e-5, torch.float16: 5e-3, torch.bfloat16: 4e-2}[dtype]

@@ -12,7 +12,7 @@ from slimwhisper.cache.base import Rows, Step
 from slimwhisper.cache.forms import settings_of
 from slimwhisper.cache.plan import CachePlan, DecoderCache
 from slimwhisper.model.calibration import exact_plan, site_name
-from tests.cache.test_caches import noise
+from tests.cache.test_caches import noise, weights
 from tests.support import formulas
 from tests.support.checkpoints import random_state, tiny_dims
 from tests.support.steps import self_step, steps_without_values
@@ -56,19 +56,7 @@ def allocate(made: CachePlan, slots: int, dtype: torch.dtype = torch.float64) ->
 
 
 def plain(attention: str, layer: int) -> formulas.PlainAttention:
-    def get(suffix: str) -> Tensor:
-        return STATE[f"decoder.blocks.{layer}.{KINDS[attention]}.{suffix}"].double()
-
-    return formulas.PlainAttention(
-        w_q=get("query.weight").T,
-        b_q=get("query.bias"),
-        w_k=get("key.weight").T,
-        w_v=get("value.weight").T,
-        b_v=get("value.bias"),
-        w_o=get("out.weight").T,
-        b_o=get("out.bias"),
-        heads=HEADS,
-    )
+    return weights(KINDS[attention], layer, STATE)
 
 
 def reference(attention: str, layer: int, sizes: Tensor) -> list[tuple[Tensor, Tensor]]:
