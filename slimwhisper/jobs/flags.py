@@ -264,6 +264,11 @@ def options_of(arguments: argparse.Namespace) -> dict[str, Any]:
     return options
 
 
+def changed(options: dict[str, Any]) -> dict[str, Any]:
+    """The decoding options that differ from the library's defaults."""
+    return {name: value for name, value in options.items() if value != DEFAULTS[name]}
+
+
 def temperatures(first: float, increment: float | None) -> float | tuple[float, ...]:
     """The temperatures to try in turn, bit for bit those of the whisper command."""
     if increment is None:

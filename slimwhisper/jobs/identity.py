@@ -17,8 +17,11 @@ there is one. The guard may replace a form; what it chooses depends on
 the weights, the precision and `--guard_audio`. Of these the last is not recorded.
 """
 
+import argparse
+from collections.abc import Mapping, Sequence
 from hashlib import blake2b
 from pathlib import Path
+from typing import Any
 
 from slimwhisper.cache.forms import PRESETS, choose_forms
 from slimwhisper.checkpoint.bundled import BUNDLED, bundled_file
@@ -26,6 +29,24 @@ from slimwhisper.digests import file_digest
 from slimwhisper.types import DEFAULT_DTYPES
 
 Precision = dict[str, str]
+
+
+def identify_job(
+    a: argparse.Namespace, formats: Sequence[str], options: Mapping[str, Any]
+) -> dict[str, Any]:
+    """What the outputs depend on besides the recording and the precision.
+
+    options: those of decoding and of subtitles that differ from their defaults. Raises OptionError,
+    and CacheError for a file of caches.
+    """
+    truncated = {"allow_truncated": True} if a.allow_truncated else {}
+    return {
+        **identify_model(a.model),
+        "cache": identify_caches(a.cache, a.cross_cache, a.self_cache, a.cache_dtype),
+        "formats": formats,
+        **options,
+        **truncated,
+    }
 
 
 def identify_model(name: str) -> dict[str, str]:

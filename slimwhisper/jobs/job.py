@@ -13,13 +13,8 @@ from typing import TYPE_CHECKING, Any
 from slimwhisper.errors import OptionError, SlimWhisperError
 from slimwhisper.flags import load_chosen
 from slimwhisper.jobs.console import Console, JSONConsole, LogHandler, TerminalConsole
-from slimwhisper.jobs.flags import DEFAULTS, check_engine, dtype_of, layout_of, options_of
-from slimwhisper.jobs.identity import (
-    accepted_precisions,
-    identify_caches,
-    identify_model,
-    identify_precision,
-)
+from slimwhisper.jobs.flags import changed, check_engine, dtype_of, layout_of, options_of
+from slimwhisper.jobs.identity import accepted_precisions, identify_job, identify_precision
 from slimwhisper.jobs.inputs import InputFile, Inputs, StoredArguments
 from slimwhisper.jobs.interrupts import Interrupts, StopNow
 from slimwhisper.jobs.journal import Journal, Status
@@ -146,7 +141,7 @@ class Job:
         self.facts = facts
         if self.journal is not None:
             self.journal.record_variant(identify_precision(facts["dtype"], facts["device"]))
-        self.console.start(facts | {"options": self._changed_options()})
+        self.console.start(facts | {"options": changed(self.options)})
         if self.console.has_bar and isinstance(self.inputs, Inputs) and not self.inputs.is_list:
             self.survey = Survey(self._read_inputs().files, self._is_new)
             self.survey.start()
@@ -168,7 +163,7 @@ class Job:
         if a.journal or (a.journal is None and wanted):
             self.journal = Journal(
                 self.sink.journal_place,
-                self._journaled_options(),
+                identify_job(a, self.sink.formats, changed(self.options) | self.layout),
                 variants=accepted_precisions(dtype_of(a), a.device),
                 forget=a.overwrite,
             )
@@ -288,22 +283,6 @@ class Job:
 
     def _in_progress(self) -> int:
         return len(self.tally.current) if self._running else 0
-
-    def _changed_options(self) -> dict[str, Any]:
-        return {name: value for name, value in self.options.items() if value != DEFAULTS[name]}
-
-    def _journaled_options(self) -> dict[str, Any]:
-        """What the outputs depend on besides the recording and the precision."""
-        a = self.arguments
-        truncated = {"allow_truncated": True} if a.allow_truncated else {}
-        return {
-            **identify_model(a.model),
-            "cache": identify_caches(a.cache, a.cross_cache, a.self_cache, a.cache_dtype),
-            "formats": self.sink.formats,
-            **self._changed_options(),
-            **self.layout,
-            **truncated,
-        }
 
     def _summarise(self, status: int) -> None:
         facts = summary_facts(self.tally, status, self.journal.path if self.journal else None)

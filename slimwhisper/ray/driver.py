@@ -18,6 +18,7 @@ from slimwhisper.ray.scheduler import DEATHS, Scheduler
 
 WAIT = 0.1  # seconds for which the loop waits for workers
 LOOKAHEAD = 256  # recordings, at least, of which the longest start first
+FRUITLESS = 20  # deaths, and two of each worker, with no result between them, that end the job
 
 T = TypeVar("T")
 
@@ -140,6 +141,9 @@ class Driver:
         self._source = source
         self._weight = weight
         self._read = self._stopped = False
+        self._deaths = 0  # since the last result
+        self._workers: set[int] = set()
+        self._most_workers = 0  # at a time
         self.unclean: set[Path] = set()  # folders in which dead workers may have been writing
 
     @property
@@ -148,7 +152,10 @@ class Driver:
         return self.scheduler.running
 
     def run(self) -> None:
-        """Until every recording has ended or, once nothing is to start, what runs has."""
+        """Until every recording has ended or, once nothing is to start, what runs has.
+
+        Raises SlimWhisperError if workers die whatever they are given.
+        """
         while not self.scheduler.finished:
             if self.listeners.stopping() and not self._stopped:
                 self._stopped = self._read = True
@@ -184,10 +191,15 @@ class Driver:
                 case Up():
                     self.listeners.up(event)
                     self.scheduler.up(event.worker, event.room)
+                    self._workers.add(event.worker)
+                    self._most_workers = max(self._most_workers, len(self._workers))
                 case Reported():
                     self.listeners.counts(event.worker, event.report.counts)
+                    self._deaths = 0 if event.report.ended else self._deaths
                     ended += [e for e in event.report.ended if self._is_first(event.worker, e)]
                 case Down():
+                    self._deaths += 1
+                    self._workers.discard(event.worker)
                     self.listeners.counts(event.worker, None)
                     self.unclean.update(
                         r.output.parent for r in self.scheduler.items_of(event.worker)
@@ -195,6 +207,11 @@ class Driver:
                     ended += map(_set_aside, self.scheduler.down(event.worker))
         if ended:
             self.listeners.ended(ended)
+        if self._deaths >= FRUITLESS + 2 * self._most_workers:
+            raise SlimWhisperError(
+                f"{self._deaths} workers have died and nothing was transcribed in between; "
+                "try one recording without --engine ray"
+            )
 
     def _is_first(self, worker: int, ended: Ended) -> bool:
         others = self.scheduler.done(worker, ended.recording)

@@ -19,6 +19,8 @@ from slimwhisper.audio.load import AudioSource, as_waveform
 from slimwhisper.audio.remote import RemoteFile
 from slimwhisper.errors import SlimWhisperError
 from slimwhisper.ray.results import FeedCounts
+from slimwhisper.storage.files import StoredFile
+from slimwhisper.storage.uris import is_uri
 from slimwhisper.types import SAMPLE_RATE, Transcript
 
 
@@ -75,13 +77,17 @@ class Feed:
         self._thread.start()
 
     def submit(self, source: AudioSource, sample_rate: int = SAMPLE_RATE) -> "Future[Heard]":
-        """Feed a recording: a path, a remote file, a file's bytes, or samples at `sample_rate` Hz.
+        """Feed a recording: a path or URI, a remote file, a file's bytes, or samples at
+        `sample_rate` Hz.
 
-        The future raises only what ended the engine. Raises what reading samples raises.
+        The future raises only what ended the engine. Raises what reading samples raises, and
+        OptionError or DependencyError for a URI of a kind that cannot be read.
         """
         own: AudioSource
         if isinstance(source, bytes):
             own = io.BytesIO(source)
+        elif isinstance(source, str) and is_uri(source):
+            own = StoredFile.at(source)
         elif isinstance(source, str | PathLike):
             own = _Path(fspath(source))
         elif isinstance(source, RemoteFile):

@@ -4,7 +4,7 @@ A row in has one of these columns, of which the first that is not null counts:
 
 - `samples`: a list of numbers, mono, with `sample_rate` (Hz; 16,000 if the column is missing);
 - `bytes`: a file's content;
-- `path`: where a file is.
+- `path`: the path or URI of a file.
 
 So `ray.data.read_binary_files(..., include_paths=True)` and `ray.data.from_items([{"path": ...}])`
 give such rows. A row out has the columns of `SCHEMA` in place of `samples` and `bytes`; all its

@@ -64,13 +64,13 @@ class Transcriber:
         yield with_results(table, heard)
 
     async def transcribe(self, source: AudioSource, sample_rate: int = SAMPLE_RATE) -> Heard:
-        """One recording: a path, a file's bytes, or samples at `sample_rate` Hz.
+        """One recording: a path or URI, a file's bytes, or samples at `sample_rate` Hz.
 
         A recording that fails is a `Heard` with its error; raises only what ends the engine.
         """
         try:
             future = await asyncio.to_thread(self._feed.submit, source, sample_rate)
-        except SlimWhisperError as error:  # samples that are not audio
+        except SlimWhisperError as error:  # samples that are not audio, or no such kind of URI
             return Heard(error, None)
         return await asyncio.wrap_future(future)
 

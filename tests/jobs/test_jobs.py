@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from slimwhisper.jobs import job as jobs
+from slimwhisper.jobs.flags import DEFAULTS
 from slimwhisper.jobs.journal import JOURNAL_NAME
 from slimwhisper.writers import FORMATS
 from tests.support.command import Run
@@ -228,4 +228,4 @@ def test_the_library_has_the_defaults(run: Any, fake_model: FakeModel) -> None:
     assert call["batch_size"] == 3
     assert call["loaders"] == 0  # for plain files
     assert call["temperature"] == pytest.approx((0, 0.2, 0.4, 0.6, 0.8, 1.0))
-    assert set(call) == {"batch_size", "loaders", *jobs.DEFAULTS}
+    assert set(call) == {"batch_size", "loaders", *DEFAULTS}

@@ -10,7 +10,7 @@ import pytest
 
 from slimwhisper.api import SlimWhisper, load_model
 from slimwhisper.audio.load import load_audio
-from slimwhisper.errors import AudioError, SlimWhisperError
+from slimwhisper.errors import AudioError, OptionError, SlimWhisperError
 from slimwhisper.ray.feed import Feed, Heard
 from slimwhisper.storage.files import StoredFile
 from slimwhisper.storage.stamps import Stamp
@@ -32,15 +32,15 @@ def words(heard: Heard) -> list[str]:
 
 
 def test_anything_is_fed_by_anyone(digits: SlimWhisper) -> None:
-    """The same path twice, bytes, samples, the same stored file twice, and what cannot be read,
-    from several threads.
+    """The same path twice, bytes, samples, the same stored file twice, a URI, and what cannot be
+    read, from several threads.
     """
     feed = Feed(digits, batch_size=4)
     samples = load_audio(DOOR)
     stored = StoredFile(str(DOOR), str(DOOR), Stamp.of(DOOR))
     broken = SAMPLES / "broken.m4a"
     sources: list[Any] = [
-        *(DOOR, str(DOOR), DOOR.read_bytes(), samples, stored, stored, broken),
+        *(DOOR, str(DOOR), DOOR.read_bytes(), samples, stored, stored, f"file://{DOOR}", broken),
     ]
     futures: list[Future[Heard] | None] = [None] * len(sources)
 
@@ -53,18 +53,20 @@ def test_anything_is_fed_by_anyone(digits: SlimWhisper) -> None:
     for thread in threads:
         thread.join()
     heard = [f.result(60) for f in futures if f is not None]
-    assert [words(h) for h in heard[:6]] == [TEXT] * 6
+    assert [words(h) for h in heard[:7]] == [TEXT] * 7
     assert heard[0].seconds == pytest.approx(len(samples) / 16_000)
-    assert isinstance(heard[6].result, AudioError) and heard[6].seconds is None
+    assert isinstance(heard[7].result, AudioError) and heard[7].seconds is None
     later = feed.submit(DOOR)  # the engine had nothing to do
     assert words(later.result(60)) == TEXT
     feed.close()
     counts = feed.counts
-    assert (counts.finished, counts.failed, counts.slots, feed.waiting) == (7, 1, 4, 0)
+    assert (counts.finished, counts.failed, counts.slots, feed.waiting) == (8, 1, 4, 0)
     assert 0 < counts.fill <= 1 and counts.busy_seconds > 0
-    assert counts.audio_seconds == pytest.approx(7 * len(samples) / 16_000)
+    assert counts.audio_seconds == pytest.approx(8 * len(samples) / 16_000)
     with pytest.raises(RuntimeError, match="the engine has ended"):
         feed.submit(DOOR)
+    with pytest.raises(OptionError, match="nowhere://x: unknown kind of address"):
+        feed.submit("nowhere://x")
 
 
 def test_slots_are_filled_again_while_others_run(digits: SlimWhisper) -> None:

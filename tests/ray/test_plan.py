@@ -26,6 +26,9 @@ CPUS = {"CPU": 16.0}
         ("--workers 5", CPUS, 1, Plan(5, 3, 0, 3)),
         ("--workers 4 --threads 2", CPUS, 1, Plan(4, 2, 0, 2)),
         ("--workers 32", CPUS, 1, Plan(32, 0.5, 0, 1)),
+        ("--workers 3", CPUS, 2, Plan(3, 4, 0, 4)),  # two on one host
+        ("--workers 32 --ray_address auto", GPUS, 1, Plan(32, 1, 1, 0)),
+        ("--workers 32 --ray_address auto --device cuda", CPUS, 1, Plan(32, 1, 1, 0)),
     ],
 )
 def test_workers(flags: str, resources: dict[str, float], hosts: int, plan: Plan) -> None:
@@ -38,6 +41,7 @@ def test_workers(flags: str, resources: dict[str, float], hosts: int, plan: Plan
     [
         ("--device cuda:2", GPUS, "use --devices 2"),
         ("--device cuda", CPUS, "Ray sees no GPU"),
+        ("--workers 9", GPUS, "--workers 9: Ray sees 8 GPUs"),
     ],
 )
 def test_devices_that_do_not_work(flags: str, resources: dict[str, float], words: str) -> None:

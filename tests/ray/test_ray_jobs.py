@@ -26,9 +26,8 @@ from tests.support.spoken import SAMPLES
 FLAGS = ("--model", "digits", "--beam_size", "None", "--batch_size", "1", "--loaders", "0")
 
 
-@pytest.fixture(scope="module", autouse=True)
-def needs_ray() -> None:
-    pytest.importorskip("ray", reason="the extra ray is not installed")
+pytest.importorskip("ray", reason="the extra ray is not installed")
+pytestmark = pytest.mark.slow
 
 
 def plant(folder: Path, copies: int) -> Path:
@@ -80,7 +79,6 @@ def test_two_workers_write_what_one_process_writes(tmp_path: Path) -> None:
     assert any("digits" in e["message"] for e in events if e["event"] == "warning")
 
 
-@pytest.mark.slow
 @pytest.mark.parametrize("format", ["txt", "parquet"])
 def test_stored_inputs(tmp_path: Path, format: str) -> None:
     """An archive, whose members hold their bytes, and a manifest with an excerpt."""
@@ -123,7 +121,6 @@ def kill_workers(run: RayRun, moments: list[float], killed: list[float]) -> None
             killed.append(wait)
 
 
-@pytest.mark.slow
 def test_workers_die(folder: Path, expected: dict[str, bytes], tmp_path: Path) -> None:
     """At random moments, and by one recording, which is set aside."""
     rng = random.Random(5)
@@ -154,7 +151,6 @@ def wait_for_lines(out: Path, count: int) -> None:
         time.sleep(0.05)
 
 
-@pytest.mark.slow
 def test_the_driver_dies_and_resumes(
     folder: Path, expected: dict[str, bytes], tmp_path: Path
 ) -> None:
@@ -171,7 +167,6 @@ def test_the_driver_dies_and_resumes(
     assert whole_tree(tmp_path) == expected
 
 
-@pytest.mark.slow
 def test_interrupt_finishes_what_is_decoding(folder: Path, tmp_path: Path) -> None:
     with ray_run(folder, "-o", tmp_path, *FLAGS, "--workers", "1") as run:
         wait_for_lines(tmp_path, 2)
@@ -209,7 +204,6 @@ def example() -> str:
     return BEFORE + indent(small, "    ") + AFTER
 
 
-@pytest.mark.slow
 def test_ray_data(tmp_path: Path) -> None:
     """From parquet to parquet, with a recording as a path, as bytes, as samples, and as nothing."""
     import pyarrow as pa
