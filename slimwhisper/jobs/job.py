@@ -188,7 +188,7 @@ class Job:
 
     def _found(self) -> Iterator[InputFile]:
         """The recordings that the arguments name; reports what cannot be found or listed."""
-        for found in self.inputs.files():
+        for found in self._listed():
             if isinstance(found, InputFile):
                 yield found
                 continue
@@ -198,6 +198,9 @@ class Job:
             if self.arguments.fail_fast:
                 self._halted = True
                 return
+
+    def _listed(self) -> Iterator[InputFile | SlimWhisperError]:
+        return self.inputs.files()
 
     def _pending(self, recordings: Iterator[InputFile]) -> Iterator[Path | StoredFile]:
         """The recordings that still have to be transcribed; adds them to those in progress."""

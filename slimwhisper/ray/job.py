@@ -6,15 +6,17 @@ from collections.abc import Iterator
 from contextlib import ExitStack, closing
 from pathlib import Path
 
-from slimwhisper.errors import OptionError
+from slimwhisper.errors import OptionError, SlimWhisperError
 from slimwhisper.flags import model_arguments
 from slimwhisper.jobs.flags import dtype_of
 from slimwhisper.jobs.identity import identify_precision
-from slimwhisper.jobs.inputs import InputFile
+from slimwhisper.jobs.inputs import InputFile, StoredArguments
 from slimwhisper.jobs.job import Job, run_job
 from slimwhisper.jobs.sinks import write_result
 from slimwhisper.ray.cluster import RayCluster, started
 from slimwhisper.ray.driver import LOOKAHEAD, Driver, Listeners, ReadAhead, Up
+from slimwhisper.ray.listing import list_shards
+from slimwhisper.ray.plan import Plan
 from slimwhisper.ray.results import Ended, FeedCounts, Settings
 from slimwhisper.storage.files import StoredFile
 from slimwhisper.types import Transcript
@@ -33,9 +35,20 @@ class RayJob(Job):
     """
 
     _driver: Driver | None = None
+    _plan: Plan | None = None  # once Ray has started
+
+    def _transcribe(self, stack: ExitStack) -> None:
+        if isinstance(self.inputs, StoredArguments):  # to list them
+            self._plan = stack.enter_context(started(self.arguments))
+        super()._transcribe(stack)
+
+    def _listed(self) -> Iterator[InputFile | SlimWhisperError]:
+        if isinstance(self.inputs, StoredArguments):
+            return self.inputs.files(list_shards(self.inputs.shards()))
+        return super()._listed()
 
     def _decode(self, recordings: Iterator[Path | StoredFile], stack: ExitStack) -> None:
-        plan = stack.enter_context(started(self.arguments))
+        plan = self._plan or stack.enter_context(started(self.arguments))
         cluster = RayCluster(self._settings(plan.threads), plan)
         listeners = Listeners(
             up=lambda up: self._on_up(up, stack),

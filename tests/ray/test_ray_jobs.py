@@ -81,18 +81,14 @@ def test_two_workers_write_what_one_process_writes(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("format", ["txt", "parquet"])
 def test_stored_inputs(tmp_path: Path, format: str) -> None:
-    """An archive, whose members hold their bytes, and a manifest with an excerpt."""
+    """A folder, an archive, whose members hold their bytes, and a manifest with an excerpt."""
     recordings = plant(tmp_path / "in", 1)
     with tarfile.open(tmp_path / "in" / "a.tar", "w") as archive:
         archive.add(recordings / "0", "tar")
         archive.add(recordings / "broken.m4a", "broken.m4a")
-    lines: list[dict[str, object]] = [
-        {"audio_filepath": "0/0.countdown.flac"},
-        {"audio_filepath": "0/0.countdown.flac", "offset": 0.0, "duration": 2.0},
-    ]
-    manifest = tmp_path / "in" / "m.jsonl"
-    manifest.write_text("".join(json.dumps(line) + "\n" for line in lines))
-    inputs = [str(tmp_path / "in" / "a.tar"), str(manifest)]
+    excerpt = {"audio_filepath": "0/0.countdown.flac", "offset": 0.0, "duration": 2.0}
+    (tmp_path / "in" / "m.jsonl").write_text(json.dumps(excerpt))
+    inputs = [f"file://{tmp_path}/in/{name}" for name in ("0", "a.tar", "m.jsonl")]
     one, two = tmp_path / "one", tmp_path / "two"
     flags = (*FLAGS, "-f", format, "--verbose", "False")
     assert main(["transcribe", *inputs, "-o", str(one), *flags]) == 1
@@ -100,15 +96,15 @@ def test_stored_inputs(tmp_path: Path, format: str) -> None:
         with ray_run(*inputs, "-o", two, *flags, "--workers", "2") as run:
             events = list(run.events())
             assert run.wait() == 1
-    assert events[-1]["skipped"] == 5 and events[-1]["failed_earlier"] == 1
-    assert statuses(two) == statuses(one) == {"done": 5, "failed": 1}
+    assert events[-1]["skipped"] == 7 and events[-1]["failed_earlier"] == 1
+    assert statuses(two) == statuses(one) == {"done": 7, "failed": 1}
     if format == "txt":
-        assert whole_tree(two) == whole_tree(one) and len(whole_tree(one)) == 5
+        assert whole_tree(two) == whole_tree(one) and len(whole_tree(one)) == 7
         return
     parquet = pytest.importorskip("pyarrow.parquet")
     tables = [parquet.read_table(out / "transcripts").drop_columns(["time"]) for out in (one, two)]
     found = [sorted(table.to_pylist(), key=lambda row: row["path"]) for table in tables]
-    assert found[0] == found[1] and len(found[0]) == 6
+    assert found[0] == found[1] and len(found[0]) == 8
 
 
 def kill_workers(run: RayRun, moments: list[float], killed: list[float]) -> None:

@@ -8,15 +8,34 @@ import sys
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 from uuid import uuid4
 
+from slimwhisper.errors import SlimWhisperError
+from slimwhisper.storage.containers import Member
+from slimwhisper.storage.inputs import Shard
 from tests.support.paths import ROOT
 
 MARK = "SLIMWHISPER_TEST_JOB"  # in the environment of all processes of a job
 PATIENCE = 240.0  # seconds until a job counts as hanging
 QUIET = {"RAY_USAGE_STATS_ENABLED": "0", "OMP_NUM_THREADS": "1"}
+
+
+@dataclass(frozen=True, slots=True)
+class DyingShard(Shard):
+    """A part of the inputs that kills those who list it first, so many of them."""
+
+    deaths: int = 0
+
+    def recordings(self) -> Iterator[Member | SlimWhisperError]:
+        counts = Path(self.base) / f"{self.deaths}.deaths"
+        with counts.open("a") as file:
+            file.write("x")
+        if counts.stat().st_size <= self.deaths:
+            os.kill(os.getpid(), signal.SIGKILL)
+        yield from Shard.recordings(self)
 
 
 class RayRun:
