@@ -3,8 +3,9 @@
 Recordings, some of them damaged, are copied into a nested tree, which one process transcribes
 first. Then a job on Ray does it, while its workers are killed at random moments, chosen by a
 seed. The driver is killed too, and started again, and so is the process that holds Ray's object
-store. In the end every recording must have one line in the journal and the bytes that one process
-wrote. The last line is a JSON object; the exit status is 0 if there were no problems.
+store; and some recordings kill every worker that opens them. In the end each of these must be
+marked as failed, and every other recording must have one line in the journal and the bytes that one
+process wrote. The last line is a JSON object; the exit status is 0 if there were no problems.
 
     python bench/ray_kill.py MODEL RECORDINGS [--files 200] [--workers 20] [--drivers 10]
 """
@@ -54,6 +55,7 @@ def main() -> int:
     parser.add_argument("--workers", type=int, default=20, help="kills of workers")
     parser.add_argument("--drivers", type=int, default=10, help="kills of the driver")
     parser.add_argument("--stores", type=int, default=1, help="kills of the object store")
+    parser.add_argument("--poisoned", type=int, default=1, help="recordings that kill workers")
     parser.add_argument("--seed", type=int, default=0)
     a = parser.parse_args()
     rng = random.Random(a.seed)
@@ -67,11 +69,13 @@ def main() -> int:
             env=RayRun.environment(),
             stderr=subprocess.DEVNULL,
         )
+        poison = set(rng.sample(sorted(good), a.poisoned))
         ends = ["driver"] * a.drivers + ["store"] * a.stores
         rng.shuffle(ends)
         killer, statuses = Killer(a.workers, rng), []
         for number, end in enumerate([*ends, ""]):
-            run = RayRun(tree, "-o", out, *flags, "--workers", "2")
+            names = [path.name for path in poison]
+            run = RayRun(tree, "-o", out, *flags, "--workers", "2", poison=names)
             threading.Thread(target=lambda run=run: list(run.events()), daemon=True).start()
             killer.run = run
             if end:
@@ -86,14 +90,19 @@ def main() -> int:
             lines = len(journal_lines(out))
             print(f"run {number}: {end or 'to its end'}, {lines} lines", flush=True)
         found = Counter((Path(line["path"]), line["status"]) for line in journal_lines(out))
-        wanted = Counter([*((p, "done") for p in good), *((p, "failed") for p in bad)])
+        failed = bad | poison
+        wanted = Counter([*((p, "done") for p in good - poison), *((p, "failed") for p in failed)])
         problems = [f"{path}: {status}" for path, status in (found - wanted) + (wanted - found)]
         ours, theirs = whole_tree(out), whole_tree(one)
+        for path in poison:
+            stem = str(path.relative_to(tree).with_suffix(""))
+            theirs = {n: data for n, data in theirs.items() if not n.startswith(f"{stem}.")}
         problems += [n for n in ours.keys() | theirs.keys() if ours.get(n) != theirs.get(n)]
     print(*problems, sep="\n")
     result = {
         "files": a.files,
         "killed_workers": killer.killed,
+        "set_aside": len(poison),
         "runs": len(statuses),
         "statuses": statuses,
         "problems": len(problems),

@@ -122,7 +122,7 @@ def test_workers_die(folder: Path, expected: dict[str, bytes], tmp_path: Path) -
     rng = random.Random(5)
     bad = folder / "0" / "2.door-code.mp3"
     killed: list[float] = []
-    with ray_run(folder, "-o", tmp_path, *FLAGS, "--workers", "2", poison=bad.name) as run:
+    with ray_run(folder, "-o", tmp_path, *FLAGS, "--workers", "2", poison=[bad.name]) as run:
         moments = [rng.uniform(0, 3) for _ in range(2)]
         killer = threading.Thread(target=kill_workers, args=(run, moments, killed))
         messages = []

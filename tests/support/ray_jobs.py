@@ -6,7 +6,7 @@ import signal
 import subprocess
 import sys
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
@@ -41,11 +41,12 @@ class DyingShard(Shard):
 class RayRun:
     """`slimwhisper transcribe ... --engine ray`, with JSON lines."""
 
-    def __init__(self, *arguments: str | Path, poison: str = "") -> None:
+    def __init__(self, *arguments: str | Path, poison: Sequence[str] = ()) -> None:
+        """poison: names of recordings that kill every worker which opens them."""
         self.mark = uuid4().hex
         environment = self.environment() | {
             MARK: self.mark,
-            "SLIMWHISPER_TEST_POISON": poison,
+            "SLIMWHISPER_TEST_POISON": "/".join(poison),
         }
         self.process = subprocess.Popen(
             [
@@ -114,7 +115,7 @@ class RayRun:
 
 
 @contextmanager
-def ray_run(*arguments: str | Path, poison: str = "") -> Iterator[RayRun]:
+def ray_run(*arguments: str | Path, poison: Sequence[str] = ()) -> Iterator[RayRun]:
     run = RayRun(*arguments, poison=poison)
     try:
         yield run
