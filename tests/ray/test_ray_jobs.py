@@ -19,12 +19,8 @@ import pytest
 from slimwhisper.cli import main
 from tests.support.kills import journal_lines, whole_tree
 from tests.support.paths import ROOT
-from tests.support.ray_jobs import RayRun, ray_run
+from tests.support.ray_jobs import FLAGS, RayRun, ray_run
 from tests.support.spoken import SAMPLES
-
-# one window at a time, so that numbers do not depend on how many are decoded together
-FLAGS = ("--model", "digits", "--beam_size", "None", "--batch_size", "1", "--loaders", "0")
-
 
 pytest.importorskip("ray", reason="the extra ray is not installed")
 pytestmark = pytest.mark.slow

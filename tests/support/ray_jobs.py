@@ -20,6 +20,8 @@ from tests.support.paths import ROOT
 
 MARK = "SLIMWHISPER_TEST_JOB"  # in the environment of all processes of a job
 PATIENCE = 240.0  # seconds until a job counts as hanging
+# one window at a time, so that numbers do not depend on how many are decoded together
+FLAGS = ("--model", "digits", "--beam_size", "None", "--batch_size", "1", "--loaders", "0")
 QUIET = {"RAY_USAGE_STATS_ENABLED": "0", "OMP_NUM_THREADS": "1"}
 
 
