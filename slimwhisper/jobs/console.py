@@ -174,6 +174,7 @@ class JSONConsole:
                 failed=tally.failed,
                 audio_seconds=round(tally.audio_so_far, 3),
                 speed=round(tally.speed, 3),
+                left=None if tally.left is None else round(tally.left, 1),
                 **({"filled": fill} if fill else {}),
             )
 

@@ -138,11 +138,12 @@ class Job:
 
     def _begin(self, facts: dict[str, Any], stack: ExitStack) -> None:
         """The model of these facts is loaded: record and show that, and start the clock."""
-        self.facts = facts
+        self.facts, a = facts, self.arguments
         if self.journal is not None:
             self.journal.record_variant(identify_precision(facts["dtype"], facts["device"]))
         self.console.start(facts | {"options": changed(self.options)})
-        if self.console.has_bar and isinstance(self.inputs, Inputs) and not self.inputs.is_list:
+        wanted = self.console.has_bar or a.engine == "ray"
+        if wanted and isinstance(self.inputs, Inputs) and not self.inputs.is_list:
             self.survey = Survey(self._read_inputs().files, self._is_new)
             self.survey.start()
             stack.enter_context(closing(self.survey))

@@ -75,11 +75,18 @@ class Tally:
         """Seconds of audio in the whole job, as far as known."""
         return max(self.surveyed, self.loaded, self.position)
 
+    @property
+    def left(self) -> float | None:
+        """Seconds that the audio known so far will still take; None: it is not known."""
+        known = self.total - self.position
+        if self.speed > 0 and (known > 0 or self.complete):
+            return known / self.speed
+        return None
+
     def line(self) -> str:
         """`12:30 of 1:02:00+ | 24.1 x real time, 2:05+ left | 3 done, 1 failed | a.mp3, +7`."""
         more = "" if self.complete else "+"
-        speed = self.speed
-        left = clock((self.total - self.position) / speed) + more if speed > 0 else "?"
+        left = "?" if self.left is None else clock(self.left) + more
         counts = f"{self.done} done" + (f", {self.failed} failed" if self.failed else "")
         names = [shorten(shown(path.name)) for path in list(self.current)[:NAMES_SHOWN]]
         if len(self.current) > NAMES_SHOWN:
@@ -89,7 +96,7 @@ class Tally:
             counts += f" | {len(self.fill)} workers, {share:.0%} of slots filled"
         parts = [
             f"{clock(self.position)} of {clock(self.total)}{more}",
-            f"{speed:.1f} x real time, {left} left",
+            f"{self.speed:.1f} x real time, {left} left",
             counts,
             ", ".join(names),
         ]
