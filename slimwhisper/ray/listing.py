@@ -28,6 +28,17 @@ def list_shards(shards: Iterator[Shard]) -> Iterator[Found]:
     Ray has to be running. If a task dies, its part is listed anew, and recordings that have been
     yielded are yielded again. Raises SlimWhisperError if Ray fails.
     """
+    try:
+        yield from _list_shards(shards)
+    except RayTaskError as error:  # a defect, and no death
+        raise SlimWhisperError(f"the inputs cannot be listed: {one_line(error.cause)}") from error
+    except RayError as error:
+        raise SlimWhisperError(
+            f"Ray has died ({one_line(error)}); run the same command again to resume"
+        ) from error
+
+
+def _list_shards(shards: Iterator[Shard]) -> Iterator[Found]:
     task = ray.remote(pages_of).options(
         num_cpus=0,  # the workers have them all
         max_retries=0,
@@ -49,8 +60,8 @@ def list_shards(shards: Iterator[Shard]) -> Iterator[Found]:
             page: list[Found] = ray.get(next(pages))
         except StopIteration:
             del running[pages]
-        except RayTaskError as error:  # a defect, and no death
-            raise SlimWhisperError(f"the inputs cannot be listed: {one_line(error)}") from error
+        except RayTaskError:
+            raise
         except RayError as error:
             shard, tries = running.pop(pages)
             if tries < TRIES:
