@@ -84,7 +84,7 @@ def main() -> int:
                     run.process.kill()
                 else:
                     kill_store(run)
-            statuses.append(run.wait())
+            statuses.append(run.wait(None))
             killer.run = None
             run.close()
             lines = len(journal_lines(out))

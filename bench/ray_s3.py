@@ -52,7 +52,7 @@ def main() -> int:
                 time.sleep(1)
             if goal is not None:
                 run.process.kill()
-            status = run.wait()
+            status = run.wait(None)
             run.close()
             runs.append({"status": status, "texts": texts(bucket), "marks": len(marks(bucket))})
             print(runs[-1], flush=True)

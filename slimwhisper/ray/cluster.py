@@ -88,10 +88,12 @@ class RayCluster:
             self._start()
 
     def submit(self, worker: int, recordings: list[InputFile]) -> None:
-        self._actors[worker].submit.remote(recordings)
+        if worker in self._actors:
+            self._actors[worker].submit.remote(recordings)
 
     def drop(self, worker: int, recording: InputFile) -> None:
-        self._actors[worker].drop.remote([recording])
+        if worker in self._actors:
+            self._actors[worker].drop.remote(recording)
 
     def wait(self, seconds: float) -> list[Event]:
         """See `Cluster`. Raises SlimWhisperError if no model can be loaded, or no host is left."""

@@ -58,7 +58,7 @@ class Cluster(Protocol):
         """Give recordings to a worker. No error if it has died meanwhile: `wait` says that."""
 
     def drop(self, worker: int, recording: InputFile) -> None:
-        """Another worker has done this one."""
+        """Another worker has done this one. No error either."""
 
     def wait(self, seconds: float) -> list[Event]:
         """What has happened, after at most `seconds` if that is nothing."""

@@ -85,11 +85,6 @@ class Scheduler(Generic[Item]):
         """The items that a worker runs."""
         return tuple(self._loads.get(worker, ()))
 
-    def workers_of(self, item: Item) -> tuple[int, ...]:
-        """The workers that run an item."""
-        task = self._tasks.get(item)
-        return tuple(task.workers) if task is not None else ()
-
     # -- what happens ----------------------------------------------------------------------------
 
     def add(self, item: Item, weight: float = 0.0) -> None:
@@ -148,17 +143,14 @@ class Scheduler(Generic[Item]):
         self._groups.extend(group for group in (lost[:half], lost[half:]) if group)
         return []
 
-    def stop(self) -> list[Item]:
-        """Start nothing more. Returns the items that have not been started, or were given back."""
-        dropped = [item for _, _, item in self._waiting]
+    def stop(self) -> None:
+        """Start nothing more: items that wait, or were given back, leave."""
         for group in self._groups:
             for task in group:
                 del self._tasks[task.item]
-                dropped.append(task.item)
         self._waiting.clear()
         self._groups.clear()
         self._ended = self._stopped = True
-        return dropped
 
     # -- what to do ------------------------------------------------------------------------------
 

@@ -9,6 +9,7 @@ from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import suppress
 from dataclasses import replace
 from functools import partial
+from typing import NoReturn
 
 from slimwhisper.errors import SlimWhisperError, as_ours
 from slimwhisper.jobs.inputs import InputFile
@@ -73,12 +74,15 @@ class Worker:
     def submit(self, recordings: Sequence[InputFile]) -> None:
         """Transcribe these too."""
         for recording in recordings:
-            future = self._feed.submit(recording.path)
+            try:
+                future = self._feed.submit(recording.path)
+            except RuntimeError as error:
+                _die(error)
             future.add_done_callback(partial(self._heard, recording))
 
-    def drop(self, recordings: Sequence[InputFile]) -> None:
-        """Do not write these: another worker has."""
-        self._dropped.update(recordings)
+    def drop(self, recording: InputFile) -> None:
+        """Do not write this one: another worker has."""
+        self._dropped.add(recording)
 
     def poll(self) -> Report:
         """What has ended since the last call; waits a moment if there is nothing."""
@@ -100,8 +104,7 @@ class Worker:
         if self._stopping.is_set():
             return
         if (error := future.exception()) is not None:
-            logger.critical("the engine failed", exc_info=error)
-            os._exit(1)
+            _die(error)
         with suppress(RuntimeError):  # stopped meanwhile
             self._writer.submit(self._write, recording, future.result())
 
@@ -119,6 +122,12 @@ class Worker:
         elif not self._settings.with_text:
             written = Written(written.status, Transcript("", [], result.language), written.outputs)
         self._ended.put(Ended(recording, written, heard.seconds))
+
+
+def _die(error: BaseException) -> NoReturn:
+    """The engine has failed: so does the process."""
+    logger.critical("the engine failed", exc_info=error)
+    os._exit(1)
 
 
 class _Warnings(logging.Handler):

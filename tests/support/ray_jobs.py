@@ -74,8 +74,8 @@ class RayRun:
             with suppress(ValueError):
                 yield json.loads(line)
 
-    def wait(self) -> int:
-        return self.process.wait(PATIENCE)
+    def wait(self, patience: float | None = PATIENCE) -> int:
+        return self.process.wait(patience)
 
     def processes(self, title: str = "") -> list[int]:
         """The job's processes whose command line starts like this."""
