@@ -26,21 +26,19 @@ from bench.kill import plant
 from tests.support.kills import journal_lines, whole_tree
 from tests.support.ray_jobs import RayRun
 
-LONGEST = 6.0  # seconds between two kills of workers
-
 
 class Killer:
     """Kills workers of whichever run there is, from another thread."""
 
-    def __init__(self, count: int, rng: random.Random) -> None:
+    def __init__(self, count: int, longest: float, rng: random.Random) -> None:
         self.run: RayRun | None = None
         self.killed = 0
-        self._left, self._rng = count, rng
+        self._left, self._longest, self._rng = count, longest, rng
         threading.Thread(target=self._work, daemon=True).start()
 
     def _work(self) -> None:
         while self._left:
-            time.sleep(self._rng.uniform(0, LONGEST))
+            time.sleep(self._rng.uniform(0, self._longest))
             run = self.run
             if run is not None and run.kill_worker(self._rng.randrange(2)):
                 self._left -= 1
@@ -55,6 +53,7 @@ def main() -> int:
     parser.add_argument("--workers", type=int, default=20, help="kills of workers")
     parser.add_argument("--drivers", type=int, default=10, help="kills of the driver")
     parser.add_argument("--stores", type=int, default=1, help="kills of the object store")
+    parser.add_argument("--longest", type=float, default=6.0, help="seconds between such kills")
     parser.add_argument("--poisoned", type=int, default=1, help="recordings that kill workers")
     parser.add_argument("--seed", type=int, default=0)
     a = parser.parse_args()
@@ -72,7 +71,7 @@ def main() -> int:
         poison = set(rng.sample(sorted(good), a.poisoned))
         ends = ["driver"] * a.drivers + ["store"] * a.stores
         rng.shuffle(ends)
-        killer, statuses = Killer(a.workers, rng), []
+        killer, statuses = Killer(a.workers, a.longest, rng), []
         for number, end in enumerate([*ends, ""]):
             names = [path.name for path in poison]
             run = RayRun(tree, "-o", out, *flags, "--workers", "2", poison=names)
