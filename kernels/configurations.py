@@ -35,6 +35,10 @@ class Configuration:
         """How `tl.dot` treats float32."""
         return "ieee" if self.dtype == "float32" else "tf32"
 
+    def fits(self, capability: int, shared: int) -> bool:
+        """A GPU of this compute capability whose blocks may have `shared` bytes."""
+        return self.shared <= shared and self.capability <= capability
+
 
 @cache
 def configurations() -> tuple[Configuration, ...]:
@@ -70,8 +74,7 @@ def find(
         c
         for c in configurations()
         if (c.kernel, c.dtype, c.width) == (kernel, dtype, width)
-        and c.shared <= processor.shared
-        and c.capability <= processor.capability
+        and c.fits(processor.capability, processor.shared)
     ]
     if not fitting:
         return None

@@ -3,7 +3,7 @@
     python -m slimwhisper.kernels.gpu.compilation [--some | KERNEL DTYPE WIDTH]
 
 prints a line of JSON for each variant, or for one of a kernel: registers, bytes of stack and of
-shared memory. --some: of each configuration one variant. The kernel with swapped operands has no
+shared memory. --some: a quarter of them, as in `jobs`. The kernel with swapped operands has no
 configurations: with KERNEL alone, latent_swapped, all its variants.
 """
 
@@ -239,26 +239,39 @@ def _resources(cubin: bytes) -> tuple[int, int]:
     return int(match[1]), int(match[2])
 
 
-def jobs(every: bool = True) -> Iterator[tuple[int, Variant]]:
+def jobs(every: bool = True) -> list[tuple[int, Variant]]:
     """What to compile, for each capability: all variants of all configurations that fit it. Not
-    `every`: of each configuration the one that was taken least so far, and of the other kernels
-    each for one capability, so that each way of launching is compiled, in half of the time.
+    `every`: each configuration for one capability in turn, and each way of launching for some
+    capability, in a quarter of the time.
     """
+    fitting = [
+        [(capability, c) for capability, limit in SHARED.items() if c.fits(capability, limit)]
+        for c in configurations()
+    ]
+    others = [[(capability, v) for capability in SHARED] for v in other_variants()]
+    if every:
+        launched = [(at, v) for places in fitting for at, c in places for v in variants(c)]
+        return launched + [job for places in others for job in places]
     taken: Counter[tuple[str, str, tuple[str, ...]]] = Counter()
+    some: list[tuple[int, Variant]] = []
 
-    def way(v: Variant) -> tuple[str, str, tuple[str, ...]]:
-        return v.kernel, v.dtype, v.flags
+    def add(job: tuple[int, Variant]) -> None:
+        some.append(job)
+        taken[_way(job[1])] += 1
 
-    for turn, (capability, limit) in enumerate(SHARED.items()):
-        fitting = [c for c in configurations() if c.shared <= limit and c.capability <= capability]
-        for c in fitting:
-            found = variants(c)
-            some = found if every else [min(found, key=lambda v: taken[way(v)])]
-            taken.update(map(way, some))
-            yield from ((capability, variant) for variant in some)
-        others = list(other_variants())
-        some = others if every else others[turn :: len(SHARED)]
-        yield from ((capability, variant) for variant in some)
+    for turn, places in enumerate(fitting):
+        capability, c = places[turn % len(places)]
+        add((capability, min(variants(c), key=lambda v: taken[_way(v)])))
+    for turn, launches in enumerate(others):
+        add(launches[turn % len(launches)])
+    for job in jobs():
+        if not taken[_way(job[1])]:
+            add(job)
+    return some
+
+
+def _way(variant: Variant) -> tuple[str, str, tuple[str, ...]]:
+    return variant.kernel, variant.dtype, variant.flags
 
 
 def _line(job: tuple[int, Variant]) -> str:
@@ -281,7 +294,7 @@ def main() -> None:
         for line in _swapped_lines():
             print(line, flush=True)
         return
-    todo = list(jobs(every=asked != ["--some"]))
+    todo = jobs(every=asked != ["--some"])
     if len(asked) == 3:
         kernel, dtype, width = asked
         todo = [
