@@ -54,8 +54,8 @@ class Batch(Generic[Source]):
 
     @property
     def filled(self) -> int:
-        """How many are in use."""
-        return self.engine.slots - self.engine.free
+        """How many the next step uses."""
+        return self.engine.slots - self.engine.room
 
     def add(self, source: Source, recording: Recording) -> Transcript | None:
         """Add a recording. Returns its transcript if there is nothing to decode."""

@@ -11,6 +11,7 @@ import pytest
 from slimwhisper.api import SlimWhisper, load_model
 from slimwhisper.audio.load import load_audio
 from slimwhisper.errors import AudioError, OptionError, SlimWhisperError
+from slimwhisper.longform.batch import Batch
 from slimwhisper.ray.feed import Feed, Heard
 from slimwhisper.storage.files import StoredFile
 from slimwhisper.storage.stamps import Stamp
@@ -78,6 +79,24 @@ def test_slots_are_filled_again_while_others_run(digits: SlimWhisper) -> None:
         future.add_done_callback(lambda _, name=name: order.append(name))
     feed.close()
     assert order == ["door-code.mp3", "door-code.mp3", "countdown.flac"]
+
+
+def test_a_slot_counts_as_filled_from_its_first_step(
+    digits: SlimWhisper, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    steps, step = 0, Batch.step
+
+    def counted(batch: Any) -> Any:
+        nonlocal steps
+        steps += bool(batch.running)
+        return step(batch)
+
+    monkeypatch.setattr(Batch, "step", counted)
+    feed = Feed(digits, batch_size=1)
+    for _ in range(3):
+        feed.submit(DOOR)
+    feed.close()
+    assert feed.counts.steps == feed.counts.filled == steps > 12
 
 
 def test_a_broken_engine_fails_all_that_it_has(
