@@ -201,6 +201,7 @@ class SlimWhisper:
         loaders: int | None = 0,
         on_segments: Callable[[Source, list[Segment], float], None] | None = None,
         on_duration: Callable[[Source, float], None] | None = None,
+        on_step: Callable[[int, int, float], None] | None = None,
         **options: Any,
     ) -> Iterator[tuple[Source, Transcript | SlimWhisperError]]:
         """Transcribe recordings side by side; yields (source, result) as each one is done.
@@ -216,6 +217,7 @@ class SlimWhisper:
                 its file only. 0: threads of this process; None: processes on a GPU or 8 cores.
             on_segments: called as windows end, with new segments and the seconds done so far.
             on_duration: called with a recording's length in seconds when it begins.
+            on_step: called after each step with the slots in use, all slots, and its seconds.
             options: as in `transcribe`.
         Raises:
             OptionError, before anything is read.
@@ -230,7 +232,7 @@ class SlimWhisper:
             samples = load_samples(source, allow_truncated=allow_truncated, readers=readers)
             return Recording(samples, self.dims, chosen, self.network.vocabulary)
 
-        listeners = Listeners(on_segments, on_duration)
+        listeners = Listeners(on_segments, on_duration, on_step)
         return transcribe_all(self._engines, sources, load, chosen, slots, listeners, readers)
 
     def decode(

@@ -51,6 +51,8 @@ def main(argv: Sequence[str] | None = None) -> int:
         # a command imports what it needs, so that --help and usage errors are fast
         match arguments.command:
             case "transcribe":
+                if arguments.engine == "ray":
+                    return _transcribe_on_ray(arguments)
                 from slimwhisper.jobs.job import run_transcribe
 
                 return run_transcribe(arguments)
@@ -108,6 +110,16 @@ def main(argv: Sequence[str] | None = None) -> int:
         sys.stderr.close()
         return 1
     raise AssertionError(arguments.command)
+
+
+def _transcribe_on_ray(arguments: argparse.Namespace) -> int:
+    try:
+        from slimwhisper.ray.job import run_transcribe_on_ray
+    except ImportError as error:
+        raise DependencyError(
+            f"--engine ray needs {error.name}; pip install 'slimwhisper[ray]'"
+        ) from error
+    return run_transcribe_on_ray(arguments)
 
 
 def entry() -> NoReturn:

@@ -34,6 +34,7 @@ PACKAGES = [
     "slimwhisper/kernels/gpu",
     "slimwhisper/longform",
     "slimwhisper/model",
+    "slimwhisper/ray",
     "slimwhisper/storage",
 ]
 DATA = {

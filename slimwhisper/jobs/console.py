@@ -167,12 +167,15 @@ class JSONConsole:
     def progress(self, tally: Tally) -> None:
         if time.monotonic() >= self._next_update:
             self._next_update = time.monotonic() + PROGRESS_INTERVAL
+            fill = {worker: round(share, 3) for worker, share in tally.fill.items()}
             self._emit(
                 "progress",
                 done=tally.done,
                 failed=tally.failed,
                 audio_seconds=round(tally.audio_so_far, 3),
                 speed=round(tally.speed, 3),
+                left=None if tally.left is None else round(tally.left, 1),
+                **({"filled": fill} if fill else {}),
             )
 
     def summary(self, facts: dict[str, Any], lines: Sequence[str]) -> None:

@@ -12,6 +12,7 @@ from slimwhisper.flags import (
     add_model_flags,
     boolean,
     none_or,
+    positive,
 )
 from slimwhisper.types import Options
 
@@ -72,6 +73,7 @@ def add_transcribe(commands: Any) -> None:
         help="column of a table, or key of a manifest, with the recordings [the usual ones]",
     )
     _add_outputs(p)
+    _add_engine(p)
     add_model_flags(p)
     _add_decoding(p)
     _add_prompting(p)
@@ -106,6 +108,36 @@ def _add_outputs(parser: argparse.ArgumentParser) -> None:
         type=none_or(boolean),
         help="keep a journal [True for folders, globs and lists]",
     )
+
+
+def _add_engine(parser: argparse.ArgumentParser) -> None:
+    g = FlagGroup(parser, "many GPUs and hosts", "the others need --engine ray; docs/scale.md")
+    g.add(
+        "--engine",
+        choices=("local", "ray"),
+        default="local",
+        help="ray: workers of Ray, on all GPUs of this host or on a cluster",
+    )
+    for name, kind, help in (
+        ("ray_address", str, "of a cluster to join, such as auto [starts Ray on this host]"),
+        ("workers", positive, "number of workers [one for each GPU; on CPUs one for each host]"),
+        ("devices", str, "all, or the GPUs of this host to use, such as 0,2 [all]"),
+    ):
+        g.add(f"--{name}", type=kind, help=help)
+
+
+def check_engine(arguments: argparse.Namespace) -> None:
+    """Whether the flags about Ray agree. Raises OptionError."""
+    a = arguments
+    given = [name for name in ("ray_address", "workers", "devices") if getattr(a, name) is not None]
+    if given and a.engine != "ray":
+        raise OptionError(f"--{given[0]} is for workers of Ray; add --engine ray")
+    if a.devices is None or a.devices == "all":
+        return
+    if a.ray_address is not None:
+        raise OptionError("--devices is for this host; a cluster gives all GPUs that it has")
+    if not all(part.isascii() and part.isdigit() for part in a.devices.split(",")):
+        raise OptionError(f"--devices {a.devices!r}: give all, or numbers such as 0,2")
 
 
 def _add_decoding(parser: argparse.ArgumentParser) -> None:
@@ -245,6 +277,11 @@ def options_of(arguments: argparse.Namespace) -> dict[str, Any]:
         arguments.temperature, arguments.temperature_increment_on_fallback
     )
     return options
+
+
+def changed(options: dict[str, Any]) -> dict[str, Any]:
+    """The decoding options that differ from the library's defaults."""
+    return {name: value for name, value in options.items() if value != DEFAULTS[name]}
 
 
 def temperatures(first: float, increment: float | None) -> float | tuple[float, ...]:

@@ -20,10 +20,12 @@ there is one. The guard may replace a form; what it chooses depends on
 the weights, the precision and `--guard_audio`. Of these the last is not recorded.
 """
 
-from collections.abc import Sequence
+import argparse
+from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from hashlib import blake2b
 from pathlib import Path
+from typing import Any
 
 from slimwhisper.cache.forms import PRESETS, choose_forms
 from slimwhisper.checkpoint.bundled import BUNDLED, bundled_file
@@ -41,6 +43,25 @@ FOLDER_FILES = (  # that the loader reads, beside the weights
 ADAPTER_FILES = ("adapter_config.json", "adapter_model.safetensors", "adapter_model.bin")
 
 Precision = dict[str, str]
+
+
+def identify_job(
+    a: argparse.Namespace, formats: Sequence[str], options: Mapping[str, Any]
+) -> dict[str, Any]:
+    """What the outputs depend on besides the recording and the precision.
+
+    options: those of decoding and of subtitles that differ from their defaults. Raises OptionError,
+    and CacheError for a file of caches.
+    """
+    truncated = {"allow_truncated": True} if a.allow_truncated else {}
+    return {
+        **identify_model(a.model),
+        **identify_adapters(a.adapter),
+        "cache": identify_caches(a.cache, a.cross_cache, a.self_cache, a.cache_dtype),
+        "formats": formats,
+        **options,
+        **truncated,
+    }
 
 
 def identify_model(name: str) -> dict[str, str]:

@@ -4,30 +4,28 @@ import argparse
 import logging
 import sys
 import threading
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import ExitStack, closing
 from itertools import chain
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from slimwhisper.errors import OptionError, OutputError, SlimWhisperError, StorageError
+from slimwhisper.errors import OptionError, SlimWhisperError
 from slimwhisper.flags import load_chosen
 from slimwhisper.jobs.console import Console, JSONConsole, LogHandler, TerminalConsole
-from slimwhisper.jobs.flags import DEFAULTS, dtype_of, layout_of, options_of
+from slimwhisper.jobs.flags import changed, check_engine, dtype_of, layout_of, options_of
 from slimwhisper.jobs.identity import (
     accepted_precisions,
-    identify_adapters,
-    identify_caches,
-    identify_model,
+    identify_job,
     identify_precision,
     may_have_settings,
 )
 from slimwhisper.jobs.inputs import InputFile, Inputs, StoredArguments
 from slimwhisper.jobs.interrupts import Interrupts, StopNow
 from slimwhisper.jobs.journal import Journal, Status
-from slimwhisper.jobs.logs import JournalError
+from slimwhisper.jobs.marks import Mark, Written
 from slimwhisper.jobs.progress import Current, Tally, model_facts, summary_facts, summary_lines
-from slimwhisper.jobs.sinks import PARQUET, open_sink
+from slimwhisper.jobs.sinks import open_sink, write_result
 from slimwhisper.jobs.survey import Survey
 from slimwhisper.storage.files import StoredFile
 from slimwhisper.storage.inputs import are_stored
@@ -44,11 +42,15 @@ def run_transcribe(arguments: argparse.Namespace) -> int:
 
     A file that fails is reported in one line, and the job continues.
     """
-    job = Job(arguments)
+    return run_job(Job(arguments))
+
+
+def run_job(job: "Job") -> int:
+    """Run a job; programs that read JSON lines are told what ends it."""
     try:
         return job.run()
     except SlimWhisperError as error:
-        if arguments.log_json:
+        if job.arguments.log_json:
             job.console.error(str(error))
         raise
 
@@ -62,6 +64,7 @@ class Job:
 
     def __init__(self, arguments: argparse.Namespace) -> None:
         self.arguments = arguments
+        check_engine(arguments)
         self.options = options_of(arguments)
         self.layout = layout_of(arguments)
         warnings = check_layout(self.layout, arguments.word_timestamps)
@@ -113,21 +116,17 @@ class Job:
         start = next(pending, None)  # load the model only if there is work
         if start is None:
             return
+        self._decode(chain([start], pending), stack)
+
+    def _decode(self, recordings: Iterator[Path | StoredFile], stack: ExitStack) -> None:
+        """Transcribe the recordings, which are in progress already, in this process."""
         model = self._load()
         batch_size = self.arguments.batch_size
         if batch_size is None:
             batch_size = model.default_batch_size(**self.options)
-        facts = self.facts = model_facts(model, batch_size)
-        if self.journal is not None:
-            self.journal.record_variant(identify_precision(facts["dtype"], facts["device"]))
-        self.console.start(facts | {"options": self._changed_options()})
-        if self.console.has_bar and isinstance(self.inputs, Inputs) and not self.inputs.is_list:
-            self.survey = Survey(self._read_inputs().files, self._is_new)
-            self.survey.start()
-            stack.enter_context(closing(self.survey))
-        self.tally.start()
+        self._begin(model_facts(model, batch_size), stack)
         results: Any = model.transcribe_many(
-            chain([start], pending),
+            recordings,
             batch_size=batch_size,
             allow_truncated=self.arguments.allow_truncated,
             loaders=self._loaders(),
@@ -142,6 +141,19 @@ class Job:
                 if self._halted:
                     break
 
+    def _begin(self, facts: dict[str, Any], stack: ExitStack) -> None:
+        """The model of these facts is loaded: record and show that, and start the clock."""
+        self.facts, a = facts, self.arguments
+        if self.journal is not None:
+            self.journal.record_variant(identify_precision(facts["dtype"], facts["device"]))
+        self.console.start(facts | {"options": changed(self.options)})
+        wanted = self.console.has_bar or a.engine == "ray"
+        if wanted and isinstance(self.inputs, Inputs) and not self.inputs.is_list:
+            self.survey = Survey(self._read_inputs().files, self._is_new)
+            self.survey.start()
+            stack.enter_context(closing(self.survey))
+        self.tally.start()
+
     def _open_console(self) -> Console:
         verbose = self.arguments.verbose
         if self.arguments.log_json:
@@ -153,11 +165,12 @@ class Job:
         not.
         """
         a = self.arguments
-        wanted = self.inputs.is_job or self.sink.formats == (PARQUET,)  # a table has its own marks
+        wanted = self.inputs.is_job or self.sink.is_table  # a table has its own marks
         if a.journal or (a.journal is None and wanted):
+            decoding = self.options if may_have_settings(a.model) else changed(self.options)
             self.journal = Journal(
                 self.sink.journal_place,
-                self._journaled_options(),
+                identify_job(a, self.sink.formats, decoding | self.layout),
                 variants=accepted_precisions(dtype_of(a), a.device),
                 forget=a.overwrite,
             )
@@ -182,7 +195,7 @@ class Job:
 
     def _found(self) -> Iterator[InputFile]:
         """The recordings that the arguments name; reports what cannot be found or listed."""
-        for found in self.inputs.files():
+        for found in self._listed():
             if isinstance(found, InputFile):
                 yield found
                 continue
@@ -192,6 +205,9 @@ class Job:
             if self.arguments.fail_fast:
                 self._halted = True
                 return
+
+    def _listed(self) -> Iterator[InputFile | SlimWhisperError]:
+        return self.inputs.files()
 
     def _pending(self, recordings: Iterator[InputFile]) -> Iterator[Path | StoredFile]:
         """The recordings that still have to be transcribed; adds them to those in progress."""
@@ -243,33 +259,31 @@ class Job:
         self.console.progress(self.tally)
 
     def _finish(self, current: Current, result: Transcript | SlimWhisperError) -> None:
-        """Write a file's outputs and its line in the journal, or report why it failed."""
+        """Write a file's outputs, and settle it."""
         if current.seconds is None and current.done:
             current.seconds = current.done
-        seconds = current.seconds or 0.0
-        status: Status = "unread" if isinstance(result, StorageError) else "failed"
-        if not isinstance(result, SlimWhisperError):
-            try:
-                outputs = self.sink.write(current.recording, current.stamp, current.seconds, result)
-            except JournalError:
-                raise
-            except OutputError as error:
-                result, status = error, "unwritten"
-        if isinstance(result, SlimWhisperError):
-            # report before adding to the journal: if the job is killed in between, the error
-            # appears twice rather than never
+        self._settle([(current, write_result(self.sink, current.recording, result))])
+
+    def _settle(self, ended: Sequence[tuple[Current, Written]]) -> None:
+        """Report files that have ended, and mark them, in one write."""
+        for current, written in ended:
+            if isinstance(written.result, SlimWhisperError):
+                # report before adding to the journal: if the job is killed in between, the error
+                # appears twice rather than never
+                with self._lock:
+                    self.tally.failed += 1
+                    self.console.failed(current, written.status, written.result)
+                self._halted = self._halted or self.arguments.fail_fast
+        self.sink.mark([Mark(c.recording, c.stamp, c.seconds, written) for c, written in ended])
+        for current, written in ended:
+            seconds = current.seconds or 0.0
+            if isinstance(written.result, Transcript):
+                self.tally.done += 1
+                self.tally.audio += seconds
+                self.console.done(current, written.result, written.outputs)
+            self.tally.passed += seconds
             with self._lock:
-                self.tally.failed += 1
-                self.console.failed(current, status, result)
-            self._halted = self._halted or self.arguments.fail_fast
-            self.sink.fail(current.stamp, status, current.seconds, str(result))
-        else:
-            self.tally.done += 1
-            self.tally.audio += seconds
-            self.console.done(current, result, outputs)
-        self.tally.passed += seconds
-        with self._lock:
-            del self.tally.current[current.recording.path]
+                del self.tally.current[current.recording.path]
         self._progress()
 
     def _loaders(self) -> int | None:
@@ -279,23 +293,6 @@ class Job:
 
     def _in_progress(self) -> int:
         return len(self.tally.current) if self._running else 0
-
-    def _changed_options(self) -> dict[str, Any]:
-        return {name: value for name, value in self.options.items() if value != DEFAULTS[name]}
-
-    def _journaled_options(self) -> dict[str, Any]:
-        """What the outputs depend on besides the recording and the precision."""
-        a = self.arguments
-        truncated = {"allow_truncated": True} if a.allow_truncated else {}
-        return {
-            **identify_model(a.model),
-            **identify_adapters(a.adapter),
-            "cache": identify_caches(a.cache, a.cross_cache, a.self_cache, a.cache_dtype),
-            "formats": self.sink.formats,
-            **(self.options if may_have_settings(a.model) else self._changed_options()),
-            **self.layout,
-            **truncated,
-        }
 
     def _summarise(self, status: int) -> None:
         facts = summary_facts(self.tally, status, self.journal.path if self.journal else None)

@@ -1,8 +1,8 @@
 """The journal of a job: one JSON line per finished recording, so that a killed job can resume.
 
 A line is appended once all outputs of the recording are in place. So a recording marked `done` is
-complete, and only the last line of a file can be torn. Jobs of one process and of many workers have
-the same lines and this reader; `slimwhisper/jobs/logs.py` says where the lines are.
+complete, and only the last line of a file can be torn. Of a job with many workers, the driver alone
+has the journal; `slimwhisper/jobs/logs.py` says where the lines are.
 """
 
 import json
@@ -49,8 +49,6 @@ class Journal:
         variants: more options; a line counts with any one of the variants. New lines record the
             first, or the one given to `record_variant`.
         forget: ignore the lines of earlier runs.
-        worker: the name of one of several that write to the same place, each to lines of its own.
-            They need not read: give `forget`.
     Raises:
         OutputError: the journal cannot be opened, or another job holds it.
     """
@@ -62,14 +60,11 @@ class Journal:
         *,
         variants: Sequence[Mapping[str, Any]] = ({},),
         forget: bool = False,
-        worker: str | None = None,
     ) -> None:
         self._options = dict(options)
         self._accepted = [_canonical(self._options | dict(variant)) for variant in variants]
         self.record_variant(variants[0])
-        self._log: Log = (
-            FileLog(place, worker) if isinstance(place, Path) else StoreLog(place, worker)
-        )
+        self._log: Log = FileLog(place) if isinstance(place, Path) else StoreLog(place)
         self.path = self._log.path
         try:
             self.earlier = Digests(None if forget else self._read())
@@ -95,8 +90,11 @@ class Journal:
             if (found := OUR_LINE.match(line)) is not None:
                 path, size, mtime, etag, options, status = found.groups()
                 if options not in canonical:
-                    again = json.dumps(_canonical(json.loads(options)))
-                    canonical[options] = again.encode("ascii")
+                    try:
+                        again = _canonical(json.loads(options))
+                    except ValueError:  # damaged
+                        continue
+                    canonical[options] = json.dumps(again).encode("ascii")
                 key = (path, size, etag or mtime, canonical[options], status)
                 digests.append(digest_of(b"[" + b", ".join(key) + b"]"))
             elif (record := _record(line)) is not None:
@@ -123,7 +121,12 @@ class Journal:
         self.add_all([(stamp, status, seconds, error)])
 
     def add_all(self, finished: Sequence[Finished]) -> None:
-        """Append several finished recordings in one write."""
+        """Append several finished recordings in one write.
+
+        If the process is killed meanwhile, the first lines are whole and one at most is torn.
+        """
+        if not finished:
+            return
         lines = [self._line(*one) for one in finished]
         # ASCII, so that names that are not UTF-8 survive as escaped surrogates
         self._log.append("".join(lines).encode("ascii"))

@@ -1,9 +1,8 @@
 """Where a journal's lines are kept: in files of a folder, or in objects of a store.
 
-A job appends to `slimwhisper-journal.jsonl`. A worker of a job appends to a file of its own,
-`slimwhisper-journal/NAME.jsonl`, and so does every job whose outputs go to a store, where nothing
-can be appended to: there a worker has a series of objects, `slimwhisper-journal/NAME-000001.jsonl`
-and so on. Whoever reads takes all of them.
+A job appends to `slimwhisper-journal.jsonl`. Nothing can be appended to an object: where outputs go
+to a store, a job has a series of objects, `slimwhisper-journal/NAME-000001.jsonl` and so on, and
+whoever reads takes those of all jobs.
 """
 
 import fcntl
@@ -21,7 +20,7 @@ from slimwhisper.errors import OutputError
 from slimwhisper.storage.outputs import OutputStore
 
 JOURNAL_NAME = "slimwhisper-journal.jsonl"
-FOLDER = "slimwhisper-journal"  # of the workers' files, or of objects
+FOLDER = "slimwhisper-journal"  # of objects
 OBJECT = 4 << 20  # bytes after which a series gets another object
 PERIOD = 5.0  # seconds; a line in a store waits for others no longer, while lines keep coming
 
@@ -41,7 +40,7 @@ class Log(Protocol):
         """For messages."""
 
     def lines(self) -> Iterator[bytes]:
-        """All lines of all writers, as they were when the log was opened; one may be torn."""
+        """All lines of all jobs, as they were when the log was opened; one may be torn."""
 
     def append(self, lines: bytes) -> None:
         """Add whole lines, in one write. Raises OutputError."""
@@ -53,19 +52,13 @@ class Log(Protocol):
 class FileLog:
     """In a folder of this machine; a line is on the disk when `append` returns.
 
-    One process holds a file: it is locked until it is closed.
+    One process holds the file: it is locked until it is closed.
     """
 
-    def __init__(self, path: Path, worker: str | None = None) -> None:
-        """path: of the job's own file. worker: the name of one that has another file.
-
-        Raises OutputError: the file cannot be opened, or another process holds it.
-        """
-        self._main = path
-        self.path = path if worker is None else path.parent / FOLDER / f"{worker}.jsonl"
+    def __init__(self, path: Path) -> None:
+        """Raises OutputError: the file cannot be opened, or another process holds it."""
+        self.path = path
         try:
-            if worker is not None:
-                self.path.parent.mkdir(parents=True, exist_ok=True)
             flags = os.O_RDWR | os.O_APPEND | os.O_CREAT | os.O_CLOEXEC
             self._file = os.open(self.path, flags, 0o666)
         except OSError as error:
@@ -79,14 +72,11 @@ class FileLog:
             raise
 
     def lines(self) -> Iterator[bytes]:
-        for path in [self._main, *sorted((self._main.parent / FOLDER).glob("*.jsonl"))]:
-            try:
-                with path.open("rb") as file:
-                    yield from file
-            except FileNotFoundError:  # the job's own, where a worker asks
-                continue
-            except OSError as error:
-                raise self._unwritable(error) from error
+        try:
+            with open(self._file, "rb", closefd=False) as file:
+                yield from file
+        except OSError as error:
+            raise self._unwritable(error) from error
 
     def append(self, lines: bytes) -> None:
         data = (b"\n" if self._torn else b"") + lines
@@ -127,11 +117,11 @@ class StoreLog:
     done again, to the same outputs.
     """
 
-    def __init__(self, store: OutputStore, worker: str | None = None) -> None:
-        """worker: whose series it is; the name gets an ending that no other run has."""
+    def __init__(self, store: OutputStore) -> None:
+        """The series' name has an ending that no other run has."""
         self._store = store
         self.path = store.name(f"{FOLDER}/")
-        self._series = f"{worker or socket.gethostname()}-{secrets.token_hex(4)}"
+        self._series = f"{socket.gethostname()}-{secrets.token_hex(4)}"
         self._number = 0
         self._data = b""  # of the newest object
         self._unsaved = 0  # bytes

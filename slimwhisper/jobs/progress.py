@@ -43,6 +43,7 @@ class Tally:
     complete: bool = False  # the survey is complete
     began: float | None = None  # when transcription started, after loading the model
     current: dict[Path | StoredFile, Current] = field(default_factory=dict)
+    fill: dict[int, float] = field(default_factory=dict)  # worker of Ray -> share of slots in use
 
     def start(self) -> None:
         """Start the clock."""
@@ -74,18 +75,28 @@ class Tally:
         """Seconds of audio in the whole job, as far as known."""
         return max(self.surveyed, self.loaded, self.position)
 
+    @property
+    def left(self) -> float | None:
+        """Seconds that the audio known so far will still take; None: it is not known."""
+        known = self.total - self.position
+        if self.speed > 0 and (known > 0 or self.complete):
+            return known / self.speed
+        return None
+
     def line(self) -> str:
         """`12:30 of 1:02:00+ | 24.1 x real time, 2:05+ left | 3 done, 1 failed | a.mp3, +7`."""
         more = "" if self.complete else "+"
-        speed = self.speed
-        left = clock((self.total - self.position) / speed) + more if speed > 0 else "?"
+        left = "?" if self.left is None else clock(self.left) + more
         counts = f"{self.done} done" + (f", {self.failed} failed" if self.failed else "")
         names = [shorten(shown(path.name)) for path in list(self.current)[:NAMES_SHOWN]]
         if len(self.current) > NAMES_SHOWN:
             names.append(f"+{len(self.current) - NAMES_SHOWN}")
+        if self.fill:
+            share = sum(self.fill.values()) / len(self.fill)
+            counts += f" | {len(self.fill)} workers, {share:.0%} of slots filled"
         parts = [
             f"{clock(self.position)} of {clock(self.total)}{more}",
-            f"{speed:.1f} x real time, {left} left",
+            f"{self.speed:.1f} x real time, {left} left",
             counts,
             ", ".join(names),
         ]

@@ -1,34 +1,38 @@
 """Where results go: files in a folder, objects in a store, or a parquet table.
 
-A driver of any kind, in one process or many, needs two things of storage, and no more:
+A job, in one process or many, needs two things of storage, and no more:
 
 - a source, an iterator of `InputFile` and errors, lazily: `Inputs.files` for paths,
   `StoredArguments.files` for URIs, manifests, tables and archives. An `InputFile` has `path`, which
   `transcribe_many` takes, and `stamp()`, the recording's key. It can be pickled, and sent to the
-  worker that fetches and decodes it. `StoredInputs.shards` splits a source into parts that
-  several processes can list.
-- a `Sink`. It writes a recording's outputs whole, and then marks it in the journal. Its order is
-  the guarantee: what is marked `done` has all its outputs, whoever is killed and when.
+  worker that fetches and decodes it.
+- a `Sink`, from `open_sink`. It writes a recording's outputs whole, and marks recordings. What is
+  marked `done` has all its outputs, whoever is killed and when, because callers write first.
 
-With one process: `sink = open_sink(...)`, `sink.prepare()`, `journal =
-Journal(sink.journal_place, options)`, `sink.start(journal)`; for each recording
-`journal.status(stamp)` and `sink.exists`, then `sink.write` or `sink.fail`; in the end
+`sink.prepare()`, `journal = Journal(sink.journal_place, options)`, `sink.start(journal)`; for each
+recording `journal.status(stamp)` and `sink.exists`, then `write_result` and `sink.mark`; in the end
 `sink.close()`, then `journal.close()`.
 
-With a driver and workers, the driver does the same up to the two questions. A worker has a sink of
-its own with `Journal(sink.journal_place, options, forget=True, worker=NAME)` and
-`sink.start(journal, alone=False)`, and writes. Two workers may write the same recording: files and
-objects are the same, and of two rows the driver leaves one (`tables.compact`, when all have ended).
+Of a job with workers, only the driver does this, and keeps the only journal. A worker opens a sink
+of its own, which is never started, and calls `write_result`; the driver marks what workers report.
+So there is one result for every recording. The driver knows which report of a recording is the
+first, and marks that one; a worker that dies has reported only what is written. Journals of
+workers would have lines of recordings that the driver has given to another worker by then. A
+second worker may write the same recording, but its files or objects take the place of the first.
+Rows cannot: so a table's results go to the driver, which writes the row when it marks
+(`Sink.is_table`).
 """
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from io import StringIO
 from pathlib import Path
 from typing import Any, Protocol
 
+from slimwhisper.errors import OutputError, SlimWhisperError, StorageError
 from slimwhisper.jobs.inputs import InputFile
-from slimwhisper.jobs.journal import Finished, Journal, Status
-from slimwhisper.jobs.logs import JOURNAL_NAME
+from slimwhisper.jobs.journal import Finished, Journal
+from slimwhisper.jobs.logs import JOURNAL_NAME, JournalError
+from slimwhisper.jobs.marks import Mark, Outputs, Written
 from slimwhisper.jobs.outputs import (
     Sweeper,
     output_paths,
@@ -39,18 +43,18 @@ from slimwhisper.jobs.outputs import (
 from slimwhisper.storage import tables
 from slimwhisper.storage.digests import Digests
 from slimwhisper.storage.outputs import OutputStore
-from slimwhisper.storage.stamps import Stamp
 from slimwhisper.storage.uris import is_uri
 from slimwhisper.types import Transcript
 from slimwhisper.writers import FORMATS, write_transcript
 
 PARQUET = "parquet"  # the format that is no file beside the others
-
-Written = Sequence[Path | str]
+WITH_ROW = ("done", "failed")
 
 
 class Sink(Protocol):
     """Takes the results of a job. One thread calls."""
+
+    is_table: bool  # results become rows, as they are marked
 
     @property
     def formats(self) -> tuple[str, ...]:
@@ -67,21 +71,20 @@ class Sink(Protocol):
     def prepare(self) -> None:
         """Find out whether results can be written. Raises OutputError."""
 
-    def start(self, journal: Journal | None, *, alone: bool = True) -> None:
-        """Mark finished recordings here; None: nowhere. Of several sinks for one place, that of the
-        driver is started first, and `alone`: it mends what a killed job left.
-        """
+    def start(self, journal: Journal | None) -> None:
+        """Mark finished recordings here; None: nowhere. Mends what a killed job left."""
 
     def exists(self, recording: InputFile, *, marked: bool) -> bool:
         """Whether a recording's outputs are there; `marked`: a journal says so."""
 
-    def write(
-        self, recording: InputFile, stamp: Stamp, seconds: float | None, transcript: Transcript
-    ) -> Written:
-        """Write all outputs of a recording, then mark it as done. Raises OutputError."""
+    def write(self, recording: InputFile, transcript: Transcript) -> Outputs:
+        """Write all outputs of a recording; for a row, make room. Raises OutputError."""
 
-    def fail(self, stamp: Stamp, status: Status, seconds: float | None, error: str) -> None:
-        """Mark a recording that has no outputs."""
+    def mark(self, marks: Sequence[Mark]) -> None:
+        """Mark recordings that `write` has written, or that have no outputs, all in one write."""
+
+    def sweep(self, folders: Iterable[Path]) -> None:
+        """Once all workers have ended: remove what dead ones have left half written."""
 
     def close(self) -> None:
         """Write and mark what waits. Raises OutputError."""
@@ -89,6 +92,8 @@ class Sink(Protocol):
 
 class FolderSink:
     """Files in a folder of this machine."""
+
+    is_table = False
 
     def __init__(
         self, folder: Path, formats: tuple[str, ...], layout: Mapping[str, Any] | None = None
@@ -101,26 +106,25 @@ class FolderSink:
     def prepare(self) -> None:
         prepare_output_dir(self.root)
 
-    def start(self, journal: Journal | None, *, alone: bool = True) -> None:
+    def start(self, journal: Journal | None) -> None:
         self._journal = journal
-        self._sweeps = alone
 
     def exists(self, recording: InputFile, *, marked: bool) -> bool:
         return outputs_exist(recording, self.formats)
 
-    def write(
-        self, recording: InputFile, stamp: Stamp, seconds: float | None, transcript: Transcript
-    ) -> Written:
-        if self._journal is not None and self._sweeps:
-            self._sweeper.sweep(recording.output.parent)
-        outputs = write_outputs(transcript, recording, self.formats, self._layout)
-        if self._journal is not None:
-            self._journal.add(stamp, "done", seconds)
-        return outputs
+    def write(self, recording: InputFile, transcript: Transcript) -> Outputs:
+        return write_outputs(transcript, recording, self.formats, self._layout)
 
-    def fail(self, stamp: Stamp, status: Status, seconds: float | None, error: str) -> None:
+    def mark(self, marks: Sequence[Mark]) -> None:
         if self._journal is not None:
-            self._journal.add(stamp, status, seconds, error)
+            for mark in marks:
+                self._sweeper.sweep(mark.recording.output.parent)
+            self._journal.add_all([mark.finished for mark in marks])
+
+    def sweep(self, folders: Iterable[Path]) -> None:
+        sweeper = Sweeper()
+        for folder in folders:
+            sweeper.sweep(folder)
 
     def close(self) -> None:
         pass
@@ -130,6 +134,8 @@ class StoreSink:
     """Objects in a store. An object is there whole or not at all, and a second result of a
     recording takes the place of the first.
     """
+
+    is_table = False
 
     def __init__(
         self, store: OutputStore, formats: tuple[str, ...], layout: Mapping[str, Any] | None = None
@@ -141,28 +147,27 @@ class StoreSink:
     def prepare(self) -> None:
         self._store.check()
 
-    def start(self, journal: Journal | None, *, alone: bool = True) -> None:
+    def start(self, journal: Journal | None) -> None:
         self._journal = journal
 
     def exists(self, recording: InputFile, *, marked: bool) -> bool:
         """A journal is believed: each look would be a request."""
         return marked or all(self._store.exists(name) for name in self._names(recording))
 
-    def write(
-        self, recording: InputFile, stamp: Stamp, seconds: float | None, transcript: Transcript
-    ) -> Written:
+    def write(self, recording: InputFile, transcript: Transcript) -> Outputs:
         names = self._names(recording)
         for format, name in zip(self.formats, names, strict=True):
             text = StringIO()
             write_transcript(transcript, format, text, self._layout)
             self._store.put(name, text.getvalue().encode())
-        if self._journal is not None:
-            self._journal.add(stamp, "done", seconds)
         return [self._store.name(name) for name in names]
 
-    def fail(self, stamp: Stamp, status: Status, seconds: float | None, error: str) -> None:
+    def mark(self, marks: Sequence[Mark]) -> None:
         if self._journal is not None:
-            self._journal.add(stamp, status, seconds, error)
+            self._journal.add_all([mark.finished for mark in marks])
+
+    def sweep(self, folders: Iterable[Path]) -> None:
+        pass
 
     def close(self) -> None:
         pass
@@ -174,9 +179,11 @@ class StoreSink:
 class TableSink:
     """Rows of a parquet table, here or in a store; a recording that failed has a row as well.
 
-    Rows wait for others. They are marked once their file is there, so those that wait when a job is
-    killed are done again.
+    Rows wait for others. They are in the journal once their file is there, so those that wait when
+    a job is killed are done again. Rows that cannot be written wait for the next attempt.
     """
+
+    is_table = True
 
     def __init__(self, store: OutputStore) -> None:
         """Raises DependencyError without pyarrow."""
@@ -196,58 +203,73 @@ class TableSink:
         else:
             self._store.check()
 
-    def start(self, journal: Journal | None, *, alone: bool = True) -> None:
+    def start(self, journal: Journal | None) -> None:
         self._journal = journal
-        if not alone:
-            return
         if self._store.is_local:
             Sweeper().sweep(Path(self._store.folder) / tables.FOLDER)
         self._earlier = tables.compact(self._store)
         if journal is not None:
             for row, options in tables.recover(self._store):
-                status: Status = "done" if row.error is None else "failed"
-                journal.adopt((row.stamp, status, row.seconds, row.error), options)
+                journal.adopt(_finished(row), options)
 
     def exists(self, recording: InputFile, *, marked: bool) -> bool:
         return marked
 
-    def write(
-        self, recording: InputFile, stamp: Stamp, seconds: float | None, transcript: Transcript
-    ) -> Written:
-        self._add(tables.Row(stamp, seconds, transcript))
+    def write(self, recording: InputFile, transcript: Transcript) -> Outputs:
+        if self._parts.full:  # the rows that wait could not be written, or it is time
+            self._flush()
         return [self._store.name(f"{tables.FOLDER}/")]
 
-    def fail(self, stamp: Stamp, status: Status, seconds: float | None, error: str) -> None:
-        if status == "failed":
-            self._add(tables.Row(stamp, seconds, None, error))
-        elif self._journal is not None:
-            self._journal.add(stamp, status, seconds, error)
+    def mark(self, marks: Sequence[Mark]) -> None:
+        rows = [mark for mark in marks if mark.written.status in WITH_ROW]
+        others = [mark for mark in marks if mark.written.status not in WITH_ROW]
+        for mark in rows:
+            result = mark.written.result
+            transcript = result if isinstance(result, Transcript) else None
+            self._parts.add(tables.Row(mark.stamp, mark.seconds, transcript, mark.error))
+            # a result takes the place of an earlier one, of a file that has changed or had failed
+            self._replaced |= tables.path_digest(mark.stamp.path) in self._earlier
+        if self._journal is not None:
+            self._journal.add_all([mark.finished for mark in others])
+        if rows and self._parts.full:
+            try:
+                self._flush()
+            except JournalError:
+                raise
+            except OutputError:  # `write` tries again, and says so
+                pass
+
+    def sweep(self, folders: Iterable[Path]) -> None:
+        pass
 
     def close(self) -> None:
         self._flush()
         if self._replaced:
             tables.compact(self._store)
 
-    def _add(self, row: tables.Row) -> None:
-        self._parts.add(row)
-        # a result takes the place of an earlier one, of a file that has changed or had failed
-        self._replaced |= tables.path_digest(row.stamp.path) in self._earlier
-        if self._parts.full:
-            try:
-                self._flush()
-            except BaseException:
-                self._parts.drop_last()  # the others wait for the next attempt
-                raise
-
     def _flush(self) -> None:
         options = {} if self._journal is None else self._journal.recorded
         written = self._parts.write(options)
-        if self._journal is not None and written:
+        if self._journal is not None:
             self._journal.add_all([_finished(row) for row in written])
 
 
 def _finished(row: tables.Row) -> Finished:
     return row.stamp, "done" if row.error is None else "failed", row.seconds, row.error
+
+
+def write_result(
+    sink: Sink, recording: InputFile, result: Transcript | SlimWhisperError
+) -> Written:
+    """Write a transcript; an error that prevents that is in the result. Raises JournalError."""
+    if isinstance(result, SlimWhisperError):
+        return Written("unread" if isinstance(result, StorageError) else "failed", result)
+    try:
+        return Written("done", result, sink.write(recording, result))
+    except JournalError:
+        raise
+    except OutputError as error:
+        return Written("unwritten", error)
 
 
 def open_sink(output_dir: str, format: str, layout: Mapping[str, Any] | None = None) -> Sink:

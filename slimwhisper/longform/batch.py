@@ -1,5 +1,6 @@
 """Several recordings in one engine: their windows share its slots."""
 
+import time
 from collections import Counter, deque
 from collections.abc import Callable, Generator, Iterable
 from contextlib import closing
@@ -21,6 +22,7 @@ Source = TypeVar("Source")
 Outcome = Transcript | SlimWhisperError
 OnSegments = Callable[[Any, list[Segment], float], None]
 OnDuration = Callable[[Any, float], None]
+OnStep = Callable[[int, int, float], None]
 
 
 @dataclass(frozen=True, slots=True)
@@ -29,6 +31,7 @@ class Listeners:
 
     on_segments: OnSegments | None = None  # as windows end: new segments, the seconds done so far
     on_duration: OnDuration | None = None  # as a recording begins: its length in seconds
+    on_step: OnStep | None = None  # after a step: slots in use, slots, seconds; without a source
 
 
 class Batch(Generic[Source]):
@@ -43,6 +46,16 @@ class Batch(Generic[Source]):
         self.running: dict[Recording, Source] = {}  # most recently given a slot last
         self._windows: Counter[Recording] = Counter()  # sessions in a slot; never 0
         self._paused: dict[Recording, deque[tuple[Session, Window]]] = {}
+
+    @property
+    def slots(self) -> int:
+        """How many slots may be used."""
+        return self.engine.slots - self._unused
+
+    @property
+    def filled(self) -> int:
+        """How many the next step uses."""
+        return self.engine.slots - self.engine.room
 
     def add(self, source: Source, recording: Recording) -> Transcript | None:
         """Add a recording. Returns its transcript if there is nothing to decode."""
@@ -176,4 +189,8 @@ def _outcomes(
             result = batch.add(source, loaded)
             if result is not None:
                 yield source, result
-        yield from batch.step()
+        began, filled = time.perf_counter(), batch.filled
+        ended = batch.step()
+        if listeners.on_step is not None and filled:
+            listeners.on_step(filled, batch.slots, time.perf_counter() - began)
+        yield from ended

@@ -29,7 +29,10 @@ class Digests:
     def add(self, digest: int) -> None:
         self._new.add(digest)
         if len(self._new) >= MERGE:
-            # replace the array before emptying the set: another thread may be searching
-            new = np.fromiter(self._new, np.uint64, len(self._new))
-            self._sorted = np.union1d(self._sorted, new)
+            # Replace the array before emptying the set: another thread may be searching. Not by
+            # np.union1d, whose table of hashes takes ten times the memory of the array.
+            new = np.sort(np.fromiter(self._new, np.uint64, len(self._new)))
+            merged = np.concatenate((self._sorted, new))
+            merged.sort(kind="stable")  # merges two sorted runs
+            self._sorted = merged
             self._new = set()

@@ -11,7 +11,7 @@ from typing import IO, TypeVar
 from slimwhisper.audio.remote import RemoteFile
 from slimwhisper.errors import AudioError, SlimWhisperError, StorageError
 from slimwhisper.storage.stamps import Stamp
-from slimwhisper.storage.uris import is_uri, open_filesystem, reason
+from slimwhisper.storage.uris import hide, is_uri, open_filesystem, reason
 
 ONE_REQUEST = 32 << 20  # bytes; a larger object is read in blocks
 BLOCK = 8 << 20  # bytes
@@ -34,6 +34,13 @@ class StoredFile(RemoteFile):
     duration: float | None = None  # seconds, where a manifest says so
     excerpt: tuple[float, float | None] | None = None
     data: bytes | None = field(default=None, repr=False)  # of a member of an archive or a table
+
+    @staticmethod
+    def at(uri: str) -> "StoredFile":
+        """The object at a URI, about which its store is not asked. Raises OptionError,
+        DependencyError.
+        """
+        return StoredFile(uri, open_filesystem(uri)[1], Stamp(hide(uri), None, None))
 
     def __str__(self) -> str:
         return self.stamp.path

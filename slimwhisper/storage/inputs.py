@@ -5,7 +5,7 @@ from dataclasses import dataclass, replace
 from pathlib import PurePosixPath
 
 from slimwhisper.audio.formats import AUDIO_SUFFIXES
-from slimwhisper.errors import AudioError, OptionError, SlimWhisperError
+from slimwhisper.errors import AudioError, OptionError, SlimWhisperError, StorageError
 from slimwhisper.storage.containers import Member, below, is_container, members
 from slimwhisper.storage.listing import MAGIC, Found, Place
 from slimwhisper.storage.uris import is_uri, shown_uri
@@ -96,7 +96,7 @@ class StoredInputs:
         """The inputs in parts, which together are all of them: each container that a pattern
         matches, each folder that lies in an argument, and what is left of each argument.
 
-        Raises StorageError.
+        An argument that cannot be listed is a part by itself, and so reports that.
         """
         for shard in self._shards:
             place = Place(shard.uri)
@@ -107,9 +107,12 @@ class StoredInputs:
             elif not (_is_recording(place.path) or is_container(place.path)):
                 parts = place.folders()
             whole = True
-            for path in parts:
-                whole = False
-                yield replace(shard, uri=place.address_of(path), split=True)
+            try:
+                for path in parts:
+                    whole = False
+                    yield replace(shard, uri=place.address_of(path), split=True)
+            except StorageError:
+                whole = True
             if whole:
                 yield shard
             elif not MAGIC.search(place.path):

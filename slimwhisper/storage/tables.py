@@ -76,7 +76,7 @@ def schema() -> Any:
 
 
 class Parts:
-    """Writes rows to part after part. Several may write to one folder at the same time.
+    """Writes rows to part after part.
 
     Raises DependencyError without pyarrow.
     """
@@ -99,14 +99,10 @@ class Parts:
         self.rows.append(row)
         self._characters += _characters(row)
 
-    def drop_last(self) -> None:
-        """Forget the row that was added last."""
-        self._characters -= _characters(self.rows.pop())
-
     @property
     def full(self) -> bool:
         """Whether it is time to write the rows that wait."""
-        return (
+        return bool(self.rows) and (
             len(self.rows) >= ROWS
             or self._characters >= CHARACTERS
             or time.monotonic() >= self._since + PERIOD
@@ -194,13 +190,16 @@ def _columns(row: Row) -> dict[str, Any]:
         "seconds": row.seconds,
         "error": row.error and _utf8(row.error),
     }
-    if row.transcript is not None:
-        result = row.transcript.as_dict()
-        words = [segment.pop("words", None) for segment in result["segments"]]
-        spoken = [word for given in words if given is not None for word in given]
-        asked = any(given is not None for given in words)
-        found |= result | {"words": spoken if asked else None}
-    return found
+    return found if row.transcript is None else found | text_columns(row.transcript)
+
+
+def text_columns(transcript: Transcript) -> dict[str, Any]:
+    """A row's `text`, `language`, `segments` and `words`."""
+    result = transcript.as_dict()
+    words = [segment.pop("words", None) for segment in result["segments"]]
+    spoken = [word for given in words if given is not None for word in given]
+    asked = any(given is not None for given in words)
+    return result | {"words": spoken if asked else None}
 
 
 def _utf8(text: str) -> str:

@@ -157,6 +157,14 @@ def test_a_torn_last_line_costs_itself_alone(path: Path, cut: int) -> None:
     assert path.read_bytes().endswith(b"\n")
 
 
+def test_damaged_options_cost_their_line_alone(path: Path) -> None:
+    last = Stamp("/in/last.wav", 1, 1)
+    write(path, (STAMP, "done"), (last, "done"))
+    first, second = path.read_bytes().splitlines(keepends=True)
+    path.write_bytes(first.replace(b'"options": {"', b'"options": {\xff"') + second)
+    assert (status(path), status(path, last)) == (None, "done")
+
+
 def test_a_torn_line_of_one_byte(path: Path) -> None:
     path.write_bytes(b"{")
     write(path, (STAMP, "done"))

@@ -68,6 +68,8 @@ def test_the_line() -> None:
     )
     tally.complete = True
     assert "of 1:00:00 | 72.0 x real time, 0:39 left" in tally.line()
+    tally.complete, tally.surveyed, tally.loaded = False, 0.0, tally.position
+    assert tally.left is None and "x real time, ? left" in tally.line()
     tally.surveyed = 0.0  # none was made: what is loaded counts
     tally.loaded = 1000.0
     assert "12:30 of 16:40" in tally.line()

@@ -6,9 +6,11 @@ from typing import Any
 
 import pytest
 
+from slimwhisper.errors import OutputError
 from slimwhisper.jobs.inputs import InputFile
 from slimwhisper.jobs.journal import Journal
-from slimwhisper.jobs.sinks import open_sink
+from slimwhisper.jobs.marks import Mark
+from slimwhisper.jobs.sinks import open_sink, write_result
 from slimwhisper.storage import tables
 from slimwhisper.storage.files import StoredFile
 from slimwhisper.storage.outputs import OutputStore
@@ -181,32 +183,36 @@ def test_parquet(store: Any, run: Any, parquet: Any) -> None:  # noqa: F811
     }
 
 
-def test_parquet_of_workers(store: Any, parquet: Any, tmp_path: Path) -> None:  # noqa: F811
-    """Two write the same recording; one row is left, and all are marked."""
-    options = {"model": "tiny"}
-    place = f"{tmp_path}/out"
-    driver = open_sink(place, "parquet")
-    driver.prepare()
-    journal = Journal(driver.journal_place, options)
-    driver.start(journal)
-    for number in range(2):
-        sink = open_sink(place, "parquet")
-        own = Journal(sink.journal_place, options, forget=True, worker=f"w{number}")
-        sink.start(own, alone=False)
-        for name in ("shared", f"only-{number}"):
-            path = StoredFile("memory://in", name, Stamp(f"memory://in/{name}", 1, 2))
-            recording = InputFile(path, Path(name))
-            sink.write(recording, recording.stamp(), 1.0, Transcript(f"{name}", [], "en"))
-        sink.close()
-        own.close()
-    driver.close()
+def test_rows_that_cannot_be_written_wait(
+    parquet: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """They are marked once they are written; what comes meanwhile is turned away."""
+    monkeypatch.setattr(tables, "ROWS", 2)
+    sink = open_sink(f"{tmp_path}/out", "parquet")
+    sink.prepare()
+    journal = Journal(sink.journal_place, {"model": "tiny"})
+    sink.start(journal)
+
+    def end(name: str) -> str:
+        path = StoredFile("memory://in", name, Stamp(f"memory://in/{name}", 1, 2))
+        recording = InputFile(path, Path(name))
+        written = write_result(sink, recording, Transcript(name, [], "en"))
+        sink.mark([Mark(recording, path.stamp, 1.0, written)])
+        return written.status
+
+    def broken(*_: Any, **__: Any) -> None:
+        raise OutputError("no space")
+
+    with monkeypatch.context() as patch:
+        patch.setattr(OutputStore, "put", broken)
+        assert [end(name) for name in "abc"] == ["done", "done", "unwritten"]
+        assert journal.status(Stamp("memory://in/a", 1, 2)) is None
+    assert end("d") == "done"
+    sink.close()
+    assert sorted(row["text"] for row in rows(f"{tmp_path}/out").values()) == ["a", "b", "d"]
+    found = {name: journal.status(Stamp(f"memory://in/{name}", 1, 2)) for name in "abcd"}
+    assert found == {"a": "done", "b": "done", "c": None, "d": "done"}
     journal.close()
-    tables.compact(OutputStore(place))
-    assert sorted(row["text"] for row in rows(place).values()) == ["only-0", "only-1", "shared"]
-    again = Journal(driver.journal_place, options)
-    for name in ("shared", "only-0", "only-1"):
-        assert again.status(Stamp(f"memory://in/{name}", 1, 2)) == "done"
-    again.close()
 
 
 def test_parquet_for_readers(store: Any, run: Any, parquet: Any) -> None:  # noqa: F811

@@ -1,8 +1,6 @@
 """A real S3 server on loopback: objects in, results out, killed half-way and resumed."""
 
-import json
 import os
-import random
 import subprocess
 import sys
 import time
@@ -18,10 +16,11 @@ from slimwhisper.storage.inputs import StoredInputs
 from slimwhisper.storage.listing import Place
 from slimwhisper.storage.outputs import OutputStore
 from tests.support.paths import ROOT
+from tests.support.s3_server import Faults, bucket_marks, s3_server
 from tests.support.spoken import SAMPLES
 
 s3fs = pytest.importorskip("s3fs", reason="needs s3fs: pip install 'fsspec[s3]'")
-server = pytest.importorskip("moto.server", reason="needs moto[server], an S3 server for tests")
+pytest.importorskip("moto.server", reason="needs moto[server], an S3 server for tests")
 pytestmark = [
     pytest.mark.slow,
     # the server's and the client's libraries
@@ -32,50 +31,16 @@ pytestmark = [
 OBJECTS = 150
 
 
-class Faults:
-    """The server, which sometimes does not answer well."""
-
-    def __init__(self, application: Any) -> None:
-        self._application = application
-        self._random = random.Random(0)
-        self.errors = self.slow = 0.0  # shares of requests
-        self.failed = 0
-
-    def __call__(self, environ: Any, start_response: Any) -> Any:
-        if self._random.random() < self.slow:
-            time.sleep(0.5)
-        if self._random.random() < self.errors:
-            self.failed += 1
-            start_response("503 Service Unavailable", [("Content-Type", "text/xml")])
-            return [b"<Error><Code>ServiceUnavailable</Code><Message>later</Message></Error>"]
-        return self._application(environ, start_response)
-
-
 @pytest.fixture(scope="module")
-def faults(endpoint: tuple[str, Faults]) -> Faults:
-    return endpoint[1]
-
-
-@pytest.fixture(scope="module")
-def endpoint() -> Iterator[tuple[str, Faults]]:
-    running = server.ThreadedMotoServer(ip_address="127.0.0.1", port=0, verbose=False)
-    running.start()
-    host, port = running.get_host_and_port()
-    with pytest.MonkeyPatch.context() as patch:
-        for name, value in {
-            "AWS_ACCESS_KEY_ID": "testing",
-            "AWS_SECRET_ACCESS_KEY": "s3cret-of-the-test",
-            "AWS_DEFAULT_REGION": "us-east-1",
-            "AWS_ENDPOINT_URL": f"http://{host}:{port}",
-        }.items():
+def faults() -> Iterator[Faults]:
+    with s3_server() as (environment, faults), pytest.MonkeyPatch.context() as patch:
+        for name, value in environment.items():
             patch.setenv(name, value)
-        faults = running._server.app = Faults(running._server.app)
-        yield f"http://{host}:{port}", faults
-    running.stop()
+        yield faults
 
 
 @pytest.fixture
-def bucket(endpoint: tuple[str, Faults]) -> Iterator[Any]:
+def bucket(faults: Faults) -> Iterator[Any]:
     """s3fs, with an empty bucket `box`."""
     s3fs.S3FileSystem.clear_instance_cache()
     filesystem = s3fs.S3FileSystem(use_listings_cache=False)
@@ -129,8 +94,7 @@ def until(found: Callable[[], int], count: int) -> Callable[[int], None]:
 
 def marks(bucket: Any) -> Counter[tuple[str, str]]:
     """How often each recording has each status."""
-    names = [n for n in bucket.find("box/out/slimwhisper-journal") if n.endswith(".jsonl")]
-    lines = [json.loads(line) for name in names for line in bucket.cat_file(name).splitlines()]
+    lines = bucket_marks(bucket, "box/out")
     return Counter((line["path"], line["status"]) for line in lines)
 
 

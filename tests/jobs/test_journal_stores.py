@@ -1,4 +1,4 @@
-"""Several workers have journals of their own, in files or in a store, and one reader takes all."""
+"""Journals of recordings in stores, and journals that are in a store themselves."""
 
 import json
 import logging
@@ -20,33 +20,6 @@ def stamp(name: str, etag: str | None = None) -> Stamp:
     return Stamp(f"s3://b/{name}", 10, None if etag else 5, etag)
 
 
-def test_files_of_workers(tmp_path: Path) -> None:
-    place = tmp_path / JOURNAL_NAME
-    driver = Journal(place, OPTIONS)
-    driver.add(stamp("a"), "done", 1.0)
-    workers = [Journal(place, OPTIONS, forget=True, worker=f"w{n}") for n in range(3)]
-    for number, worker in enumerate(workers):
-        worker.add(stamp(f"w{number}"), "failed" if number else "done", 1.0, "why")
-        with pytest.raises(OutputError, match="another job is writing"):
-            Journal(place, OPTIONS, worker=f"w{number}")
-    assert driver.status(stamp("w0")) is None  # read at the start
-    for one in (driver, *workers):
-        one.close()
-    with (tmp_path / "slimwhisper-journal" / "w1.jsonl").open("a") as file:
-        file.write('{"path": "torn')
-    again = Journal(place, OPTIONS)
-    assert [again.status(stamp(n)) for n in ("a", "w0", "w1", "w2", "w3")] == [
-        *("done", "done", "failed", "failed", None)
-    ]
-    again.close()
-    worker = Journal(place, OPTIONS, worker="w1")  # the same name, in a later run
-    worker.add(stamp("w4"), "done", 1.0)
-    worker.close()
-    again = Journal(place, OPTIONS)
-    assert again.status(stamp("w4")) == again.status(stamp("w0")) == "done"
-    again.close()
-
-
 def test_an_etag_is_part_of_the_key(tmp_path: Path) -> None:
     place = tmp_path / JOURNAL_NAME
     one = Journal(place, OPTIONS)
@@ -62,14 +35,14 @@ def test_an_etag_is_part_of_the_key(tmp_path: Path) -> None:
 def test_in_a_store(store: Any, monkeypatch: pytest.MonkeyPatch) -> None:  # noqa: F811
     monkeypatch.setattr(logs, "OBJECT", 1000)
     place = OutputStore("memory://out")
-    workers = [Journal(place, OPTIONS, worker=f"w{n}") for n in range(2)]
+    jobs = [Journal(place, OPTIONS) for _ in range(2)]
     for number in range(40):
-        workers[number % 2].add(stamp(str(number)), "done", 1.0)
-        assert workers[number % 2].status(stamp(str(number))) == "done"
+        jobs[number % 2].add(stamp(str(number)), "done", 1.0)
+        assert jobs[number % 2].status(stamp(str(number))) == "done"
     early = len(journal(store, "out"))
     assert 0 < early < 40  # the last lines wait for others
-    for worker in workers:
-        worker.close()
+    for job in jobs:
+        job.close()
     found = journal(store, "out")
     assert sorted(int(line["path"].rpartition("/")[2]) for line in found) == list(range(40))
     sizes = [store.size(p) for p in store.find("/out") if p.endswith(".jsonl")]

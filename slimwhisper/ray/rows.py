@@ -1,0 +1,77 @@
+"""Rows of Ray Data: recordings in, `SCHEMA` out.
+
+A row in has one of these columns, of which the first that is not null counts:
+
+- `samples`: a list of numbers, mono, with `sample_rate` (Hz; 16,000 if the column is missing);
+- `bytes`: a file's content;
+- `path`: the path or URI of a file.
+
+So `ray.data.read_binary_files(..., include_paths=True)` and `ray.data.from_items([{"path": ...}])`
+give such rows. A row out has the columns of `SCHEMA` in place of `samples` and `bytes`; all its
+other columns stay.
+"""
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+
+from slimwhisper.audio.load import AudioSource
+from slimwhisper.errors import AudioError
+from slimwhisper.ray.feed import Heard
+from slimwhisper.storage.tables import schema, text_columns
+from slimwhisper.types import SAMPLE_RATE, Transcript
+
+SAMPLES, RATE, BYTES, PATH = "samples", "sample_rate", "bytes", "path"
+PAYLOAD = (SAMPLES, RATE, BYTES)  # columns that do not leave
+
+# of the columns of a job's table (docs/storage.md), those that say what came of a recording; null
+# where it failed, except `error` and, if it was read, `seconds`
+SCHEMA = pa.schema(
+    [schema().field(name) for name in ("text", "language", "segments", "words", "seconds", "error")]
+)
+
+
+def as_table(batch: Any) -> pa.Table:
+    """A batch as Ray Data passes it: a table already, or columns by their names."""
+    if isinstance(batch, pa.Table):
+        return batch
+    return pa.table({name: _column(values) for name, values in batch.items()})
+
+
+def _column(values: Any) -> Any:
+    if isinstance(values, np.ndarray) and values.ndim > 1:  # samples of the same length
+        return list(values)
+    return pa.array(list(values)) if not isinstance(values, np.ndarray) else pa.array(values)
+
+
+def source_of(row: Mapping[str, Any]) -> tuple[AudioSource, int]:
+    """A row's recording, and the rate of its samples. Raises AudioError."""
+    samples = row.get(SAMPLES)
+    if samples is not None:
+        rate = row.get(RATE)
+        return np.asarray(samples, np.float32), SAMPLE_RATE if rate is None else int(rate)
+    for name in (BYTES, PATH):
+        if row.get(name) is not None:
+            return row[name], SAMPLE_RATE
+    raise AudioError(f"the row has no recording: give one of {SAMPLES}, {BYTES}, {PATH}")
+
+
+def with_results(table: pa.Table, heard: Sequence[Heard]) -> pa.Table:
+    """The table with the columns of `SCHEMA`, a result for each row."""
+    kept = table.select([c for c in table.column_names if c not in (*PAYLOAD, *SCHEMA.names)])
+    rows = pa.Table.from_pylist([result_row(h) for h in heard], SCHEMA)
+    for name in SCHEMA.names:
+        kept = kept.append_column(SCHEMA.field(name), rows.column(name))
+    return kept
+
+
+def result_row(heard: Heard) -> dict[str, Any]:
+    """A result as a row of `SCHEMA`."""
+    row: dict[str, Any] = dict.fromkeys(SCHEMA.names)
+    row["seconds"] = heard.seconds
+    if not isinstance(heard.result, Transcript):
+        row["error"] = str(heard.result)
+        return row
+    return row | text_columns(heard.result)

@@ -1,0 +1,167 @@
+"""One engine, fed from any thread; and rows of Ray Data, without Ray."""
+
+import threading
+from concurrent.futures import Future
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from slimwhisper.api import SlimWhisper, load_model
+from slimwhisper.audio.load import load_audio
+from slimwhisper.errors import AudioError, OptionError, SlimWhisperError
+from slimwhisper.longform.batch import Batch
+from slimwhisper.ray.feed import Feed, Heard
+from slimwhisper.storage.files import StoredFile
+from slimwhisper.storage.stamps import Stamp
+from slimwhisper.types import Segment, Transcript, Word
+from tests.support.spoken import SAMPLES
+
+DOOR = SAMPLES / "door-code.mp3"
+TEXT = "four zero seven seven".split()
+
+
+@pytest.fixture(scope="module")
+def digits() -> SlimWhisper:
+    return load_model("digits", device="cpu")
+
+
+def words(heard: Heard) -> list[str]:
+    assert isinstance(heard.result, Transcript)
+    return heard.result.text.split()
+
+
+def test_anything_is_fed_by_anyone(digits: SlimWhisper) -> None:
+    """The same path twice, bytes, samples, the same stored file twice, a URI, and what cannot be
+    read, from several threads.
+    """
+    feed = Feed(digits, batch_size=4)
+    samples = load_audio(DOOR)
+    stored = StoredFile(str(DOOR), str(DOOR), Stamp.of(DOOR))
+    broken = SAMPLES / "broken.m4a"
+    sources: list[Any] = [
+        *(DOOR, str(DOOR), DOOR.read_bytes(), samples, stored, stored, f"file://{DOOR}", broken),
+    ]
+    futures: list[Future[Heard] | None] = [None] * len(sources)
+
+    def submit(n: int) -> None:
+        futures[n] = feed.submit(sources[n])
+
+    threads = [threading.Thread(target=submit, args=(n,)) for n in range(len(sources))]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    heard = [f.result(60) for f in futures if f is not None]
+    assert [words(h) for h in heard[:7]] == [TEXT] * 7
+    assert heard[0].seconds == pytest.approx(len(samples) / 16_000)
+    assert isinstance(heard[7].result, AudioError) and heard[7].seconds is None
+    later = feed.submit(DOOR)  # the engine had nothing to do
+    assert words(later.result(60)) == TEXT
+    feed.close()
+    counts = feed.counts
+    assert (counts.finished, counts.failed, counts.slots, feed.waiting) == (8, 1, 4, 0)
+    assert 0 < counts.fill <= 1 and counts.busy_seconds > 0
+    assert counts.audio_seconds == pytest.approx(8 * len(samples) / 16_000)
+    with pytest.raises(RuntimeError, match="the engine has ended"):
+        feed.submit(DOOR)
+    with pytest.raises(OptionError, match="nowhere://x: unknown kind of address"):
+        feed.submit("nowhere://x")
+
+
+def test_slots_are_filled_again_while_others_run(digits: SlimWhisper) -> None:
+    """A long recording does not hold up those behind it."""
+    feed = Feed(digits, batch_size=2)
+    order: list[str] = []
+    for name in ("countdown.flac", "door-code.mp3", "door-code.mp3"):
+        future = feed.submit(np.tile(load_audio(SAMPLES / name), 4 if name[0] == "c" else 1))
+        future.add_done_callback(lambda _, name=name: order.append(name))
+    feed.close()
+    assert order == ["door-code.mp3", "door-code.mp3", "countdown.flac"]
+
+
+def test_a_slot_counts_as_filled_from_its_first_step(
+    digits: SlimWhisper, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    steps, step = 0, Batch.step
+
+    def counted(batch: Any) -> Any:
+        nonlocal steps
+        steps += bool(batch.running)
+        return step(batch)
+
+    monkeypatch.setattr(Batch, "step", counted)
+    feed = Feed(digits, batch_size=1)
+    for _ in range(3):
+        feed.submit(DOOR)
+    feed.close()
+    assert feed.counts.steps == feed.counts.filled == steps > 12
+
+
+def test_a_broken_engine_fails_all_that_it_has(
+    digits: SlimWhisper, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def broken(*_: Any) -> None:
+        raise ZeroDivisionError("device lost")
+
+    monkeypatch.setattr("slimwhisper.longform.batch.Batch.step", broken)
+    feed = Feed(digits, batch_size=2)
+    futures = []
+    for _ in range(3):
+        try:
+            futures.append(feed.submit(DOOR))
+        except RuntimeError:
+            break
+    assert futures
+    for future in futures:
+        assert isinstance(future.exception(60), ZeroDivisionError)
+
+
+SEGMENT = Segment(0, 0, 0.0, 1.5, " one", [502], 0.0, -0.1, 1.0, 0.0, [Word(" one", 0.0, 0.5, 0.9)])
+
+
+def test_rows() -> None:
+    pa = pytest.importorskip("pyarrow", reason="needs the extra parquet")
+    from slimwhisper.ray import SCHEMA
+    from slimwhisper.ray.rows import as_table, source_of, with_results
+
+    batch = {
+        "path": np.array(["a.wav", "b.wav"], object),
+        "samples": np.zeros((2, 5)),
+        "text": np.array(["old", "old"], object),
+        "n": np.arange(2),
+    }
+    table = as_table(batch)
+    assert as_table(table) is table
+    samples, rate = source_of(table.to_pylist()[0])
+    assert isinstance(samples, np.ndarray) and samples.shape == (5,) and rate == 16_000
+    heard = [
+        Heard(Transcript(" one", [SEGMENT], "en"), 1.5),
+        Heard(SlimWhisperError("no"), None),
+    ]
+    found = with_results(table, heard)
+    assert found.column_names == ["path", "n", *SCHEMA.names]
+    first, second = found.to_pylist()
+    assert first["text"] == " one" and first["words"][0]["word"] == " one"
+    assert first["segments"][0]["tokens"] == [502] and first["error"] is None
+    assert second["error"] == "no" and second["text"] is second["segments"] is None
+    silent = with_results(table.slice(0, 1), [Heard(Transcript("", [], "en"), 1.0)])
+    assert silent.schema == found.schema  # so that parts of one data set fit together
+    assert isinstance(found, pa.Table)
+
+
+@pytest.mark.parametrize(
+    ("row", "source"),
+    [
+        ({"bytes": b"x", "path": "p"}, b"x"),
+        ({"samples": None, "bytes": None, "path": "p"}, "p"),
+    ],
+)
+def test_what_counts_in_a_row(row: dict[str, Any], source: Any) -> None:
+    pytest.importorskip("pyarrow", reason="needs the extra parquet")
+    from slimwhisper.ray.rows import source_of
+
+    assert source_of(row) == (source, 16_000)
+    with pytest.raises(AudioError, match="samples, bytes, path"):
+        source_of({"name": Path("p")})

@@ -1,0 +1,81 @@
+"""How workers are counted, and which flags go together."""
+
+import subprocess
+import sys
+
+import pytest
+
+from slimwhisper.cli import build_parser
+from slimwhisper.errors import OptionError
+from slimwhisper.jobs.flags import check_engine
+from slimwhisper.ray.plan import Plan, plan_workers
+from tests.support.command import Run
+
+GPUS = {"CPU": 64.0, "GPU": 8.0}
+CPUS = {"CPU": 16.0}
+
+
+@pytest.mark.parametrize(
+    ("flags", "resources", "hosts", "plan"),
+    [
+        ("", GPUS, 1, Plan(8, 1, 1, 0)),
+        ("--workers 3", GPUS, 1, Plan(3, 1, 1, 0)),
+        ("--device cuda --threads 2", GPUS, 4, Plan(8, 1, 1, 2)),
+        ("--device cpu", GPUS, 2, Plan(2, 32, 0, 32)),
+        ("", CPUS, 1, Plan(1, 16, 0, 16)),
+        ("--workers 5", CPUS, 1, Plan(5, 3, 0, 3)),
+        ("--workers 4 --threads 2", CPUS, 1, Plan(4, 2, 0, 2)),
+        ("--workers 32", CPUS, 1, Plan(32, 0.5, 0, 1)),
+        ("--workers 3", CPUS, 2, Plan(3, 4, 0, 4)),  # two on one host
+        ("--workers 32 --ray_address auto", GPUS, 1, Plan(32, 1, 1, 0)),
+        ("--workers 32 --ray_address auto --device cuda", CPUS, 1, Plan(32, 1, 1, 0)),
+    ],
+)
+def test_workers(flags: str, resources: dict[str, float], hosts: int, plan: Plan) -> None:
+    asked = build_parser().parse_args(["transcribe", "x", "--engine", "ray", *flags.split()])
+    assert plan_workers(asked, resources, hosts) == plan
+
+
+@pytest.mark.parametrize(
+    ("flags", "resources", "words"),
+    [
+        ("--device cuda:2", GPUS, "use --devices 2"),
+        ("--device cuda", CPUS, "Ray sees no GPU"),
+        ("--workers 9", GPUS, "--workers 9: Ray sees 8 GPUs"),
+    ],
+)
+def test_devices_that_do_not_work(flags: str, resources: dict[str, float], words: str) -> None:
+    asked = build_parser().parse_args(["transcribe", "x", "--engine", "ray", *flags.split()])
+    with pytest.raises(OptionError, match=words):
+        plan_workers(asked, resources, 1)
+
+
+@pytest.mark.parametrize(
+    ("flags", "words"),
+    [
+        ("--workers 2", "--workers is for workers of Ray; add --engine ray"),
+        ("--devices all", "--devices is for workers of Ray"),
+        ("--engine ray --devices 0;1", "give all, or numbers such as 0,2"),
+        ("--engine ray --devices 0 --ray_address auto", "--devices is for this host"),
+    ],
+)
+def test_flags_that_do_not_agree(
+    flags: str, words: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    with pytest.raises(OptionError, match=words):
+        check_engine(build_parser().parse_args(["transcribe", "x", *flags.split()]))
+
+
+def test_a_wrong_flag_is_wrong_usage(capsys: pytest.CaptureFixture[str]) -> None:
+    run = Run(capsys, "transcribe", "x", "--workers", "2")
+    assert run.status == 2 and run.err.startswith("slimwhisper: --workers is for workers of Ray")
+
+
+def test_without_the_extra() -> None:
+    code = (
+        "import sys; sys.modules['ray'] = None; from slimwhisper.cli import main; "
+        "sys.exit(main(['transcribe', '.', '--engine', 'ray']))"
+    )
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True)
+    line = "slimwhisper: --engine ray needs ray; pip install 'slimwhisper[ray]'\n"
+    assert (done.returncode, done.stdout, done.stderr) == (1, "", line)

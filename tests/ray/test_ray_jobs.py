@@ -1,0 +1,242 @@
+"""`transcribe --engine ray` with real processes: the outputs of one process, whoever dies."""
+
+import json
+import random
+import re
+import shutil
+import signal
+import subprocess
+import sys
+import tarfile
+import threading
+import time
+from collections import Counter
+from pathlib import Path
+from textwrap import indent
+
+import pytest
+
+from slimwhisper.cli import main
+from tests.support.kills import journal_lines, whole_tree
+from tests.support.paths import ROOT
+from tests.support.ray_jobs import FLAGS, RayRun, ray_run
+from tests.support.spoken import SAMPLES
+
+pytest.importorskip("ray", reason="the extra ray is not installed")
+pytestmark = pytest.mark.slow
+
+
+def plant(folder: Path, copies: int) -> Path:
+    """Recordings of some seconds each, in two folders, and one that is none."""
+    for number in range(copies):
+        for name in ("phone-number.wav", "door-code.mp3", "countdown.flac"):
+            target = folder / str(number % 2) / f"{number}.{name}"
+            target.parent.mkdir(parents=True, exist_ok=True)
+            shutil.copy(SAMPLES / name, target)
+    shutil.copy(SAMPLES / "broken.m4a", folder)
+    return folder
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return plant(tmp_path_factory.mktemp("in"), 4)
+
+
+@pytest.fixture(scope="module")
+def expected(folder: Path, tmp_path_factory: pytest.TempPathFactory) -> dict[str, bytes]:
+    """What one process writes."""
+    out = tmp_path_factory.mktemp("one")
+    status = main(["transcribe", str(folder), "-o", str(out), *FLAGS, "--verbose", "False"])
+    assert status == 1 and len(journal_lines(out)) == 13
+    return whole_tree(out)
+
+
+def statuses(out: Path) -> Counter[str]:
+    lines = journal_lines(out)
+    assert len({line["path"] for line in lines}) == len(lines)
+    return Counter(line["status"] for line in lines)
+
+
+def test_two_workers_write_what_one_process_writes(tmp_path: Path) -> None:
+    one, two, recordings = tmp_path / "one", tmp_path / "two", plant(tmp_path / "in", 2)
+    main(["transcribe", str(recordings), "-o", str(one), *FLAGS, "--verbose", "False"])
+    with ray_run(recordings, "-o", two, *FLAGS, "--workers", "2") as run:
+        events = list(run.events())
+        assert run.wait() == 1
+    assert whole_tree(two) == whole_tree(one)
+    assert statuses(two) == statuses(one) == {"done": 6, "failed": 1}
+    options = [{json.dumps(line["options"]) for line in journal_lines(o)} for o in (one, two)]
+    assert options[0] == options[1]
+    of = {kind: [e for e in events if e["event"] == kind] for kind in ("start", "file", "summary")}
+    assert of["start"][0]["model"] == "digits" and len(of["file"]) == 7
+    assert of["summary"][0]["done"] == 6 and of["summary"][0]["failed"] == 1
+    assert len([e for e in events if e["event"] == "segment"]) > 10
+    assert any(e.get("filled") for e in events)
+    assert any("digits" in e["message"] for e in events if e["event"] == "warning")
+
+
+@pytest.mark.parametrize("format", ["txt", "parquet"])
+def test_stored_inputs(tmp_path: Path, format: str) -> None:
+    """A folder, an archive, whose members hold their bytes, and a manifest with an excerpt."""
+    recordings = plant(tmp_path / "in", 1)
+    with tarfile.open(tmp_path / "in" / "a.tar", "w") as archive:
+        archive.add(recordings / "0", "tar")
+        archive.add(recordings / "broken.m4a", "broken.m4a")
+    excerpt = {"audio_filepath": "0/0.countdown.flac", "offset": 0.0, "duration": 2.0}
+    (tmp_path / "in" / "m.jsonl").write_text(json.dumps(excerpt))
+    inputs = [f"file://{tmp_path}/in/{name}" for name in ("0", "a.tar", "m.jsonl")]
+    one, two = tmp_path / "one", tmp_path / "two"
+    flags = (*FLAGS, "-f", format, "--verbose", "False")
+    assert main(["transcribe", *inputs, "-o", str(one), *flags]) == 1
+    for _ in range(1 if format == "txt" else 2):  # the second run has nothing to do
+        with ray_run(*inputs, "-o", two, *flags, "--workers", "2") as run:
+            events = list(run.events())
+            assert run.wait() == 1
+    assert statuses(two) == statuses(one) == {"done": 7, "failed": 1}
+    if format == "txt":
+        assert whole_tree(two) == whole_tree(one) and len(whole_tree(one)) == 7
+        return
+    assert events[-1]["skipped"] == 7 and events[-1]["failed_earlier"] == 1
+    parquet = pytest.importorskip("pyarrow.parquet")
+    tables = [parquet.read_table(out / "transcripts").drop_columns(["time"]) for out in (one, two)]
+    found = [sorted(table.to_pylist(), key=lambda row: row["path"]) for table in tables]
+    assert found[0] == found[1] and len(found[0]) == 8
+
+
+def kill_workers(run: RayRun, moments: list[float], killed: list[float]) -> None:
+    """Kill a worker after each of these waits, from when the job has begun."""
+    for which, wait in enumerate(moments):
+        time.sleep(wait)
+        if run.process.poll() is not None:
+            return
+        if run.kill_worker(which):
+            killed.append(wait)
+
+
+def test_workers_die(folder: Path, expected: dict[str, bytes], tmp_path: Path) -> None:
+    """At random moments, and by one recording, which is set aside."""
+    rng = random.Random(5)
+    bad = folder / "0" / "2.door-code.mp3"
+    killed: list[float] = []
+    with ray_run(folder, "-o", tmp_path, *FLAGS, "--workers", "2", poison=[bad.name]) as run:
+        moments = [rng.uniform(0, 3) for _ in range(2)]
+        killer = threading.Thread(target=kill_workers, args=(run, moments, killed))
+        messages = []
+        for event in run.events():
+            if event["event"] == "start":
+                killer.start()
+            if event["event"] == "file" and event["error"]:
+                messages.append(event["error"])
+        assert run.wait() == 1
+        killer.join()
+    assert killed
+    stem = str(bad.relative_to(folder).with_suffix(""))
+    left_out = {name for name in expected if name.startswith(f"{stem}.")}
+    assert len(left_out) == 5
+    assert whole_tree(tmp_path) == {n: d for n, d in expected.items() if n not in left_out}
+    assert statuses(tmp_path) == {"done": 11, "failed": 2}
+    assert len(messages) == 2 and any(f"{bad}: 2 workers died" in m for m in messages)
+
+
+def wait_for_lines(out: Path, count: int) -> None:
+    while len(journal_lines(out)) < count:
+        time.sleep(0.05)
+
+
+def test_the_driver_dies_and_resumes(
+    folder: Path, expected: dict[str, bytes], tmp_path: Path
+) -> None:
+    with ray_run(folder, "-o", tmp_path, *FLAGS, "--workers", "2") as run:
+        wait_for_lines(tmp_path, 3)
+        run.process.kill()
+        run.wait()
+    before = len(journal_lines(tmp_path))
+    with ray_run(folder, "-o", tmp_path, *FLAGS, "--workers", "2") as run:
+        events = list(run.events())
+        assert run.wait() == 1
+    assert events[-1]["done"] + events[-1]["failed"] == 13 - before
+    assert statuses(tmp_path) == {"done": 12, "failed": 1}
+    assert whole_tree(tmp_path) == expected
+
+
+def test_interrupt_finishes_what_is_decoding(folder: Path, tmp_path: Path) -> None:
+    with ray_run(folder, "-o", tmp_path, *FLAGS, "--workers", "1") as run:
+        wait_for_lines(tmp_path, 2)
+        run.process.send_signal(signal.SIGINT)
+        events = list(run.events())
+        assert run.wait() == 130
+        assert run.processes() == []
+    done = [e for e in events if e["event"] == "file" and e["status"] == "done"]
+    assert events[-1]["status"] == 130 and 2 <= events[-1]["done"] == len(done) <= 12
+    names = {Path(line["path"]).name for line in journal_lines(tmp_path)}
+    assert {Path(e["path"]).name for e in events if e["event"] == "file"} == names
+    assert not list(tmp_path.rglob("*.part"))
+
+
+BEFORE = """
+import sys
+import ray
+if __name__ == "__main__":
+    ray.init(num_cpus=2, include_dashboard=False, object_store_memory=10**8, log_to_driver=False)
+"""
+AFTER = """
+    import pyarrow.parquet as pq
+    table = pq.read_table("transcripts")
+    assert table.schema.field("segments").equals(slimwhisper.ray.SCHEMA.field("segments"))
+    print(table.drop_columns(["segments"]).to_pandas().to_json(orient="records"))
+"""
+
+
+def example() -> str:
+    """The one of docs/scale.md, for a small model and one worker on a CPU."""
+    text = (ROOT / "docs" / "scale.md").read_text()
+    (found,) = re.findall(r"^```py\n(.*?)^```", text, re.S | re.M)
+    small = found.replace("turbo", "digits").replace("num_gpus=1", "num_cpus=1")
+    small = small.replace("concurrency=8", "concurrency=1").replace("batch_size=64", "batch_size=2")
+    return BEFORE + indent(small, "    ") + AFTER
+
+
+def test_ray_data(tmp_path: Path) -> None:
+    """From parquet to parquet, with a recording as a path, as bytes, as samples, and as nothing."""
+    import pyarrow as pa
+    import pyarrow.parquet as pq
+
+    from slimwhisper.audio.load import load_audio
+
+    name = SAMPLES / "door-code.mp3"
+    samples = load_audio(SAMPLES / "phone-number.wav")
+    rows = [
+        {"id": 0, "path": str(name)},
+        {"id": 1, "path": "unread", "bytes": (SAMPLES / "countdown.flac").read_bytes()},
+        {"id": 2, "samples": samples.tolist(), "sample_rate": 16_000},
+        {"id": 3, "path": str(SAMPLES / "broken.m4a")},
+        {"id": 4},
+    ]
+    given = tmp_path / "recordings" / "0.parquet"
+    given.parent.mkdir()
+    pq.write_table(
+        pa.Table.from_pylist(
+            [dict.fromkeys(("bytes", "samples", "sample_rate")) | r for r in rows]
+        ),
+        given,
+    )
+    script = tmp_path / "script.py"
+    script.write_text(example())
+    done = subprocess.run(
+        [sys.executable, script],
+        cwd=tmp_path,
+        capture_output=True,
+        text=True,
+        env=RayRun.environment(),
+        timeout=200,
+    )
+    assert done.returncode == 0, done.stderr
+    found = {row["id"]: row for row in json.loads(done.stdout.splitlines()[-1])}
+    assert found[0]["text"].split() == "four zero seven seven".split()
+    assert found[0]["path"] == str(name) and found[0]["error"] is None
+    assert found[1]["text"].split()[0] == "nine" and found[1]["language"] == "en"
+    assert [w["word"].strip() for w in found[2]["words"]][:3] == ["five"] * 3
+    assert abs(found[2]["seconds"] - len(samples) / 16_000) < 0.01
+    assert "not audio" in found[3]["error"] and found[3]["text"] is None
+    assert "samples, bytes, path" in found[4]["error"]
+    assert not {"bytes", "samples", "sample_rate"} & found[1].keys()
