@@ -13,10 +13,11 @@ import torch
 from slimwhisper.checkpoint.load import Checkpoint, load_checkpoint
 from slimwhisper.checkpoint.validate import EMBEDDING, OUTPUT
 from slimwhisper.model.model import Model
+from tests.support import oracle
 from tests.support.checkpoints import hf_name, random_state, save_hf, tiny_dims
-from tests.support.oracles import oracle, their_logits, their_model
+from tests.support.oracle import their_logits, their_model
 
-transformers, peft = oracle("transformers"), oracle("peft")
+peft = oracle.peft()
 
 DIMS = replace(tiny_dims(width=16, heads=2), n_audio_ctx=40)
 STATE = random_state(DIMS, seed=3)
@@ -31,7 +32,7 @@ def base(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 def adapted(seed: int, model: Any = None, **config: Any) -> Any:
     """PEFT's model with an adapter of random numbers; `config`: of LoraConfig."""
-    model = their_model(transformers, DIMS, STATE) if model is None else model
+    model = their_model(DIMS, STATE) if model is None else model
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
         found = peft.get_peft_model(model, peft.LoraConfig(**config)).eval()
@@ -146,7 +147,7 @@ def test_logits(base: Path, tmp_path: Path, name: str) -> None:
 def test_several_in_order(base: Path, tmp_path: Path) -> None:
     """The second one's DoRA has the norms of what the first one left."""
     configs: Sequence[dict[str, Any]] = (PLAIN["every linear map"], PLAIN["DoRA"])
-    model: Any = their_model(transformers, DIMS, STATE).double()
+    model: Any = their_model(DIMS, STATE).double()
     folders = []
     for number, config in enumerate(configs):
         model = adapted(number, model, **config)
@@ -163,7 +164,7 @@ def test_vocabulary_that_grew(tmp_path: Path) -> None:
     small = replace(DIMS, n_vocab=51_864)
     state = random_state(small, seed=4)
     base = save_hf(tmp_path / "base", small, state)
-    model = their_model(transformers, small, state)
+    model = their_model(small, state)
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
         model.resize_token_embeddings(51_865, mean_resizing=False)

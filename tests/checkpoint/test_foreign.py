@@ -10,6 +10,7 @@ import torch
 from huggingface_hub import constants
 
 from slimwhisper.checkpoint.load import load_checkpoint
+from tests.support import oracle
 from tests.support.checkpoints import assert_equal, random_state, refusal, tiny_dims
 from tests.support.foreign import (
     ct2_variables,
@@ -274,10 +275,9 @@ def test_faster_whispers_id_on_the_hub(
 
 
 @pytest.mark.slow
-def test_ctranslate2_own_converter(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_ctranslate2_own_converter(tmp_path: Path) -> None:
     """A folder that CTranslate2 made of ours reads as what it was made from."""
-    monkeypatch.setitem(__import__("sys").modules, "torchaudio", None)  # not needed, maybe broken
-    pytest.importorskip("transformers", reason="needs transformers and ctranslate2")
+    oracle.transformers()
     converters = pytest.importorskip("ctranslate2.converters", reason="needs ctranslate2")
     from slimwhisper.commands.conversion.convert import convert
 

@@ -11,10 +11,11 @@ from slimwhisper.checkpoint.load import load_checkpoint
 from slimwhisper.checkpoint.validate import OUTPUT
 from slimwhisper.model.model import Model
 from slimwhisper.types import Dims
+from tests.support import oracle
 from tests.support.checkpoints import random_state, tiny_dims
-from tests.support.oracles import oracle, their_logits, their_model
+from tests.support.oracle import their_logits, their_model
 
-transformers = oracle("transformers")
+transformers = oracle.transformers()
 
 DIMS = replace(tiny_dims(width=16, heads=2), n_audio_ctx=40)
 TEXT = [50_258, 50_259, 50_359, 50_363, 11, 700, 23, 9]
@@ -49,7 +50,7 @@ def test_logits_are_transformers(tmp_path: Path, name: str) -> None:
     some hundred numbers differs by 1e-6, ten of them in a row: 1e-4.
     """
     dims, how = CASES[name]
-    model = their_model(transformers, dims, random_state(dims, seed=3))
+    model = their_model(dims, random_state(dims, seed=3))
     how = dict(how)
     if "untie" in how:
         model.config.tie_word_embeddings = False
@@ -72,7 +73,7 @@ def test_logits_are_transformers(tmp_path: Path, name: str) -> None:
 
 def test_both_read_the_same_output_matrix(tmp_path: Path) -> None:
     """config.json says tied, and the file has two matrices: both of us use the two."""
-    model = their_model(transformers, DIMS, random_state(DIMS, seed=3))
+    model = their_model(DIMS, random_state(DIMS, seed=3))
     model.config.tie_word_embeddings = False
     untied(model, True)
     model.save_pretrained(tmp_path)

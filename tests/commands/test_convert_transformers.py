@@ -1,7 +1,5 @@
 """A converted folder in `transformers`: the same tokens, texts and ids. Skipped without it."""
 
-import sys
-from collections.abc import Iterator
 from pathlib import Path
 from random import Random
 from typing import Any
@@ -12,6 +10,7 @@ import whisper
 
 import slimwhisper
 from slimwhisper.commands.conversion.convert import convert
+from tests.support import oracle
 from tests.support.checkpoints import random_state, save_openai, tiny_dims
 from tests.support.paths import SAMPLES
 
@@ -35,12 +34,9 @@ VOCABULARIES = {
 }
 
 
-@pytest.fixture(scope="module", autouse=True)
-def transformers() -> Iterator[Any]:
-    """The package; without torchaudio, which it would import, and whose build may be another's."""
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setitem(sys.modules, "torchaudio", None)
-        yield pytest.importorskip("transformers", reason="transformers is not installed")
+@pytest.fixture(scope="module")
+def transformers() -> Any:
+    return oracle.transformers()
 
 
 def random_texts(count: int) -> list[str]:

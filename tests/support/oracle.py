@@ -1,12 +1,17 @@
-"""transformers, the oracle for Hugging Face folders; tests skip without it."""
+"""transformers and PEFT, the oracles for Hugging Face folders and adapters; tests skip without."""
 
 import contextlib
+from collections.abc import Sequence
 from dataclasses import dataclass
 from types import ModuleType
 from typing import Any
 
 import pytest
+import torch
 from torch import Tensor
+
+from slimwhisper.types import Dims
+from tests.support.checkpoints import State, hf_config, hf_name
 
 
 def transformers() -> ModuleType:
@@ -23,6 +28,34 @@ def transformers() -> ModuleType:
     found.logging.set_verbosity_error()
     found.logging.disable_progress_bar()
     return found
+
+
+def peft() -> ModuleType:
+    """The package, which needs transformers."""
+    transformers()
+    return pytest.importorskip("peft", reason="needs PEFT: pip install 'peft>=0.21'")  # type: ignore[no-any-return]
+
+
+def their_model(dims: Dims, state: State, **config: Any) -> Any:
+    """transformers' model of these weights, float32; the embedding is the output matrix."""
+    width = 4 * dims.n_text_state
+    values = hf_config(dims) | {"encoder_ffn_dim": width, "decoder_ffn_dim": width} | config
+    del values["architectures"]
+    ids = dict.fromkeys(("pad_token_id", "bos_token_id", "eos_token_id"), 50_257)
+    library = transformers()
+    model = library.WhisperForConditionalGeneration(library.WhisperConfig(**values, **ids)).eval()
+    found = model.load_state_dict({hf_name(n): t for n, t in state.items()}, strict=False)
+    assert not found.unexpected_keys
+    assert set(found.missing_keys) <= {"proj_out.weight"}
+    return model
+
+
+@torch.no_grad()
+def their_logits(model: Any, mel: Tensor, tokens: Sequence[int]) -> Tensor:
+    """mel [n_mels, frames] -> logits [T, V] in float64; the model becomes float64."""
+    text = torch.tensor([list(tokens)])
+    model = model.double()
+    return model(input_features=mel[None].double(), decoder_input_ids=text).logits[0]
 
 
 @dataclass(frozen=True)
