@@ -54,7 +54,7 @@ class SlimWhisper:
 
     @property
     def name(self) -> str:
-        """As given to `load_model`."""
+        """As given to `load_model`, with the names of its adapters."""
         return self.network.name
 
     @property

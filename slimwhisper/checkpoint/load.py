@@ -56,7 +56,7 @@ class Checkpoint:
     changed is float32.
     """
 
-    name: str
+    name: str  # with those of its adapters
     dims: Dims
     state: Mapping[str, Tensor]
     alignment_heads: Heads | None = None  # None: `default_heads`
@@ -131,11 +131,17 @@ def load_checkpoint(
         _check_size(label, dims)
     validate(label, dims, state)
     if adapters:
-        merged = f"{label} with {', '.join(map(str, folders))}"
+        size = dims.n_vocab
         dims, state = merge_adapters(dims, state, adapters)
-        validate(merged, dims, state)
+        label = f"{label} with {', '.join(Path(each).name for each in as_adapters(adapter))}"
+        validate(label, dims, state)
         if tokens is None:
-            _check_size(merged, dims)
+            _check_size(label, dims)
+        if tokens is folder and dims.n_vocab != size:
+            raise problem(
+                f"{label}: the vocabulary grows from {size} to {dims.n_vocab} tokens, and no "
+                "adapter's folder has their tokenizer; save it there too"
+            )
     vocabulary, settings = None, WHISPERS
     if folder is not None:
         heads = folder_heads(folder, dims)
