@@ -12,9 +12,11 @@ import torch
 
 from slimwhisper.checkpoint.load import Checkpoint, load_checkpoint
 from slimwhisper.checkpoint.validate import EMBEDDING, OUTPUT
+from slimwhisper.errors import CheckpointError
 from slimwhisper.model.model import Model
 from tests.support import oracle
 from tests.support.checkpoints import hf_name, random_state, save_hf, tiny_dims
+from tests.support.hf_folders import whisper_table
 from tests.support.oracle import their_logits, their_model
 
 peft = oracle.peft()
@@ -160,7 +162,7 @@ def test_several_in_order(base: Path, tmp_path: Path) -> None:
 
 
 def test_vocabulary_that_grew(tmp_path: Path) -> None:
-    """PEFT saves both matrices then; the model loads with the larger vocabulary."""
+    """PEFT saves both matrices then; the adapter's tokenizer knows the new word."""
     small = replace(DIMS, n_vocab=51_864)
     state = random_state(small, seed=4)
     base = save_hf(tmp_path / "base", small, state)
@@ -172,7 +174,11 @@ def test_vocabulary_that_grew(tmp_path: Path) -> None:
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
         model.save_pretrained(tmp_path / "adapter", save_embedding_layers=True)
+    with pytest.raises(CheckpointError, match="no adapter's folder has their tokenizer"):
+        load_checkpoint(base, adapter=tmp_path / "adapter")
+    whisper_table(51_864, added=(" alpha",)).save(tmp_path / "adapter")
     found = load_checkpoint(base, adapter=tmp_path / "adapter")
+    assert found.tokens.tokenizer().decode([51_864]) == " alpha"
     assert found.dims.n_vocab == len(found.state[EMBEDDING]) == 51_865
     assert OUTPUT not in found.state
     assert_logits(found, model)

@@ -11,6 +11,7 @@ import torch
 from torch import Tensor
 
 from slimwhisper.types import Dims
+from slimwhisper.vocabulary import get_vocabulary
 from tests.support.checkpoints import State, hf_config, hf_name
 
 
@@ -41,7 +42,9 @@ def their_model(dims: Dims, state: State, **config: Any) -> Any:
     width = 4 * dims.n_text_state
     values = hf_config(dims) | {"encoder_ffn_dim": width, "decoder_ffn_dim": width} | config
     del values["architectures"]
-    ids = dict.fromkeys(("pad_token_id", "bos_token_id", "eos_token_id"), 50_257)
+    whispers = get_vocabulary(dims)
+    ids = dict.fromkeys(("pad_token_id", "bos_token_id", "eos_token_id"), whispers.eot)
+    ids["decoder_start_token_id"] = whispers.sot
     library = transformers()
     model = library.WhisperForConditionalGeneration(library.WhisperConfig(**values, **ids)).eval()
     found = model.load_state_dict({hf_name(n): t for n, t in state.items()}, strict=False)
