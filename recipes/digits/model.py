@@ -17,12 +17,12 @@ UNUSED = math.log(VOCABULARY - len(TOKEN_IDS))  # the joint logit of the unused 
 
 
 def dimensions(width: int, layers: tuple[int, int]) -> ModelDimensions:
-    """Whisper's English-only dimensions; the decoder's heads are 64 wide, as in Whisper."""
+    """Whisper's English-only dimensions, heads 64 wide; a small encoder has narrower ones."""
     return ModelDimensions(
         n_mels=80,
         n_audio_ctx=1500,
         n_audio_state=width,
-        n_audio_head=width // 32,
+        n_audio_head=min(width // 32, max(4, width // 64)),
         n_audio_layer=layers[0],
         n_vocab=VOCABULARY,
         n_text_ctx=448,
@@ -201,7 +201,7 @@ def look_nearby(attention: MultiHeadAttention, layer: int) -> None:
     for head in range(heads):
         distance = DISTANCES[min(layer, len(DISTANCES) - 1)][head % 4]
         first = int((speeds > 2 / max(abs(distance), 3)).sum())
-        chosen = torch.linspace(first, first + 32, pairs).round().long().clamp(max=half - 1)
+        chosen = torch.linspace(first, first + half // 2, pairs).round().long().clamp(max=half - 1)
         turn = speeds[chosen] * distance
         for j, i in enumerate(chosen.tolist()):
             row = head * size + 2 * j
@@ -221,7 +221,7 @@ def look_back(decoder: TextDecoder) -> None:
     which are rare in training, then work like early ones.
     """
     places, width = decoder.positional_embedding.shape
-    waves = width // 8
+    waves = min(width // 8, 32)  # a head of 64 holds a sine and a cosine of each
     speeds = torch.logspace(math.log10(2.5), math.log10(0.02), waves)
     angles = torch.arange(places)[:, None] * speeds
     basis = torch.linalg.qr(torch.randn(width, 2 * waves)).Q.T  # sin, then cos

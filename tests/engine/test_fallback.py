@@ -129,12 +129,13 @@ def test_when_all_fail_at_once_nobody_is_lost(
 ) -> None:
     """More texts to sample than the second lane has places: the others wait in their slots."""
     options = {**BASE, **search, "logprob_threshold": 1.0}  # no text is that likely
-    alone = [model.transcribe(a, **options) for a in RECORDINGS]
+    some = RECORDINGS[:4]
+    alone = [model.transcribe(a, **options) for a in some]
     watch = Watch(model, monkeypatch)
-    found = transcribe_each(model, RECORDINGS, **options, batch_size=len(RECORDINGS))
-    assert temperatures(found) == [LADDER[-1]] * len(RECORDINGS)
-    assert watch.encoded == len(RECORDINGS)
-    assert [watch.started.count(heat) for heat in LADDER] == [len(RECORDINGS)] * len(LADDER)
+    found = transcribe_each(model, some, **options, batch_size=len(some))
+    assert temperatures(found) == [LADDER[-1]] * len(some)
+    assert watch.encoded == len(some)
+    assert [watch.started.count(heat) for heat in LADDER] == [len(some)] * len(LADDER)
     for ours, other in zip(found, alone, strict=True):
         assert not differences(ours, other)
 
