@@ -18,6 +18,7 @@ from slimwhisper.vocabulary import TIMESTAMPS, get_tokenizer
 from tests.support.checkpoints import State, hf_config, random_state, save_hf, tiny_dims
 
 STAMPS = tuple(f"<|{i * 0.02:.2f}|>" for i in range(TIMESTAMPS))
+BYTES = tuple(f"<0x{i:02X}>" for i in range(256))
 TASKS = ("<|translate|>", "<|transcribe|>")
 MARKS = ("<|startoflm|>", "<|startofprev|>", "<|nospeech|>", "<|notimestamps|>")
 TEXT = (
@@ -50,6 +51,7 @@ class Table:
     added: tuple[str, ...] = ()  # behind them all: text that a fine-tune added
     size: int = 0  # more than there are tokens: padded; 0: not
     first: bool = False  # special tokens go before the text
+    pieces: bool = False  # as SentencePiece: a space is "▁", bytes without a piece are "<0x00>"
 
     @property
     def ids(self) -> dict[str, int]:
@@ -71,12 +73,18 @@ class Table:
             {"id": ids[n], "content": n, "special": n in self.special and n not in STAMPS} | flags
             for n in sorted((*self.special, *self.added), key=ids.__getitem__)
         ]
-        level = {
+        split: dict[str, Any] = {
             "type": "ByteLevel",
             "add_prefix_space": False,
             "trim_offsets": True,
             "use_regex": True,
         }
+        joined = split
+        if self.pieces:
+            split = {"type": "Metaspace", "replacement": "▁", "prepend_scheme": "never"}
+            space = {"type": "Replace", "pattern": {"String": "▁"}, "content": " "}
+            parts = [space, {"type": "ByteFallback"}, {"type": "Fuse"}]
+            joined = {"type": "Sequence", "decoders": parts}
         model = {
             "type": "BPE",
             "dropout": None,
@@ -84,7 +92,7 @@ class Table:
             "continuing_subword_prefix": "",
             "end_of_word_suffix": "",
             "fuse_unk": False,
-            "byte_fallback": False,
+            "byte_fallback": self.pieces,
             "ignore_merges": False,
             "vocab": {
                 name: ids[name] for name in (*(self.special if self.first else ()), *self.text)
@@ -97,9 +105,9 @@ class Table:
             "padding": None,
             "added_tokens": added,
             "normalizer": None,
-            "pre_tokenizer": level,
+            "pre_tokenizer": split,
             "post_processor": None,
-            "decoder": level,
+            "decoder": joined,
             "model": model,
         }
 
@@ -107,7 +115,7 @@ class Table:
         """tokenizer.json, and the little that transformers reads beside it."""
         (folder / "tokenizer.json").write_text(json.dumps(self.content()), encoding="utf-8")
         about = {
-            "tokenizer_class": "WhisperTokenizer",
+            "tokenizer_class": "PreTrainedTokenizerFast" if self.pieces else "WhisperTokenizer",
             "eos_token": "<|endoftext|>",
             "bos_token": "<|endoftext|>",
             "unk_token": "<|endoftext|>",
@@ -146,16 +154,28 @@ def trained_table(
     tasks: tuple[str, ...] = TASKS,
     marks: tuple[str, ...] = MARKS,
     stamps: int = TIMESTAMPS,
+    pieces: bool = False,
     **changes: Any,
 ) -> Table:
-    """A byte-level BPE that `tokenizers` learned from a few lines, with special tokens behind."""
+    """A byte-level BPE that `tokenizers` learned from a few lines, with special tokens behind.
+
+    With `pieces`, one of SentencePiece's kind.
+    """
     from tokenizers import Tokenizer, models, pre_tokenizers, trainers
 
-    learned = Tokenizer(models.BPE())
-    learned.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)
-    alphabet = pre_tokenizers.ByteLevel.alphabet()
+    if pieces:
+        split, alphabet = pre_tokenizers.Metaspace(prepend_scheme="never"), []
+        learned, unsplit = Tokenizer(models.BPE(byte_fallback=True)), BYTES
+    else:
+        split = pre_tokenizers.ByteLevel(add_prefix_space=False)
+        alphabet = sorted(pre_tokenizers.ByteLevel.alphabet())
+        learned, unsplit = Tokenizer(models.BPE()), ()
+    learned.pre_tokenizer = split
     trainer = trainers.BpeTrainer(
-        vocab_size=320, initial_alphabet=sorted(alphabet), show_progress=False
+        vocab_size=320 + len(unsplit),
+        initial_alphabet=alphabet,
+        special_tokens=list(unsplit),
+        show_progress=False,
     )
     learned.train_from_iterator(TEXT, trainer)
     model = json.loads(learned.to_str())["model"]
@@ -163,7 +183,7 @@ def trained_table(
     codes = tuple(f"<|{code}|>" for code in languages)
     special = ("<|endoftext|>", "<|startoftranscript|>", *codes, *tasks, *marks, *STAMPS[:stamps])
     merges = tuple((a, b) for a, b in model["merges"])
-    return replace(Table(text, special, merges), **changes)
+    return replace(Table(text, special, merges, pieces=pieces), **changes)
 
 
 def generation_of(table: Table) -> dict[str, Any]:
