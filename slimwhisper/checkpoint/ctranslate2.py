@@ -77,7 +77,7 @@ def read_ctranslate2(folder: Path) -> tuple[Dims, Mapping[str, Tensor]]:
     if output is not None and (embedding is None or not torch.equal(output, embedding)):
         state["proj_out.weight"] = output
     dims = _dims(path, variables, state)
-    _check_vocabulary(folder, dims.n_vocab)
+    _check_vocabulary(folder, dims)
     return dims, state
 
 
@@ -178,9 +178,9 @@ def _dims(path: Path, variables: Mapping[str, Tensor], state: Mapping[str, Tenso
     )
 
 
-def _check_vocabulary(folder: Path, n_vocab: int) -> None:
+def _check_vocabulary(folder: Path, dims: Dims) -> None:
     """Whether the folder's tokens are OpenAI's; a size that OpenAI lacks is left to `validate`."""
-    tokenizer = openai_tokenizer(n_vocab)
+    tokenizer = openai_tokenizer(dims)
     if tokenizer is None:
         return
     listed, lines = (inside(folder, name) for name in CTRANSLATE2_TOKENS)

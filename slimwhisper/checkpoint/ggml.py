@@ -44,7 +44,7 @@ def read_ggml(path: Path) -> tuple[Dims, Mapping[str, Tensor]]:
         if kind not in (0, 1):
             raise _quantised(path, _FILE_TYPES.get(kind, f"type {kind}"))
         _check_filters(file, dims.n_mels)
-        _check_tokens(file, dims.n_vocab)
+        _check_tokens(file, dims)
         state: dict[str, Tensor] = {}
         while file.left:
             name, tensor = _read_tensor(file)
@@ -86,10 +86,10 @@ def _check_filters(file: BinaryFile, n_mels: int) -> None:
         raise problem(f"{file.path}: its mel filters are not Whisper's; {HINT}")
 
 
-def _check_tokens(file: BinaryFile, n_vocab: int) -> None:
+def _check_tokens(file: BinaryFile, dims: Dims) -> None:
     (count,) = file.numbers("i")
     found = [file.take(*file.numbers("i")) for _ in range(count)]
-    tokenizer = openai_tokenizer(n_vocab)
+    tokenizer = openai_tokenizer(dims)
     usual = [] if tokenizer is None else text_tokens(tokenizer)
     # the table of a Hugging Face vocabulary ends with <|endoftext|>
     special = found[len(usual) :] in ([], [b"<|endoftext|>"])

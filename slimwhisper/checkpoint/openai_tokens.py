@@ -4,27 +4,25 @@ from collections.abc import Mapping, Sequence
 from functools import cache
 from typing import TYPE_CHECKING
 
+from slimwhisper.types import Dims
+from slimwhisper.vocabulary import SIZES, get_tokenizer
+
 if TYPE_CHECKING:
     from whisper.tokenizer import Tokenizer
 
-_KINDS = {51_864: (False, 99), 51_865: (True, 99), 51_866: (True, 100)}
 OLD_NAMES = {"<|nocaptions|>": "<|nospeech|>"}  # in files of 2022
 
 
-def openai_tokenizer(n_vocab: int) -> "Tokenizer | None":
-    """openai-whisper's tokenizer for this size; None for a size that OpenAI does not have."""
-    from whisper.tokenizer import get_tokenizer
-
-    if n_vocab not in _KINDS:
-        return None
-    multilingual, languages = _KINDS[n_vocab]
-    return get_tokenizer(multilingual, num_languages=languages)
+def openai_tokenizer(dims: Dims) -> "Tokenizer | None":
+    """openai-whisper's tokenizer; None for a vocabulary of a size that OpenAI does not have."""
+    return get_tokenizer(dims) if dims.n_vocab in SIZES else None
 
 
-def language_count(n_vocab: int) -> str:
+def language_count(dims: Dims) -> str:
     """ "en" for OpenAI's English vocabulary, "99" or "100" for the others, "?" for another size."""
-    multilingual, languages = _KINDS.get(n_vocab, (True, "?"))
-    return str(languages) if multilingual else "en"
+    if dims.n_vocab not in SIZES:
+        return "?"
+    return str(dims.num_languages) if dims.is_multilingual else "en"
 
 
 def text_tokens(tokenizer: "Tokenizer") -> list[bytes]:

@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from slimwhisper.checkpoint.errors import problem
-from slimwhisper.checkpoint.openai_tokens import OLD_NAMES, spelled, text_tokens
+from slimwhisper.checkpoint.openai_tokens import OLD_NAMES, full_table, is_openai_table
 from slimwhisper.checkpoint.settings import Setting, Settings
 from slimwhisper.checkpoint.tokenizer_files import TOKENIZER, Tokens, fast_tokenizer, read_tokens
 from slimwhisper.types import Dims
@@ -59,23 +59,12 @@ def read_vocabulary(folder: Path, dims: Dims, settings: Settings) -> tuple[Vocab
 # -- openai-whisper's table ------------------------------------------------------------------------
 
 
-@lru_cache(maxsize=4)
-def _whispers_ids(dims: Dims) -> dict[str, int]:
-    """Every token of openai-whisper's table but the timestamps, named as in tokenizer.json."""
-    t = get_tokenizer(dims)
-    found = {spelled(token): i for i, token in enumerate(text_tokens(t))}
-    return found | {n: i for n, i in t.special_tokens.items() if not _STAMP.fullmatch(n)}
-
-
 def _is_whispers(tokens: Tokens, dims: Dims) -> bool:
-    expected = _whispers_ids(dims)
-    begin = get_vocabulary(dims).timestamps.start
-    found = {
-        OLD_NAMES.get(name, name): i
-        for name, i in tokens.ids.items()
-        if i < begin or name != f"<|{(i - begin) * 0.02:.2f}|>"
-    }
-    return found == expected
+    """Whether they are openai-whisper's, with all special tokens; timestamps may be left out."""
+    t = get_tokenizer(dims)
+    named = {OLD_NAMES.get(name, name) for name in tokens.ids}
+    special = {name for name in t.special_tokens if not _STAMP.fullmatch(name)}
+    return special <= named and is_openai_table(tokens.ids, full_table(t))
 
 
 def _whispers(dims: Dims, settings: Settings) -> Vocabulary | None:

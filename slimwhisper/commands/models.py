@@ -74,7 +74,7 @@ def _known(name: str, root: Path) -> Known:
         caches = dict(zip(PRESETS, allocate(dims, 1, torch.float16), strict=True))
         window = caches[PRESET].bytes_per_window
         if name not in HUB_MODELS:
-            languages = language_count(dims.n_vocab)
+            languages = language_count(dims)
     size = None if parameters is None else parameters * torch.float16.itemsize
     return Known(name, source, languages, parameters, size, window, str(path) if path else None)
 

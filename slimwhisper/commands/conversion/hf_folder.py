@@ -104,7 +104,7 @@ def write_folder(
 def _whispers_own(checkpoint: Checkpoint) -> dict[str, str]:
     """File name -> content: OpenAI's tokenizer, and Whisper's settings."""
     dims = checkpoint.dims
-    tokenizer = openai_tokenizer(dims.n_vocab)
+    tokenizer = openai_tokenizer(dims)
     if tokenizer is None:
         raise problem(
             f"{checkpoint.name}: a vocabulary of {dims.n_vocab} is none of OpenAI's, and the file "
@@ -136,7 +136,8 @@ def _copied(checkpoint: Checkpoint, source: Path) -> dict[str, str]:
     config["vocab_size"] = checkpoint.dims.n_vocab
     files = [inside(source, name) for name in FOLDER_FILES]
     contents = {file.name: file.read_text(encoding="utf-8") for file in files if file.is_file()}
-    tokenizer, dims = openai_tokenizer(checkpoint.dims.n_vocab), checkpoint.dims
+    dims = checkpoint.dims
+    tokenizer = openai_tokenizer(dims)
     if tokenizer is not None and checkpoint.tokens.is_whispers:
         contents = tokenizer_files(tokenizer, dims.n_text_ctx) | contents
     return contents | {"config.json": json.dumps(config, indent=2) + "\n"}

@@ -34,7 +34,7 @@ def refuse_what_is_lost(checkpoint: Checkpoint) -> None:
 
 def settings_left_behind(checkpoint: Checkpoint, folder: Path | None) -> list[str]:
     """The generation settings of the folder that are not Whisper's own, by name."""
-    tokenizer = openai_tokenizer(checkpoint.dims.n_vocab)
+    tokenizer = openai_tokenizer(checkpoint.dims)
     content = None if folder is None else read_json_of(folder, "generation_config.json")
     if tokenizer is None or content is None:
         return []
