@@ -115,6 +115,7 @@ class Word:
     start: float  # seconds
     end: float
     probability: float
+    speaker: str | None = None  # None: not requested, or nobody known
 
 
 @dataclass(frozen=True, slots=True)
@@ -132,6 +133,8 @@ class Segment:
     compression_ratio: float
     no_speech_prob: float
     words: list[Word] | None = None  # None: not requested
+    speaker: str | None = None  # None: not requested, or nobody known
+    flags: tuple[str, ...] = ()  # why not to trust it
 
 
 @dataclass(frozen=True, slots=True)
@@ -143,9 +146,19 @@ class Transcript:
     language: str
 
     def as_dict(self) -> dict[str, Any]:
-        """`whisper.transcribe`'s result dictionary: text, segments, language."""
+        """`whisper.transcribe`'s result dictionary: text, segments, language.
+
+        What is not `whisper`'s, "speaker" and "flags", is there only where it says something.
+        """
         result = asdict(self)
         for segment in result["segments"]:
-            if segment["words"] is None:
-                del segment["words"]
+            for key in ("words", "speaker"):
+                if segment[key] is None:
+                    del segment[key]
+            segment["flags"] = list(segment["flags"])
+            if not segment["flags"]:
+                del segment["flags"]
+            for word in segment.get("words", ()):
+                if word["speaker"] is None:
+                    del word["speaker"]
         return result

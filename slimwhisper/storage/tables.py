@@ -46,16 +46,20 @@ def schema() -> Any:
 
     `path`, `size`, `mtime_ns` and `etag` are the recording's key, `options` what its text depends
     on besides (JSON). Times are seconds from the start of the recording. The fields of segments and
-    words are those of `whisper`'s dictionaries. `words` is null unless they were asked for; `text`,
+    words are those of `Transcript.as_dict`. `words` is null unless they were asked for; `text`,
     `language` and `segments` are null where `error` is not.
     """
     pa, _ = _pyarrow()
-    word = [("word", pa.string()), ("start", pa.float64()), ("end", pa.float64())]
+    word = [
+        *(("word", pa.string()), ("start", pa.float64()), ("end", pa.float64())),
+        *(("probability", pa.float64()), ("speaker", pa.string())),
+    ]
     segment = [
         *(("id", pa.int32()), ("seek", pa.int64()), ("start", pa.float64()), ("end", pa.float64())),
         *(("text", pa.string()), ("tokens", pa.list_(pa.int32())), ("temperature", pa.float64())),
         *(("avg_logprob", pa.float64()), ("compression_ratio", pa.float64())),
         ("no_speech_prob", pa.float64()),
+        *(("speaker", pa.string()), ("flags", pa.list_(pa.string()))),
     ]
     return pa.schema(
         [
@@ -66,7 +70,7 @@ def schema() -> Any:
             ("text", pa.string()),
             ("language", pa.string()),
             ("segments", pa.list_(pa.struct(segment))),
-            ("words", pa.list_(pa.struct([*word, ("probability", pa.float64())]))),
+            ("words", pa.list_(pa.struct(word))),
             ("seconds", pa.float64()),
             ("error", pa.string()),
             ("options", pa.string()),
