@@ -59,7 +59,8 @@ class Dims:
 class Options:
     """The options of a transcription; names and defaults are `whisper`'s.
 
-    `hotwords`, `multilingual`, `vad_filter` are faster-whisper's, `parallel` and `seed` our own.
+    `hotwords`, `multilingual`, `vad_filter` are faster-whisper's; `parallel`, `seed` and
+    `sentences` our own.
     """
 
     task: str = "transcribe"  # or "translate", X -> English
@@ -92,6 +93,7 @@ class Options:
     hallucination_silence_threshold: float | None = None  # seconds; with word_timestamps
     vad_filter: bool = False  # leave out what is not speech
     parallel: bool = False  # decode the speech regions of one file side by side
+    sentences: bool = False  # segments are sentences that can be read as subtitles
 
     @property
     def temperatures(self) -> tuple[float, ...]:
