@@ -1,6 +1,7 @@
-"""The one table of output formats: Transcript -> txt, vtt, srt, tsv, json.
+"""The one table of output formats: Transcript -> txt, vtt, srt, tsv, json, lrc, ass.
 
-openai-whisper's own writers do the work, on a file that we open. A new format is a row of
+openai-whisper's own writers do the work of its formats, on a file that we open; those of
+`slimwhisper.subtitles` the others, and srt and vtt of sentences. A new format is a row of
 `FORMATS`: the command, the page, its downloads and the journal all read the table.
 """
 
@@ -9,11 +10,15 @@ from dataclasses import dataclass
 from typing import Any, TextIO
 
 from slimwhisper.errors import OptionError
+from slimwhisper.subtitles.ass import write_ass
+from slimwhisper.subtitles.lrc import write_lrc
+from slimwhisper.subtitles.srt_vtt import write_srt, write_vtt
 from slimwhisper.types import Segment, Transcript
 
 Layout = Mapping[str, Any]
 # for subtitles: highlight_words, and how words are broken into lines
 LAYOUT = ("highlight_words", "max_line_width", "max_line_count", "max_words_per_line")
+SENTENCES = "sentences"  # the key of a layout: segments are sentences, so show two lines at most
 
 
 @dataclass(frozen=True, slots=True)
@@ -23,6 +28,7 @@ class Format:
     name: str
     media_type: str  # over HTTP
     write: Callable[[Transcript, TextIO, Layout], None]  # the last holds some of `LAYOUT`
+    in_all: bool = True  # whether "all" includes it
 
 
 def _by_whisper(name: str) -> Callable[[Transcript, TextIO, Layout], None]:
@@ -35,16 +41,47 @@ def _by_whisper(name: str) -> Callable[[Transcript, TextIO, Layout], None]:
     return write
 
 
+def _subtitles(
+    name: str, ours: Callable[..., None]
+) -> Callable[[Transcript, TextIO, Layout], None]:
+    """whisper's writer, or for sentences ours."""
+    theirs = _by_whisper(name)
+
+    def write(transcript: Transcript, file: TextIO, layout: Layout) -> None:
+        if layout.get(SENTENCES):
+            ours(transcript, file, highlight=bool(layout.get("highlight_words")))
+        else:
+            theirs(transcript, file, layout)
+
+    return write
+
+
+def _ass(transcript: Transcript, file: TextIO, layout: Layout) -> None:
+    highlight = bool(layout.get("highlight_words"))
+    write_ass(transcript, file, broken=bool(layout.get(SENTENCES)), highlight=highlight)
+
+
+def _lrc(transcript: Transcript, file: TextIO, layout: Layout) -> None:
+    write_lrc(transcript, file)
+
+
 FORMATS: dict[str, Format] = {
     row.name: row
     for row in (
         Format("txt", "text/plain", _by_whisper("WriteTXT")),
-        Format("vtt", "text/vtt", _by_whisper("WriteVTT")),
-        Format("srt", "application/x-subrip", _by_whisper("WriteSRT")),
+        Format("vtt", "text/vtt", _subtitles("WriteVTT", write_vtt)),
+        Format("srt", "application/x-subrip", _subtitles("WriteSRT", write_srt)),
         Format("tsv", "text/tab-separated-values", _by_whisper("WriteTSV")),
         Format("json", "application/json", _by_whisper("WriteJSON")),
+        Format("lrc", "text/x-lrc", _lrc, in_all=False),
+        Format("ass", "text/x-ssa", _ass, in_all=False),
     )
 }
+
+
+def formats_of(choice: str) -> tuple[str, ...]:
+    """The formats that `--output_format` asks for: one, or "all", which are those of `whisper`."""
+    return tuple(f.name for f in FORMATS.values() if f.in_all) if choice == "all" else (choice,)
 
 
 def register(row: Format) -> None:
@@ -57,7 +94,7 @@ def register(row: Format) -> None:
 def write_transcript(
     transcript: Transcript, format: str, file: TextIO, layout: Layout | None = None
 ) -> None:
-    """Write one of `FORMATS` to an open text file; `layout` holds some of `LAYOUT`.
+    """Write one of `FORMATS` to an open text file; `layout` holds some of `LAYOUT` and `SENTENCES`.
 
     Raises OptionError for an unknown format.
     """
@@ -75,7 +112,12 @@ def segment_line(segment: Segment) -> str:
 
 
 def check_layout(layout: Layout, word_timestamps: bool) -> list[str]:
-    """Warnings about options without effect; OptionError for one that needs word timestamps."""
+    """Warnings about options without effect; OptionError for one that needs word timestamps, or
+    that contradicts another.
+    """
+    for name in LAYOUT[1:]:
+        if layout.get(SENTENCES) and layout.get(name) is not None:
+            raise OptionError(f"--{name}: --sentences breaks lines at 42 characters; drop one")
     if not word_timestamps:
         for name in LAYOUT:
             if layout.get(name):

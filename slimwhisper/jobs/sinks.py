@@ -45,7 +45,7 @@ from slimwhisper.storage.digests import Digests
 from slimwhisper.storage.outputs import OutputStore
 from slimwhisper.storage.uris import is_uri
 from slimwhisper.types import Transcript
-from slimwhisper.writers import FORMATS, write_transcript
+from slimwhisper.writers import formats_of, write_transcript
 
 PARQUET = "parquet"  # the format that is no file beside the others
 WITH_ROW = ("done", "failed")
@@ -279,7 +279,7 @@ def open_sink(output_dir: str, format: str, layout: Mapping[str, Any] | None = N
     """
     if format == PARQUET:
         return TableSink(OutputStore(output_dir))
-    formats = tuple(FORMATS) if format == "all" else (format,)
+    formats = formats_of(format)
     if not is_uri(output_dir):
         return FolderSink(Path(output_dir), formats, layout)
     store = OutputStore(output_dir)

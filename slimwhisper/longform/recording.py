@@ -8,6 +8,7 @@ from slimwhisper.audio.mel import Spectrogram
 from slimwhisper.audio.samples import Excerpts, Samples
 from slimwhisper.audio.vad import merge_regions, speech_regions
 from slimwhisper.longform.session import Session, clips_of
+from slimwhisper.subtitles.sentences import to_sentences
 from slimwhisper.types import (
     FRAMES_PER_SECOND,
     HOP_SAMPLES,
@@ -118,7 +119,11 @@ class Recording:
         """The result; complete once `done`."""
         self.report()
         texts = [s.transcript() for s in self.sessions]
-        return Transcript("".join(t.text for t in texts), self._reported, texts[0].language)
+        segments, language = self._reported, texts[0].language
+        if self.options.sentences:
+            written = "en" if self.options.task == "translate" else language
+            segments = to_sentences(segments, written, self.seconds)
+        return Transcript("".join(t.text for t in texts), segments, language)
 
     def close(self) -> None:
         """Free memory and files."""
