@@ -59,7 +59,8 @@ class Dims:
 class Options:
     """The options of a transcription; names and defaults are `whisper`'s.
 
-    `hotwords`, `multilingual`, `vad_filter` are faster-whisper's, `parallel` and `seed` our own.
+    `hotwords`, `multilingual`, `vad_filter` are faster-whisper's; `parallel`, `seed` and
+    `sentences` our own.
     """
 
     task: str = "transcribe"  # or "translate", X -> English
@@ -95,6 +96,7 @@ class Options:
     diarize: str | None = None  # "embedding", "pyannote", or an .rttm file; None: no speakers
     speakers: int | None = None  # how many there are; None: found
     known_speakers: tuple[tuple[str, str], ...] = ()  # name, path of a recording of that voice
+    sentences: bool = False  # segments are sentences that can be read as subtitles
 
     @property
     def temperatures(self) -> tuple[float, ...]:

@@ -93,7 +93,8 @@ def _add_outputs(parser: argparse.ArgumentParser) -> None:
         "--output_format",
         default="all",
         choices=(*writers.FORMATS, "all", "parquet"),
-        help="file format; parquet: one table of all recordings",
+        help="file format; all: txt, vtt, srt, tsv, json, and rttm with --diarize; "
+        "parquet: one table of all recordings",
     )
     g.add("--verbose", type=boolean, default=True, help="print each segment")
     g.add("--log_json", type=boolean, default=False, help="print only JSON lines")
@@ -105,6 +106,11 @@ def _add_outputs(parser: argparse.ArgumentParser) -> None:
         ("allow_truncated", "transcribe the readable part of truncated files"),
     ):
         g.add(f"--{name}", type=boolean, default=False, help=help)
+    g.add(
+        "--report",
+        metavar="FILE.html",
+        help="write a page about the whole job: its files, failures and segments to check",
+    )
     g.add(
         "--journal",
         type=none_or(boolean),
@@ -248,13 +254,20 @@ def _add_thresholds(parser: argparse.ArgumentParser) -> None:
 def _add_words(parser: argparse.ArgumentParser) -> None:
     g = FlagGroup(parser, "words", "the other flags require --word_timestamps True")
     _option(g, "word_timestamps", boolean, "find the start and end of each word")
+    _option(
+        g,
+        "sentences",
+        boolean,
+        "make each segment a sentence, or a part of one, that can be read as a subtitle; "
+        "implies --word_timestamps True",
+    )
     _option(g, "prepend_punctuations", str, "punctuation to attach to the next word")
     _option(g, "append_punctuations", str, "punctuation to attach to the previous word")
     g.add(
         "--highlight_words",
         type=boolean,
         default=False,
-        help="underline each word as it is spoken, in srt and vtt",
+        help="underline each word as it is spoken, in srt and vtt; colour it, in ass",
     )
     g.add("--max_line_width", type=none_or(int), help="maximum number of characters per line")
     g.add("--max_line_count", type=none_or(int), help="maximum number of lines per subtitle")
@@ -343,7 +356,8 @@ def temperatures(first: float, increment: float | None) -> float | tuple[float, 
 
 def layout_of(arguments: argparse.Namespace) -> dict[str, Any]:
     """The subtitle options that differ from their defaults."""
-    chosen = {name: getattr(arguments, name) for name in writers.LAYOUT}
+    names = (*writers.LAYOUT, writers.SENTENCES, writers.DIARIZE)
+    chosen = {name: getattr(arguments, name) for name in names}
     return {name: value for name, value in chosen.items() if value not in (None, False)}
 
 

@@ -41,8 +41,8 @@ def count_speakers(vectors: Vectors) -> int:
         n_clusters=None, distance_threshold=APART, metric="cosine", linkage="average"
     )
     sizes = np.bincount(linked.fit_predict(some))
-    large = np.count_nonzero(sizes >= max(2, FEWEST_SHARE * len(some)))
-    return int(min(max(large, 1), MOST_SPEAKERS))
+    large = int(np.count_nonzero(sizes >= max(2, FEWEST_SHARE * len(some))))
+    return min(max(large, 1), MOST_SPEAKERS)
 
 
 def centroids(vectors: Vectors, labels: NDArray[np.int64]) -> Vectors:

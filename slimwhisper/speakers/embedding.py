@@ -8,6 +8,7 @@ to the speaker whose voice is nearer to what is heard, mostly the louder one.
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
+from itertools import pairwise
 
 import numpy as np
 from numpy.typing import NDArray
@@ -85,9 +86,9 @@ def turns_of(
         changes = [i for i in range(1, len(path)) if path[i] != path[i - 1]]
         cuts = [_quietest(samples, stretch, i) for i in changes]
         points = [stretch.region[0], *cuts, stretch.region[1]]
-        for who, start, stop in zip(path[[0, *changes]], points, points[1:], strict=False):
+        for first, (start, stop) in zip([0, *changes], pairwise(points), strict=True):
             if start < stop:
-                turns.append(Turn(start / SAMPLE_RATE, stop / SAMPLE_RATE, str(who)))
+                turns.append(Turn(start / SAMPLE_RATE, stop / SAMPLE_RATE, str(path[first])))
     return by_first_speech(turns)
 
 
@@ -98,7 +99,7 @@ def _windows(samples: Samples, stretches: Sequence[Stretch]) -> Iterator[NDArray
     for stretch in stretches:
         start, stop = stretch.region
         borders = stretch.borders
-        for left, right in zip(borders, borders[1:], strict=False):
+        for left, right in pairwise(borders):
             first = max(min((left + right - WINDOW) // 2, stop - WINDOW), start)
             sound = samples.read(first, min(first + WINDOW, stop))
             sound = np.resize(sound, WINDOW)

@@ -7,6 +7,7 @@ they need packages for reading and trimming audio that often do not install.
 
 import threading
 from collections.abc import Iterable, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from functools import cache
 from importlib import util
 from pathlib import Path
@@ -16,6 +17,7 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor, nn
 
+from slimwhisper.audio.threads import use_one_thread
 from slimwhisper.errors import DependencyError
 from slimwhisper.speakers.choice import INSTALL
 from slimwhisper.text import one_line
@@ -23,7 +25,7 @@ from slimwhisper.types import SAMPLE_RATE
 
 WINDOW = 25_600  # samples: 1.6 s
 SIZE = 256  # of an embedding
-_BANDS, _FFT, _HOP = 40, 400, 160
+_BANDS, _FFT, _HOP, _FRAMES = 40, 400, 160, 160
 _BATCH = 64  # windows
 
 _loading = threading.Lock()
@@ -31,6 +33,9 @@ _loading = threading.Lock()
 
 class Encoder(nn.Module):
     """The network. It is never changed after loading, so threads may share it."""
+
+    bands: Tensor  # [201, 40]
+    taper: Tensor  # [400]
 
     def __init__(self) -> None:
         super().__init__()
@@ -40,18 +45,23 @@ class Encoder(nn.Module):
         self.register_buffer("taper", torch.hann_window(_FFT), persistent=False)
 
     def forward(self, windows: Tensor) -> Tensor:
-        """windows [B, n] float32, 16 kHz, of about 1.6 s -> unit vectors [B, 256] float32."""
+        """windows [B, WINDOW] float32, 16 kHz -> unit vectors [B, 256] float32."""
         # librosa's melspectrogram, as in training: power, Slaney's bands, zeros at both ends
         spectrum = torch.stft(
             windows, _FFT, _HOP, window=self.taper, pad_mode="constant", return_complex=True
         )
         mel = spectrum.abs().square().transpose(1, 2) @ self.bands  # [B, frames, 40]
-        _, (hidden, _) = self.lstm(mel)
+        _, (hidden, _) = self.lstm(mel[:, :_FRAMES])
         return nn.functional.normalize(self.linear(hidden[-1]).relu(), dim=1)
 
-    @torch.inference_mode()
     def embed(self, windows: Iterable[NDArray[np.float32]]) -> NDArray[np.float32]:
         """Windows [WINDOW] float32 each -> unit vectors [number, 256]; few are held at a time."""
+        # beside a model that decodes, one thread is faster than several that wait for its threads
+        with ThreadPoolExecutor(1, initializer=use_one_thread) as pool:
+            return pool.submit(self._embed_all, windows).result()
+
+    @torch.inference_mode()
+    def _embed_all(self, windows: Iterable[NDArray[np.float32]]) -> NDArray[np.float32]:
         parts, some = [np.zeros((0, SIZE), np.float32)], list[NDArray[np.float32]]()
         for window in windows:
             some.append(window)
