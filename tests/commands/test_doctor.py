@@ -24,7 +24,7 @@ from slimwhisper.commands.packages import PACKAGES, Check, check_package
 LINES = (
     "python, slimwhisper, torch, triton, openai-whisper, av, soundfile, torchaudio, soxr, "
     "safetensors, huggingface_hub, tokenizers, silero-vad, gradio, CPU, GPU, kernels, C compiler, "
-    "decoding audio, resampling, models folder, hub cache"
+    "decoding audio, resampling, speakers, models folder, hub cache"
 ).split(", ")
 
 

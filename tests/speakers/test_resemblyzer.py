@@ -1,4 +1,4 @@
-"""The real encoder: as its package computes it, and on people's voices; with the extra `diarize`."""
+"""The real encoder, as its package computes it, and on people. Needs the extra `diarize`."""
 
 import sys
 from importlib.util import find_spec
