@@ -9,7 +9,7 @@ The limits are those of Netflix's timed-text style guides: 17 characters a secon
 7 s for a cue.
 """
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from itertools import accumulate, pairwise
 from math import ceil, inf
@@ -95,44 +95,47 @@ def to_sentences(
 def _runs(sources: Sequence[Segment]) -> Iterator[list[_Unit]]:
     """Stretches of speech of one speaker, without long pauses."""
     run: list[_Unit] = []
-    for index, segment in enumerate(sources):
-        for word in _narrow(words_of(segment)):
-            unit = _Unit((word,), index, index)
-            if not run:
-                run.append(unit)
-            elif (
-                sources[run[-1].last].speaker != segment.speaker
-                or word.start - run[-1].end >= PAUSE
-                or word.start < run[-1].start
-            ):
-                yield run
-                run = [unit]
-            elif stay_together(run[-1].text, word.word):
-                run[-1] = _Unit((*run[-1].words, word), run[-1].first, index)
-            else:
-                run.append(unit)
+    for index, word in _narrow(sources):
+        unit = _Unit((word,), index, index)
+        if not run:
+            run.append(unit)
+        elif (
+            sources[run[-1].last].speaker != sources[index].speaker
+            or word.start - run[-1].end >= PAUSE
+            or word.start < run[-1].start
+        ):
+            yield run
+            run = [unit]
+        elif stay_together(run[-1].text, word.word):
+            run[-1] = _Unit((*run[-1].words, word), run[-1].first, index)
+        else:
+            run.append(unit)
     if run:
         yield run
 
 
-def _narrow(words: Iterable[Word]) -> Iterator[Word]:
-    """The words; those that are wider than a line, in parts. Spaces go to the next word."""
+def _narrow(sources: Sequence[Segment]) -> Iterator[tuple[int, Word]]:
+    """The words of each segment, by its number; those that are wider than a line, in parts. Spaces
+    that are words, as in Thai, go to the next word.
+    """
     space = ""
-    for word in words:
-        if not word.word.strip():
-            space += word.word
-            continue
-        word, space = replace(word, word=space + word.word), ""
-        limit = line_columns(word.word)
-        if columns(word.word.strip()) <= limit:
-            yield word
-            continue
-        parts = [""]
-        for character in word.word:
-            if columns((parts[-1] + character).strip()) > limit:
-                parts.append("")
-            parts[-1] += character
-        yield from spread(parts, word)
+    for index, segment in enumerate(sources):
+        for word in words_of(segment):
+            if not word.word.strip():
+                space += word.word
+                continue
+            word, space = replace(word, word=space + word.word), ""
+            limit = line_columns(word.word)
+            if columns(word.word) <= limit:
+                yield index, word
+                continue
+            parts = [""]
+            for character in word.word:
+                if columns((parts[-1] + character).strip()) > limit:
+                    parts.append("")
+                parts[-1] += character
+            for part in spread(parts, word):
+                yield index, part
 
 
 def _divide(run: list[_Unit], language: str, before: int) -> list[list[_Unit]]:
