@@ -36,6 +36,7 @@ PACKAGES = [
     "slimwhisper/model",
     "slimwhisper/ray",
     "slimwhisper/storage",
+    "slimwhisper/trust",
 ]
 DATA = {
     *("slimwhisper/py.typed", "slimwhisper/models/digits.pt", "slimwhisper/models/digits.md"),
