@@ -8,6 +8,7 @@ from slimwhisper.audio.mel import Spectrogram
 from slimwhisper.audio.samples import Excerpts, Samples
 from slimwhisper.audio.vad import merge_regions, speech_regions
 from slimwhisper.longform.session import Session, clips_of
+from slimwhisper.trust.flags import with_loops
 from slimwhisper.types import (
     FRAMES_PER_SECOND,
     HOP_SAMPLES,
@@ -118,7 +119,8 @@ class Recording:
         """The result; complete once `done`."""
         self.report()
         texts = [s.transcript() for s in self.sessions]
-        return Transcript("".join(t.text for t in texts), self._reported, texts[0].language)
+        text, segments = "".join(t.text for t in texts), with_loops(self._reported)
+        return Transcript(text, segments, texts[0].language)
 
     def close(self) -> None:
         """Free memory and files."""
