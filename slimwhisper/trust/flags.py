@@ -90,7 +90,7 @@ def _over_silence(segment: Segment, least: float, heard: Heard) -> bool:
     """
     return (
         segment.no_speech_prob > NO_SPEECH
-        or least < SLOW * (segment.end - segment.start)
+        or max(least, SLOW * LEAST_SOUND) < SLOW * (segment.end - segment.start)
         or heard.sound(segment.start, segment.end) < least
     )
 

@@ -170,28 +170,35 @@ COMMON: dict[str, tuple[str, ...]] = {
 def is_credit(text: str) -> bool:
     """Whether a text is one of `CREDITS`, with at most a few words around it."""
     tokens = tokens_of(text)
-    joined = f" {' '.join(tokens)} "
     return any(
-        f" {' '.join(phrase)} " in joined and len(tokens) <= len(phrase) + MORE
-        for phrase in _credits()
+        tokens[i : i + len(phrase)] == phrase and len(tokens) <= len(phrase) + MORE
+        for i, token in enumerate(tokens)
+        for phrase in _credits().get(token, ())
     )
 
 
 def is_common(text: str) -> bool:
     """Whether a text is one of `COMMON`, once or several times, and nothing else."""
-    tokens = tuple(tokens_of(text))
+    tokens = tokens_of(text)
     return any(
-        tokens == tokens[:length] * (len(tokens) // length) and tokens[:length] in _common()
-        for length in range(1, len(tokens) + 1)
-        if len(tokens) % length == 0
+        tokens == phrase * (len(tokens) // len(phrase))
+        for phrase in (_common().get(tokens[0], ()) if tokens else ())
     )
 
 
 @cache
-def _credits() -> tuple[tuple[str, ...], ...]:
-    return tuple(tuple(tokens_of(p)) for phrases in CREDITS.values() for p in phrases)
+def _credits() -> dict[str, list[tuple[str, ...]]]:
+    return _by_first_token(CREDITS)
 
 
 @cache
-def _common() -> frozenset[tuple[str, ...]]:
-    return frozenset(tuple(tokens_of(p)) for phrases in COMMON.values() for p in phrases)
+def _common() -> dict[str, list[tuple[str, ...]]]:
+    return _by_first_token(COMMON)
+
+
+def _by_first_token(table: dict[str, tuple[str, ...]]) -> dict[str, list[tuple[str, ...]]]:
+    found: dict[str, list[tuple[str, ...]]] = {}
+    for phrases in table.values():
+        for tokens in map(tokens_of, phrases):
+            found.setdefault(tokens[0], []).append(tokens)
+    return found

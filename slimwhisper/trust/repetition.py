@@ -21,12 +21,12 @@ def loops(tokens: Sequence[str]) -> list[tuple[int, int]]:
         return []
     numbers: dict[str, int] = {}
     ids = np.array([numbers.setdefault(token, len(numbers)) for token in tokens])
-    if 4 * len(numbers) > 3 * len(tokens) and len(tokens) < MAX_PERIOD:  # too few come twice
-        return []
     weights = list(accumulate(map(weight, tokens), initial=0.0))
     found = []
     for period in range(1, min(MAX_PERIOD, len(tokens) // THRICE) + 1):
         same = ids[period:] == ids[:-period]
+        if np.count_nonzero(same) < max((THRICE - 1) * period, WORDS - period):
+            continue
         edges = np.flatnonzero(np.diff(same.astype(np.int8), prepend=0, append=0))
         for start, stop in edges.reshape(-1, 2).tolist():
             times = (stop - start) / period + 1

@@ -2,6 +2,7 @@
 
 import re
 import unicodedata
+from functools import lru_cache
 
 # Thai, Lao, Tibetan, Myanmar, Khmer; kana, Chinese characters
 UNSPACED = (
@@ -12,11 +13,13 @@ _CHARACTER = re.compile(f"[{UNSPACED}]")
 _APOSTROPHES = str.maketrans("", "", "'’ʼ`´")
 
 
-def tokens_of(text: str) -> list[str]:
-    """The words of a text, and its characters in scripts without spaces; without case, accents'
-    variants and punctuation.
+@lru_cache(maxsize=256)  # each flag looks at the same texts
+def tokens_of(text: str) -> tuple[str, ...]:
+    """The words of a text, and its characters in scripts without spaces; without case, punctuation
+    and variants of characters.
     """
-    return _TOKEN.findall(unicodedata.normalize("NFKC", text).casefold().translate(_APOSTROPHES))
+    plain = unicodedata.normalize("NFKC", text).casefold().translate(_APOSTROPHES)
+    return tuple(_TOKEN.findall(plain))
 
 
 def weight(token: str) -> float:
