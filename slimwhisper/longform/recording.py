@@ -9,6 +9,7 @@ from slimwhisper.audio.samples import Excerpts, Samples
 from slimwhisper.audio.vad import merge_regions, speech_regions
 from slimwhisper.longform.session import Session, clips_of
 from slimwhisper.subtitles.sentences import to_sentences
+from slimwhisper.trust.flags import with_loops
 from slimwhisper.types import (
     FRAMES_PER_SECOND,
     HOP_SAMPLES,
@@ -119,11 +120,12 @@ class Recording:
         """The result; complete once `done`."""
         self.report()
         texts = [s.transcript() for s in self.sessions]
-        segments, language = self._reported, texts[0].language
+        text, language = "".join(t.text for t in texts), texts[0].language
+        segments = with_loops(self._reported)
         if self.options.sentences:
             written = "en" if self.options.task == "translate" else language
             segments = to_sentences(segments, written, self.seconds)
-        return Transcript("".join(t.text for t in texts), segments, language)
+        return Transcript(text, segments, language)
 
     def close(self) -> None:
         """Free memory and files."""
