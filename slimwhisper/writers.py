@@ -1,14 +1,16 @@
-"""The one table of output formats: Transcript -> txt, vtt, srt, tsv, json, lrc, ass.
+"""The one table of output formats: Transcript -> txt, vtt, srt, tsv, json, lrc, ass, rttm.
 
 openai-whisper's own writers do the work of its formats, on a file that we open; those of
-`slimwhisper.subtitles` the others, and srt and vtt of sentences. A new format is a row of
-`FORMATS`: the command, the page, its downloads and the journal all read the table.
+`slimwhisper.subtitles` the others, and srt and vtt of sentences; those of `speaker_formats` RTTM,
+and whisper's formats where there are speakers. A new format is a row of `FORMATS`: the command, the
+page, its downloads and the journal all read the table.
 """
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any, TextIO
 
+from slimwhisper import speaker_formats as speakers
 from slimwhisper.errors import OptionError
 from slimwhisper.subtitles.ass import write_ass
 from slimwhisper.subtitles.lrc import write_lrc
@@ -18,6 +20,7 @@ from slimwhisper.types import Segment, Transcript
 Layout = Mapping[str, Any]
 # for subtitles: highlight_words, and how words are broken into lines
 LAYOUT = ("highlight_words", "max_line_width", "max_line_count", "max_words_per_line")
+DIARIZE = "diarize"  # the key of a layout: speakers are asked for
 SENTENCES = "sentences"  # the key of a layout: segments are sentences, so show two lines at most
 
 
@@ -29,10 +32,19 @@ class Format:
     media_type: str  # over HTTP
     write: Callable[[Transcript, TextIO, Layout], None]  # the last holds some of `LAYOUT`
     in_all: bool = True  # whether "all" includes it
+    if_diarized: bool = False  # "all" includes it where speakers are asked for
 
 
-def _by_whisper(name: str) -> Callable[[Transcript, TextIO, Layout], None]:
+Write = Callable[[Transcript, TextIO, Layout], None]
+
+
+def _by_whisper(name: str, with_speakers: Write | None = None) -> Write:
+    """whisper's writer, and ours for transcripts that have speakers."""
+
     def write(transcript: Transcript, file: TextIO, layout: Layout) -> None:
+        if with_speakers is not None and speakers.has_speakers(transcript):
+            with_speakers(transcript, file, layout)
+            return
         from whisper import utils
 
         writer = getattr(utils, name)(output_dir="")
@@ -41,11 +53,9 @@ def _by_whisper(name: str) -> Callable[[Transcript, TextIO, Layout], None]:
     return write
 
 
-def _subtitles(
-    name: str, ours: Callable[..., None]
-) -> Callable[[Transcript, TextIO, Layout], None]:
+def _subtitles(name: str, ours: Callable[..., None], with_speakers: Write) -> Write:
     """whisper's writer, or for sentences ours."""
-    theirs = _by_whisper(name)
+    theirs = _by_whisper(name, with_speakers)
 
     def write(transcript: Transcript, file: TextIO, layout: Layout) -> None:
         if layout.get(SENTENCES):
@@ -68,20 +78,31 @@ def _lrc(transcript: Transcript, file: TextIO, layout: Layout) -> None:
 FORMATS: dict[str, Format] = {
     row.name: row
     for row in (
-        Format("txt", "text/plain", _by_whisper("WriteTXT")),
-        Format("vtt", "text/vtt", _subtitles("WriteVTT", write_vtt)),
-        Format("srt", "application/x-subrip", _subtitles("WriteSRT", write_srt)),
-        Format("tsv", "text/tab-separated-values", _by_whisper("WriteTSV")),
+        Format("txt", "text/plain", _by_whisper("WriteTXT", speakers.write_txt)),
+        Format("vtt", "text/vtt", _subtitles("WriteVTT", write_vtt, speakers.write_vtt)),
+        Format(
+            "srt",
+            "application/x-subrip",
+            _subtitles("WriteSRT", write_srt, speakers.write_srt),
+        ),
+        Format("tsv", "text/tab-separated-values", _by_whisper("WriteTSV", speakers.write_tsv)),
         Format("json", "application/json", _by_whisper("WriteJSON")),
         Format("lrc", "text/x-lrc", _lrc, in_all=False),
         Format("ass", "text/x-ssa", _ass, in_all=False),
+        Format("rttm", "text/plain", speakers.write_rttm, in_all=False, if_diarized=True),
     )
 }
 
 
-def formats_of(choice: str) -> tuple[str, ...]:
-    """The formats that `--output_format` asks for: one, or "all", which are those of `whisper`."""
-    return tuple(f.name for f in FORMATS.values() if f.in_all) if choice == "all" else (choice,)
+def formats_of(choice: str, layout: Layout | None = None) -> tuple[str, ...]:
+    """The formats that `--output_format` asks for: one, or "all", which are those of `whisper`, and
+    RTTM if the layout has `DIARIZE`.
+    """
+    if choice != "all":
+        return (choice,)
+    diarized = bool((layout or {}).get(DIARIZE))
+    rows = FORMATS.values()
+    return tuple(f.name for f in rows if f.in_all or (diarized and f.if_diarized))
 
 
 def register(row: Format) -> None:

@@ -26,10 +26,15 @@ def write_vtt(transcript: Transcript, file: TextIO, *, highlight: bool = False) 
     """Write WebVTT; speakers are voices. `highlight`: as for SubRip."""
     print("WEBVTT\n", file=file)
     for cue in to_cues(transcript, broken=True):
-        name = "" if cue.speaker is None else " ".join(cue.speaker.split())
-        before = f"<v {escape(name, quote=False)}>" if name else ""
+        before = voice(cue.speaker)
         for start, end, text in _shown(cue, _escaped, highlight):
             print(f"{_clock(start, '.')} --> {_clock(end, '.')}\n{before}{text}\n", file=file)
+
+
+def voice(speaker: str | None) -> str:
+    """WebVTT's tag of a speaker."""
+    name = "" if speaker is None else " ".join(speaker.split())
+    return f"<v {escape(name, quote=False)}>" if name else ""
 
 
 def _plain(text: str) -> str:
