@@ -76,7 +76,8 @@ def test_speakers_are_never_mixed_and_flags_are_kept() -> None:
         assert set(s.flags) == {f for w in s.words or () for f in flags[w]}
     labelled = to_cues(Transcript("", sentences, "en"), broken=True, labelled=True)
     for cue in labelled:
-        first = f"{cue.speaker}: {cue.text}".split("\n")[0]
+        assert cue.label in ("", f"{cue.speaker}: ")
+        first = f"{cue.label}{cue.text}".split("\n")[0]
         assert width(first) <= 42
         assert len(cue.lines) <= 2
 
