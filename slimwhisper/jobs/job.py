@@ -101,6 +101,8 @@ class Job:
     def run(self) -> int:
         """Run the job and print its summary; returns the exit status."""
         status = 0
+        if self.report is not None:
+            self.report.prepare()
         with ExitStack() as stack:
             stack.enter_context(self.interrupts)
             stack.enter_context(closing(self.console))

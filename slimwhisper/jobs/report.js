@@ -29,7 +29,7 @@ const columns = [
   ["Language", (f) => f.language, (f) => f.language, ""],
   ["Speakers", (f) => f.speakers && f.speakers.length, speakers, ""],
   ["Words", (f) => f.words, (f) => (f.words === null ? null : words(f)), "number"],
-  ["A minute", (f) => f.speed, (f) => (f.speed === null ? null : count(f.speed)), "number"],
+  ["Words/min", (f) => f.speed, (f) => (f.speed === null ? null : count(f.speed)), "number"],
   ["To check", (f) => f.check && f.check.length, check, ""],
 ];
 

@@ -73,10 +73,18 @@ class Report:
     """Collects what a job does, from any thread, and writes the page."""
 
     def __init__(self, path: str) -> None:
-        """Raises OptionError, and OutputError if the page cannot be written there."""
+        """Raises OptionError for what is no such file."""
         if is_uri(path) or not path.lower().endswith(SUFFIXES):
             raise OptionError(f"--report {path}: give a file of this machine that ends in .html")
         self.path = Path(path)
+        self.earlier = Earlier([])
+        self._lock = threading.Lock()
+        self._sums: dict[str, Any] = dict.fromkeys(
+            ("done", "failed", "seconds", "words", "segments", "to_check"), 0
+        )
+
+    def prepare(self) -> None:
+        """Find out whether the page can be written. Raises OutputError."""
         try:
             self.path.parent.mkdir(parents=True, exist_ok=True)
             if self.path.is_dir():
@@ -87,11 +95,6 @@ class Report:
             self._lines: IO[str] = tempfile.TemporaryFile("w+", encoding="ascii")
         except OSError as error:
             raise self._unwritable(error) from error
-        self.earlier = Earlier([])
-        self._lock = threading.Lock()
-        self._sums: dict[str, Any] = dict.fromkeys(
-            ("done", "failed", "seconds", "words", "segments", "to_check"), 0
-        )
 
     def done(self, path: object, seconds: float | None, transcript: Transcript) -> None:
         """A recording that this run has transcribed."""
