@@ -6,7 +6,6 @@ Dataset: files DIGIT_SPEAKER_NUMBER.wav.
 
 from collections import defaultdict
 from dataclasses import dataclass
-from itertools import pairwise
 from pathlib import Path
 
 import numpy as np
@@ -17,10 +16,23 @@ from slimwhisper.speakers.turns import Turn
 from slimwhisper.types import SAMPLE_RATE
 
 WORDS = ("zero", "one", "two", "three", "four", "five", "six", "seven", "eight", "nine")
-DIGITS = (3, 8)  # fewest and most of a turn
 GAP = (0.05, 0.2)  # seconds between the digits of a turn
-PAUSE = (0.4, 1.2)  # seconds between turns
 NOISE = 3e-4  # the floor, of full scale
+
+
+@dataclass(frozen=True, slots=True)
+class Manner:
+    """How people talk: ranges that are drawn from."""
+
+    name: str
+    digits: tuple[int, int]  # of a turn
+    pause: tuple[float, float]  # seconds between turns
+    share: float | None = None  # of the turns that one person has, about; None: an equal one
+
+
+CALM = Manner("phrases", (3, 8), (0.4, 1.2))
+HASTY = Manner("short turns, short pauses", (1, 3), (0.1, 0.4))
+UNEVEN = Manner("one speaks most", (3, 8), (0.4, 1.2), share=0.8)
 
 
 @dataclass(frozen=True, slots=True)
@@ -62,30 +74,52 @@ class Digits:
         return sound * np.float32(0.3 / max(np.abs(sound).max(), 1e-3))
 
 
-def converse(digits: Digits, speakers: int, turns: int, seed: int) -> Conversation:
+def converse(
+    digits: Digits, speakers: int, turns: int, seed: int, manner: Manner = CALM
+) -> Conversation:
     """A conversation of `speakers` people, chosen at random, who all speak."""
     rng = np.random.default_rng([speakers, seed])
     people = [str(name) for name in rng.permutation(digits.speakers)[:speakers]]
-    order = [*rng.permutation(people)]
+    order = [str(name) for name in rng.permutation(people)]
     while len(order) < turns:
-        order.append(rng.choice([name for name in people if name != order[-1]]))
+        order.append(_next(people, order[-1], manner, rng))
     at, pieces, truth, words = 0.5, list[tuple[float, NDArray[np.float32]]](), [], []
-    for name in map(str, order):
+    for name in order:
         first = at
-        for digit in map(int, rng.integers(0, 10, rng.integers(DIGITS[0], DIGITS[1] + 1))):
+        for digit in map(
+            int, rng.integers(0, 10, rng.integers(manner.digits[0], manner.digits[1] + 1))
+        ):
             sound = digits.read(name, digit, rng)
             end = at + len(sound) / SAMPLE_RATE
             pieces.append((at, sound))
             words.append(Spoken(WORDS[digit], at, end, name))
             at = end + rng.uniform(*GAP)
         truth.append(Turn(first, words[-1].end, name))
-        at = words[-1].end + rng.uniform(*PAUSE)
+        at = words[-1].end + rng.uniform(*manner.pause)
     audio = NOISE * rng.standard_normal(round(at * SAMPLE_RATE), dtype=np.float32)
     for start, sound in pieces:
         where = round(start * SAMPLE_RATE)
         audio[where : where + len(sound)] += sound
-    assert all(a.end <= b.start for a, b in pairwise(truth))
-    return Conversation(audio, truth, words)
+    return Conversation(audio, _joined(truth), words)
+
+
+def _next(people: list[str], last: str, manner: Manner, rng: np.random.Generator) -> str:
+    """Who speaks after `last`; where one has a share of his own, he may go on."""
+    if manner.share is not None and rng.uniform() < manner.share:
+        return people[0]
+    return str(rng.choice([name for name in people if name != last] or people))
+
+
+def _joined(turns: list[Turn]) -> list[Turn]:
+    """Turns of one person with less than half a second between them are one."""
+    joined = turns[:1]
+    for turn in turns[1:]:
+        before = joined[-1]
+        if before.speaker == turn.speaker and turn.start - before.end < 0.5:
+            joined[-1] = Turn(before.start, turn.end, turn.speaker)
+        else:
+            joined.append(turn)
+    return joined
 
 
 def reference(digits: Digits, speaker: str, seed: int, count: int = 20) -> NDArray[np.float32]:

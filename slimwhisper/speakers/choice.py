@@ -82,7 +82,7 @@ def check_speakers(options: Options) -> None:
     if options.diarize in BACKENDS:
         require(options.diarize)
     else:
-        _check_rttm(options.diarize, options.speakers)
+        _check_rttm(options)
     count = options.speakers
     if count is not None and (type(count) is not int or not 1 <= count <= MOST_SPEAKERS):
         raise OptionError(f"speakers {count!r} is not a whole number from 1 to {MOST_SPEAKERS}")
@@ -113,7 +113,8 @@ def _is_installed(name: str) -> bool:
         return False
 
 
-def _check_rttm(diarize: Any, speakers: int | None) -> None:
+def _check_rttm(options: Options) -> None:
+    diarize: Any = options.diarize
     names = ", ".join(map(repr, BACKENDS))
     if not isinstance(diarize, (str, PathLike)):
         raise OptionError(f"diarize {diarize!r}: give {names}, or the path of an .rttm file")
@@ -126,8 +127,10 @@ def _check_rttm(diarize: Any, speakers: int | None) -> None:
         raise OptionError(f"diarize: {path}: no such file")
     if path.is_dir() and not any(path.glob(f"*{RTTM}")):
         raise OptionError(f"diarize: {path}: no NAME{RTTM} files in this folder")
-    if speakers is not None:
+    if options.speakers is not None:
         raise OptionError("speakers: an .rttm file says how many there are; drop it")
+    if options.known_speakers:
+        raise OptionError("known_speakers: an .rttm file names its speakers; drop it")
 
 
 def _check_known(known: tuple[tuple[str, str], ...]) -> None:

@@ -10,7 +10,7 @@ from numpy.typing import NDArray
 from slimwhisper.speakers.choice import MOST_SPEAKERS
 
 # Measured on seeds that the table of docs/speakers.md does not use.
-APART = 0.3  # average cosine distance from which two groups are two speakers
+APART = 0.31  # average cosine distance from which two groups are two speakers
 FEWEST_SHARE = 0.03  # of all embeddings: a smaller group is no speaker of its own
 MOST_LINKED = 2000  # embeddings that are linked, evenly chosen: memory grows with the square
 _STARTS = 10  # of k-means

@@ -48,7 +48,7 @@ class Stretch:
 def find_turns(samples: Samples, speakers: int | None) -> list[Turn]:
     """See `FindTurns`. Memory does not grow with the length, but for 4 KB a second of speech."""
     stretches = find_stretches(samples)
-    vectors = load_encoder().embed(_windows(samples, stretches))
+    vectors = load_encoder().embed(windows(samples, stretches))
     return turns_of(samples, stretches, vectors, speakers)
 
 
@@ -63,7 +63,7 @@ def embed_voice(
     samples: Samples, stretches: Sequence[Stretch], encoder: Encoder
 ) -> NDArray[np.float32]:
     """The one voice in some stretches: a unit vector [256], zeros if there are none."""
-    vectors = encoder.embed(_windows(samples, stretches))
+    vectors = encoder.embed(windows(samples, stretches))
     return unit(vectors.sum(axis=0))
 
 
@@ -92,7 +92,7 @@ def turns_of(
     return by_first_speech(turns)
 
 
-def _windows(samples: Samples, stretches: Sequence[Stretch]) -> Iterator[NDArray[np.float32]]:
+def windows(samples: Samples, stretches: Sequence[Stretch]) -> Iterator[NDArray[np.float32]]:
     """The sound [WINDOW] around each cell, within its stretch, at an even level; what is shorter
     is repeated.
     """

@@ -105,12 +105,12 @@ def _load() -> Encoder:
     return encoder.eval().requires_grad_(False)
 
 
-def _mel_bands() -> Tensor:
-    """Slaney's mel filters, each of area 1 over frequency: [201, 40] float32."""
+def _mel_bands(count: int = _BANDS) -> Tensor:
+    """Slaney's mel filters, each of area 1 over frequency: [201, count] float32."""
     # linear up to 1000 Hz, then a factor of 6.4 in 27 steps
     corner, step = 15.0, np.log(6.4) / 27  # mels, of 200/3 Hz below
     top = corner + np.log(SAMPLE_RATE / 2 / 1000) / step
-    mels = np.linspace(0, top, _BANDS + 2)
+    mels = np.linspace(0, top, count + 2)
     edges = np.where(mels < corner, mels * 200 / 3, 1000 * np.exp(step * (mels - corner)))
     bins = np.linspace(0, SAMPLE_RATE / 2, _FFT // 2 + 1)
     rise = (bins[:, None] - edges[:-2]) / np.diff(edges)[:-1]

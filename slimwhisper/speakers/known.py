@@ -17,7 +17,7 @@ from slimwhisper.speakers.encoder import WINDOW, load_encoder
 from slimwhisper.speakers.turns import Turn, by_first_speech
 from slimwhisper.types import SAMPLE_RATE
 
-SAME = 0.75  # cosine from which two voices are one; see docs/speakers.md
+SAME = 0.82  # cosine from which two voices are one; see docs/speakers.md
 ENOUGH = 60  # windows of 1.6 s by which a speaker is recognised: of the longest turns
 
 
