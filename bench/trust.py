@@ -310,14 +310,14 @@ def run_heard(digits: Digits, model: Any, count: int, **options: Any) -> None:
             for name in segment.flags:
                 flags.setdefault(name, Counter())["bad" if bad else "good"] += 1
     for kind, counts in table.items():
-        _print("heard", kind=kind, **counts)
+        _print("heard", options=options, kind=kind, **counts)
     total = sum(table.values(), Counter())
     hit, false, missed = (total[k] for k in ("bad, flagged", "good, flagged", "bad, not"))
-    _print("heard", flag="any", **_scores(hit, false, missed))
+    _print("heard", options=options, flag="any", **_scores(hit, false, missed))
     bad = hit + missed
     for name in REASONS:
         c = flags.get(name, Counter())
-        _print("heard", flag=name, **_scores(c["bad"], c["good"], bad - c["bad"]))
+        _print("heard", options=options, flag=name, **_scores(c["bad"], c["good"], bad - c["bad"]))
 
 
 # -- errors ----------------------------------------------------------------------------------------
@@ -375,6 +375,7 @@ def main() -> None:
         run_constructed(digits)
     if "heard" in arguments.part:
         run_heard(digits, model, arguments.count)
+        run_heard(digits, model, arguments.count, word_timestamps=True)
     if "errors" in arguments.part:
         run_errors(digits, model, arguments.count)
 
