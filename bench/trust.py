@@ -42,6 +42,7 @@ from slimwhisper.types import Segment
 RATE = 16_000
 SPEAKERS = ("george", "jackson", "lucas", "nicolas", "yweweler")
 SNRS = (20, 10, 5, 0, -5)  # dB
+STRICT = -0.2  # a threshold for the average log-probability that digits fails in noise
 BAD = 0.5  # share of a segment's words that are wrong
 SENTENCES = {
     "en": [
@@ -301,7 +302,7 @@ def run_heard(digits: Digits, model: Any, count: int, **options: Any) -> None:
     found = list(recordings(digits, count))
     sources = [samples for _, _, samples in found]
     by_id = {id(samples): (kind, said) for kind, said, samples in found}
-    for samples, result in model.transcribe_many(sources, **options):
+    for samples, result in model.transcribe_many(sources, batch_size=8, **options):
         kind, said = by_id[id(samples)]
         counts = table.setdefault(kind, Counter())
         for segment in (s for s in result.segments if s.text.strip()):
@@ -310,14 +311,14 @@ def run_heard(digits: Digits, model: Any, count: int, **options: Any) -> None:
             for name in segment.flags:
                 flags.setdefault(name, Counter())["bad" if bad else "good"] += 1
     for kind, counts in table.items():
-        _print("heard", kind=kind, **counts)
+        _print("heard", options=options, kind=kind, **counts)
     total = sum(table.values(), Counter())
     hit, false, missed = (total[k] for k in ("bad, flagged", "good, flagged", "bad, not"))
-    _print("heard", flag="any", **_scores(hit, false, missed))
+    _print("heard", options=options, flag="any", **_scores(hit, false, missed))
     bad = hit + missed
     for name in REASONS:
         c = flags.get(name, Counter())
-        _print("heard", flag=name, **_scores(c["bad"], c["good"], bad - c["bad"]))
+        _print("heard", options=options, flag=name, **_scores(c["bad"], c["good"], bad - c["bad"]))
 
 
 # -- errors ----------------------------------------------------------------------------------------
@@ -326,6 +327,7 @@ def run_heard(digits: Digits, model: Any, count: int, **options: Any) -> None:
 def run_errors(digits: Digits, model: Any, count: int) -> None:
     """Word errors by kind of recording and option."""
     kinds = ("clean", *(f"noise, {snr} dB" for snr in SNRS), "music, 0 dB", "crosstalk, 0 dB")
+    kinds = (*kinds, "one word over and over")
     found = [r for r in recordings(digits, count) if r[0] in kinds]
     truth = {id(samples): (kind, [w for w, _, _ in said]) for kind, said, samples in found}
     for options in (
@@ -333,12 +335,16 @@ def run_errors(digits: Digits, model: Any, count: int) -> None:
         {"on_failure": "best"},
         {"check": True},
         {"check": True, "on_failure": "best"},
+        {"logprob_threshold": STRICT},
+        {"logprob_threshold": STRICT, "on_failure": "best"},
         {"beam_size": 5, "best_of": 5},
         {"beam_size": 5, "best_of": 5, "check": True, "on_failure": "best"},
     ):
         wrong: Counter[str] = Counter()
         words: Counter[str] = Counter()
-        for samples, result in model.transcribe_many([s for _, _, s in found], **options):
+        for samples, result in model.transcribe_many(
+            [s for _, _, s in found], batch_size=8, **options
+        ):
             kind, said = truth[id(samples)]
             wrong[kind] += edits(said, result.text.split())
             words[kind] += len(said)
@@ -375,6 +381,7 @@ def main() -> None:
         run_constructed(digits)
     if "heard" in arguments.part:
         run_heard(digits, model, arguments.count)
+        run_heard(digits, model, arguments.count, word_timestamps=True)
     if "errors" in arguments.part:
         run_errors(digits, model, arguments.count)
 

@@ -81,7 +81,7 @@ class Session:
         self._check: Check | None = None
         self._last_speech = 0.0  # seconds
         self._written: str | None = None  # code: the language of the text
-        self._spoken: str | None = None  # with `multilingual`: the language of the last window
+        self._spoken: str | None = None  # the language last detected
         self._changed = False  # with `multilingual`: an uncertain change of language
         self._unaligned: tuple[Decoded, Cut] | None = None  # waiting for its words' times
         self.rules = make_rules(dims, options, self.vocabulary)
@@ -176,9 +176,8 @@ class Session:
                 return self._accept_text(answer)
 
     def _accept_language(self, language: str, probability: float) -> None:
-        if self.language is not None:  # multilingual
-            before, self._spoken = self._spoken, language
-            self._changed = before not in (None, language) and probability < SURE
+        before, self._spoken = self._spoken, language
+        self._changed = before not in (None, language) and probability < SURE
         self._set_language(language)
         if self.language is None:
             self.language = language
@@ -196,7 +195,7 @@ class Session:
         text = self.tokenizer.decode(list(result.tokens)).strip()
         tried = Tried(result, compression_ratio(text))
         if self._check is not None:
-            self._check.offer(tried, self._flags(tried))
+            self._check.offer(tried, frozenset().union(*self._flags(tried)))
         else:
             self._tried.append(tried)
             if tried.failed(self.options):
@@ -206,8 +205,8 @@ class Session:
                     return []
                 if self.options.on_failure == "best":
                     tried = likeliest(self._tried, self.options)
-            if self.options.check and (flags := self._flags(tried)):
-                self._check = self._second_look(tried, flags)
+            if self.options.check:
+                self._check = self._second_look(tried)
         if self._check is not None:
             if (again := self._check.next_request()) is not None:
                 self._request = again
@@ -231,24 +230,27 @@ class Session:
                 return []
         return self._finish(result, cut, None)
 
-    def _flags(self, tried: Tried) -> frozenset[str]:
-        """The flags that a text of the window would get, and whether it leaves out much sound."""
-        if tried.is_silence(self.options):
-            return left_out([], self.place.offset, self.place.content_end, self._heard)
-        cut = self._cut(tried.result, tried.ratio)
-        fresh = flagged([_cleared(s) for s in cut.segments], self._heard, self.segments)
-        end = min(cut.seek / FRAMES_PER_SECOND, self.place.content_end)
-        return frozenset(name for s in fresh for name in s.flags) | left_out(
-            fresh, self.place.offset, end, self._heard
-        )
+    def _flags(self, tried: Tried) -> tuple[frozenset[str], frozenset[str]]:
+        """The flags that a text's segments would get, and those for the sound it leaves out."""
+        fresh, end = list[Segment](), self.place.content_end
+        if not tried.is_silence(self.options):
+            cut = self._cut(tried.result, tried.ratio)
+            fresh = flagged([_cleared(s) for s in cut.segments], self._heard, self.segments)
+            if cut.seek > self.place.start:  # else the whole window is done
+                end = min(cut.seek / FRAMES_PER_SECOND, end)
+        names = frozenset(name for s in fresh for name in s.flags)
+        return names, left_out(fresh, self.place.offset, end, self._heard)
 
-    def _second_look(self, tried: Tried, flags: frozenset[str]) -> Check:
-        """Decode a flagged window again, as `Check` says."""
+    def _second_look(self, tried: Tried) -> Check | None:
+        """Decode the window again as `Check` says, if its segments have flags."""
+        flags, others = self._flags(tried)
+        if not flags:
+            return None
         prompt, sot_index = self.prompts.of_window(self.tokenizer, transcribed=False)
         same = prompt == self.prompts.of_window(self.tokenizer)[0]
         seed = (self.options.seed, self.place.start, len(self._temperatures))
         window = Window(None, prompt, sot_index, self.rules)
-        return Check(tried, flags, window, seed, greedy=not same)
+        return Check(tried, flags | others, window, seed, greedy=not same)
 
     def _cut(self, result: Decoded, ratio: float) -> Cut:
         """A window's text, cut at its timestamps.

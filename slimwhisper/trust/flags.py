@@ -12,7 +12,7 @@ from slimwhisper.types import Segment
 
 COMPRESSION_RATIO = 2.4  # above: the window's text repeats itself; whisper's threshold
 LOGPROB = -0.8  # average below; whisper's threshold is -1.0, and good text lies above -0.5
-WORD_PROBABILITY = 0.3  # at most: the model guessed this word
+WORD_PROBABILITY = 0.5  # mean below, where words have probabilities
 NO_SPEECH = 0.5  # probability above: evidence of silence; whisper's threshold is 0.6
 SLACK = 0.5  # seconds that a segment's times may be wrong
 SLOW = 0.1  # of the fastest speech: nobody speaks so slowly
@@ -96,6 +96,6 @@ def _over_silence(segment: Segment, least: float, heard: Heard) -> bool:
 
 
 def _guessed(segment: Segment) -> bool:
-    """Whether the model guessed at least half of the words, where their probabilities are known."""
+    """Whether the words' mean probability is low, where it is known."""
     words = segment.words or ()
-    return bool(words) and 2 * sum(w.probability <= WORD_PROBABILITY for w in words) >= len(words)
+    return sum(w.probability for w in words) < WORD_PROBABILITY * len(words)

@@ -80,7 +80,7 @@ def test_language_changed() -> None:
 def test_improbable() -> None:
     assert flags(said(" Good morning.", avg_logprob=-0.81)) == ("improbable",)
     assert flags(said(" Good morning.", avg_logprob=-0.79)) == ()
-    for probabilities, guessed in (([0.2, 0.9], True), ([0.2, 0.9, 0.9], False)):
+    for probabilities, guessed in (([0.2, 0.7], True), ([0.2, 0.9, 0.9], False), ([], False)):
         words = [Word("a", 0.0, 1.0, p) for p in probabilities]
         assert bool(flags(replace(said(" Good morning."), words=words))) == guessed
 
