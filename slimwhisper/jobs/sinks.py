@@ -81,6 +81,9 @@ class Sink(Protocol):
     def write(self, recording: InputFile, transcript: Transcript) -> Outputs:
         """Write all outputs of a recording; for a row, make room. Raises OutputError."""
 
+    def read(self, recording: InputFile, format: str) -> bytes | None:
+        """An output of an earlier run; None: there is none, or it cannot be read."""
+
     def mark(self, marks: Sequence[Mark]) -> None:
         """Mark recordings that `write` has written, or that have no outputs, all in one write."""
 
@@ -115,6 +118,12 @@ class FolderSink:
 
     def write(self, recording: InputFile, transcript: Transcript) -> Outputs:
         return write_outputs(transcript, recording, self.formats, _layout(recording, self._layout))
+
+    def read(self, recording: InputFile, format: str) -> bytes | None:
+        try:
+            return output_paths(recording, [format])[0].read_bytes()
+        except OSError:
+            return None
 
     def mark(self, marks: Sequence[Mark]) -> None:
         if self._journal is not None:
@@ -162,6 +171,12 @@ class StoreSink:
             write_transcript(transcript, format, text, _layout(recording, self._layout))
             self._store.put(name, text.getvalue().encode())
         return [self._store.name(name) for name in names]
+
+    def read(self, recording: InputFile, format: str) -> bytes | None:
+        try:
+            return self._store.get(output_paths(recording, [format])[0].as_posix())
+        except OutputError:
+            return None
 
     def mark(self, marks: Sequence[Mark]) -> None:
         if self._journal is not None:
@@ -221,6 +236,9 @@ class TableSink:
             self._flush()
         return [self._store.name(f"{tables.FOLDER}/")]
 
+    def read(self, recording: InputFile, format: str) -> bytes | None:
+        return None  # a row has no place of its own
+
     def mark(self, marks: Sequence[Mark]) -> None:
         rows = [mark for mark in marks if mark.written.status in WITH_ROW]
         others = [mark for mark in marks if mark.written.status not in WITH_ROW]
@@ -271,7 +289,9 @@ def write_result(
     if isinstance(result, SlimWhisperError):
         return Written("unread" if isinstance(result, StorageError) else "failed", result)
     try:
-        return Written("done", result, sink.write(recording, result))
+        outputs = sink.write(recording, result)
+        spoken = [s for s in result.segments if s.text.strip()]
+        return Written("done", result, outputs, len(spoken), sum(bool(s.flags) for s in spoken))
     except JournalError:
         raise
     except OutputError as error:

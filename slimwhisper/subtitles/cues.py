@@ -16,6 +16,7 @@ class Cue:
     start: float  # seconds
     end: float
     speaker: str | None
+    label: str  # of the speaker, if another spoke before; empty where none is wanted
     lines: tuple[tuple[Word, ...], ...]  # at least one; in each, only the first has no space before
     timed: bool  # the words' times are known
 
@@ -47,17 +48,18 @@ def to_cues(transcript: Transcript, *, broken: bool, labelled: bool = False) -> 
 
     Arguments:
         broken: in lines of 42 columns; else in one line.
-        labelled: `label` stands in the first line, before the words.
+        labelled: where the speaker changes, `label` stands in the first line, before the words.
     """
+    speaker = None
     for segment in transcript.segments:
         words = _words(segment)
         if not words:
             continue
-        lines = [words]
-        if broken:
-            lines = _lines(words, label(segment.speaker) if labelled else "", transcript.language)
-        stripped = (_stripped(line) for line in lines)
-        yield Cue(segment.start, segment.end, segment.speaker, tuple(stripped), bool(segment.words))
+        changed = labelled and segment.speaker != speaker
+        before, speaker = label(segment.speaker) if changed else "", segment.speaker
+        lines = _lines(words, before, transcript.language) if broken else [words]
+        shown, timed = tuple(map(_stripped, lines)), bool(segment.words)
+        yield Cue(segment.start, segment.end, speaker, before, shown, timed)
 
 
 def spread(texts: Sequence[str], whole: Word) -> list[Word]:

@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterator
 from html import escape
 from typing import TextIO
 
-from slimwhisper.subtitles.cues import Cue, label, to_cues
+from slimwhisper.subtitles.cues import Cue, to_cues
 from slimwhisper.types import Transcript
 
 
@@ -15,11 +15,10 @@ def write_srt(transcript: Transcript, file: TextIO, *, highlight: bool = False) 
     """Write SubRip; `highlight`: each word is underlined while it is spoken."""
     number = 0
     for cue in to_cues(transcript, broken=True, labelled=True):
-        before = label(cue.speaker)
         for start, end, text in _shown(cue, _plain, highlight):
             number += 1
             print(f"{number}\n{_clock(start, ',')} --> {_clock(end, ',')}", file=file)
-            print(f"{before}{text}\n", file=file)
+            print(f"{cue.label}{text}\n", file=file)
 
 
 def write_vtt(transcript: Transcript, file: TextIO, *, highlight: bool = False) -> None:
