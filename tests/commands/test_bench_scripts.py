@@ -104,7 +104,7 @@ def test_mutants() -> None:
             some = mutants.chosen(source, count, 0)
             sources = {ast.unparse(ast.parse(source)), *(m.source for m in some)}
             assert some and len(sources) == len(some) + 1
-            assert some == mutants.chosen(source, count, 0)
+        assert some == mutants.chosen(source, count, 0)
     source = "def f(a: int = 1) -> bool:\n    if a < 2:\n        raise ValueError(a + 1)\n    f(0)"
     assert [m.change for m in mutants.mutants(source)] == [
         "a: int=[1 => 2]",
