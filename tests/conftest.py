@@ -73,6 +73,10 @@ def pytest_collection() -> Iterator[None]:
         gc.enable()
 
 
+def pytest_unconfigure() -> None:
+    gc.unfreeze()  # what ends with the process is looked at once more
+
+
 @pytest.fixture(scope="module", autouse=True)
 def memory_goes_back() -> Iterator[None]:
     """Models are large, and a worker has many files of tests before it."""
