@@ -69,6 +69,16 @@ def test_pieces_have_the_recordings_own_times(model: SlimWhisper, phrases: Phras
     assert not differences(again, found)
 
 
+def test_sentences_are_cut_at_pauses(model: SlimWhisper, phrases: Phrases) -> None:
+    audio = phrases.audio[: int(16_000 * (phrases.spans[1][1] + 2))]
+    found = model.transcribe(audio, parallel=True, temperature=0, sentences=True)
+    assert found["text"] == "".join(s["text"] for s in found["segments"])
+    assert len(found["segments"]) == 2
+    for segment, (start, end) in zip(found["segments"], phrases.spans, strict=False):
+        assert start - 0.5 <= segment["words"][0]["start"] == segment["start"]
+        assert segment["words"][-1]["end"] <= segment["end"] <= end + 1.5
+
+
 def test_pieces_do_not_condition_each_other(model: SlimWhisper, phrases: Phrases) -> None:
     recording = Recording(ArraySamples(phrases.audio), model.dims, Options(parallel=True))
     while recording.next_session() is not None:
