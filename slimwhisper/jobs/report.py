@@ -118,7 +118,8 @@ class Report:
 
     def failed(self, path: object, seconds: float | None, error: str) -> None:
         """A recording, or an argument, that could not be transcribed."""
-        self._add(_row(path, seconds) | {"error": shown(error)})
+        reason = error.removeprefix(f"{path}: ")
+        self._add(_row(path, seconds) | {"error": shown(reason)})
 
     def _add(self, row: dict[str, Any]) -> None:
         line = _data(row)

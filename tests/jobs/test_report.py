@@ -65,7 +65,7 @@ def test_what_is_said_of_a_recording(tmp_path: Path) -> None:
     }
     other = found["by_path"]["b.wav"]
     assert (other["words"], other["characters"], other["speed"]) == (5, True, 150)
-    assert found["by_path"]["c.wav"]["error"] == "c.wav: damaged\\nbadly"
+    assert found["by_path"]["c.wav"]["error"] == "damaged\\nbadly"
     job = found["job"]
     assert (job["done"], job["failed"], job["seconds"], job["words"]) == (2, 1, 20.0, 2)
     assert (job["segments"], job["to_check"], job["notices"]) == (2, 1, ["stopped"])
@@ -113,7 +113,7 @@ def test_a_job_that_resumes(run: Any, fake_model: FakeModel, format: str) -> Non
         "in/a.wav": None,
         "in/b/a.wav": None,
         "in/b/a.mp3": None,
-        "in/c/x.wav": "in/c/x.wav: damaged; copy the file again",
+        "in/c/x.wav": "damaged; copy the file again",
     }
     assert before["by_path"][""]["error"] == "gone.wav: no such file; check the path"
     assert (before["job"]["done"], before["job"]["failed"]) == (3, 2)
