@@ -110,7 +110,8 @@ def references(digits: Digits, seed: int) -> list[tuple[str, str]]:
 def table(rows: Sequence[dict[str, Any]]) -> str:
     """The rows in Markdown, those of a case in one line."""
     lines = [
-        "| speakers | talk | error | number found | number given | named | words right, by these |",
+        "| speakers | talk | error, number found | number right | error, number given "
+        "| error, named | words: found, given, named |",
         "|---|---|---|---|---|---|---|",
     ]
     for i in range(0, len(rows), 3):
