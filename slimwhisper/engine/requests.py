@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
@@ -85,10 +86,9 @@ class Languages:
 
     probs: dict[str, float]  # language code: probability
 
-    @property
-    def likeliest(self) -> str:
-        """The code of the most probable language."""
-        return max(self.probs, key=self.probs.__getitem__)
+    def likeliest(self, among: Sequence[str] = ()) -> str:
+        """The code of the most probable language, of these; (): of all."""
+        return max(among or self.probs, key=self.probs.__getitem__)
 
 
 @dataclass(frozen=True, slots=True, eq=False)

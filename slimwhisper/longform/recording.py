@@ -52,9 +52,7 @@ class Recording:
         if options.parallel or options.vad_filter:
             frames = clips_of(options, len(samples) // HOP_SAMPLES)
             wanted = [(a * HOP_SAMPLES, b * HOP_SAMPLES) for a, b in frames]
-            # pieces are cut at short pauses, then joined up to 30 s
-            finer = {"min_silence_ms": 300, "pad_ms": 200} if options.parallel else {}
-            regions = _overlaps(speech_regions(samples, **finer), wanted)
+            regions = _overlaps(_speech(samples, options), wanted)
             if options.parallel:
                 merged = merge_regions(regions, PAUSE, dims.window_frames * HOP_SAMPLES)
                 pieces = [(a // HOP_SAMPLES, -(-b // HOP_SAMPLES)) for a, b in merged]
@@ -147,6 +145,18 @@ class Recording:
     def _word_in_place(self, word: Word) -> Word:
         start, end = self._original(word.start), self._original(word.end, end=True)
         return replace(word, start=start, end=max(start, end))
+
+
+def _speech(samples: Samples, options: Options) -> list[Region]:
+    """Where there is speech; with `parallel`, cut at short pauses, and later joined up to 30 s."""
+    silence, pad = options.vad_min_silence_duration_ms, options.vad_speech_pad_ms
+    usual_silence, usual_pad = (300, 200) if options.parallel else (2000, 400)
+    return speech_regions(
+        samples,
+        threshold=options.vad_threshold,
+        min_silence_ms=usual_silence if silence is None else silence,
+        pad_ms=usual_pad if pad is None else pad,
+    )
 
 
 def _overlaps(regions: Iterable[Region], wanted: Sequence[Region]) -> list[Region]:

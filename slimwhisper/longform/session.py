@@ -87,6 +87,9 @@ class Session:
         self.language = language or (None if self.vocabulary.languages else "en")
         if options.language is not None:
             self.language = language_code(options.language, self.vocabulary)
+        self._among = [language_code(name, self.vocabulary) for name in options.languages]
+        if len(self._among) == 1:
+            self.language = self._among[0]
         self._request: Request | None
         if self.language is None:
             # from the recording's first 30 s, as in `whisper`; with `clips`, from the first clip's
@@ -157,7 +160,7 @@ class Session:
         """
         match answer:
             case Languages():
-                self._accept_language(answer.likeliest)
+                self._accept_language(answer.likeliest(self._among))
                 return []
             case Alignment():
                 assert self._unaligned is not None
