@@ -48,6 +48,7 @@ class Window:
     sot_index: int  # the index of <|startoftranscript|> in `prompt`
     rules: Rules | None  # None: answer with the languages' probabilities, decode nothing
     attempt: Attempt = Attempt()
+    logprobs: bool = False  # answer with each token's
 
 
 @dataclass(frozen=True, slots=True)
@@ -78,6 +79,9 @@ class Decoded:
     avg_logprob: float = float("nan")
     no_speech_prob: float = float("nan")
     temperature: float = 0.0
+    # if the window asks: each token's under the rules, at temperature 1, and <|endoftext|>'s where
+    # the text ended with it; their sum is `avg_logprob * (len(tokens) + 1)`
+    logprobs: tuple[float, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
