@@ -7,11 +7,13 @@ from typing import Any
 
 from slimwhisper.checkpoint.settings import Setting, Settings
 from slimwhisper.errors import OptionError
-from slimwhisper.types import Dims, Options
+from slimwhisper.speakers.choice import as_pairs, check_speakers
+from slimwhisper.types import ON_FAILURE, Dims, Options
 from slimwhisper.vocabulary import Vocabulary, get_vocabulary, language_code
 
 MOST_VAD_MS = 60_000
 IGNORED = ("fp16",)  # whisper's; the dtype is chosen when a model is loaded
+NEED_WORDS = ("diarize", "sentences")  # options that imply word_timestamps
 
 
 def make_options(
@@ -26,7 +28,8 @@ def make_options(
     vocabulary: None: Whisper's for these dimensions. settings: that came with the model; they are
     the defaults of what is not given.
 
-    Raises `OptionError` with the name, the value and what would work.
+    Raises `OptionError` with the name, the value and what would work; `DependencyError` for a
+    package that an option needs.
     """
     known = [f.name for f in fields(Options)]
     for key in values:
@@ -38,12 +41,17 @@ def make_options(
         value = values.get(key)
         if isinstance(value, Sequence) and not isinstance(value, str):
             values[key] = tuple(value)
+    if "known_speakers" in values:
+        values["known_speakers"] = as_pairs(values["known_speakers"] or ())
     vocabulary = vocabulary or get_vocabulary(dims)
     values = _defaults(dims, vocabulary, settings, values) | values
+    if any(values.get(key) for key in NEED_WORDS):
+        values["word_timestamps"] = True
     options = Options(**{k: v for k, v in values.items() if k not in IGNORED})
     _check_search(options)
     _check_places(options)
     _check_speech(options)
+    check_speakers(options)
     _check_model(options, dims, name, vocabulary)
     return options
 
@@ -81,6 +89,10 @@ def _check_search(options: Options) -> None:
             raise OptionError(f"patience {options.patience!r} leaves no text to find; give 1.0")
     if options.length_penalty is not None and not 0 <= options.length_penalty <= 1:
         raise OptionError(f"length_penalty {options.length_penalty!r} is not between 0 and 1")
+    if options.on_failure not in ON_FAILURE:
+        raise OptionError(f"on_failure {options.on_failure!r} is neither 'last' nor 'best'")
+    if not isinstance(options.check, bool):
+        raise OptionError(f"check {options.check!r} is neither True nor False")
     if not isinstance(options.seed, int) or options.seed < 0:
         raise OptionError(f"seed {options.seed!r} is not a whole number from 0 up")
 

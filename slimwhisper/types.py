@@ -18,6 +18,7 @@ HOP_SAMPLES = 160  # one mel frame
 FRAMES_PER_SECOND = SAMPLE_RATE // HOP_SAMPLES
 MEL_FRAMES_PER_POSITION = 2  # of the encoder, and per timestamp token
 WINDOW_FRAMES = CHUNK_SECONDS * FRAMES_PER_SECOND
+ON_FAILURE = ("last", "best")  # the values of `Options.on_failure`
 DEFAULT_DTYPES = {"cpu": "float32", "gpu": "float16"}  # by the kind of device
 
 
@@ -60,7 +61,8 @@ class Options:
     """The options of a transcription; names and defaults are `whisper`'s.
 
     `hotwords`, `multilingual` and `vad_filter` with its settings are faster-whisper's; `languages`,
-    `parallel`, `seed` and `token_logprobs` our own.
+    `parallel`, `seed`, `token_logprobs`, `on_failure`, `check`, `sentences` and what is about
+    speakers our own.
     """
 
     task: str = "transcribe"  # or "translate", X -> English
@@ -87,6 +89,8 @@ class Options:
     compression_ratio_threshold: float | None = 2.4  # above: the text repeats itself; fall back
     logprob_threshold: float | None = -1.0  # average below: the model is unsure; fall back
     no_speech_threshold: float | None = 0.6
+    on_failure: str = "last"  # which text to keep where all temperatures fail; or "best"
+    check: bool = False  # decode again what is flagged, and keep the better text
     word_timestamps: bool = False
     prepend_punctuations: str = "\"'“¿([{-"
     append_punctuations: str = "\"'.。,，!！?？:：”)]}、"
@@ -99,6 +103,10 @@ class Options:
     vad_min_silence_duration_ms: int | None = None  # that ends speech; None: 2000; parallel: 300
     vad_speech_pad_ms: int | None = None  # added on both sides; None: 400; parallel: 200
     token_logprobs: bool = False  # keep the log-probability of every token
+    diarize: str | None = None  # "embedding", "pyannote", or an .rttm file; None: no speakers
+    speakers: int | None = None  # how many there are; None: found
+    known_speakers: tuple[tuple[str, str], ...] = ()  # name, path of a recording of that voice
+    sentences: bool = False  # segments are sentences that can be read as subtitles
 
     @property
     def temperatures(self) -> tuple[float, ...]:
@@ -141,7 +149,7 @@ class Segment:
     no_speech_prob: float
     words: list[Word] | None = None  # None: not requested
     speaker: str | None = None  # None: not requested, or nobody known
-    flags: tuple[str, ...] = ()  # why not to trust it
+    flags: tuple[str, ...] = ()  # why not to trust it: names in `slimwhisper.trust.REASONS`
     token_logprobs: list[float] | None = None  # of `tokens`, one by one; None: not requested
 
 

@@ -35,7 +35,9 @@ PACKAGES = [
     "slimwhisper/longform",
     "slimwhisper/model",
     "slimwhisper/ray",
+    "slimwhisper/speakers",
     "slimwhisper/storage",
+    "slimwhisper/trust",
 ]
 DATA = {
     *("slimwhisper/py.typed", "slimwhisper/models/digits.pt", "slimwhisper/models/digits.md"),

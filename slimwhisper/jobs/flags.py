@@ -14,7 +14,8 @@ from slimwhisper.flags import (
     none_or,
     positive,
 )
-from slimwhisper.types import Options
+from slimwhisper.speakers.choice import BACKENDS, named_file
+from slimwhisper.types import ON_FAILURE, Options
 
 # where the whisper command and its library have different defaults, we follow the command
 COMMAND_DEFAULTS = {"temperature": 0.0, "beam_size": 5, "best_of": 5}
@@ -79,6 +80,7 @@ def add_transcribe(commands: Any) -> None:
     _add_prompting(p)
     _add_thresholds(p)
     _add_words(p)
+    _add_speakers(p)
 
 
 def _add_outputs(parser: argparse.ArgumentParser) -> None:
@@ -103,6 +105,11 @@ def _add_outputs(parser: argparse.ArgumentParser) -> None:
         ("allow_truncated", "transcribe the readable part of truncated files"),
     ):
         g.add(f"--{name}", type=boolean, default=False, help=help)
+    g.add(
+        "--report",
+        metavar="FILE.html",
+        help="write a page about the whole job: its files, failures and segments to check",
+    )
     g.add(
         "--journal",
         type=none_or(boolean),
@@ -270,11 +277,31 @@ def _add_thresholds(parser: argparse.ArgumentParser) -> None:
         "skip silence longer than this many seconds around text that may be hallucinated; "
         "requires --word_timestamps",
     )
+    _add_trust(g)
+
+
+def _add_trust(g: FlagGroup) -> None:
+    _option(
+        g,
+        "on_failure",
+        str,
+        "which text to keep if all temperatures fail a threshold: the last, as whisper does, "
+        "or the likeliest one that does not repeat itself (best)",
+        choices=ON_FAILURE,
+    )
+    _option(g, "check", boolean, "decode flagged windows again and keep the better text")
 
 
 def _add_words(parser: argparse.ArgumentParser) -> None:
     g = FlagGroup(parser, "words", "the other flags require --word_timestamps True")
     _option(g, "word_timestamps", boolean, "find the start and end of each word")
+    _option(
+        g,
+        "sentences",
+        boolean,
+        "make each segment a sentence, or a part of one, that can be read as a subtitle; "
+        "implies --word_timestamps True",
+    )
     _option(g, "prepend_punctuations", str, "punctuation to attach to the next word")
     _option(g, "append_punctuations", str, "punctuation to attach to the previous word")
     g.add(
@@ -290,6 +317,41 @@ def _add_words(parser: argparse.ArgumentParser) -> None:
         type=none_or(int),
         help="maximum number of words per line; ignored with --max_line_width",
     )
+
+
+def _add_speakers(parser: argparse.ArgumentParser) -> None:
+    g = FlagGroup(parser, "speakers", "the others require --diarize; docs/speakers.md")
+    _option(
+        g,
+        "diarize",
+        none_or(str),
+        f"find who spoke: {', '.join(BACKENDS)}, an .rttm file, or a folder of NAME.rttm [no]",
+    )
+    _option(g, "speakers", none_or(positive), "how many people speak [found]")
+    g.add(
+        "--known_speaker",
+        dest="known_speakers",
+        metavar="NAME=FILE",
+        type=_named_file,
+        action=_Collect,
+        default=(),
+        help="recording of one voice, by which this speaker is recognised; repeat it for others "
+        "[none]",
+    )
+
+
+def _named_file(text: str) -> tuple[str, str]:
+    try:
+        return named_file(text)
+    except ValueError as error:
+        raise argparse.ArgumentTypeError(str(error)) from None
+
+
+class _Collect(argparse.Action):
+    """Adds the value to a tuple."""
+
+    def __call__(self, parser: Any, namespace: Any, values: Any, option_string: Any = None) -> None:
+        setattr(namespace, self.dest, (*getattr(namespace, self.dest), values))
 
 
 def options_of(arguments: argparse.Namespace) -> dict[str, Any]:
