@@ -133,7 +133,10 @@ def _check_languages(options: Options, vocabulary: Vocabulary) -> None:
     if not isinstance(options.languages, tuple):
         raise OptionError(f"languages {options.languages!r}: give a list, such as ['de', 'en']")
     for language in options.languages:
-        language_code(language, vocabulary)
+        try:
+            language_code(language, vocabulary)
+        except OptionError as error:
+            raise OptionError(f"languages: {error}") from None
     if options.languages and options.language is not None:
         raise OptionError("languages are to choose from; with language, drop them")
 

@@ -84,6 +84,10 @@ class Recording:
         return self.sessions[-1]
 
     @property
+    def vocabulary(self) -> Vocabulary:
+        return self.sessions[0].vocabulary
+
+    @property
     def done(self) -> bool:
         return not self._waiting and all(s.next_request() is None for s in self.sessions)
 

@@ -91,7 +91,7 @@ def test_models(live: Live) -> None:
     ("arguments", "status", "message"),
     [
         ({"model": "large-v9"}, 404, "model 'large-v9' is not available here"),
-        ({"response_format": "diarized_json"}, 400, "response_format 'diarized_json' is not one"),
+        ({"response_format": "doc"}, 400, "response_format 'doc' is not one"),
         ({"temperature": 7}, 400, "temperature '7' is not between 0 and 1"),
         ({"language": "klingon"}, 400, "klingon"),
         ({"timestamp_granularities": ["word"]}, 400, "needs response_format=verbose_json"),
