@@ -37,6 +37,7 @@ PACKAGES = [
     "slimwhisper/ray",
     "slimwhisper/speakers",
     "slimwhisper/storage",
+    "slimwhisper/subtitles",
     "slimwhisper/trust",
 ]
 DATA = {

@@ -93,7 +93,8 @@ def _add_outputs(parser: argparse.ArgumentParser) -> None:
         "--output_format",
         default="all",
         choices=(*writers.FORMATS, "all", "parquet"),
-        help="file format; parquet: one table of all recordings",
+        help="file format; all: txt, vtt, srt, tsv, json, and rttm with --diarize; "
+        "parquet: one table of all recordings",
     )
     g.add("--verbose", type=boolean, default=True, help="print each segment")
     g.add("--log_json", type=boolean, default=False, help="print only JSON lines")
@@ -308,7 +309,7 @@ def _add_words(parser: argparse.ArgumentParser) -> None:
         "--highlight_words",
         type=boolean,
         default=False,
-        help="underline each word as it is spoken, in srt and vtt",
+        help="underline each word as it is spoken, in srt and vtt; colour it, in ass",
     )
     g.add("--max_line_width", type=none_or(int), help="maximum number of characters per line")
     g.add("--max_line_count", type=none_or(int), help="maximum number of lines per subtitle")
@@ -397,7 +398,8 @@ def temperatures(first: float, increment: float | None) -> float | tuple[float, 
 
 def layout_of(arguments: argparse.Namespace) -> dict[str, Any]:
     """The subtitle options that differ from their defaults."""
-    chosen = {name: getattr(arguments, name) for name in writers.LAYOUT}
+    names = (*writers.LAYOUT, writers.SENTENCES, writers.DIARIZE)
+    chosen = {name: getattr(arguments, name) for name in names}
     return {name: value for name, value in chosen.items() if value not in (None, False)}
 
 

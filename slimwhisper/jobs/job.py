@@ -67,8 +67,8 @@ class Job:
         check_engine(arguments)
         self.options = options_of(arguments)
         self.layout = layout_of(arguments)
-        words = arguments.word_timestamps or arguments.sentences or arguments.diarize
-        warnings = check_layout(self.layout, bool(words))
+        with_words = arguments.word_timestamps or arguments.sentences or bool(arguments.diarize)
+        warnings = check_layout(self.layout, with_words)
         if arguments.skip_existing and arguments.overwrite:
             raise OptionError("--skip_existing and --overwrite exclude each other; choose one")
         if arguments.threads < 0:

@@ -40,12 +40,13 @@ from slimwhisper.jobs.outputs import (
     prepare_output_dir,
     write_outputs,
 )
+from slimwhisper.speaker_formats import RECORDING
 from slimwhisper.storage import tables
 from slimwhisper.storage.digests import Digests
 from slimwhisper.storage.outputs import OutputStore
 from slimwhisper.storage.uris import is_uri
 from slimwhisper.types import Transcript
-from slimwhisper.writers import FORMATS, write_transcript
+from slimwhisper.writers import formats_of, write_transcript
 
 PARQUET = "parquet"  # the format that is no file beside the others
 WITH_ROW = ("done", "failed")
@@ -113,7 +114,7 @@ class FolderSink:
         return outputs_exist(recording, self.formats)
 
     def write(self, recording: InputFile, transcript: Transcript) -> Outputs:
-        return write_outputs(transcript, recording, self.formats, self._layout)
+        return write_outputs(transcript, recording, self.formats, _layout(recording, self._layout))
 
     def mark(self, marks: Sequence[Mark]) -> None:
         if self._journal is not None:
@@ -158,7 +159,7 @@ class StoreSink:
         names = self._names(recording)
         for format, name in zip(self.formats, names, strict=True):
             text = StringIO()
-            write_transcript(transcript, format, text, self._layout)
+            write_transcript(transcript, format, text, _layout(recording, self._layout))
             self._store.put(name, text.getvalue().encode())
         return [self._store.name(name) for name in names]
 
@@ -258,6 +259,11 @@ def _finished(row: tables.Row) -> Finished:
     return row.stamp, "done" if row.error is None else "failed", row.seconds, row.error
 
 
+def _layout(recording: InputFile, layout: Mapping[str, Any] | None) -> dict[str, Any]:
+    """The layout, and the name by which RTTM calls the recording."""
+    return {**(layout or {}), RECORDING: recording.output.name}
+
+
 def write_result(
     sink: Sink, recording: InputFile, result: Transcript | SlimWhisperError
 ) -> Written:
@@ -279,7 +285,7 @@ def open_sink(output_dir: str, format: str, layout: Mapping[str, Any] | None = N
     """
     if format == PARQUET:
         return TableSink(OutputStore(output_dir))
-    formats = tuple(FORMATS) if format == "all" else (format,)
+    formats = formats_of(format, layout)
     if not is_uri(output_dir):
         return FolderSink(Path(output_dir), formats, layout)
     store = OutputStore(output_dir)

@@ -3,11 +3,15 @@
 from collections import deque
 from collections.abc import Iterable, Sequence
 from dataclasses import replace
+from itertools import groupby
 
 from slimwhisper.audio.mel import Spectrogram
 from slimwhisper.audio.samples import Excerpts, Samples
 from slimwhisper.audio.vad import merge_regions, speech_regions
 from slimwhisper.longform.session import Session, clips_of
+from slimwhisper.speakers.assign import assign_speakers
+from slimwhisper.speakers.diarize import find_speakers
+from slimwhisper.subtitles.sentences import to_sentences
 from slimwhisper.types import (
     FRAMES_PER_SECOND,
     HOP_SAMPLES,
@@ -38,12 +42,16 @@ class Recording:
         dims: Dims,
         options: Options,
         vocabulary: Vocabulary | None = None,
+        name: str = "",
     ) -> None:
-        """Reads all samples once, or twice to find the speech. vocabulary: as in `Session`."""
+        """Reads all samples once, or again to find the speech, and the speakers. vocabulary: as in
+        `Session`. name: without suffix, by which an RTTM file has the recording.
+        """
         self._vocabulary = vocabulary
         self._samples, self._dims, self._options = samples, dims, options
         self.options = options  # as given
         self.seconds = len(samples) / SAMPLE_RATE
+        self._turns = find_speakers(samples, options, name)
         self._excerpts: Excerpts | None = None  # what is decoded instead of all samples
         self._waiting: deque[Region] = deque()  # pieces for later sessions, in mel frames
         self._reported: list[Segment] = []
@@ -120,7 +128,25 @@ class Recording:
         """The result; complete once `done`."""
         self.report()
         texts = [s.transcript() for s in self.sessions]
-        return Transcript("".join(t.text for t in texts), self._reported, texts[0].language)
+        segments, language = self._reported, texts[0].language
+        if self.options.diarize is not None:
+            segments = assign_speakers(segments, self._turns, self._spell)
+        if self.options.sentences:
+            written = "en" if self.options.task == "translate" else language
+            segments = to_sentences(segments, written, self.seconds)
+        return Transcript("".join(t.text for t in texts), segments, language)
+
+    def _spell(self, tokens: Sequence[int]) -> list[tuple[str, list[int]]]:
+        """A segment's tokens as pieces of text with their tokens; timestamps have none."""
+        tokenizer = self.sessions[0].tokenizer
+        pieces: list[tuple[str, list[int]]] = []
+        for is_text, run in groupby(tokens, self.sessions[0].vocabulary.is_text):
+            if is_text:
+                words, parts = tokenizer.split_to_word_tokens(list(run))
+                pieces += zip(words, parts, strict=True)
+            else:
+                pieces.append(("", list(run)))
+        return pieces
 
     def close(self) -> None:
         """Free memory and files."""
