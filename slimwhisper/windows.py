@@ -10,9 +10,9 @@ from torch import Tensor
 from slimwhisper.engine.requests import Attempt, Decoded, Languages, Search, Window
 from slimwhisper.engine.rules import make_rules
 from slimwhisper.errors import OptionError, SlimWhisperError
+from slimwhisper.longform.attempts import compression_ratio
 from slimwhisper.longform.engines import Engines, search_of
 from slimwhisper.longform.prompts import Prompts
-from slimwhisper.longform.session import compression_ratio
 from slimwhisper.options import make_options
 from slimwhisper.types import Dims, Options
 from slimwhisper.vocabulary import language_code

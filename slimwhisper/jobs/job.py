@@ -281,6 +281,8 @@ class Job:
             if isinstance(written.result, Transcript):
                 self.tally.done += 1
                 self.tally.audio += seconds
+                self.tally.segments += written.segments
+                self.tally.flagged += written.flagged
                 self.console.done(current, written.result, written.outputs)
             self.tally.passed += seconds
             with self._lock:

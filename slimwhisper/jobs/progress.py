@@ -36,6 +36,8 @@ class Tally:
     failed: int = 0  # in this run
     skipped: int = 0  # done in an earlier run, or the outputs exist
     failed_earlier: int = 0  # in an earlier run, and not tried again
+    segments: int = 0  # with text, in files done
+    flagged: int = 0  # of these
     audio: float = 0.0  # seconds of audio in files done
     passed: float = 0.0  # seconds of audio in files done or failed
     loaded: float = 0.0  # seconds of audio in files loaded so far
@@ -126,6 +128,8 @@ def summary_facts(tally: Tally, status: int, journal: Path | str | None) -> dict
         "failed": tally.failed,
         "skipped": tally.skipped,
         "failed_earlier": tally.failed_earlier,
+        "segments": tally.segments,
+        "to_check": tally.flagged,
         "audio_seconds": round(tally.audio, 3),
         "elapsed": round(tally.elapsed, 3),
         "speed": round(tally.speed, 3),
@@ -136,6 +140,9 @@ def summary_facts(tally: Tally, status: int, journal: Path | str | None) -> dict
 def summary_lines(facts: dict[str, Any], model: dict[str, Any] | None) -> list[str]:
     """The summary as text, from `summary_facts` and, if a model was loaded, `model_facts`."""
     lines = [_counts_line(facts)]
+    if flagged := facts["to_check"]:
+        of = "1 segment" if facts["segments"] == 1 else f"{facts['segments']} segments"
+        lines.append(f"{flagged} of {of} to check")
     if facts["status"] > 1:
         resume = "; run the same command again to resume" if facts["journal"] else ""
         lines.append(f"stopped early; finished files are saved{resume}")

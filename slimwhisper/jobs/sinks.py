@@ -271,7 +271,9 @@ def write_result(
     if isinstance(result, SlimWhisperError):
         return Written("unread" if isinstance(result, StorageError) else "failed", result)
     try:
-        return Written("done", result, sink.write(recording, result))
+        outputs = sink.write(recording, result)
+        spoken = [s for s in result.segments if s.text.strip()]
+        return Written("done", result, outputs, len(spoken), sum(bool(s.flags) for s in spoken))
     except JournalError:
         raise
     except OutputError as error:

@@ -12,6 +12,7 @@ from slimwhisper.longform.session import Session, clips_of
 from slimwhisper.speakers.assign import assign_speakers
 from slimwhisper.speakers.diarize import find_speakers
 from slimwhisper.subtitles.sentences import to_sentences
+from slimwhisper.trust.flags import with_loops
 from slimwhisper.types import (
     FRAMES_PER_SECOND,
     HOP_SAMPLES,
@@ -128,13 +129,15 @@ class Recording:
         """The result; complete once `done`."""
         self.report()
         texts = [s.transcript() for s in self.sessions]
-        segments, language = self._reported, texts[0].language
+        text, language = "".join(t.text for t in texts), texts[0].language
+        segments = self._reported
         if self.options.diarize is not None:
             segments = assign_speakers(segments, self._turns, self._spell)
+        segments = with_loops(segments)
         if self.options.sentences:
             written = "en" if self.options.task == "translate" else language
             segments = to_sentences(segments, written, self.seconds)
-        return Transcript("".join(t.text for t in texts), segments, language)
+        return Transcript(text, segments, language)
 
     def _spell(self, tokens: Sequence[int]) -> list[tuple[str, list[int]]]:
         """A segment's tokens as pieces of text with their tokens; timestamps have none."""

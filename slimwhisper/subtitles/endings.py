@@ -5,8 +5,9 @@ stop does unless what follows it is in lower case. Abbreviations, initials and o
 """
 
 import re
+import unicodedata
 
-from slimwhisper.subtitles.scripts import is_closing
+from slimwhisper.subtitles.scripts import is_closing, is_spaceless
 
 # Sentence_Terminal of Unicode, in the scripts of Whisper's languages, and the ellipsis
 _ENDS = "!?…。！？｡．‼⁇⁈⁉؟۔।॥։።፧፨။។៕།༎"
@@ -54,7 +55,7 @@ def ends_sentence(before: str, after: str, language: str) -> bool:
     """
     text = before.rstrip()
     bare = text
-    while bare and is_closing(bare[-1]):
+    while _is_closed(bare, language):
         bare = bare[:-1].rstrip()
     if not bare:
         return False
@@ -65,8 +66,8 @@ def ends_sentence(before: str, after: str, language: str) -> bool:
     first = next((c for c in following if c.isalnum()), "")
     if not following:
         return True
-    if is_closing(following[0]) and not after[0].isspace():
-        return False  # the quotation is closed first
+    if _closes_next(mark, after, language):
+        return False
     if closed and following.startswith(_QUOTED_ON):
         return False
     continues = first.islower() and (closed or mark in ".…" or bare.endswith(".."))
@@ -75,6 +76,25 @@ def ends_sentence(before: str, after: str, language: str) -> bool:
     if mark not in _STOPS or bare.endswith(".."):
         return True
     return not _abbreviated(bare, language, before_number=first.isdigit())
+
+
+def _is_closed(text: str, language: str) -> bool:
+    """Whether a text ends with what closes a quotation or a bracket, and does not open one."""
+    if not text or not is_closing(text[-1]):
+        return False
+    before = text[-2:-1]
+    if before.isspace():
+        return language == "fr" and text[-1] == "»"
+    return not (unicodedata.category(text[-1]) == "Pi" and before and is_spaceless(before))
+
+
+def _closes_next(mark: str, after: str, language: str) -> bool:
+    """Whether what follows a mark closes a quotation or a bracket."""
+    first = after.lstrip()[0]
+    if after[0].isspace():  # as before all marks of two parts in French
+        return language == "fr" and first == "»"
+    opens = unicodedata.category(first) == "Pi" and is_spaceless(mark)
+    return is_closing(first) and not opens
 
 
 def _abbreviated(text: str, language: str, *, before_number: bool) -> bool:

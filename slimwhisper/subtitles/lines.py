@@ -8,7 +8,7 @@ from collections.abc import Sequence
 from itertools import accumulate
 
 from slimwhisper.subtitles.endings import ends_sentence
-from slimwhisper.subtitles.scripts import columns, is_wide, may_break
+from slimwhisper.subtitles.scripts import columns, is_spaceless, is_wide, may_break
 
 LINE_COLUMNS, WIDE_COLUMNS = 42, 32  # a wide character takes two
 MAX_LINES = 2
@@ -52,7 +52,7 @@ def stay_together(before: str, after: str) -> bool:
 
 
 def break_cost(before: str, after: str, language: str) -> float:
-    """How bad it is to end a line between two words: 0 after a sentence, 5 after an article."""
+    """How bad it is to end a line between two words: 0 after a sentence, 6 after an article."""
     mark = before.rstrip().rstrip(_TRAILING)[-1:]
     if mark and mark in _CLAUSE_ENDS:
         return 1.0
@@ -61,12 +61,14 @@ def break_cost(before: str, after: str, language: str) -> float:
             return 0.0
         if mark == ".":  # "Dr. Who"
             return 5.0
+    if after[:1].isspace() and is_spaceless(mark or " "):  # as between phrases in Thai
+        return 1.0
     if language == "ja":  # a phrase mostly ends with hiragana, and the next one begins without
         last, first = map(_is_hiragana, (before.rstrip()[-1:], after.lstrip()[:1]))
         return 2.0 if last and not first else 4.0 if first == last else 5.0
     leading = _LEADING_SETS.get(language, frozenset())
     if before.strip().lower() in leading:
-        return 5.0
+        return 6.0
     return 2.0 if after.strip().lower() in leading else 3.0
 
 

@@ -68,7 +68,7 @@ def may_break(before: str, after: str) -> bool:
         return False
     if after[0].isspace() or before[-1].isspace():
         return True
-    if unicodedata.category(first) == "Pf" or first in _QUOTES or last in ("'", '"'):
+    if unicodedata.category(first) == "Pf" or first in "'\"" or last in "'\"":
         return False
     return is_spaceless(last) or is_spaceless(first)
 

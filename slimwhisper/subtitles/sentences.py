@@ -9,7 +9,7 @@ The limits are those of Netflix's timed-text style guides: 17 characters a secon
 7 s for a cue.
 """
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from itertools import accumulate, pairwise
 from math import ceil, inf
@@ -45,10 +45,11 @@ _SILENCE = 4.0  # a second of silence makes a place that much better
 
 @dataclass(frozen=True, slots=True)
 class _Unit:
-    """Words that stay on one line, of one segment or, rarely, of two."""
+    """Words that stay on one line."""
 
     words: tuple[Word, ...]
-    source: int  # which segment
+    first: int  # the segment of the first word
+    last: int  # and of the last
 
     @property
     def text(self) -> str:
@@ -81,50 +82,60 @@ def to_sentences(
     sources = [s for s in segments if s.text.strip()]
     found: list[list[_Unit]] = []
     for run in _runs(sources):
-        before = columns(label(sources[run[0].source].speaker))
+        before = columns(label(sources[run[0].first].speaker))
         found += _divide(run, language, before)
-    cues = [_merge(sources, cue, owned) for cue, owned in _with_owned(found)]
+    cues, seen = [], 0
+    for number, cue in enumerate(found, start=1):
+        begun = len(sources) if number == len(found) else max(seen, cue[-1].last + 1)
+        cues.append(_merge(sources, cue, range(seen, begun)))
+        seen = begun
     return _timed(cues, inf if seconds is None else seconds)
 
 
 def _runs(sources: Sequence[Segment]) -> Iterator[list[_Unit]]:
     """Stretches of speech of one speaker, without long pauses."""
     run: list[_Unit] = []
-    for index, segment in enumerate(sources):
-        for word in _narrow(words_of(segment)):
-            unit = _Unit((word,), index)
-            if not run:
-                run.append(unit)
-            elif (
-                sources[run[-1].source].speaker != segment.speaker
-                or word.start - run[-1].end >= PAUSE
-                or word.start < run[-1].start
-            ):
-                yield run
-                run = [unit]
-            elif stay_together(run[-1].text, word.word):
-                run[-1] = replace(run[-1], words=(*run[-1].words, word))
-            else:
-                run.append(unit)
+    for index, word in _narrow(sources):
+        unit = _Unit((word,), index, index)
+        if not run:
+            run.append(unit)
+        elif (
+            sources[run[-1].last].speaker != sources[index].speaker
+            or word.start - run[-1].end >= PAUSE
+            or word.start < run[-1].start
+        ):
+            yield run
+            run = [unit]
+        elif stay_together(run[-1].text, word.word):
+            run[-1] = _Unit((*run[-1].words, word), run[-1].first, index)
+        else:
+            run.append(unit)
     if run:
         yield run
 
 
-def _narrow(words: Iterable[Word]) -> Iterator[Word]:
-    """The words; those that are wider than a line, in parts."""
-    for word in words:
-        limit = line_columns(word.word)
-        if not word.word.strip():
-            continue
-        if columns(word.word.strip()) <= limit:
-            yield word
-            continue
-        parts = [""]
-        for character in word.word:
-            if columns((parts[-1] + character).strip()) > limit:
-                parts.append("")
-            parts[-1] += character
-        yield from spread(parts, word)
+def _narrow(sources: Sequence[Segment]) -> Iterator[tuple[int, Word]]:
+    """The words of each segment, by its number; those that are wider than a line, in parts. Spaces
+    that are words, as in Thai, go to the next word.
+    """
+    space = ""
+    for index, segment in enumerate(sources):
+        for word in words_of(segment):
+            if not word.word.strip():
+                space += word.word
+                continue
+            word, space = replace(word, word=space + word.word), ""
+            limit = line_columns(word.word)
+            if columns(word.word) <= limit:
+                yield index, word
+                continue
+            parts = [""]
+            for character in word.word:
+                if columns((parts[-1] + character).strip()) > limit:
+                    parts.append("")
+                parts[-1] += character
+            for part in spread(parts, word):
+                yield index, part
 
 
 def _divide(run: list[_Unit], language: str, before: int) -> list[list[_Unit]]:
@@ -135,12 +146,9 @@ def _divide(run: list[_Unit], language: str, before: int) -> list[list[_Unit]]:
     room = _Room(run, language, before)
     best, previous = [0.0] + [inf] * len(run), [0] * (len(run) + 1)
     for i in range(len(run)):
-        for j in range(i + 1, len(run) + 1):
-            if j > i + 1 and not room.fits(i, j):
-                break
-            cost = best[i] + room.cost(i, j)
-            if cost < best[j]:
-                best[j], previous[j] = cost, i
+        for j, cost in room.costs(i):
+            if best[i] + cost < best[j]:
+                best[j], previous[j] = best[i] + cost, i
     cuts = [len(run)]
     while cuts[-1]:
         cuts.append(previous[cuts[-1]])
@@ -171,40 +179,37 @@ class _Room:
             for end, a, b in zip(self._is_end, texts, [*texts[1:], ""], strict=True)
         ]
 
-    def _width(self, i: int, j: int) -> int:
-        return self._columns[j] - self._columns[i] - self._leading[i]
+    def costs(self, i: int) -> Iterator[tuple[int, float]]:
+        """Each j for which [i, j) has room, and how bad it is to show these, and to end there.
 
-    def _limit(self, i: int, j: int) -> int:
-        return WIDE_COLUMNS if self._wide[j] > self._wide[i] else LINE_COLUMNS
-
-    def fits(self, i: int, j: int) -> bool:
-        """Whether the units have room in two lines and may be shown for that long."""
-        if self._ends[j - 1] - self._starts[i] > MAX_SECONDS:
-            return False
-        limit, width = self._limit(i, j), self._before + self._width(i, j)
-        if width <= limit:
-            return True
-        if width > MAX_LINES * (limit + 1):
-            return False
-        k = j - 1
-        while k > i + 1 and self._width(k - 1, j) <= limit:
-            k -= 1
-        return self._width(k, j) <= limit and self._before + self._width(i, k) <= limit
-
-    def cost(self, i: int, j: int) -> float:
-        """How bad it is to show these units, and to end there."""
-        width, start, end = self._width(i, j), self._starts[i], self._ends[j - 1]
-        pause = self._starts[j] - end
-        shown = max(end + min(pause, PAUSE) - start, MIN_GAP)
-        cost = _EACH_CUE + _UNEVEN * (width / (MAX_LINES * self._limit(i, j))) ** 2
-        cost += _JOINED_SENTENCES * (self._sentences[j - 1] - self._sentences[i])
-        if not self._is_end[j - 1]:
-            cost += max(0.0, self._break[j - 1] - _SILENCE * min(max(pause, 0.0), 0.5))
-        if shown < MIN_SECONDS:
-            cost += _SHORT * (1 - shown / MIN_SECONDS)
-        if width > MAX_SPEED * shown:
-            cost += _FAST * min(2.0, width / MAX_SPEED / shown - 1)
-        return cost
+        The first j has it always: a unit is at most as wide as a line.
+        """
+        widths, leading, start = self._columns, self._leading, self._starts[i]
+        from_here = widths[i] + leading[i]
+        begins_second = i + 1  # the unit with which a second line begins, at the earliest
+        for j in range(i + 1, len(self._ends) + 1):
+            end = self._ends[j - 1]
+            width = widths[j] - from_here
+            limit = WIDE_COLUMNS if self._wide[j] > self._wide[i] else LINE_COLUMNS
+            if self._before + width > limit:
+                while widths[j] - widths[begins_second] - leading[begins_second] > limit:
+                    begins_second += 1
+                first_line = self._before + widths[begins_second] - from_here
+                if j > i + 1 and (first_line > limit or end - start > MAX_SECONDS):
+                    return
+            elif j > i + 1 and end - start > MAX_SECONDS:
+                return
+            pause = self._starts[j] - end
+            shown = max(end + min(pause, PAUSE) - start, MIN_GAP)
+            cost = _EACH_CUE + _UNEVEN * (width / (MAX_LINES * limit)) ** 2
+            cost += _JOINED_SENTENCES * (self._sentences[j - 1] - self._sentences[i])
+            if not self._is_end[j - 1]:
+                cost += max(0.0, self._break[j - 1] - _SILENCE * min(max(pause, 0.0), 0.5))
+            if shown < MIN_SECONDS:
+                cost += _SHORT * (1 - shown / MIN_SECONDS)
+            if width > MAX_SPEED * shown:
+                cost += _FAST * min(2.0, width / MAX_SPEED / shown - 1)
+            yield j, cost
 
 
 def _wide_excess(text: str) -> int:
@@ -214,27 +219,16 @@ def _wide_excess(text: str) -> int:
     return 2 * wide - length
 
 
-def _with_owned(
-    found: list[list[_Unit]],
-) -> Iterator[tuple[list[_Unit], list[int]]]:
-    """Each cue, and the segments that begin in it."""
-    seen = -1
-    for cue in found:
-        last = cue[-1].source
-        yield cue, list(range(seen + 1, last + 1))
-        seen = max(seen, last)
-
-
-def _merge(sources: Sequence[Segment], cue: list[_Unit], owned: list[int]) -> Segment:
-    """One segment of these units."""
-    parts = [sources[i] for i in sorted({unit.source for unit in cue})]
+def _merge(sources: Sequence[Segment], cue: list[_Unit], begun: range) -> Segment:
+    """One segment of these units, in which these segments begin."""
+    parts = [sources[i] for i in range(cue[0].first, cue[-1].last + 1)]
     words = [word for unit in cue for word in unit.words]
     return replace(
         parts[0],
         start=words[0].start,
         end=max(w.end for w in words),
         text="".join(w.word for w in words),
-        tokens=[token for i in owned for token in sources[i].tokens],
+        tokens=[token for i in begun for token in sources[i].tokens],
         temperature=max(p.temperature for p in parts),
         avg_logprob=min(p.avg_logprob for p in parts),
         compression_ratio=max(p.compression_ratio for p in parts),

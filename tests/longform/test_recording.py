@@ -69,6 +69,15 @@ def test_pieces_have_the_recordings_own_times(model: SlimWhisper, phrases: Phras
     assert not differences(again, found)
 
 
+def test_sentences_are_cut_at_pauses(model: SlimWhisper, phrases: Phrases) -> None:
+    found = model.transcribe(phrases.audio, sentences=True, temperature=0)
+    assert len(found["segments"]) == PHRASES
+    assert "".join(s["text"] for s in found["segments"]) == found["text"]
+    for segment, (start, _) in zip(found["segments"], phrases.spans, strict=True):
+        assert segment["words"][0]["start"] == segment["start"] > start - 0.5
+        assert segment["end"] - segment["start"] >= 5 / 6
+
+
 def test_pieces_do_not_condition_each_other(model: SlimWhisper, phrases: Phrases) -> None:
     recording = Recording(ArraySamples(phrases.audio), model.dims, Options(parallel=True))
     while recording.next_session() is not None:

@@ -7,7 +7,8 @@ import torch
 
 from slimwhisper.engine.requests import Align, Alignment, Decoded, Languages, Retry, Window
 from slimwhisper.errors import SlimWhisperError
-from slimwhisper.longform.session import clips_of, compression_ratio
+from slimwhisper.longform.attempts import compression_ratio
+from slimwhisper.longform.session import clips_of
 from slimwhisper.types import Options
 from slimwhisper.vocabulary import get_tokenizer
 from tests.support.checkpoints import tiny_dims
