@@ -25,6 +25,8 @@ WRITTEN = tuple(name for name in FORMATS if name not in ("txt", "json"))  # by `
 RESPONSE_FORMATS = ("json", "text", "verbose_json", "diarized_json", *WRITTEN)
 STREAMED = ("json", "text", "diarized_json")
 GRANULARITIES = ("segment", "word")
+WITH_WORDS = ("verbose_json", "lrc", "ass")  # may have each word's time
+WITH_SPEAKERS = ("diarized_json", "rttm")
 MAX_NAME_LENGTH = 200  # characters of a file's name
 MAX_PADDING = 10_000  # milliseconds
 VAD = {  # OpenAI's names -> ours, and the most
@@ -82,7 +84,7 @@ def read_request(form: FormData, task: str, models: Models) -> Wanted:
         options["token_logprobs"] = True
     if "word" in granularities:
         options["word_timestamps"] = True
-    if format == "diarized_json":
+    if format in WITH_SPEAKERS:
         options["diarize"] = "embedding"
     _refuse_combinations(wanted, fields)
     wanted.unknown = fields.unknown()
@@ -167,9 +169,9 @@ def _refuse_combinations(wanted: Wanted, fields: Fields) -> None:
         (diarizes and options.get("initial_prompt"), "prompt", f"{DIARIZE} takes no prompt"),
         (diarizes and wanted.logprobs, "include[]", f"{DIARIZE} gives no logprobs"),
         (
-            words and format != "verbose_json",
+            words and format not in WITH_WORDS,
             "timestamp_granularities[]",
-            "timestamp_granularities[] needs response_format=verbose_json",
+            f"timestamp_granularities[] needs response_format {', '.join(WITH_WORDS)}",
         ),
         (
             wanted.stream and format not in STREAMED,
@@ -192,12 +194,12 @@ def _refuse_combinations(wanted: Wanted, fields: Fields) -> None:
             "language says which, languages[] what to choose from; send one of them",
         ),
         (
-            wanted.references and format != "diarized_json",
+            wanted.references and format not in WITH_SPEAKERS,
             "known_speaker_names[]",
-            "known_speaker_names[] needs response_format=diarized_json",
+            f"known_speaker_names[] needs response_format {', '.join(WITH_SPEAKERS)}",
         ),
         (
-            wanted.task == "translate" and format == "diarized_json",
+            wanted.task == "translate" and format in WITH_SPEAKERS,
             "response_format",
             "a translation is not diarized; send it to /v1/audio/transcriptions",
         ),
@@ -205,9 +207,9 @@ def _refuse_combinations(wanted: Wanted, fields: Fields) -> None:
     for wrong, field, message in rules:
         if wrong:
             raise refused(field, message)
-    if format == "diarized_json":
+    if format in WITH_SPEAKERS:
         try:
-            require("embedding", "response_format diarized_json")
+            require("embedding", f"response_format {format}")
         except DependencyError as error:
             message = f"{error}, on the server"
             raise APIError(400, message, "not_installed", "response_format") from error

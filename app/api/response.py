@@ -19,7 +19,7 @@ from slimwhisper.types import (
     Transcript,
 )
 from slimwhisper.vocabulary import Vocabulary
-from slimwhisper.writers import FORMATS, write_transcript
+from slimwhisper.writers import FORMATS, SENTENCES, write_transcript
 
 if TYPE_CHECKING:
     from whisper.tokenizer import Tokenizer
@@ -52,7 +52,7 @@ class Result:
                 return JSONResponse(self._diarized(), headers=headers)
             case format:
                 file = io.StringIO()
-                write_transcript(self.transcript, format, file)
+                write_transcript(self.transcript, format, file, self._layout())
                 media_type = f"{FORMATS[format].media_type}; charset=utf-8"
                 return Response(file.getvalue(), media_type=media_type, headers=headers)
 
@@ -62,6 +62,13 @@ class Result:
             yield from self._speakers_segments()
         done = {"type": "transcript.text.done", "text": self.text, **self._details()}
         yield {**done, "usage": self._tokens()}
+
+    def _layout(self) -> dict[str, bool]:
+        """What subtitles look like: two lines for sentences, karaoke for words with times."""
+        return {
+            SENTENCES: bool(self.wanted.options.get("sentences")),
+            "highlight_words": self.wanted.format == "ass" and "word" in self.wanted.granularities,
+        }
 
     def _json(self) -> dict[str, Any]:
         return {"text": self.text, **self._details(), "usage": self._usage()}

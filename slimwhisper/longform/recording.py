@@ -3,7 +3,7 @@
 from collections import deque
 from collections.abc import Iterable, Sequence
 from dataclasses import replace
-from itertools import groupby
+from itertools import groupby, islice
 
 from slimwhisper.audio.mel import Spectrogram
 from slimwhisper.audio.samples import Excerpts, Samples
@@ -137,6 +137,8 @@ class Recording:
         if self.options.sentences:
             written = "en" if self.options.task == "translate" else language
             segments = to_sentences(segments, written, self.seconds)
+        if self.options.token_logprobs:
+            segments = _with_logprobs(segments, self._reported)
         return Transcript(text, segments, language)
 
     def _spell(self, tokens: Sequence[int]) -> list[tuple[str, list[int]]]:
@@ -178,6 +180,15 @@ class Recording:
     def _word_in_place(self, word: Word) -> Word:
         start, end = self._original(word.start), self._original(word.end, end=True)
         return replace(word, start=start, end=max(start, end))
+
+
+def _with_logprobs(segments: Sequence[Segment], before: Sequence[Segment]) -> list[Segment]:
+    """Segments that were cut anew, with the log-probabilities of the tokens that each has now.
+
+    Their tokens are, in sum and in order, those of the segments `before`.
+    """
+    rest = iter([logprob for s in before for logprob in s.token_logprobs or ()])
+    return [replace(s, token_logprobs=list(islice(rest, len(s.tokens)))) for s in segments]
 
 
 def _speech(samples: Samples, options: Options) -> list[Region]:

@@ -50,6 +50,11 @@ FIELDS: list[tuple[dict[str, Any], dict[str, Any]]] = [  # OpenAI's -> what they
         },
         {"diarize": "embedding"},
     ),
+    (
+        {"timestamp_granularities": ["word"], "response_format": "ass"},
+        {"word_timestamps": True},
+    ),
+    ({"response_format": "rttm"}, {"diarize": "embedding"}),
     ({"extra_body": {"sentences": "true"}, "response_format": "srt"}, {"sentences": True}),
     ({"extra_body": {"on_failure": "last"}}, {"on_failure": "last"}),
 ]
@@ -125,7 +130,7 @@ NAME, SAMPLE = ("known_speaker_names[]", "Ann"), ("known_speaker_references[]", 
         (
             [("timestamp_granularities[]", "word")],
             "timestamp_granularities[]",
-            "needs response_format=verbose_json",
+            "needs response_format verbose_json, lrc, ass",
         ),
         ([("timestamp_granularities", "letter")], "timestamp_granularities[]", "'letter' is not"),
         (
@@ -160,7 +165,7 @@ NAME, SAMPLE = ("known_speaker_names[]", "Ann"), ("known_speaker_references[]", 
             "prefix_padding_ms '0.5' is not a whole number from 0 to 10000",
         ),
         ([NAME], "known_speaker_references[]", "1 known_speaker_names[] and 0 known_speaker_ref"),
-        ([NAME, SAMPLE], "known_speaker_names[]", "needs response_format=diarized_json"),
+        ([NAME, SAMPLE], "known_speaker_names[]", "needs response_format diarized_json, rttm"),
         ([NAME, SAMPLE] * 2, "known_speaker_names[]", "'Ann': give each a name of its own"),
         ([NAME, SAMPLE] * 5, "known_speaker_names[]", "5 known_speaker_names[]: up to 4"),
         (
