@@ -52,10 +52,10 @@ def _decode(name: str, url: str) -> bytes:
             raise ValueError
         data = base64.b64decode(url[head.end() :], validate=True)
     except ValueError:
-        message = f"{field} of {name!r}: give a data URL, data:audio/wav;base64,..."
+        message = f"{shown(name)}: give a data URL, data:audio/wav;base64,..."
         raise refused(field, message) from None
     if len(data) > MAX_BYTES:
-        raise refused(field, f"{field} of {name!r}: larger than {MAX_BYTES >> 20} MB")
+        raise refused(field, f"{shown(name)}: larger than {MAX_BYTES >> 20} MB")
     return data
 
 
@@ -70,18 +70,18 @@ def store_references(
 
     found = []
     for reference in references:
-        shown = f"{REFERENCES}[] of {reference.name!r}"
+        named = shown(reference.name)
         with tempfile.TemporaryFile() as sent:
             sent.write(reference.data)
             sent.flush()
             try:
-                samples = read(open_path(sent), shown)
+                samples = read(open_path(sent), named)
             except AudioError as error:
                 raise as_api_error(error) from error
         try:
             seconds, (least, most) = len(samples) / SAMPLE_RATE, SECONDS
             if not least <= seconds <= most + SLACK:
-                message = f"{shown}: {seconds:.1f} s long; give {least:g} to {most:g} s"
+                message = f"{named}: {seconds:.1f} s long; give {least:g} to {most:g} s"
                 raise refused(f"{REFERENCES}[]", message)
             files.append(tempfile.TemporaryFile())
             heard = samples.read(0, len(samples))
@@ -91,6 +91,11 @@ def store_references(
             samples.close()
         found.append((reference.name, str(open_path(files[-1]))))
     return tuple(found)
+
+
+def shown(name: str) -> str:
+    """What messages call a known speaker's recording."""
+    return f"{REFERENCES}[] of {name!r}"
 
 
 def open_path(file: IO[bytes]) -> Path:

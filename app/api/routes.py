@@ -20,7 +20,7 @@ from starlette.datastructures import FormData
 from slimwhisper.app.api.errors import APIError, as_api_error
 from slimwhisper.app.api.form import read_form, refused
 from slimwhisper.app.api.inference import read_inference
-from slimwhisper.app.api.references import open_path, store_references
+from slimwhisper.app.api.references import REFERENCES, open_path, shown, store_references
 from slimwhisper.app.api.request import display_name, read_request
 from slimwhisper.app.api.response import Result, delta
 from slimwhisper.app.api.wanted import Wanted
@@ -99,7 +99,7 @@ class Transcription:
         self.events = events_of(service, self.job, listener, request, timeout)
         first = await anext(self.events)
         if isinstance(first, Failed):
-            raise as_api_error(first.error)
+            raise self._failure(first)
         if isinstance(first, Started) and first.seconds > self.wanted.longest:
             limit = f"recordings over {self.wanted.longest:g} s"
             message = f"{DIARIZE} needs chunking_strategy, such as auto, for {limit}"
@@ -135,7 +135,7 @@ class Transcription:
         assert self.events is not None
         async for event in self.events:
             if isinstance(event, Failed):
-                raise as_api_error(event.error)
+                raise self._failure(event)
             if isinstance(event, Finished):
                 return self._result(event).response()
         raise AssertionError("a job's last event is Finished or Failed")
@@ -152,13 +152,21 @@ class Transcription:
                     case Finished():
                         for content in self._result(event).last_events():
                             yield _sse(content)
-                    case Failed(error=error):
-                        yield _sse(as_api_error(error).body())
+                    case Failed():
+                        yield _sse(self._failure(event).body())
             yield "data: [DONE]\n\n"
         except APIError as error:
             yield _sse(error.body())
         finally:
             await self.close()
+
+    def _failure(self, event: Failed) -> APIError:
+        """The response to a job's error; a known speaker's file is called as it was sent."""
+        found = as_api_error(event.error)
+        for name, path in self.wanted.options.get("known_speakers", ()):
+            if path in str(found):
+                return refused(f"{REFERENCES}[]", str(found).replace(path, shown(name)))
+        return found
 
     def _result(self, event: Finished) -> Result:
         return Result(self.wanted, event.transcript, event.seconds, self.vocabulary)

@@ -242,6 +242,8 @@ class Service:
             recording = future.result()
             batch = self.engines.batch_for(recording.options)
         except Exception as error:
+            if not isinstance(error, SlimWhisperError):
+                logger.error("a recording could not be read", exc_info=error)
             self._end(job, as_ours(error))
             return
         job.recording, job.batch = recording, batch

@@ -24,6 +24,7 @@ from slimwhisper.app.api.references import store_references
 from slimwhisper.app.api.response import Result, logprobs
 from slimwhisper.app.api.wanted import Reference
 from slimwhisper.checkpoint.load import load_checkpoint
+from slimwhisper.speakers.choice import missing
 from slimwhisper.types import Segment, Transcript
 from slimwhisper.vocabulary import get_vocabulary
 from tests.support.checkpoints import tiny_dims
@@ -197,14 +198,42 @@ def test_known_speakers_that_cannot_be_used(live: Live, data: bytes, message: st
     assert not files
 
 
-def diarized(**more: Any) -> Result:
+def data_url(data: bytes) -> str:
+    return "data:audio/wav;base64," + base64.b64encode(data).decode()
+
+
+@pytest.mark.skipif(bool(missing("embedding")), reason="the extra diarize is not installed")
+def test_a_known_voice_is_called_by_its_name(live: Live) -> None:
+    speech, rate = soundfile.read(CODE, dtype="float32")
+    own = io.BytesIO()
+    soundfile.write(own, speech[: 4 * rate], rate, format="WAV")
+    arguments: dict[str, Any] = {
+        "file": CODE,
+        "model": "gpt-4o-transcribe-diarize",
+        "response_format": "diarized_json",
+        "chunking_strategy": "auto",
+        "known_speaker_names": ["Ann"],
+    }
+    create = live.client().audio.transcriptions.create
+    found = create(**arguments, known_speaker_references=[data_url(own.getvalue())])
+    assert {s.speaker for s in found.segments} == {"Ann"}
+    assert "".join(s.text for s in found.segments).strip() == found.text
+    with pytest.raises(openai.BadRequestError) as raised:
+        silence = np.zeros(16_000 * 3, np.float32)
+        empty = io.BytesIO()
+        soundfile.write(empty, silence, 16_000, format="WAV")
+        create(**arguments, known_speaker_references=[data_url(empty.getvalue())], stream=True)
+    assert "known_speaker_references[] of 'Ann': no speech in it" in str(raised.value)
+    assert "/proc" not in str(raised.value)
+
+
+def diarized() -> Result:
     """A conversation of a known speaker, two unknown ones, and silence."""
-    url = "data:audio/wav;base64," + base64.b64encode(b"RIFF").decode()
     fields = [
         ("model", "gpt-4o-transcribe-diarize"),
         ("response_format", "diarized_json"),
         ("known_speaker_names[]", "Ann"),
-        ("known_speaker_references[]", url),
+        ("known_speaker_references[]", data_url(b"RIFF")),
     ]
     speech = [("SPEAKER_01", " one"), ("Ann", " two"), (None, ""), ("SPEAKER_00", " three")]
     segments = [
