@@ -7,7 +7,7 @@ import pytest
 from openai.types import AudioModel, AudioResponseFormat
 from openai.types.audio import transcription_create_params as params
 
-from slimwhisper.app.api import request
+from slimwhisper.app.api import inference, request
 from slimwhisper.app.api.errors import APIError
 from slimwhisper.app.api.request import RESPONSE_FORMATS, read_request
 from slimwhisper.app.api.wanted import Reference
@@ -15,6 +15,7 @@ from slimwhisper.app.service.models import OPENAI_MODELS, openai_model
 from slimwhisper.errors import DependencyError
 from slimwhisper.types import Options
 from tests.support.forms import MODELS, sent_by_openai, wanted, wanted_by_whisper_cpp
+from tests.support.paths import ROOT
 
 SOUND = "data:audio/wav;base64," + base64.b64encode(b"RIFF").decode()
 LARGE = "data:audio/wav;base64," + "AAAA" * ((1 << 20) + 1)
@@ -90,6 +91,15 @@ def test_no_field_of_openais_client_is_missing() -> None:
     assert set(get_args(AudioResponseFormat)) <= set(RESPONSE_FORMATS)
     vad = params.ChunkingStrategyVadConfig.__annotations__.keys()
     assert vad == VAD.keys()
+
+
+def test_the_documentation_names_every_field() -> None:
+    page = (ROOT / "docs" / "openai.md").read_text()
+    known = params.TranscriptionCreateParamsBase.__annotations__.keys() | {"stream"}
+    for name in (*known, *OPENAI_MODELS, *RESPONSE_FORMATS):
+        assert f"`{name}`" in page or f"`{name}[]`" in page, name
+    for name in (*inference.UNUSED, *(row[0] for row in (*inference.NUMBERS, *inference.OFF))):
+        assert f"`{name}`" in page, name
 
 
 @pytest.mark.parametrize("name", [*get_args(AudioModel), "gpt-4o-transcribe-2025-03-20"])
