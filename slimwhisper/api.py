@@ -260,13 +260,13 @@ class SlimWhisper:
         if isinstance(audio, Tensor) and audio.shape[-2:] == window:
             heard = hear_languages(self._engines, as_windows(audio, self.dims))
             tokenizer = self.network.vocabulary.tokenizer()
-            tokens = torch.tensor([tokenizer.to_language_token(h.likeliest) for h in heard])
+            tokens = torch.tensor([tokenizer.to_language_token(h.likeliest()) for h in heard])
             if audio.ndim == 3:
                 return tokens, [h.probs for h in heard]
             return tokens[0], heard[0].probs
         mel = first_window(as_waveform(audio), *window)
         heard = hear_languages(self._engines, mel.unsqueeze(0))
-        return heard[0].likeliest, heard[0].probs
+        return heard[0].likeliest(), heard[0].probs
 
     # -- the network, as `whisper` has it --------------------------------------------------------
 

@@ -158,6 +158,7 @@ def _add_decoding(parser: argparse.ArgumentParser) -> None:
         choices=("transcribe", "translate"),
     )
     _option(g, "language", none_or(str), "language code or name [detected for each file]")
+    _option(g, "languages", codes, "languages to choose from, such as de,en [all]")
     _option(g, "multilingual", boolean, "detect the language of every window")
     _add_search(g)
     _option(g, "without_timestamps", boolean, "decode text without timestamps")
@@ -171,14 +172,42 @@ def _add_decoding(parser: argparse.ArgumentParser) -> None:
         none_or(str),
         "comma-separated token ids; -1 means symbols that are not spoken",
     )
+    _option(g, "token_logprobs", boolean, "write the log-probability of every token, in json")
     _option(g, "vad_filter", boolean, "skip audio without speech")
     _option(g, "parallel", boolean, "decode the speech regions of each file in parallel")
+    _add_speech(g)
     _option(
         g,
         "clip_timestamps",
         str,
         "clips to transcribe, in seconds: start,end,start,end,...; the last end is optional",
     )
+
+
+def _add_speech(g: FlagGroup) -> None:
+    _option(
+        g,
+        "vad_threshold",
+        float,
+        "probability from which a sound is speech, for --vad_filter and --parallel",
+    )
+    _option(
+        g,
+        "vad_min_silence_duration_ms",
+        none_or(int),
+        "milliseconds of silence that end speech [2000; with --parallel, 300]",
+    )
+    _option(
+        g,
+        "vad_speech_pad_ms",
+        none_or(int),
+        "milliseconds added to speech on both sides [400; with --parallel, 200]",
+    )
+
+
+def codes(text: str) -> tuple[str, ...]:
+    """The parts of a list with commas between, such as "de,en"."""
+    return tuple(part.strip() for part in text.split(",") if part.strip())
 
 
 def _add_search(g: FlagGroup) -> None:

@@ -3,7 +3,7 @@
 from collections import deque
 from collections.abc import Iterable, Sequence
 from dataclasses import replace
-from itertools import groupby
+from itertools import groupby, islice
 
 from slimwhisper.audio.mel import Spectrogram
 from slimwhisper.audio.samples import Excerpts, Samples
@@ -61,9 +61,7 @@ class Recording:
         if options.parallel or options.vad_filter:
             frames = clips_of(options, len(samples) // HOP_SAMPLES)
             wanted = [(a * HOP_SAMPLES, b * HOP_SAMPLES) for a, b in frames]
-            # pieces are cut at short pauses, then joined up to 30 s
-            finer = {"min_silence_ms": 300, "pad_ms": 200} if options.parallel else {}
-            regions = _overlaps(speech_regions(samples, **finer), wanted)
+            regions = _overlaps(_speech(samples, options), wanted)
             if options.parallel:
                 merged = merge_regions(regions, PAUSE, dims.window_frames * HOP_SAMPLES)
                 pieces = [(a // HOP_SAMPLES, -(-b // HOP_SAMPLES)) for a, b in merged]
@@ -93,6 +91,10 @@ class Recording:
             return None
         self._handed_out += 1
         return self.sessions[-1]
+
+    @property
+    def vocabulary(self) -> Vocabulary:
+        return self.sessions[0].vocabulary
 
     @property
     def done(self) -> bool:
@@ -135,6 +137,8 @@ class Recording:
         if self.options.sentences:
             written = "en" if self.options.task == "translate" else language
             segments = to_sentences(segments, written, self.seconds)
+        if self.options.token_logprobs:
+            segments = _with_logprobs(segments, self._reported)
         return Transcript(text, segments, language)
 
     def _spell(self, tokens: Sequence[int]) -> list[tuple[str, list[int]]]:
@@ -176,6 +180,27 @@ class Recording:
     def _word_in_place(self, word: Word) -> Word:
         start, end = self._original(word.start), self._original(word.end, end=True)
         return replace(word, start=start, end=max(start, end))
+
+
+def _with_logprobs(segments: Sequence[Segment], before: Sequence[Segment]) -> list[Segment]:
+    """Segments that were cut anew, with the log-probabilities of the tokens that each has now.
+
+    Their tokens are, in sum and in order, those of the segments `before`.
+    """
+    rest = iter([logprob for s in before for logprob in s.token_logprobs or ()])
+    return [replace(s, token_logprobs=list(islice(rest, len(s.tokens)))) for s in segments]
+
+
+def _speech(samples: Samples, options: Options) -> list[Region]:
+    """Where there is speech; with `parallel`, cut at short pauses, and later joined up to 30 s."""
+    silence, pad = options.vad_min_silence_duration_ms, options.vad_speech_pad_ms
+    usual_silence, usual_pad = (300, 200) if options.parallel else (2000, 400)
+    return speech_regions(
+        samples,
+        threshold=options.vad_threshold,
+        min_silence_ms=usual_silence if silence is None else silence,
+        pad_ms=usual_pad if pad is None else pad,
+    )
 
 
 def _overlaps(regions: Iterable[Region], wanted: Sequence[Region]) -> list[Region]:
