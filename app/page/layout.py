@@ -1,16 +1,15 @@
 """The page's components, in the order in which they are shown."""
 
 from dataclasses import dataclass
-from pathlib import Path
 
 import gradio as gr
 from gradio.components import Component
 from whisper.tokenizer import LANGUAGES
 
+from slimwhisper.app.page.assets_route import asset
 from slimwhisper.app.service.models import Models
 from slimwhisper.cache.forms import PRESETS
 
-ASSETS = Path(__file__).with_name("assets")
 SUBTITLE = "Speech to text on this server. Nothing you upload leaves it."
 TEMPERATURES = ("0", "0.2", "0.4", "0.6", "0.8", "1")
 PANEL_SECONDS = 3.0  # between updates of the cache costs, while they are shown
@@ -92,11 +91,6 @@ def lay_out(models: Models, preset: str | None) -> Layout:
         apply_default_css=False,
     )
     return Layout(_inputs(), _options(), _more_options(models, preset), _buttons(), _output())
-
-
-def asset(name: str) -> str:
-    """The text of a file in `assets`."""
-    return (ASSETS / name).read_text(encoding="utf-8")
 
 
 def _inputs() -> Inputs:
@@ -183,7 +177,7 @@ def _output() -> Output:
     view = gr.HTML(
         value=None,
         html_template=asset("player.html"),
-        js_on_load=asset("player.js"),
+        js_on_load=asset("load.js"),
         apply_default_css=False,
         elem_id="sw-results",
     )
