@@ -7,6 +7,7 @@ from typing import Any
 
 from slimwhisper.checkpoint.settings import Setting, Settings
 from slimwhisper.errors import OptionError
+from slimwhisper.speakers.choice import as_pairs, check_speakers
 from slimwhisper.types import Dims, Options
 from slimwhisper.vocabulary import Vocabulary, get_vocabulary, language_code
 
@@ -25,7 +26,8 @@ def make_options(
     vocabulary: None: Whisper's for these dimensions. settings: that came with the model; they are
     the defaults of what is not given.
 
-    Raises `OptionError` with the name, the value and what would work.
+    Raises `OptionError` with the name, the value and what would work; `DependencyError` for a
+    package that an option needs.
     """
     known = [f.name for f in fields(Options)]
     for key in values:
@@ -37,11 +39,16 @@ def make_options(
         value = values.get(key)
         if isinstance(value, Sequence) and not isinstance(value, str):
             values[key] = tuple(value)
+    if "known_speakers" in values:
+        values["known_speakers"] = as_pairs(values["known_speakers"] or ())
+    if values.get("diarize"):
+        values["word_timestamps"] = True
     vocabulary = vocabulary or get_vocabulary(dims)
     values = _defaults(dims, vocabulary, settings, values) | values
     options = Options(**{k: v for k, v in values.items() if k not in IGNORED})
     _check_search(options)
     _check_places(options)
+    check_speakers(options)
     _check_model(options, dims, name, vocabulary)
     return options
 

@@ -92,6 +92,9 @@ class Options:
     hallucination_silence_threshold: float | None = None  # seconds; with word_timestamps
     vad_filter: bool = False  # leave out what is not speech
     parallel: bool = False  # decode the speech regions of one file side by side
+    diarize: str | None = None  # "embedding", "pyannote", or an .rttm file; None: no speakers
+    speakers: int | None = None  # how many there are; None: found
+    known_speakers: tuple[tuple[str, str], ...] = ()  # name, path of a recording of that voice
 
     @property
     def temperatures(self) -> tuple[float, ...]:

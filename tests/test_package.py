@@ -35,6 +35,7 @@ PACKAGES = [
     "slimwhisper/longform",
     "slimwhisper/model",
     "slimwhisper/ray",
+    "slimwhisper/speakers",
     "slimwhisper/storage",
 ]
 DATA = {

@@ -14,6 +14,7 @@ from slimwhisper.flags import (
     none_or,
     positive,
 )
+from slimwhisper.speakers.choice import BACKENDS, named_file
 from slimwhisper.types import Options
 
 # where the whisper command and its library have different defaults, we follow the command
@@ -79,6 +80,7 @@ def add_transcribe(commands: Any) -> None:
     _add_prompting(p)
     _add_thresholds(p)
     _add_words(p)
+    _add_speakers(p)
 
 
 def _add_outputs(parser: argparse.ArgumentParser) -> None:
@@ -261,6 +263,41 @@ def _add_words(parser: argparse.ArgumentParser) -> None:
         type=none_or(int),
         help="maximum number of words per line; ignored with --max_line_width",
     )
+
+
+def _add_speakers(parser: argparse.ArgumentParser) -> None:
+    g = FlagGroup(parser, "speakers", "the others require --diarize; docs/speakers.md")
+    _option(
+        g,
+        "diarize",
+        none_or(str),
+        f"find who spoke: {', '.join(BACKENDS)}, an .rttm file, or a folder of NAME.rttm [no]",
+    )
+    _option(g, "speakers", none_or(positive), "how many people speak [found]")
+    g.add(
+        "--known_speaker",
+        dest="known_speakers",
+        metavar="NAME=FILE",
+        type=_named_file,
+        action=_Collect,
+        default=(),
+        help="recording of one voice, by which this speaker is recognised; repeat it for others "
+        "[none]",
+    )
+
+
+def _named_file(text: str) -> tuple[str, str]:
+    try:
+        return named_file(text)
+    except ValueError as error:
+        raise argparse.ArgumentTypeError(str(error)) from None
+
+
+class _Collect(argparse.Action):
+    """Adds the value to a tuple."""
+
+    def __call__(self, parser: Any, namespace: Any, values: Any, option_string: Any = None) -> None:
+        setattr(namespace, self.dest, (*getattr(namespace, self.dest), values))
 
 
 def options_of(arguments: argparse.Namespace) -> dict[str, Any]:

@@ -67,7 +67,7 @@ class Job:
         check_engine(arguments)
         self.options = options_of(arguments)
         self.layout = layout_of(arguments)
-        warnings = check_layout(self.layout, arguments.word_timestamps)
+        warnings = check_layout(self.layout, arguments.word_timestamps or bool(arguments.diarize))
         if arguments.skip_existing and arguments.overwrite:
             raise OptionError("--skip_existing and --overwrite exclude each other; choose one")
         if arguments.threads < 0:
