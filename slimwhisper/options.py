@@ -8,7 +8,7 @@ from typing import Any
 from slimwhisper.checkpoint.settings import Setting, Settings
 from slimwhisper.errors import OptionError
 from slimwhisper.speakers.choice import as_pairs, check_speakers
-from slimwhisper.types import Dims, Options
+from slimwhisper.types import ON_FAILURE, Dims, Options
 from slimwhisper.vocabulary import Vocabulary, get_vocabulary, language_code
 
 IGNORED = ("fp16",)  # whisper's; the dtype is chosen when a model is loaded
@@ -86,6 +86,10 @@ def _check_search(options: Options) -> None:
             raise OptionError(f"patience {options.patience!r} leaves no text to find; give 1.0")
     if options.length_penalty is not None and not 0 <= options.length_penalty <= 1:
         raise OptionError(f"length_penalty {options.length_penalty!r} is not between 0 and 1")
+    if options.on_failure not in ON_FAILURE:
+        raise OptionError(f"on_failure {options.on_failure!r} is neither 'last' nor 'best'")
+    if not isinstance(options.check, bool):
+        raise OptionError(f"check {options.check!r} is neither True nor False")
     if not isinstance(options.seed, int) or options.seed < 0:
         raise OptionError(f"seed {options.seed!r} is not a whole number from 0 up")
 

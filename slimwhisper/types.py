@@ -18,6 +18,7 @@ HOP_SAMPLES = 160  # one mel frame
 FRAMES_PER_SECOND = SAMPLE_RATE // HOP_SAMPLES
 MEL_FRAMES_PER_POSITION = 2  # of the encoder, and per timestamp token
 WINDOW_FRAMES = CHUNK_SECONDS * FRAMES_PER_SECOND
+ON_FAILURE = ("last", "best")  # the values of `Options.on_failure`
 DEFAULT_DTYPES = {"cpu": "float32", "gpu": "float16"}  # by the kind of device
 
 
@@ -59,7 +60,8 @@ class Dims:
 class Options:
     """The options of a transcription; names and defaults are `whisper`'s.
 
-    `hotwords`, `multilingual`, `vad_filter` are faster-whisper's, `parallel` and `seed` our own.
+    `hotwords`, `multilingual`, `vad_filter` are faster-whisper's; `parallel`, `seed`, `on_failure`
+    and `check` our own.
     """
 
     task: str = "transcribe"  # or "translate", X -> English
@@ -85,6 +87,8 @@ class Options:
     compression_ratio_threshold: float | None = 2.4  # above: the text repeats itself; fall back
     logprob_threshold: float | None = -1.0  # average below: the model is unsure; fall back
     no_speech_threshold: float | None = 0.6
+    on_failure: str = "last"  # which text to keep where all temperatures fail; or "best"
+    check: bool = False  # decode again what is flagged, and keep the better text
     word_timestamps: bool = False
     prepend_punctuations: str = "\"'“¿([{-"
     append_punctuations: str = "\"'.。,，!！?？:：”)]}、"
@@ -137,7 +141,7 @@ class Segment:
     no_speech_prob: float
     words: list[Word] | None = None  # None: not requested
     speaker: str | None = None  # None: not requested, or nobody known
-    flags: tuple[str, ...] = ()  # why not to trust it
+    flags: tuple[str, ...] = ()  # why not to trust it: names in `slimwhisper.trust.REASONS`
 
 
 @dataclass(frozen=True, slots=True)

@@ -37,6 +37,7 @@ PACKAGES = [
     "slimwhisper/ray",
     "slimwhisper/speakers",
     "slimwhisper/storage",
+    "slimwhisper/trust",
 ]
 DATA = {
     *("slimwhisper/py.typed", "slimwhisper/models/digits.pt", "slimwhisper/models/digits.md"),

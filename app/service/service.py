@@ -37,6 +37,7 @@ from slimwhisper.types import Segment, Transcript
 logger = logging.getLogger("slimwhisper.serve")
 
 READING_POLL = 0.02  # seconds between checks on the readers while no engine works
+DEFAULTS = {"on_failure": "best"}  # options of every job, where they differ from `Options`
 IDLE_POLL = 0.1  # seconds between checks of the clock while there is nothing to do
 
 
@@ -200,7 +201,7 @@ class Service:
 
     def _read(self, job: Job, model: SlimWhisper) -> Recording:
         """In a reading thread: a job's recording, its samples from a reader process."""
-        options = model.make_options(job.model.shown, **job.options)
+        options = model.make_options(job.model.shown, **(DEFAULTS | job.options))
         samples = self._readers.read(job.path, job.name)
         job.show(samples)
         return Recording(samples, model.dims, options, model.network.vocabulary)

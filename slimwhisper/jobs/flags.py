@@ -15,7 +15,7 @@ from slimwhisper.flags import (
     positive,
 )
 from slimwhisper.speakers.choice import BACKENDS, named_file
-from slimwhisper.types import Options
+from slimwhisper.types import ON_FAILURE, Options
 
 # where the whisper command and its library have different defaults, we follow the command
 COMMAND_DEFAULTS = {"temperature": 0.0, "beam_size": 5, "best_of": 5}
@@ -243,6 +243,19 @@ def _add_thresholds(parser: argparse.ArgumentParser) -> None:
         "skip silence longer than this many seconds around text that may be hallucinated; "
         "requires --word_timestamps",
     )
+    _add_trust(g)
+
+
+def _add_trust(g: FlagGroup) -> None:
+    _option(
+        g,
+        "on_failure",
+        str,
+        "which text to keep if all temperatures fail a threshold: the last, as whisper does, "
+        "or the likeliest one that does not repeat itself (best)",
+        choices=ON_FAILURE,
+    )
+    _option(g, "check", boolean, "decode flagged windows again and keep the better text")
 
 
 def _add_words(parser: argparse.ArgumentParser) -> None:
