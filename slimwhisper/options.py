@@ -12,6 +12,7 @@ from slimwhisper.types import ON_FAILURE, Dims, Options
 from slimwhisper.vocabulary import Vocabulary, get_vocabulary, language_code
 
 IGNORED = ("fp16",)  # whisper's; the dtype is chosen when a model is loaded
+NEED_WORDS = ("sentences",)  # options that imply word_timestamps
 
 
 def make_options(
@@ -45,6 +46,8 @@ def make_options(
         values["word_timestamps"] = True
     vocabulary = vocabulary or get_vocabulary(dims)
     values = _defaults(dims, vocabulary, settings, values) | values
+    if any(values.get(key) for key in NEED_WORDS):
+        values["word_timestamps"] = True
     options = Options(**{k: v for k, v in values.items() if k not in IGNORED})
     _check_search(options)
     _check_places(options)

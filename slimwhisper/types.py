@@ -60,8 +60,8 @@ class Dims:
 class Options:
     """The options of a transcription; names and defaults are `whisper`'s.
 
-    `hotwords`, `multilingual`, `vad_filter` are faster-whisper's; `parallel`, `seed`, `on_failure`
-    and `check` our own.
+    `hotwords`, `multilingual`, `vad_filter` are faster-whisper's; `parallel`, `seed`, `on_failure`,
+    `check`, `sentences` and those about speakers our own.
     """
 
     task: str = "transcribe"  # or "translate", X -> English
@@ -99,6 +99,7 @@ class Options:
     diarize: str | None = None  # "embedding", "pyannote", or an .rttm file; None: no speakers
     speakers: int | None = None  # how many there are; None: found
     known_speakers: tuple[tuple[str, str], ...] = ()  # name, path of a recording of that voice
+    sentences: bool = False  # segments are sentences that can be read as subtitles
 
     @property
     def temperatures(self) -> tuple[float, ...]:

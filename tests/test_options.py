@@ -112,3 +112,8 @@ def test_lists_are_taken_as_tuples_so_that_equal_rules_are_one_object() -> None:
 def test_whisper_s_own_argument_is_taken_and_ignored() -> None:
     assert IGNORED == ("fp16",)
     assert make_options(ENGLISH, fp16=True) == make_options(ENGLISH, fp16=False) == Options()
+
+
+def test_sentences_need_the_words() -> None:
+    assert make_options(ENGLISH, sentences=True, hallucination_silence_threshold=2).word_timestamps
+    assert not make_options(ENGLISH).word_timestamps

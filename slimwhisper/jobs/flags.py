@@ -106,6 +106,11 @@ def _add_outputs(parser: argparse.ArgumentParser) -> None:
     ):
         g.add(f"--{name}", type=boolean, default=False, help=help)
     g.add(
+        "--report",
+        metavar="FILE.html",
+        help="write a page about the whole job: its files, failures and segments to check",
+    )
+    g.add(
         "--journal",
         type=none_or(boolean),
         help="keep a journal [True for folders, globs and lists]",
@@ -261,6 +266,13 @@ def _add_trust(g: FlagGroup) -> None:
 def _add_words(parser: argparse.ArgumentParser) -> None:
     g = FlagGroup(parser, "words", "the other flags require --word_timestamps True")
     _option(g, "word_timestamps", boolean, "find the start and end of each word")
+    _option(
+        g,
+        "sentences",
+        boolean,
+        "make each segment a sentence, or a part of one, that can be read as a subtitle; "
+        "implies --word_timestamps True",
+    )
     _option(g, "prepend_punctuations", str, "punctuation to attach to the next word")
     _option(g, "append_punctuations", str, "punctuation to attach to the previous word")
     g.add(

@@ -67,7 +67,8 @@ class Job:
         check_engine(arguments)
         self.options = options_of(arguments)
         self.layout = layout_of(arguments)
-        warnings = check_layout(self.layout, arguments.word_timestamps or bool(arguments.diarize))
+        has_words = arguments.word_timestamps or arguments.diarize or arguments.sentences
+        warnings = check_layout(self.layout, bool(has_words))
         if arguments.skip_existing and arguments.overwrite:
             raise OptionError("--skip_existing and --overwrite exclude each other; choose one")
         if arguments.threads < 0:
