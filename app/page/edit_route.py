@@ -60,7 +60,7 @@ class Change(BaseModel):
 
 
 def make_edit_router(results: Results) -> APIRouter:
-    """POST /page/edit/TOKEN with a `Change` -> {"revision": ..., "segments": {index: view}}.
+    """POST /page/edit/TOKEN with a `Change` -> {"revision", "text", "segments": {index: view}}.
 
     409 with the same fields: somebody else changed these segments.
     """
@@ -94,6 +94,7 @@ def make_edit_router(results: Results) -> APIRouter:
 def _answer(edits: Edits, changed: Changed, error: APIError | None = None) -> Response:
     content: dict[str, Any] = {
         "revision": edits.revision,
+        "text": edits.transcript.text.strip(),
         "segments": {i: segment_view(segment) for i, segment in changed.items()},
     }
     if error is not None:

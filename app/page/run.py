@@ -1,8 +1,8 @@
 """A press of the page's button: its recordings as jobs of the service, and what the page shows.
 
 The page shows a dictionary, sent to the browser again and again and drawn by `assets/player.js`:
-{"run": an id, "files": [...], "zip": address or None, "running": bool}. `Part.view` describes a
-file.
+{"run": an id, "files": [...], "zip": address or None, "running": bool, "reasons": {flag: text}}.
+`Part.view` describes a file.
 """
 
 import asyncio
@@ -28,6 +28,7 @@ from slimwhisper.app.service.jobs import (
 from slimwhisper.app.service.service import Service
 from slimwhisper.audio.samples import Samples
 from slimwhisper.errors import SlimWhisperError
+from slimwhisper.trust import REASONS
 from slimwhisper.types import Transcript
 from slimwhisper.writers import FORMATS
 
@@ -198,6 +199,7 @@ class Run:
             "files": files,
             "zip": f"page/results/{self._group}.zip" if several else None,
             "running": self.running,
+            "reasons": REASONS,
         }
 
     @property
