@@ -128,4 +128,5 @@ def _read(body: bytes) -> Change:
 
 
 def _clean(text: str) -> str:
-    return CONTROL.sub(" ", text).strip()
+    """One line, without the arrow of subtitles' times, which `whisper` writes shorter too."""
+    return CONTROL.sub(" ", text).replace("-->", "->").strip()

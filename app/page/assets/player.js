@@ -44,15 +44,16 @@ class Player {
     const levels = [["1", "below 70 %"], ["2", "below 50 %"], ["3", "below 30 %"]];
     this.legend.append("Probability of a word: ", ...levels.map(
       ([level, text]) => make("span", `sw-word sw-unsure-${level}`, text)));
-    this.hint = make("p", "sw-note sw-hint", "Click a word or a line to play it. Double-click to edit.");
+    this.hint = make("p", "sw-note sw-hint", "Click a word or a line to play it; double-click to edit.");
     this.hint.title = `${KEYS}.`;
     const row = make("div", "sw-tool-row");
     row.setAttribute("role", "group");
     row.setAttribute("aria-label", "Corrections");
     row.append(this.undo, this.redo, this.search.opener, this.unsure, this.check);
     this.tools = make("div", "sw-tools");
-    this.tools.append(row, this.search.bar, this.legend, this.hint, this.problem);
-    this.tools.hidden = true;
+    this.tools.append(row, this.search.bar, this.problem);
+    this.below = make("div", "sw-below");
+    this.below.append(this.legend, this.hint);
   }
 
   address(path) { return `${this.root}/${path}`; }
@@ -140,10 +141,10 @@ class Player {
       this.history.clear();
       this.search.toggle(false);
       this.list.replaceChildren(
-        this.archive, this.said, this.tools, ...this.cards.map((card) => card.root));
+        this.archive, this.said, this.tools, this.below, ...this.cards.map((card) => card.root));
     }
     files.forEach((file, i) => this.cards[i].update(file));
-    this.tools.hidden = !this.cards.some((card) => card.corrections && card.segments.views.length);
+    this.tools.hidden = this.below.hidden = !this.cards.some((card) => card.corrections && card.segments.views.length);
     this.unsure.hidden = !this.cards.some((card) => card.segments.views.some((one) => one[3]));
     this.changed();
     this.archive.hidden = !view?.zip;

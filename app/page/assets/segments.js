@@ -79,7 +79,7 @@ export class Segments {
     if (!text) {
       content.classList.add("sw-none");
       content.textContent = "Removed";
-    } else if (words?.length) content.append(...words.map((word, i) => this.word(word, !i)));
+    } else if (words?.length) content.append(...this.words(words));
     else content.textContent = text;
     one.append(make("time", "", clock(start)), content);
     one.setAttribute("aria-label", `${clock(start)}, ${speaker ? `${speaker}: ` : ""}${text || "removed"}`);
@@ -95,16 +95,21 @@ export class Segments {
     return item;  // where somebody is writing, it is filled again when the field closes
   }
 
-  word([start, end, word, probability], first) {
-    const part = make("span", "sw-word", first ? word.trimStart() : word);
-    part.dataset.start = start;
-    part.dataset.end = end;
-    const level = UNSURE.filter((limit) => probability < limit).length;
-    if (level) {
-      part.classList.add(`sw-unsure-${level}`);
-      part.title = `Probability ${Math.round(100 * probability)} %`;
-    }
-    return part;
+  // An element for each word, and the spaces between them.
+  words(words) {
+    return words.flatMap(([start, end, word, probability], i) => {
+      const bare = word.trimStart();
+      const part = make("span", "sw-word", bare);
+      part.dataset.start = start;
+      part.dataset.end = end;
+      const level = UNSURE.filter((limit) => probability < limit).length;
+      if (level) {
+        part.classList.add(`sw-unsure-${level}`);
+        part.title = `Probability ${Math.round(100 * probability)} %`;
+      }
+      const space = i ? word.slice(0, word.length - bare.length) : "";
+      return space ? [space, part] : [part];
+    });
   }
 
   flagged(flags) {
@@ -133,8 +138,7 @@ export class Segments {
     if (!word) return this.edit(this.indexOf(segment));
     let start = 0;
     for (let one = word.previousSibling; one; one = one.previousSibling) start += one.textContent.length;
-    const text = word.textContent;
-    this.edit(this.indexOf(segment), [start + text.length - text.trimStart().length, start + text.length]);
+    this.edit(this.indexOf(segment), [start, start + word.textContent.trimEnd().length]);
   }
 
   key(event) {
