@@ -36,7 +36,7 @@ def dressed(_: Transcript) -> Transcript:
     segments = []
     for i, (speaker, text, flags) in enumerate(SENTENCES):
         words = [
-            Word(f" {word}", i + 0.2 * n, i + 0.2 * n + 0.2, 0.9 - 0.2 * n, speaker)
+            Word(f" {word}", i + 0.2 * n, i + 0.2 * n + 0.2, 0.95 - 0.25 * n, speaker)
             for n, word in enumerate(text.split())
         ]
         given = (1.0 * i, words[-1].end, f" {text}", [1], 0.0, -0.1, 1.0, 0.0)
@@ -135,7 +135,7 @@ def test_find_and_replace_in_all_files(shown: Shown) -> None:
     assert said.text_content() == "1 of 2 in 2 files"
     page.get_by_label("Match case").uncheck()
     page.get_by_label("Replace with").fill("$& Smith")
-    page.get_by_role("button", name="Next").click()
+    page.get_by_role("button", name="Next", exact=True).click()
     page.get_by_role("button", name="Replace", exact=True).click()
     page.wait_for_selector(".sw-row >> text=Is Mrs $& Smith on board?")
     assert said.text_content() == "2 of 5 in 2 files"
@@ -179,7 +179,7 @@ def test_speakers_flags_and_unsure_words(shown: Shown) -> None:
             assert shown.contrast(text) > 4.5, (theme, text)
     page.get_by_role("button", name="Unsure words").click()
     unsure = row(shown, 0).locator(".sw-unsure-3")
-    assert unsure.get_attribute("title") == "Probability 30 %"
+    assert unsure.get_attribute("title") == "Probability 20 %"
     line = "getComputedStyle(document.querySelector('.sw-unsure-2')).textDecorationLine"
     assert page.evaluate(line) == "underline", "not by colour alone"
 

@@ -26,7 +26,7 @@ export class Segments {
     this.list.addEventListener("keydown", (event) => this.key(event));
     this.list.addEventListener("focusin", (event) => {
       const index = this.indexOf(event.target);
-      if (index >= 0) this.select(index);
+      if (index >= 0) this.hold(index);  // no scrolling: the mouse may be about to click
     });
   }
 
@@ -167,15 +167,20 @@ export class Segments {
     this.card.play(words[Math.min(Math.max(wanted, 0), words.length - 1)][0]);
   }
 
-  select(index, focus = false) {
+  // Let a row take the focus from now on.
+  hold(index) {
     if (index !== this.at) this.row(this.at)?.setAttribute("tabindex", "-1");
     this.at = index;
     const row = this.row(index);
-    if (!row) return;
-    row.setAttribute("tabindex", "0");
-    if (this.card.corrections && row.nextSibling !== this.editButton && !row.hidden) row.after(this.editButton);
+    row?.setAttribute("tabindex", "0");
+    if (row && !row.hidden && this.card.corrections) row.after(this.editButton);
+  }
+
+  select(index, focus = false) {
+    this.hold(index);
+    if (!this.row(index)) return;
     this.scrollTo(index);
-    if (focus) row.focus({ preventScroll: true });
+    if (focus) this.row(index).focus({ preventScroll: true });
   }
 
   edit(index, select) {
@@ -219,7 +224,7 @@ export class Segments {
   }
 
   async approve(index) {
-    await this.card.attempt(() => this.card.change(() => ({ approve: index })));
+    await this.card.run.attempt(() => this.card.change(() => ({ approve: index })));
     this.select(index, true);
   }
 
