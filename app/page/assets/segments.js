@@ -9,6 +9,13 @@ const [LONGEST_TEXT, LONGEST_NAME] = [5000, 64];
 const UNSURE = [0.3, 0.5, 0.7];  // probabilities below which a word is more or less unsure
 export const [START, END, TEXT, WORDS, SPEAKER, FLAGS] = [0, 1, 2, 3, 4, 5];  // of a view
 
+// A view as the server sends it, with its words as a list.
+function read(view) {
+  const read = [...view];
+  read[WORDS] &&= JSON.parse(view[WORDS]);
+  return read;
+}
+
 export class Segments {
   // card: has play, toggle, pause, change, title, and `reasons` of flags
   constructor(card) {
@@ -34,7 +41,8 @@ export class Segments {
   show(views, anew) {
     if (anew) this.list.replaceChildren();
     const since = this.list.children.length;
-    this.views = [...views];
+    const known = anew ? [] : this.views;
+    this.views = Array.from(views, (view, i) => known[i] ?? read(view));
     if (this.at >= views.length) this.at = 0;
     if (anew || since < views.length) this.version += 1;
     const rows = document.createDocumentFragment();
@@ -48,7 +56,7 @@ export class Segments {
     const rows = new Set();
     for (const [key, view] of Object.entries(changed)) {
       const index = Number(key);
-      this.views[index] = view;
+      this.views[index] = read(view);
       rows.add(index).add(index + 1);  // whose speaker may be a change now, or none
     }
     this.version += 1;
