@@ -43,7 +43,7 @@ class Player {
     this.legend.hidden = true;
     const levels = [["1", "below 70 %"], ["2", "below 50 %"], ["3", "below 30 %"]];
     this.legend.append("Probability of a word: ", ...levels.map(
-      ([level, text]) => make("span", `sw-word sw-unsure-${level}`, text)));
+      ([level, text]) => make("span", `sw-unsure-${level}`, text)));
     this.hint = make("p", "sw-note sw-hint", "Click a word or a line to play it; double-click to edit.");
     this.hint.title = `${KEYS}.`;
     const row = make("div", "sw-tool-row");
