@@ -48,7 +48,7 @@ def make_app(service: Service, models: Models, settings: Settings) -> FastAPI:
     app.mount("/v1", openai)
     app.include_router(whisper_cpp)
     _add_status_routes(app, service)
-    _add_error_handlers(app)
+    add_error_handlers(app)
     app.state.page = None
     if settings.page is not None:
         from slimwhisper.app.page.mount import mount_page  # Gradio takes seconds to import
@@ -75,7 +75,7 @@ def _add_status_routes(app: FastAPI, service: Service) -> None:
         return Response(metrics_text(service), media_type="text/plain; version=0.0.4")
 
 
-def _add_error_handlers(app: FastAPI) -> None:
+def add_error_handlers(app: FastAPI) -> None:
     """Give every error OpenAI's format."""
 
     async def api_error(_: Request, error: Exception) -> Response:

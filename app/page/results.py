@@ -21,6 +21,7 @@ from fastapi.responses import FileResponse, Response
 from starlette.concurrency import run_in_threadpool
 from starlette.exceptions import HTTPException
 
+from slimwhisper.app.page.edits import Edits
 from slimwhisper.types import Transcript
 from slimwhisper.writers import FORMATS, Format
 
@@ -39,13 +40,17 @@ class Result:
     path: Path
     size: int  # bytes
     made: float = field(default_factory=time.monotonic)  # seconds
-    transcript: Transcript | None = None
+    edits: Edits | None = None  # once there is a transcript
+
+    def finish(self, transcript: Transcript) -> None:
+        """Keep the transcript, for downloads and for corrections."""
+        self.edits = Edits(transcript)
 
     def written(self, format: Format) -> bytes:
-        """The transcript as a file in one of the formats."""
-        assert self.transcript is not None
+        """The transcript with its corrections, as a file in one of the formats."""
+        assert self.edits is not None
         text = io.StringIO()
-        format.write(self.transcript, text, {})
+        format.write(self.edits.written, text, {})
         return text.getvalue().encode()
 
 
@@ -94,7 +99,7 @@ class Results:
     def find_group(self, token: str) -> list[Result]:
         """The results of a group that have a transcript."""
         found = [self.find(each) for each in self._groups.get(token, ())]
-        return [r for r in found if r is not None and r.transcript is not None]
+        return [r for r in found if r is not None and r.edits is not None]
 
     def forget(self) -> None:
         """Remove results that are too old, then the oldest while the limits are exceeded."""
@@ -144,7 +149,7 @@ def make_results_router(results: Results) -> APIRouter:
     async def transcript(file: str) -> Response:
         token, _, suffix = file.partition(".")
         result = results.find(token)
-        if result is None or result.transcript is None:
+        if result is None or result.edits is None:
             raise HTTPException(404, GONE)
         format = FORMATS.get(suffix)
         if format is None:
