@@ -292,8 +292,8 @@ def test_a_wider_model_computes_the_same() -> None:
     with torch.no_grad():
         small.rows.copy_(state["decoder.token_embedding.weight"][list(TOKEN_IDS)])
     mel, starts, tokens = torch.randn(2, 80, 40), torch.tensor([0, 7]), torch.randint(0, 20, (2, 5))
-    for noise, near in ((0.0, True), (0.3, False)):
-        wide = Widening(state, 384, {"encoder": 4, "decoder": 2}).student(noise).eval()
+    for spread, near in ((0.0, True), (0.3, False)):
+        wide = Widening(state, 384, {"encoder": 4, "decoder": 2}).student(spread).eval()
         assert (wide.dims.n_audio_head, wide.dims.n_text_head) == (6, 6)
         with torch.no_grad():
             heard, expected = wide.encode(mel, starts), small.encode(mel, starts)

@@ -23,7 +23,7 @@ class Widening:
     """From `old` weights, by OpenAI's names, to those of a `Student` of another width."""
 
     def __init__(
-        self, old: dict[str, Tensor], width: int, heads: dict[str, int], seed: int
+        self, old: dict[str, Tensor], width: int, heads: dict[str, int], seed: int = 0
     ) -> None:
         """heads: of the old model: "encoder" and "decoder"."""
         self._old = {name: tensor.float() for name, tensor in old.items()}
