@@ -51,7 +51,7 @@ def decode_windows(
         heard = hear_languages(engines, mels)
     probs = [None if h is None else h.probs for h in heard]
     spoken = chosen.language and language_code(chosen.language, model.vocabulary)
-    languages = [spoken or ("en" if h is None else h.likeliest) for h in heard]
+    languages = [spoken or ("en" if h is None else h.likeliest()) for h in heard]
     if asked.task == "lang_id":
         results = [
             DecodingResult(audio_features=torch.empty(0), language=language, language_probs=p)

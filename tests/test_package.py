@@ -35,10 +35,13 @@ PACKAGES = [
     "slimwhisper/longform",
     "slimwhisper/model",
     "slimwhisper/ray",
+    "slimwhisper/speakers",
     "slimwhisper/storage",
+    "slimwhisper/subtitles",
     "slimwhisper/trust",
 ]
 DATA = {
+    *(f"slimwhisper/jobs/report.{suffix}" for suffix in ("css", "html", "js")),
     *("slimwhisper/py.typed", "slimwhisper/models/digits.pt", "slimwhisper/models/digits.md"),
     "slimwhisper/kernels/configurations.json",
     *(

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
@@ -47,6 +48,7 @@ class Window:
     sot_index: int  # the index of <|startoftranscript|> in `prompt`
     rules: Rules | None  # None: answer with the languages' probabilities, decode nothing
     attempt: Attempt = Attempt()
+    logprobs: bool = False  # answer with each token's
 
 
 @dataclass(frozen=True, slots=True)
@@ -77,6 +79,9 @@ class Decoded:
     avg_logprob: float = float("nan")
     no_speech_prob: float = float("nan")
     temperature: float = 0.0
+    # if the window asks: each token's under the rules, at temperature 1, and <|endoftext|>'s where
+    # the text ended with it; their sum is `avg_logprob * (len(tokens) + 1)`
+    logprobs: tuple[float, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -85,10 +90,9 @@ class Languages:
 
     probs: dict[str, float]  # language code: probability
 
-    @property
-    def likeliest(self) -> str:
-        """The code of the most probable language."""
-        return max(self.probs, key=self.probs.__getitem__)
+    def likeliest(self, among: Sequence[str] = ()) -> str:
+        """The code of the most probable language, of these; (): of all."""
+        return max(among or self.probs, key=self.probs.__getitem__)
 
 
 @dataclass(frozen=True, slots=True, eq=False)

@@ -14,6 +14,7 @@ from slimwhisper.flags import (
     none_or,
     positive,
 )
+from slimwhisper.speakers.choice import BACKENDS, named_file
 from slimwhisper.types import ON_FAILURE, Options
 
 # where the whisper command and its library have different defaults, we follow the command
@@ -79,6 +80,7 @@ def add_transcribe(commands: Any) -> None:
     _add_prompting(p)
     _add_thresholds(p)
     _add_words(p)
+    _add_speakers(p)
 
 
 def _add_outputs(parser: argparse.ArgumentParser) -> None:
@@ -91,7 +93,8 @@ def _add_outputs(parser: argparse.ArgumentParser) -> None:
         "--output_format",
         default="all",
         choices=(*writers.FORMATS, "all", "parquet"),
-        help="file format; parquet: one table of all recordings",
+        help="file format; all: txt, vtt, srt, tsv, json, and rttm with --diarize; "
+        "parquet: one table of all recordings",
     )
     g.add("--verbose", type=boolean, default=True, help="print each segment")
     g.add("--log_json", type=boolean, default=False, help="print only JSON lines")
@@ -103,6 +106,11 @@ def _add_outputs(parser: argparse.ArgumentParser) -> None:
         ("allow_truncated", "transcribe the readable part of truncated files"),
     ):
         g.add(f"--{name}", type=boolean, default=False, help=help)
+    g.add(
+        "--report",
+        metavar="FILE.html",
+        help="write a page about the whole job: its files, failures and segments to check",
+    )
     g.add(
         "--journal",
         type=none_or(boolean),
@@ -150,6 +158,7 @@ def _add_decoding(parser: argparse.ArgumentParser) -> None:
         choices=("transcribe", "translate"),
     )
     _option(g, "language", none_or(str), "language code or name [detected for each file]")
+    _option(g, "languages", codes, "languages to choose from, such as de,en [all]")
     _option(g, "multilingual", boolean, "detect the language of every window")
     _add_search(g)
     _option(g, "without_timestamps", boolean, "decode text without timestamps")
@@ -163,14 +172,42 @@ def _add_decoding(parser: argparse.ArgumentParser) -> None:
         none_or(str),
         "comma-separated token ids; -1 means symbols that are not spoken",
     )
+    _option(g, "token_logprobs", boolean, "write the log-probability of every token, in json")
     _option(g, "vad_filter", boolean, "skip audio without speech")
     _option(g, "parallel", boolean, "decode the speech regions of each file in parallel")
+    _add_speech(g)
     _option(
         g,
         "clip_timestamps",
         str,
         "clips to transcribe, in seconds: start,end,start,end,...; the last end is optional",
     )
+
+
+def _add_speech(g: FlagGroup) -> None:
+    _option(
+        g,
+        "vad_threshold",
+        float,
+        "probability from which a sound is speech, for --vad_filter and --parallel",
+    )
+    _option(
+        g,
+        "vad_min_silence_duration_ms",
+        none_or(int),
+        "milliseconds of silence that end speech [2000; with --parallel, 300]",
+    )
+    _option(
+        g,
+        "vad_speech_pad_ms",
+        none_or(int),
+        "milliseconds added to speech on both sides [400; with --parallel, 200]",
+    )
+
+
+def codes(text: str) -> tuple[str, ...]:
+    """The parts of a list with commas between, such as "de,en"."""
+    return tuple(part.strip() for part in text.split(",") if part.strip())
 
 
 def _add_search(g: FlagGroup) -> None:
@@ -259,13 +296,20 @@ def _add_trust(g: FlagGroup) -> None:
 def _add_words(parser: argparse.ArgumentParser) -> None:
     g = FlagGroup(parser, "words", "the other flags require --word_timestamps True")
     _option(g, "word_timestamps", boolean, "find the start and end of each word")
+    _option(
+        g,
+        "sentences",
+        boolean,
+        "make each segment a sentence, or a part of one, that can be read as a subtitle; "
+        "implies --word_timestamps True",
+    )
     _option(g, "prepend_punctuations", str, "punctuation to attach to the next word")
     _option(g, "append_punctuations", str, "punctuation to attach to the previous word")
     g.add(
         "--highlight_words",
         type=boolean,
         default=False,
-        help="underline each word as it is spoken, in srt and vtt",
+        help="underline each word as it is spoken, in srt and vtt; colour it, in ass",
     )
     g.add("--max_line_width", type=none_or(int), help="maximum number of characters per line")
     g.add("--max_line_count", type=none_or(int), help="maximum number of lines per subtitle")
@@ -274,6 +318,41 @@ def _add_words(parser: argparse.ArgumentParser) -> None:
         type=none_or(int),
         help="maximum number of words per line; ignored with --max_line_width",
     )
+
+
+def _add_speakers(parser: argparse.ArgumentParser) -> None:
+    g = FlagGroup(parser, "speakers", "the others require --diarize; docs/speakers.md")
+    _option(
+        g,
+        "diarize",
+        none_or(str),
+        f"find who spoke: {', '.join(BACKENDS)}, an .rttm file, or a folder of NAME.rttm [no]",
+    )
+    _option(g, "speakers", none_or(positive), "how many people speak [found]")
+    g.add(
+        "--known_speaker",
+        dest="known_speakers",
+        metavar="NAME=FILE",
+        type=_named_file,
+        action=_Collect,
+        default=(),
+        help="recording of one voice, by which this speaker is recognised; repeat it for others "
+        "[none]",
+    )
+
+
+def _named_file(text: str) -> tuple[str, str]:
+    try:
+        return named_file(text)
+    except ValueError as error:
+        raise argparse.ArgumentTypeError(str(error)) from None
+
+
+class _Collect(argparse.Action):
+    """Adds the value to a tuple."""
+
+    def __call__(self, parser: Any, namespace: Any, values: Any, option_string: Any = None) -> None:
+        setattr(namespace, self.dest, (*getattr(namespace, self.dest), values))
 
 
 def options_of(arguments: argparse.Namespace) -> dict[str, Any]:
@@ -319,7 +398,8 @@ def temperatures(first: float, increment: float | None) -> float | tuple[float, 
 
 def layout_of(arguments: argparse.Namespace) -> dict[str, Any]:
     """The subtitle options that differ from their defaults."""
-    chosen = {name: getattr(arguments, name) for name in writers.LAYOUT}
+    names = (*writers.LAYOUT, writers.SENTENCES, writers.DIARIZE)
+    chosen = {name: getattr(arguments, name) for name in names}
     return {name: value for name, value in chosen.items() if value not in (None, False)}
 
 

@@ -120,6 +120,15 @@ def model_facts(model: "SlimWhisper", batch_size: int) -> dict[str, Any]:
     }
 
 
+def model_terms(facts: dict[str, Any] | None, asked: str) -> dict[str, str]:
+    """What a report says about the model, from `model_facts`; None: none was loaded."""
+    if facts is None:
+        return {"model": f"{asked}, not loaded: this run had nothing to transcribe"}
+    keys = ("model", "device", "dtype", "batch_size", "cache")
+    terms = {key.replace("_", " "): str(facts[key]) for key in keys}
+    return terms | {"notes": "; ".join([*facts["fallbacks"], *facts["settings"]]) or "none"}
+
+
 def summary_facts(tally: Tally, status: int, journal: Path | str | None) -> dict[str, Any]:
     """The numbers of a finished job."""
     return {
@@ -150,6 +159,8 @@ def summary_lines(facts: dict[str, Any], model: dict[str, Any] | None) -> list[s
         lines.append("add --retry_failed True to retry files that failed in an earlier run")
     if facts["journal"]:
         lines.append(f"journal: {facts['journal']}")
+    if "report" in facts:
+        lines.append(f"report: {facts['report']}")
     if model is not None:
         lines += [_model_line(model), *model["fallbacks"], *model["settings"]]
     return lines

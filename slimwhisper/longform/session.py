@@ -88,6 +88,9 @@ class Session:
         self.language = language or (None if self.vocabulary.languages else "en")
         if options.language is not None:
             self.language = language_code(options.language, self.vocabulary)
+        self._among = [language_code(name, self.vocabulary) for name in options.languages]
+        if len(self._among) == 1:
+            self.language = self._among[0]
         self._request: Request | None
         if self.language is None:
             # from the recording's first 30 s, as in `whisper`; with `clips`, from the first clip's
@@ -139,7 +142,7 @@ class Session:
             return self._ask_language(self.mel.window(place.start, place.frames))
         prompt, sot_index = self.prompts.of_window(self.tokenizer)
         mel = None if in_slot else self.mel.window(place.start, place.frames)
-        return Window(mel, prompt, sot_index, self.rules, self._try())
+        return Window(mel, prompt, sot_index, self.rules, self._try(), self.options.token_logprobs)
 
     def _ask_language(self, mel: Tensor) -> Window:
         """mel [n_mels, 3000] -> the request to detect its language."""
@@ -167,7 +170,8 @@ class Session:
         """
         match answer:
             case Languages():
-                self._accept_language(answer.likeliest, max(answer.probs.values()))
+                language = answer.likeliest(self._among)
+                self._accept_language(language, answer.probs[language])
                 return []
             case Alignment():
                 assert self._unaligned is not None
@@ -264,7 +268,9 @@ class Session:
         offset, seconds = self.place.offset, self.frames_per_token / FRAMES_PER_SECOND
         following = self.place.start + self.place.frames
 
-        def segment(start: float, end: float, piece: Sequence[int]) -> Segment:
+        def segment(start: float, end: float, first: int = 0, last: int | None = None) -> Segment:
+            piece = tokens[first:last]
+            logprobs = result.logprobs[first : first + len(piece)]
             return Segment(
                 id=0,
                 seek=self.place.start,
@@ -276,6 +282,7 @@ class Session:
                 avg_logprob=result.avg_logprob,
                 compression_ratio=ratio,
                 no_speech_prob=result.no_speech_prob,
+                token_logprobs=list(logprobs) if self.options.token_logprobs else None,
             )
 
         stamped = [t in timestamps for t in tokens]
@@ -286,18 +293,17 @@ class Session:
             duration = self.place.frames / FRAMES_PER_SECOND
             if stamps and stamps[-1] != begin:
                 duration = (stamps[-1] - begin) * seconds
-            return Cut([segment(0.0, duration, tokens)], following, nothing_follows)
+            return Cut([segment(0.0, duration)], following, nothing_follows)
         done = (tokens[ends[-1] - 1] - begin) * self.frames_per_token
         seek = self.place.start + min(done, self.place.window)
         if nothing_follows:
             ends.append(len(tokens))
             seek = following
-        pieces = [tokens[start:end] for start, end in pairwise([0, *ends])]
-        return Cut(
-            [segment((p[0] - begin) * seconds, (p[-1] - begin) * seconds, p) for p in pieces],
-            seek,
-            nothing_follows,
-        )
+        segments = [
+            segment((tokens[i] - begin) * seconds, (tokens[j - 1] - begin) * seconds, i, j)
+            for i, j in pairwise([0, *ends])
+        ]
+        return Cut(segments, seek, nothing_follows)
 
     def _finish(
         self,
@@ -336,4 +342,5 @@ def _cleared(segment: Segment) -> Segment:
     """A segment without text or length stays in the list, but without tokens, as in `whisper`."""
     if segment.start != segment.end and segment.text.strip():
         return segment
-    return replace(segment, text="", tokens=[], words=[])
+    logprobs = segment.token_logprobs and []
+    return replace(segment, text="", tokens=[], words=[], token_logprobs=logprobs)
