@@ -39,6 +39,8 @@ def refusal(dims: Dims, **values: Any) -> str:
         ({"patience": 0.1, "beam_size": 3}, "0.1", "give 1.0"),
         ({"length_penalty": 1.5}, "1.5", "between 0 and 1"),
         ({"length_penalty": -0.5}, "-0.5", "between 0 and 1"),
+        ({"on_failure": "first"}, "'first'", "'last' nor 'best'"),
+        ({"check": "yes"}, "'yes'", "True nor False"),
         ({"seed": -1}, "-1", "whole number from 0 up"),
         ({"seed": 0.5}, "0.5", "whole number from 0 up"),
         ({"clip_timestamps": "0,x"}, "'0,x'", "such as '0,12.5,60'"),

@@ -59,7 +59,8 @@ class Check:
     Up to three more attempts, without the text before it, which loops come from: first at
     temperature 0, if that text was there at all, then at 0.2, 0.4 and 0.6. The first text without
     flags is kept. If all have some, a text is replaced only by one with fewer of the same flags,
-    the likeliest of those with the fewest.
+    the likeliest of those with the fewest. A text that repeats itself replaces none: loops are
+    likely, so another loop would win.
     """
 
     def __init__(
@@ -91,7 +92,7 @@ class Check:
 
     def offer(self, tried: Tried, flags: frozenset[str]) -> None:
         """An attempt's text, and its flags."""
-        if not flags < self._first:
+        if "repeats" in flags or not flags < self._first:
             return
         likelier = tried.result.avg_logprob > self.kept.result.avg_logprob
         if len(flags) < len(self._fewest) or (len(flags) == len(self._fewest) and likelier):

@@ -136,15 +136,16 @@ def test_earlier_text_is_left_out_and_the_users_prompt_stays() -> None:
 
 def test_only_fewer_of_the_same_flags_are_better() -> None:
     state = session(10, temperature=0.0, check=True)
+    sentence = TOKENIZER.encode(SENTENCE)
     answers = [
         (LOOPING, -0.9),  # repeats, improbable
-        ((stamp(0), *HELLO, stamp(0.02)), -3.0),  # improbable: fewer
-        (LOOPING, -0.3),  # repeats: as few, and likelier
-        ((stamp(0), *(TOKENIZER.encode(" a b c d e f g h i j k l m n") * 4), stamp(0.1)), -0.1),
+        ((stamp(0), *sentence, stamp(0.2), stamp(0.2)), -0.1),  # too fast: another flag
+        ((stamp(0), *sentence, stamp(9)), -2.0),  # improbable: fewer
+        (LOOPING, -0.1),  # repeats: as few, and likelier, but a loop
     ]
     run(state, answers)
     (found,) = state.segments
-    assert (found.flags, found.avg_logprob) == (("repeats",), -0.3)
+    assert (found.flags, found.avg_logprob) == (("improbable",), -2.0)
 
 
 @pytest.mark.parametrize("sound", [True, False])

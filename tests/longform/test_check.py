@@ -23,10 +23,11 @@ BASE: dict[str, Any] = {
     "no_speech_threshold": None,
     "logprob_threshold": None,
 }
-OPTIONS: list[dict[str, Any]] = [
-    {"best_of": 2},
-    {"beam_size": 2, "word_timestamps": True, "language": "en"},
-    {"multilingual": True, "initial_prompt": "Names"},
+SLOW = pytest.mark.slow
+OPTIONS = [
+    pytest.param({"best_of": 2}, id="samples"),
+    pytest.param({"beam_size": 2, "word_timestamps": True}, id="beams, words", marks=SLOW),
+    pytest.param({"multilingual": True, "initial_prompt": "Names"}, id="languages", marks=SLOW),
 ]
 
 
@@ -43,7 +44,7 @@ def most_texts_are_flagged(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(session, "flagged", flagged)
 
 
-@pytest.mark.parametrize("options", OPTIONS, ids=lambda o: next(iter(o)))
+@pytest.mark.parametrize("options", OPTIONS)
 def test_alone_and_together(model: SlimWhisper, options: dict[str, Any], numba: None) -> None:
     options = BASE | options
     plain = transcribe_each(model, RECORDINGS, batch_size=4, **options)
