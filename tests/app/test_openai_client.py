@@ -113,6 +113,65 @@ def test_a_stream_of_an_asynchronous_client(live: Live) -> None:
     assert done.usage.output_tokens > len(done.logprobs), "timestamps count too"
 
 
+def whole(found: Any) -> tuple[str, int]:
+    """An answer's text, and how many log-probabilities it has."""
+    text = found if isinstance(found, str) else found.text
+    return text.strip(), len(getattr(found, "logprobs", None) or ())
+
+
+def last_of(events: list[Any]) -> tuple[str, int]:
+    """The same of a stream, whose deltas say the same."""
+    *before, done = events
+    deltas = [e.delta for e in before if e.type == "transcript.text.delta"]
+    assert done.type == "transcript.text.done" and "".join(deltas).strip() == done.text
+    return whole(done)
+
+
+FIELDS: list[dict[str, Any]] = [
+    *({"model": name} for name in ("whisper-1", "gpt-4o-mini-transcribe", "gpt-transcribe")),
+    {"language": "en"},
+    {"languages": ["en"]},
+    {"prompt": "one two"},
+    {"keywords": ["seven"]},
+    {"temperature": 0.2},
+    {"chunking_strategy": "auto"},
+    {"chunking_strategy": VAD},
+    {"include": ["logprobs"]},
+    {"response_format": "text"},
+    pytest.param(
+        {
+            "model": "gpt-4o-transcribe-diarize",
+            "response_format": "diarized_json",
+            "chunking_strategy": "auto",
+            "known_speaker_names": ["Ann"],
+            "known_speaker_references": [],  # a part of the recording
+        },
+        marks=pytest.mark.skipif(bool(missing("embedding")), reason="needs the extra diarize"),
+    ),
+]
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("fields", FIELDS, ids=lambda f: "-".join(map(str, f.items()))[:40])
+def test_each_field_in_four_ways(live: Live, fields: dict[str, Any]) -> None:
+    arguments = {"file": CODE, "model": "gpt-4o-transcribe", **fields}
+    if "known_speaker_references" in fields:
+        arguments["known_speaker_references"] = [data_url(beginning(4))]
+    client = live.client().audio.transcriptions
+    at_once = whole(client.create(**arguments))
+    assert at_once[0] and (at_once[1] > 0) == ("include" in fields)
+    assert last_of(list(client.create(**arguments, stream=True))) == at_once
+
+    async def asynchronous() -> None:
+        async with openai.AsyncOpenAI(base_url=f"{live.url}/v1", api_key="any") as other:
+            create = other.audio.transcriptions.create
+            assert whole(await create(**arguments)) == at_once
+            events = [event async for event in await create(**arguments, stream=True)]
+            assert last_of(events) == at_once
+
+    asyncio.run(asynchronous())
+
+
 @pytest.mark.parametrize(
     ("given", "message"),
     [
@@ -204,11 +263,16 @@ def data_url(data: bytes) -> str:
     return "data:audio/wav;base64," + base64.b64encode(data).decode()
 
 
+def beginning(seconds: int) -> bytes:
+    """Of the recording, as a WAV file."""
+    speech, rate = soundfile.read(CODE, dtype="float32")
+    file = io.BytesIO()
+    soundfile.write(file, speech[: seconds * rate], rate, format="WAV")
+    return file.getvalue()
+
+
 @pytest.mark.skipif(bool(missing("embedding")), reason="the extra diarize is not installed")
 def test_a_known_voice_is_called_by_its_name(live: Live) -> None:
-    speech, rate = soundfile.read(CODE, dtype="float32")
-    own = io.BytesIO()
-    soundfile.write(own, speech[: 4 * rate], rate, format="WAV")
     arguments: dict[str, Any] = {
         "file": CODE,
         "model": "gpt-4o-transcribe-diarize",
@@ -217,7 +281,7 @@ def test_a_known_voice_is_called_by_its_name(live: Live) -> None:
         "known_speaker_names": ["Ann"],
     }
     create = live.client().audio.transcriptions.create
-    found = create(**arguments, known_speaker_references=[data_url(own.getvalue())])
+    found = create(**arguments, known_speaker_references=[data_url(beginning(4))])
     assert {s.speaker for s in found.segments} == {"Ann"}
     assert "".join(s.text for s in found.segments).strip() == found.text
     with pytest.raises(openai.BadRequestError) as raised:
