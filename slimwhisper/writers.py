@@ -32,7 +32,7 @@ class Format:
     media_type: str  # over HTTP
     write: Callable[[Transcript, TextIO, Layout], None]  # the last holds some of `LAYOUT`
     in_all: bool = True  # whether "all" includes it
-    if_diarized: bool = False  # "all" includes it where speakers are asked for
+    speakers: bool = False  # it says who speaks, and nothing else; "all" includes it if asked for
 
 
 Write = Callable[[Transcript, TextIO, Layout], None]
@@ -89,7 +89,7 @@ FORMATS: dict[str, Format] = {
         Format("json", "application/json", _by_whisper("WriteJSON")),
         Format("lrc", "text/x-lrc", _lrc, in_all=False),
         Format("ass", "text/x-ssa", _ass, in_all=False),
-        Format("rttm", "text/plain", speakers.write_rttm, in_all=False, if_diarized=True),
+        Format("rttm", "text/plain", speakers.write_rttm, in_all=False, speakers=True),
     )
 }
 
@@ -102,7 +102,13 @@ def formats_of(choice: str, layout: Layout | None = None) -> tuple[str, ...]:
         return (choice,)
     diarized = bool((layout or {}).get(DIARIZE))
     rows = FORMATS.values()
-    return tuple(f.name for f in rows if f.in_all or (diarized and f.if_diarized))
+    return tuple(f.name for f in rows if f.in_all or (diarized and f.speakers))
+
+
+def formats_for(transcript: Transcript) -> list[Format]:
+    """The formats that say something about this transcript: RTTM only where it has speakers."""
+    known = speakers.has_speakers(transcript)
+    return [row for row in FORMATS.values() if known or not row.speakers]
 
 
 def register(row: Format) -> None:

@@ -23,7 +23,7 @@ from starlette.exceptions import HTTPException
 
 from slimwhisper.app.page.edits import Edits
 from slimwhisper.types import Transcript
-from slimwhisper.writers import FORMATS, Format
+from slimwhisper.writers import FORMATS, SENTENCES, Format, formats_for
 
 KEEP = 6 * 3600.0  # seconds
 MAX_COUNT = 1000  # recordings
@@ -41,16 +41,21 @@ class Result:
     size: int  # bytes
     made: float = field(default_factory=time.monotonic)  # seconds
     edits: Edits | None = None  # once there is a transcript
+    sentences: bool = False  # its segments are sentences
 
-    def finish(self, transcript: Transcript) -> None:
-        """Keep the transcript, for downloads and for corrections."""
-        self.edits = Edits(transcript)
+    def finish(self, transcript: Transcript, sentences: bool = False) -> None:
+        """Keep the transcript, for downloads and for corrections. sentences: as in `Options`."""
+        self.edits, self.sentences = Edits(transcript), sentences
+
+    def formats(self) -> list[Format]:
+        """The formats in which there is something to download."""
+        return [] if self.edits is None else formats_for(self.edits.transcript)
 
     def written(self, format: Format) -> bytes:
         """The transcript with its corrections, as a file in one of the formats."""
         assert self.edits is not None
         text = io.StringIO()
-        format.write(self.edits.written, text, {})
+        format.write(self.edits.written, text, {SENTENCES: self.sentences})
         return text.getvalue().encode()
 
 
@@ -118,7 +123,6 @@ class Results:
 def zipped(results: Sequence[Result]) -> bytes:
     """A zip file with every result in every format. Equal names are numbered."""
     file, used = io.BytesIO(), set[str]()
-    formats = list(FORMATS.values())
     with zipfile.ZipFile(file, "w", zipfile.ZIP_DEFLATED) as archive:
         for result in results:
             stem, number = Path(result.name).stem, 2
@@ -126,7 +130,7 @@ def zipped(results: Sequence[Result]) -> bytes:
             while name.lower() in used:
                 name, number = f"{stem} ({number})", number + 1
             used.add(name.lower())
-            for format in formats:
+            for format in result.formats():
                 archive.writestr(f"{name}.{format.name}", result.written(format))
     return file.getvalue()
 

@@ -30,7 +30,6 @@ from slimwhisper.audio.samples import Samples
 from slimwhisper.errors import SlimWhisperError
 from slimwhisper.trust import REASONS
 from slimwhisper.types import Transcript
-from slimwhisper.writers import FORMATS
 
 MIN_UPDATE = 0.3  # seconds between two updates
 MAX_UPDATE = 1.0  # seconds: places in the queue change without an event
@@ -87,7 +86,8 @@ class Part:
         self.segments = [segment_view(segment) for segment in transcript.segments]
         self.text, self.language = transcript.text, transcript.language
         if self.result is not None:
-            self.result.finish(transcript)
+            asked = {} if self.job is None else self.job.options
+            self.result.finish(transcript, bool(asked.get("sentences")))
 
     def _take_edits(self) -> None:
         """Show the transcript as it was corrected."""
@@ -108,6 +108,7 @@ class Part:
         token = self.result.token if self.result is not None else None
         waits = self.state == "waiting"
         finished = self.state == "done"
+        formats = self.result.formats() if self.result is not None and finished else []
         return {
             "name": self.name,
             "state": self.state,
@@ -123,7 +124,7 @@ class Part:
             "revision": self.revision,
             "edit": f"page/edit/{token}" if token and finished else None,
             "audio": f"page/audio/{token}" if token and self.peaks else None,
-            "downloads": {f: f"page/result/{token}.{f}" for f in FORMATS} if finished else {},
+            "downloads": {f.name: f"page/result/{token}.{f.name}" for f in formats},
         }
 
 

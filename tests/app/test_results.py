@@ -49,7 +49,8 @@ def test_a_registered_format_is_downloaded(begin_page: Begin, chapters: Format) 
         file = upload(client, PHONE)
         _, (_, view) = call(client, file, file)
         one = view["files"][0]
-        assert list(one["downloads"]) == list(FORMATS) and "chapters" in FORMATS
+        assert list(one["downloads"]) == [f for f in FORMATS if f != "rttm"], "without speakers"
+        assert "chapters" in FORMATS
         found = client.get(f"/{one['downloads']['chapters']}")
         assert found.headers["content-type"].partition(";")[0] == chapters.media_type
         assert found.headers["content-disposition"].endswith("phone-number.chapters")
@@ -117,5 +118,5 @@ def test_same_names_in_one_zip(begin_page: Begin) -> None:
         found = client.get(f"/{view['zip']}")
     with zipfile.ZipFile(io.BytesIO(found.content)) as archive:
         names = archive.namelist()
-    assert len(names) == len(set(names)) == 2 * len(FORMATS)
+    assert len(names) == len(set(names)) == 2 * (len(FORMATS) - 1)
     assert "phone-number.txt" in names and "phone-number (2).txt" in names
