@@ -12,7 +12,7 @@ from slimwhisper.app.api.form import Fields, refused
 from slimwhisper.app.api.request import choose_model
 from slimwhisper.app.api.wanted import Wanted
 from slimwhisper.app.service.models import Models
-from slimwhisper.jobs.flags import temperatures
+from slimwhisper.jobs.decoding_flags import temperatures
 
 FORMATS = ("json", "text", "srt", "vtt", "verbose_json")
 MOST_ROWS = 8  # beams or samples, as in whisper.cpp

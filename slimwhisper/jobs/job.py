@@ -13,7 +13,8 @@ from typing import TYPE_CHECKING, Any
 from slimwhisper.errors import OptionError, OutputError, SlimWhisperError
 from slimwhisper.flags import load_chosen
 from slimwhisper.jobs.console import Console, JSONConsole, LogHandler, TerminalConsole
-from slimwhisper.jobs.flags import changed, check_engine, dtype_of, layout_of, options_of
+from slimwhisper.jobs.decoding_flags import changed, options_of
+from slimwhisper.jobs.flags import check_engine, dtype_of, layout_of
 from slimwhisper.jobs.identity import (
     accepted_precisions,
     identify_job,
