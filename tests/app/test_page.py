@@ -12,6 +12,7 @@ import pytest
 
 import slimwhisper
 from slimwhisper.app.page.tempdir import page_folder
+from slimwhisper.writers import FORMATS
 from tests.support.browser import Shown, chromium
 from tests.support.live import Live, start, stop
 from tests.support.spoken import EXPECTED, SAMPLES
@@ -129,7 +130,7 @@ def test_several_files_one_of_them_bad(show: Open) -> None:
     with zipfile.ZipFile(io.BytesIO(download.value.path().read_bytes())) as archive:
         names = set(archive.namelist())
         assert archive.read("phone-number.txt").decode().split() == TEXT.split()
-    formats = ("txt", "srt", "vtt", "tsv", "json")
+    formats = [name for name, row in FORMATS.items() if not row.speakers]
     assert names == {f"{stem}.{name}" for stem in ("phone-number", "flight") for name in formats}
 
 
@@ -229,7 +230,8 @@ def test_a_full_queue_says_so(show: Open, live: Live, monkeypatch: pytest.Monkey
     shown.page.click("#sw-go")
     shown.ended(1)
     monkeypatch.undo()
-    assert "requests are waiting; try again in a minute" in shown.page.inner_text(".sw-error")
+    error = shown.card(PHONE.name).locator(".sw-error").first
+    assert "requests are waiting; try again in a minute" in error.inner_text()
 
 
 def test_a_phone(show: Open) -> None:
