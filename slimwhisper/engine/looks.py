@@ -60,7 +60,7 @@ class Look:
 
     def result(self, index: int, length_penalty: float | None) -> Decoded:
         """The best text of a ticket that had ended."""
-        found = []
+        ticket, found = self.tickets[index][0], []
         for tokens, logprob in self._texts(index):
             end = tokens.index(self.eot) if self.eot in tokens else len(tokens)
             found.append((tokens[:end], logprob))
@@ -69,7 +69,8 @@ class Look:
             tokens=tuple(best),
             avg_logprob=logprob / (len(best) + 1),
             no_speech_prob=float(self.texts.no_speech[index]),
-            temperature=self.tickets[index][0].window.attempt.temperature,
+            temperature=ticket.window.attempt.temperature,
+            drafted=ticket.drafted,
         )
 
     def _ended(self) -> Tensor:

@@ -47,6 +47,9 @@ class Window:
     sot_index: int  # the index of <|startoftranscript|> in `prompt`
     rules: Rules | None  # None: answer with the languages' probabilities, decode nothing
     attempt: Attempt = Attempt()
+    # tokens that may be the text's first: checked at once, and kept as far as greedy decoding would
+    # write them. The same text in fewer steps; ignored with beams and at a temperature above 0
+    draft: tuple[int, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -77,6 +80,7 @@ class Decoded:
     avg_logprob: float = float("nan")
     no_speech_prob: float = float("nan")
     temperature: float = 0.0
+    drafted: int = 0  # how many of the tokens were the window's draft
 
 
 @dataclass(frozen=True, slots=True)
