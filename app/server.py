@@ -1,4 +1,4 @@
-"""The server: OpenAI's API under /v1, /health, /metrics, and the page at "/"."""
+"""The server: OpenAI's API under /v1, /inference, /health, /metrics, and the page at "/"."""
 
 import asyncio
 import logging
@@ -15,7 +15,7 @@ from starlette.exceptions import HTTPException
 from slimwhisper.app.api.access import Access
 from slimwhisper.app.api.errors import APIError, internal_error
 from slimwhisper.app.api.metrics import metrics_text
-from slimwhisper.app.api.routes import make_router
+from slimwhisper.app.api.routes import make_routers
 from slimwhisper.app.service.models import Models
 from slimwhisper.app.service.service import Service
 from slimwhisper.app.service.settings import Settings
@@ -44,9 +44,11 @@ def make_app(service: Service, models: Models, settings: Settings) -> FastAPI:
         openapi_url=None,  # FastAPI's documentation pages load scripts from other servers
     )
     # mounted, so that unknown paths and methods under /v1 do not fall through to the page
-    app.mount("/v1", make_router(service, models, settings.timeout))
+    openai, whisper_cpp = make_routers(service, models, settings.timeout)
+    app.mount("/v1", openai)
+    app.include_router(whisper_cpp)
     _add_status_routes(app, service)
-    _add_error_handlers(app)
+    add_error_handlers(app)
     app.state.page = None
     if settings.page is not None:
         from slimwhisper.app.page.mount import mount_page  # Gradio takes seconds to import
@@ -73,7 +75,7 @@ def _add_status_routes(app: FastAPI, service: Service) -> None:
         return Response(metrics_text(service), media_type="text/plain; version=0.0.4")
 
 
-def _add_error_handlers(app: FastAPI) -> None:
+def add_error_handlers(app: FastAPI) -> None:
     """Give every error OpenAI's format."""
 
     async def api_error(_: Request, error: Exception) -> Response:

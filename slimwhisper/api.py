@@ -10,7 +10,7 @@ import torch
 from torch import Tensor
 from tqdm import tqdm
 
-from slimwhisper.audio.load import AudioSource, as_waveform, load_samples
+from slimwhisper.audio.load import AudioSource, as_waveform, load_samples, stem_of
 from slimwhisper.audio.mel import first_window
 from slimwhisper.audio.readers import Readers
 from slimwhisper.cache.file import read_header, read_learned
@@ -28,6 +28,7 @@ from slimwhisper.longform.recording import Recording
 from slimwhisper.model.calibration import Guard
 from slimwhisper.model.model import Model
 from slimwhisper.options import changed_settings, make_options
+from slimwhisper.speakers.diarize import prepare
 from slimwhisper.types import SAMPLE_RATE, Dims, Options, Segment, Transcript
 from slimwhisper.windows import as_windows, decode_windows, hear_languages
 from slimwhisper.writers import segment_line
@@ -168,6 +169,7 @@ class SlimWhisper:
             AudioError, OptionError.
         """
         chosen, vocabulary = self.make_options(**options), self.network.vocabulary
+        prepare(chosen)
         bar = tqdm(unit="s", disable=verbose is not False)
 
         def show(_: Any, segments: list[Segment], done: float) -> None:
@@ -178,7 +180,7 @@ class SlimWhisper:
 
         def load(source: AudioSource) -> Recording:
             samples = load_samples(source, sample_rate=sample_rate)
-            return Recording(samples, self.dims, chosen, vocabulary)
+            return Recording(samples, self.dims, chosen, vocabulary, stem_of(source))
 
         slots = self._engines.slots(batch_size, chosen) if chosen.parallel else 1
         listeners = Listeners(show, lambda _, seconds: bar.reset(round(seconds, 1)))
@@ -223,6 +225,7 @@ class SlimWhisper:
             OptionError, before anything is read.
         """
         chosen = self.make_options(**options)
+        prepare(chosen)
         slots = self._engines.slots(batch_size, chosen)
         if isinstance(sources, list) and not chosen.parallel:
             slots = bucket_of(max(1, len(sources)), slots)  # few sizes, so that engines fit again
@@ -230,7 +233,8 @@ class SlimWhisper:
 
         def load(source: Source) -> Recording:
             samples = load_samples(source, allow_truncated=allow_truncated, readers=readers)
-            return Recording(samples, self.dims, chosen, self.network.vocabulary)
+            vocabulary = self.network.vocabulary
+            return Recording(samples, self.dims, chosen, vocabulary, stem_of(source))
 
         listeners = Listeners(on_segments, on_duration, on_step)
         return transcribe_all(self._engines, sources, load, chosen, slots, listeners, readers)
@@ -256,13 +260,13 @@ class SlimWhisper:
         if isinstance(audio, Tensor) and audio.shape[-2:] == window:
             heard = hear_languages(self._engines, as_windows(audio, self.dims))
             tokenizer = self.network.vocabulary.tokenizer()
-            tokens = torch.tensor([tokenizer.to_language_token(h.likeliest) for h in heard])
+            tokens = torch.tensor([tokenizer.to_language_token(h.likeliest()) for h in heard])
             if audio.ndim == 3:
                 return tokens, [h.probs for h in heard]
             return tokens[0], heard[0].probs
         mel = first_window(as_waveform(audio), *window)
         heard = hear_languages(self._engines, mel.unsqueeze(0))
-        return heard[0].likeliest, heard[0].probs
+        return heard[0].likeliest(), heard[0].probs
 
     # -- the network, as `whisper` has it --------------------------------------------------------
 

@@ -7,10 +7,13 @@ from typing import Any
 
 from slimwhisper.checkpoint.settings import Setting, Settings
 from slimwhisper.errors import OptionError
-from slimwhisper.types import Dims, Options
+from slimwhisper.speakers.choice import as_pairs, check_speakers
+from slimwhisper.types import ON_FAILURE, Dims, Options
 from slimwhisper.vocabulary import Vocabulary, get_vocabulary, language_code
 
+MOST_VAD_MS = 60_000
 IGNORED = ("fp16",)  # whisper's; the dtype is chosen when a model is loaded
+NEED_WORDS = ("diarize", "sentences")  # options that imply word_timestamps
 
 
 def make_options(
@@ -25,7 +28,8 @@ def make_options(
     vocabulary: None: Whisper's for these dimensions. settings: that came with the model; they are
     the defaults of what is not given.
 
-    Raises `OptionError` with the name, the value and what would work.
+    Raises `OptionError` with the name, the value and what would work; `DependencyError` for a
+    package that an option needs.
     """
     known = [f.name for f in fields(Options)]
     for key in values:
@@ -33,15 +37,21 @@ def make_options(
             near = get_close_matches(key, known, n=1)
             hint = f"did you mean {near[0]!r}?" if near else f"known: {', '.join(known)}"
             raise OptionError(f"unknown option {key!r}; {hint}")
-    for key in ("temperature", "clip_timestamps", "suppress_tokens"):
+    for key in ("temperature", "clip_timestamps", "suppress_tokens", "languages"):
         value = values.get(key)
         if isinstance(value, Sequence) and not isinstance(value, str):
             values[key] = tuple(value)
+    if "known_speakers" in values:
+        values["known_speakers"] = as_pairs(values["known_speakers"] or ())
     vocabulary = vocabulary or get_vocabulary(dims)
     values = _defaults(dims, vocabulary, settings, values) | values
+    if any(values.get(key) for key in NEED_WORDS):
+        values["word_timestamps"] = True
     options = Options(**{k: v for k, v in values.items() if k not in IGNORED})
     _check_search(options)
     _check_places(options)
+    _check_speech(options)
+    check_speakers(options)
     _check_model(options, dims, name, vocabulary)
     return options
 
@@ -54,7 +64,7 @@ def _defaults(
     if not vocabulary.languages:  # a label without a token; no option can follow it
         found.pop("language", None)
         found.pop("task", None)
-    if given.get("multilingual"):
+    if given.get("multilingual") or given.get("languages"):
         found.pop("language", None)
     if not vocabulary.timestamps:
         found["without_timestamps"] = True
@@ -79,6 +89,10 @@ def _check_search(options: Options) -> None:
             raise OptionError(f"patience {options.patience!r} leaves no text to find; give 1.0")
     if options.length_penalty is not None and not 0 <= options.length_penalty <= 1:
         raise OptionError(f"length_penalty {options.length_penalty!r} is not between 0 and 1")
+    if options.on_failure not in ON_FAILURE:
+        raise OptionError(f"on_failure {options.on_failure!r} is neither 'last' nor 'best'")
+    if not isinstance(options.check, bool):
+        raise OptionError(f"check {options.check!r} is neither True nor False")
     if not isinstance(options.seed, int) or options.seed < 0:
         raise OptionError(f"seed {options.seed!r} is not a whole number from 0 up")
 
@@ -97,6 +111,34 @@ def _check_places(options: Options) -> None:
         raise OptionError("hallucination_silence_threshold needs word_timestamps=True")
     if options.parallel and options.vad_filter:
         raise OptionError("parallel leaves out what is not speech already; drop vad_filter")
+
+
+def _check_speech(options: Options) -> None:
+    """The settings of the voice activity."""
+    given = options.vad_threshold
+    if not isinstance(given, int | float) or not 0 < given < 1:
+        raise OptionError(f"vad_threshold {given!r} is not between 0 and 1")
+    for key in ("vad_min_silence_duration_ms", "vad_speech_pad_ms"):
+        value = getattr(options, key)
+        if value is not None and not (isinstance(value, int) and 0 <= value <= MOST_VAD_MS):
+            raise OptionError(f"{key} {value!r} is not a whole number from 0 to {MOST_VAD_MS}")
+    plain = Options()
+    for key in ("vad_threshold", "vad_min_silence_duration_ms", "vad_speech_pad_ms"):
+        changed = getattr(options, key) != getattr(plain, key)
+        if changed and not (options.vad_filter or options.parallel):
+            raise OptionError(f"{key} needs vad_filter=True or parallel=True")
+
+
+def _check_languages(options: Options, vocabulary: Vocabulary) -> None:
+    if not isinstance(options.languages, tuple):
+        raise OptionError(f"languages {options.languages!r}: give a list, such as ['de', 'en']")
+    for language in options.languages:
+        try:
+            language_code(language, vocabulary)
+        except OptionError as error:
+            raise OptionError(f"languages: {error}") from None
+    if options.languages and options.language is not None:
+        raise OptionError("languages are to choose from; with language, drop them")
 
 
 def changed_settings(dims: Dims, vocabulary: Vocabulary, settings: Settings) -> list[Setting]:
@@ -124,6 +166,7 @@ def _check_model(options: Options, dims: Dims, name: str, vocabulary: Vocabulary
         raise OptionError(f"task {options.task!r} is neither 'transcribe' nor 'translate'")
     if options.language is not None:
         language_code(options.language, vocabulary)
+    _check_languages(options, vocabulary)
     if options.multilingual and not vocabulary.languages:
         raise OptionError(f"{name} is English-only; multilingual needs a model like base")
     if options.task == "translate":

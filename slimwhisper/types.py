@@ -18,6 +18,7 @@ HOP_SAMPLES = 160  # one mel frame
 FRAMES_PER_SECOND = SAMPLE_RATE // HOP_SAMPLES
 MEL_FRAMES_PER_POSITION = 2  # of the encoder, and per timestamp token
 WINDOW_FRAMES = CHUNK_SECONDS * FRAMES_PER_SECOND
+ON_FAILURE = ("last", "best")  # the values of `Options.on_failure`
 DEFAULT_DTYPES = {"cpu": "float32", "gpu": "float16"}  # by the kind of device
 
 
@@ -59,11 +60,14 @@ class Dims:
 class Options:
     """The options of a transcription; names and defaults are `whisper`'s.
 
-    `hotwords`, `multilingual`, `vad_filter` are faster-whisper's, `parallel` and `seed` our own.
+    `hotwords`, `multilingual` and `vad_filter` with its settings are faster-whisper's; `languages`,
+    `parallel`, `seed`, `token_logprobs`, `on_failure`, `check`, `sentences` and what is about
+    speakers our own.
     """
 
     task: str = "transcribe"  # or "translate", X -> English
     language: str | None = None  # None: detected from the first 30 s of each file
+    languages: tuple[str, ...] = ()  # detect the language among these; (): among all
     multilingual: bool = False  # detect the language anew in every window
     # tried in turn until a window's text passes the thresholds; 0 is greedy, or beam search
     temperature: float | tuple[float, ...] = (0.0, 0.2, 0.4, 0.6, 0.8, 1.0)
@@ -85,6 +89,8 @@ class Options:
     compression_ratio_threshold: float | None = 2.4  # above: the text repeats itself; fall back
     logprob_threshold: float | None = -1.0  # average below: the model is unsure; fall back
     no_speech_threshold: float | None = 0.6
+    on_failure: str = "last"  # which text to keep where all temperatures fail; or "best"
+    check: bool = False  # decode again what is flagged, and keep the better text
     word_timestamps: bool = False
     prepend_punctuations: str = "\"'“¿([{-"
     append_punctuations: str = "\"'.。,，!！?？:：”)]}、"
@@ -92,6 +98,15 @@ class Options:
     hallucination_silence_threshold: float | None = None  # seconds; with word_timestamps
     vad_filter: bool = False  # leave out what is not speech
     parallel: bool = False  # decode the speech regions of one file side by side
+    # what is speech, for `vad_filter` and `parallel`
+    vad_threshold: float = 0.5  # speech begins where its probability is at least this
+    vad_min_silence_duration_ms: int | None = None  # that ends speech; None: 2000; parallel: 300
+    vad_speech_pad_ms: int | None = None  # added on both sides; None: 400; parallel: 200
+    token_logprobs: bool = False  # keep the log-probability of every token
+    diarize: str | None = None  # "embedding", "pyannote", or an .rttm file; None: no speakers
+    speakers: int | None = None  # how many there are; None: found
+    known_speakers: tuple[tuple[str, str], ...] = ()  # name, path of a recording of that voice
+    sentences: bool = False  # segments are sentences that can be read as subtitles
 
     @property
     def temperatures(self) -> tuple[float, ...]:
@@ -134,7 +149,8 @@ class Segment:
     no_speech_prob: float
     words: list[Word] | None = None  # None: not requested
     speaker: str | None = None  # None: not requested, or nobody known
-    flags: tuple[str, ...] = ()  # why not to trust it
+    flags: tuple[str, ...] = ()  # why not to trust it: names in `slimwhisper.trust.REASONS`
+    token_logprobs: list[float] | None = None  # of `tokens`, one by one; None: not requested
 
 
 @dataclass(frozen=True, slots=True)
@@ -148,11 +164,12 @@ class Transcript:
     def as_dict(self) -> dict[str, Any]:
         """`whisper.transcribe`'s result dictionary: text, segments, language.
 
-        What is not `whisper`'s, "speaker" and "flags", is there only where it says something.
+        What is not `whisper`'s, "speaker", "flags" and "token_logprobs", is there only where it
+        says something.
         """
         result = asdict(self)
         for segment in result["segments"]:
-            for key in ("words", "speaker"):
+            for key in ("words", "speaker", "token_logprobs"):
                 if segment[key] is None:
                     del segment[key]
             segment["flags"] = list(segment["flags"])

@@ -10,9 +10,9 @@ from torch import Tensor
 from slimwhisper.engine.requests import Attempt, Decoded, Languages, Search, Window
 from slimwhisper.engine.rules import make_rules
 from slimwhisper.errors import OptionError, SlimWhisperError
+from slimwhisper.longform.attempts import compression_ratio
 from slimwhisper.longform.engines import Engines, search_of
 from slimwhisper.longform.prompts import Prompts
-from slimwhisper.longform.session import compression_ratio
 from slimwhisper.options import make_options
 from slimwhisper.types import Dims, Options
 from slimwhisper.vocabulary import language_code
@@ -51,7 +51,7 @@ def decode_windows(
         heard = hear_languages(engines, mels)
     probs = [None if h is None else h.probs for h in heard]
     spoken = chosen.language and language_code(chosen.language, model.vocabulary)
-    languages = [spoken or ("en" if h is None else h.likeliest) for h in heard]
+    languages = [spoken or ("en" if h is None else h.likeliest()) for h in heard]
     if asked.task == "lang_id":
         results = [
             DecodingResult(audio_features=torch.empty(0), language=language, language_probs=p)

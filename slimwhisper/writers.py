@@ -1,19 +1,27 @@
-"""The one table of output formats: Transcript -> txt, vtt, srt, tsv, json.
+"""The one table of output formats: Transcript -> txt, vtt, srt, tsv, json, lrc, ass, rttm.
 
-openai-whisper's own writers do the work, on a file that we open. A new format is a row of
-`FORMATS`: the command, the page, its downloads and the journal all read the table.
+openai-whisper's own writers do the work of its formats, on a file that we open; those of
+`slimwhisper.subtitles` the others, and srt and vtt of sentences; those of `speaker_formats` RTTM,
+and whisper's formats where there are speakers. A new format is a row of `FORMATS`: the command, the
+page, its downloads and the journal all read the table.
 """
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any, TextIO
 
+from slimwhisper import speaker_formats as speakers
 from slimwhisper.errors import OptionError
+from slimwhisper.subtitles.ass import write_ass
+from slimwhisper.subtitles.lrc import write_lrc
+from slimwhisper.subtitles.srt_vtt import write_srt, write_vtt
 from slimwhisper.types import Segment, Transcript
 
 Layout = Mapping[str, Any]
 # for subtitles: highlight_words, and how words are broken into lines
 LAYOUT = ("highlight_words", "max_line_width", "max_line_count", "max_words_per_line")
+DIARIZE = "diarize"  # the key of a layout: speakers are asked for
+SENTENCES = "sentences"  # the key of a layout: segments are sentences, so show two lines at most
 
 
 @dataclass(frozen=True, slots=True)
@@ -23,10 +31,20 @@ class Format:
     name: str
     media_type: str  # over HTTP
     write: Callable[[Transcript, TextIO, Layout], None]  # the last holds some of `LAYOUT`
+    in_all: bool = True  # whether "all" includes it
+    speakers: bool = False  # it says who speaks, and nothing else; "all" includes it if asked for
 
 
-def _by_whisper(name: str) -> Callable[[Transcript, TextIO, Layout], None]:
+Write = Callable[[Transcript, TextIO, Layout], None]
+
+
+def _by_whisper(name: str, with_speakers: Write | None = None) -> Write:
+    """whisper's writer, and ours for transcripts that have speakers."""
+
     def write(transcript: Transcript, file: TextIO, layout: Layout) -> None:
+        if with_speakers is not None and speakers.has_speakers(transcript):
+            with_speakers(transcript, file, layout)
+            return
         from whisper import utils
 
         writer = getattr(utils, name)(output_dir="")
@@ -35,16 +53,62 @@ def _by_whisper(name: str) -> Callable[[Transcript, TextIO, Layout], None]:
     return write
 
 
+def _subtitles(name: str, ours: Callable[..., None], with_speakers: Write) -> Write:
+    """whisper's writer, or for sentences ours."""
+    theirs = _by_whisper(name, with_speakers)
+
+    def write(transcript: Transcript, file: TextIO, layout: Layout) -> None:
+        if layout.get(SENTENCES):
+            ours(transcript, file, highlight=bool(layout.get("highlight_words")))
+        else:
+            theirs(transcript, file, layout)
+
+    return write
+
+
+def _ass(transcript: Transcript, file: TextIO, layout: Layout) -> None:
+    highlight = bool(layout.get("highlight_words"))
+    write_ass(transcript, file, broken=bool(layout.get(SENTENCES)), highlight=highlight)
+
+
+def _lrc(transcript: Transcript, file: TextIO, layout: Layout) -> None:
+    write_lrc(transcript, file)
+
+
 FORMATS: dict[str, Format] = {
     row.name: row
     for row in (
-        Format("txt", "text/plain", _by_whisper("WriteTXT")),
-        Format("vtt", "text/vtt", _by_whisper("WriteVTT")),
-        Format("srt", "application/x-subrip", _by_whisper("WriteSRT")),
-        Format("tsv", "text/tab-separated-values", _by_whisper("WriteTSV")),
+        Format("txt", "text/plain", _by_whisper("WriteTXT", speakers.write_txt)),
+        Format("vtt", "text/vtt", _subtitles("WriteVTT", write_vtt, speakers.write_vtt)),
+        Format(
+            "srt",
+            "application/x-subrip",
+            _subtitles("WriteSRT", write_srt, speakers.write_srt),
+        ),
+        Format("tsv", "text/tab-separated-values", _by_whisper("WriteTSV", speakers.write_tsv)),
         Format("json", "application/json", _by_whisper("WriteJSON")),
+        Format("lrc", "text/x-lrc", _lrc, in_all=False),
+        Format("ass", "text/x-ssa", _ass, in_all=False),
+        Format("rttm", "text/plain", speakers.write_rttm, in_all=False, speakers=True),
     )
 }
+
+
+def formats_of(choice: str, layout: Layout | None = None) -> tuple[str, ...]:
+    """The formats that `--output_format` asks for: one, or "all", which are those of `whisper`, and
+    RTTM if the layout has `DIARIZE`.
+    """
+    if choice != "all":
+        return (choice,)
+    diarized = bool((layout or {}).get(DIARIZE))
+    rows = FORMATS.values()
+    return tuple(f.name for f in rows if f.in_all or (diarized and f.speakers))
+
+
+def formats_for(transcript: Transcript) -> list[Format]:
+    """The formats that say something about this transcript: RTTM only where it has speakers."""
+    known = speakers.has_speakers(transcript)
+    return [row for row in FORMATS.values() if known or not row.speakers]
 
 
 def register(row: Format) -> None:
@@ -57,7 +121,7 @@ def register(row: Format) -> None:
 def write_transcript(
     transcript: Transcript, format: str, file: TextIO, layout: Layout | None = None
 ) -> None:
-    """Write one of `FORMATS` to an open text file; `layout` holds some of `LAYOUT`.
+    """Write one of `FORMATS` to an open text file; `layout` holds some of `LAYOUT` and `SENTENCES`.
 
     Raises OptionError for an unknown format.
     """
@@ -75,7 +139,12 @@ def segment_line(segment: Segment) -> str:
 
 
 def check_layout(layout: Layout, word_timestamps: bool) -> list[str]:
-    """Warnings about options without effect; OptionError for one that needs word timestamps."""
+    """Warnings about options without effect; OptionError for one that needs word timestamps, or
+    that contradicts another.
+    """
+    for name in LAYOUT[1:]:
+        if layout.get(SENTENCES) and layout.get(name) is not None:
+            raise OptionError(f"--{name}: --sentences breaks lines at 42 characters; drop one")
     if not word_timestamps:
         for name in LAYOUT:
             if layout.get(name):

@@ -39,6 +39,8 @@ def refusal(dims: Dims, **values: Any) -> str:
         ({"patience": 0.1, "beam_size": 3}, "0.1", "give 1.0"),
         ({"length_penalty": 1.5}, "1.5", "between 0 and 1"),
         ({"length_penalty": -0.5}, "-0.5", "between 0 and 1"),
+        ({"on_failure": "first"}, "'first'", "'last' nor 'best'"),
+        ({"check": "yes"}, "'yes'", "True nor False"),
         ({"seed": -1}, "-1", "whole number from 0 up"),
         ({"seed": 0.5}, "0.5", "whole number from 0 up"),
         ({"clip_timestamps": "0,x"}, "'0,x'", "such as '0,12.5,60'"),
@@ -50,6 +52,13 @@ def refusal(dims: Dims, **values: Any) -> str:
         ({"task": "summarize"}, "'summarize'", "'transcribe' nor 'translate'"),
         ({"language": "xx"}, "'xx'", "use a code such as 'en'"),
         ({"language": "Germann"}, "'Germann'", "did you mean german"),
+        ({"languages": ("de", "xx")}, "'xx'", "use a code such as 'en'"),
+        ({"languages": "de"}, "'de'", "give a list, such as"),
+        ({"languages": ["de"], "language": "de"}, "drop", "to choose from"),
+        ({"vad_threshold": 1.0, "parallel": True}, "1.0", "between 0 and 1"),
+        ({"vad_speech_pad_ms": -1, "parallel": True}, "-1", "from 0 to 60000"),
+        ({"vad_min_silence_duration_ms": 0.5, "parallel": True}, "0.5", "whole number"),
+        ({"vad_speech_pad_ms": 5}, "needs", "vad_filter=True or parallel=True"),
         ({"sample_len": 0}, "0", "between 1 and 224"),
         ({"sample_len": 225}, "225", "between 1 and 224"),
     ],
@@ -112,3 +121,8 @@ def test_lists_are_taken_as_tuples_so_that_equal_rules_are_one_object() -> None:
 def test_whisper_s_own_argument_is_taken_and_ignored() -> None:
     assert IGNORED == ("fp16",)
     assert make_options(ENGLISH, fp16=True) == make_options(ENGLISH, fp16=False) == Options()
+
+
+def test_sentences_need_the_words() -> None:
+    assert make_options(ENGLISH, sentences=True, hallucination_silence_threshold=2).word_timestamps
+    assert not make_options(ENGLISH).word_timestamps

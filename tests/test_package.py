@@ -35,15 +35,17 @@ PACKAGES = [
     "slimwhisper/longform",
     "slimwhisper/model",
     "slimwhisper/ray",
+    "slimwhisper/speakers",
     "slimwhisper/storage",
+    "slimwhisper/subtitles",
+    "slimwhisper/trust",
 ]
 DATA = {
+    *(f"slimwhisper/jobs/report.{suffix}" for suffix in ("css", "html", "js")),
     *("slimwhisper/py.typed", "slimwhisper/models/digits.pt", "slimwhisper/models/digits.md"),
     "slimwhisper/kernels/configurations.json",
-    *(
-        f"slimwhisper/app/page/assets/{n}"
-        for n in ("icon.svg", "page.css", "player.html", "player.js")
-    ),
+    *(f"slimwhisper/app/page/assets/{p.name}" for p in (ROOT / "app/page/assets").iterdir()),
+    *(f"slimwhisper/app/page/samples/{p.name}" for p in (ROOT / "app/page/samples").iterdir()),
 }
 PROBE = """
 import importlib.util

@@ -31,6 +31,7 @@ from recipes.digits.sequences import (
 )
 from recipes.digits.train import Heard, encoder_batch
 from recipes.digits.voices import RATE, Bank, fsdd_recordings, read, to_int16, trimmed
+from recipes.digits.widen import Widening
 
 
 @pytest.fixture(scope="module")
@@ -276,3 +277,26 @@ def test_a_bare_file_is_read_as_mu_law(tmp_path: Path) -> None:
     heard = read(path)
     assert len(heard) == 8000  # at 16 kHz
     assert np.corrcoef(heard[::2], tone)[0, 1] > 0.99
+
+
+def test_a_wider_model_computes_the_same() -> None:
+    """Heads of 32 become heads of 64, so the encoder's have free units as well."""
+    torch.manual_seed(0)
+    small = Student(dimensions(128, (1, 2))).eval()
+    found = small.checkpoint()["model_state_dict"]
+    assert isinstance(found, dict)
+    state = {name: tensor.float() for name, tensor in found.items()}
+    small.load_state_dict(
+        {**small.state_dict(), **{k: v for k, v in state.items() if "token" not in k}}
+    )
+    with torch.no_grad():
+        small.rows.copy_(state["decoder.token_embedding.weight"][list(TOKEN_IDS)])
+    mel, starts, tokens = torch.randn(2, 80, 40), torch.tensor([0, 7]), torch.randint(0, 20, (2, 5))
+    for spread, near in ((0.0, True), (0.3, False)):
+        wide = Widening(state, 384, {"encoder": 4, "decoder": 2}).student(spread).eval()
+        assert (wide.dims.n_audio_head, wide.dims.n_text_head) == (6, 6)
+        with torch.no_grad():
+            heard, expected = wide.encode(mel, starts), small.encode(mel, starts)
+            logits = wide.decode(tokens, heard), small.decode(tokens, expected)
+        assert torch.allclose(heard, expected.repeat(1, 1, 3), atol=1e-4) == near
+        assert torch.allclose(*logits, atol=1e-3) == near

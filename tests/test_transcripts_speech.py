@@ -66,10 +66,11 @@ def test_the_corpus_is_what_it_says(corpus: Corpus) -> None:
     assert {"silence, 30 s", "noise, 30 s"} <= set(corpus.names)
 
 
-@pytest.mark.parametrize("cache", PRESETS)
-def test_every_preset_says_what_whisper_says(
+@pytest.mark.parametrize("cache", ["baseline", "slim"])
+def test_a_preset_says_what_whisper_says(
     corpus: Corpus, expected: list[dict[str, Any]], digits_path: Path, cache: str
 ) -> None:
+    """On this checkpoint the other presets fall back to the forms of `slim`: see below."""
     model = slimwhisper.load_model(digits_path, "cpu", cache=cache)
     found = transcribe_each(model, corpus.audio, batch_size=16)
     for name, ours, theirs in zip(corpus.names, found, expected, strict=True):
@@ -101,7 +102,7 @@ def test_neighbours_order_and_batch_change_nothing(corpus: Corpus, digits_path: 
     model = slimwhisper.load_model(digits_path, "cpu")
     options: dict[str, Any] = {"temperature": (0.0, 0.2, 0.4), "best_of": 2, "sample_len": 30}
     options["logprob_threshold"] = -0.05
-    order = np.random.default_rng(0).permutation(len(corpus.audio))[:40]
+    order = np.random.default_rng(0).permutation(len(corpus.audio))[:20]
     alone = {i: model.transcribe(corpus.audio[i], **options) for i in order}
     hot = [s for r in alone.values() for s in r["segments"] if s["temperature"] > 0]
     assert hot, "something falls back"
@@ -114,12 +115,17 @@ def test_neighbours_order_and_batch_change_nothing(corpus: Corpus, digits_path: 
         order = order[::-1]
 
 
-@pytest.mark.parametrize(("cross", "own"), [("v", "v"), ("hybrid", "x")])
+@pytest.mark.parametrize(
+    ("cross", "own"), [PRESETS["option1"], PRESETS["option2"], ("v", "v"), ("hybrid", "x")]
+)
 def test_the_other_forms_too(
     corpus: Corpus, expected: list[dict[str, Any]], digits_path: Path, cross: str, own: str
 ) -> None:
+    """None is exact for this checkpoint: every layer uses the forms of `slim`."""
     model = slimwhisper.load_model(digits_path, "cpu", cross_cache=cross, self_cache=own)
-    for i in range(0, len(corpus.audio), 6):
+    assert len(model.fallbacks) == (cross != "e") + (own != "x")
+    assert all("4 of 4 layers" in said for said in model.fallbacks)
+    for i in range(0, len(corpus.audio), 12):
         found = model.transcribe(corpus.audio[i], temperature=0)
         assert not differences(found, expected[i]), corpus.names[i]
 
@@ -139,9 +145,12 @@ def test_half_precision_says_the_same(
     corpus: Corpus, expected: list[dict[str, Any]], digits_path: Path, cache: str
 ) -> None:
     model = slimwhisper.load_model(digits_path, "cpu", dtype="bfloat16", cache=cache)
-    found = transcribe_each(model, corpus.audio)
+    some = slice(None) if cache == "slim" else slice(0, None, 3)
+    found = transcribe_each(model, corpus.audio[some])
     other = [
-        n for n, a, b in zip(corpus.names, found, expected, strict=True) if a["text"] != b["text"]
+        name
+        for name, ours, theirs in zip(corpus.names[some], found, expected[some], strict=True)
+        if ours["text"] != theirs["text"]
     ]
     assert len(other) <= 1, other
 

@@ -21,7 +21,7 @@ from starlette.types import ASGIApp, Message, Receive, Scope, Send
 from slimwhisper.app.api.errors import APIError
 
 OPEN = "/health"
-API = ("/v1", "/metrics")  # need the key; with a page, all other paths are the page's
+API = ("/v1", "/inference", "/metrics")  # need the key; with a page, all other paths are the page's
 WEBSOCKETS: frozenset[str] = frozenset()  # paths that serve a websocket: none today
 POLICY_VIOLATION = 1008  # a websocket's close code; before it is accepted, HTTP's 403
 # Gradio's routes that the page does not need: some fetch any URL, some keep files. In lower case.

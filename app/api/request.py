@@ -1,36 +1,39 @@
-"""A transcription request: its HTTP form, checked, and its response in the format it names."""
+"""OpenAI's forms, `/v1/audio/transcriptions` and `/v1/audio/translations`, checked.
 
-import io
+The fields are those of openai-python 3.54 (types/audio/transcription_create_params.py), and two of
+our own, "sentences" and "on_failure". docs/openai.md lists them all.
+"""
+
+import json
 from pathlib import PurePath
 from typing import Any
 
-from fastapi import Request
-from fastapi.responses import JSONResponse, PlainTextResponse, Response
-from starlette.datastructures import FormData, UploadFile
-from starlette.exceptions import HTTPException as StarletteHTTPException
+from starlette.datastructures import FormData
 
 from slimwhisper.app.api.errors import APIError, as_api_error
-from slimwhisper.app.service.jobs import Finished, ModelChoice
-from slimwhisper.app.service.models import Models
-from slimwhisper.errors import CheckpointError
-from slimwhisper.types import Transcript
-from slimwhisper.writers import FORMATS, write_transcript
+from slimwhisper.app.api.form import SHOWN, Fields, not_one_of, refused
+from slimwhisper.app.api.references import read_references
+from slimwhisper.app.api.wanted import Wanted
+from slimwhisper.app.service.jobs import ModelChoice
+from slimwhisper.app.service.models import DIARIZE, Models, openai_model
+from slimwhisper.errors import CheckpointError, DependencyError
+from slimwhisper.speakers.choice import require
+from slimwhisper.types import CHUNK_SECONDS, ON_FAILURE
+from slimwhisper.writers import FORMATS
 
-RESPONSE_FORMATS = ("json", "text", "srt", "vtt", "verbose_json")
+WRITTEN = tuple(name for name in FORMATS if name not in ("txt", "json"))  # by `writers`
+RESPONSE_FORMATS = ("json", "text", "verbose_json", "diarized_json", *WRITTEN)
+STREAMED = ("json", "text", "diarized_json")
 GRANULARITIES = ("segment", "word")
-BOOLEANS = {"true": True, "True": True, "false": False, "False": False}
-MAX_FIELDS = 50  # of a form
+WITH_WORDS = ("verbose_json", "lrc", "ass")  # may have each word's time
+WITH_SPEAKERS = ("diarized_json", "rttm")
 MAX_NAME_LENGTH = 200  # characters of a file's name
-
-
-async def read_form(request: Request) -> FormData:
-    """The form in a request's body. Raises APIError."""
-    if not request.headers.get("content-type", "").startswith("multipart/form-data"):
-        raise APIError(415, "send a form (multipart/form-data) with an audio file in 'file'")
-    try:
-        return await request.form(max_files=1, max_fields=MAX_FIELDS)
-    except StarletteHTTPException as error:
-        raise APIError(error.status_code, f"the form cannot be read: {error.detail}") from error
+MAX_PADDING = 10_000  # milliseconds
+VAD = {  # OpenAI's names -> ours, and the most
+    "threshold": ("vad_threshold", 1.0),
+    "prefix_padding_ms": ("vad_speech_pad_ms", MAX_PADDING),
+    "silence_duration_ms": ("vad_min_silence_duration_ms", MAX_PADDING),
+}
 
 
 def display_name(given: str | None) -> str:
@@ -40,122 +43,173 @@ def display_name(given: str | None) -> str:
     return printable[-MAX_NAME_LENGTH:] or "audio"
 
 
-class TranscriptionRequest:
-    """A checked form: the file, the model, the options and the response's format."""
-
-    def __init__(self, form: FormData, task: str, models: Models) -> None:
-        """task: "transcribe" or "translate". Raises APIError for a field that cannot be used."""
-        self.upload, self.task = _upload(form), task
-        self.format = _choice(form, "response_format", RESPONSE_FORMATS) or "json"
-        self.granularities = self._granularities(form)
-        self.stream = BOOLEANS[_choice(form, "stream", tuple(BOOLEANS)) or "false"]
-        if self.stream and self.format not in ("json", "text"):
-            raise APIError(400, "stream needs response_format json or text", None, "stream")
-        try:
-            self.model = ModelChoice(models.resolve(_text(form, "model")))
-        except CheckpointError as error:
-            raise as_api_error(error) from error
-        self.options: dict[str, Any] = {
-            "task": task,
-            "initial_prompt": _text(form, "prompt"),
-            "word_timestamps": "word" in self.granularities,
-        }
-        if (language := _text(form, "language")) is not None:
-            self.options["language"] = language
-        temperature = _temperature(form)
-        if temperature > 0:  # 0 means OpenAI's default: raised when a text looks wrong
-            self.options["temperature"] = temperature
-
-    def response(self, finished: Finished) -> Response:
-        """The transcript in the response's format."""
-        transcript = finished.transcript
-        match self.format:
-            case "text":
-                return PlainTextResponse(transcript.text.strip() + "\n")
-            case "srt" | "vtt":
-                file = io.StringIO()
-                write_transcript(transcript, self.format, file)
-                media_type = FORMATS[self.format].media_type
-                return Response(file.getvalue(), media_type=f"{media_type}; charset=utf-8")
-            case "verbose_json":
-                return JSONResponse(self._verbose(transcript, finished.seconds))
-            case _:
-                return JSONResponse(
-                    {"text": transcript.text.strip(), "usage": usage(finished.seconds)}
-                )
-
-    def _granularities(self, form: FormData) -> list[str]:
-        field = "timestamp_granularities[]"
-        found = [str(value) for value in form.getlist(field)]
-        for value in found:
-            if value not in GRANULARITIES:
-                raise _not_one_of(field, value, GRANULARITIES)
-        if found and self.format != "verbose_json":
-            raise APIError(400, f"{field} needs response_format=verbose_json", None, field)
-        return found or ["segment"]
-
-    def _verbose(self, transcript: Transcript, seconds: float) -> dict[str, Any]:
-        from whisper.tokenizer import LANGUAGES
-
-        found: dict[str, Any] = {
-            "task": self.task,
-            "language": LANGUAGES.get(transcript.language, transcript.language),
-            "duration": round(seconds, 3),
-            "text": transcript.text.strip(),
-        }
-        if "segment" in self.granularities:
-            segments = transcript.as_dict()["segments"]
-            found["segments"] = [{k: v for k, v in s.items() if k != "words"} for s in segments]
-        if "word" in self.granularities:
-            words = [word for s in transcript.segments for word in s.words or ()]
-            found["words"] = [
-                {"word": w.word.strip(), "start": w.start, "end": w.end} for w in words
-            ]
-        found["usage"] = usage(seconds)
-        return found
-
-
-def usage(seconds: float) -> dict[str, Any]:
-    """OpenAI's "usage" of a response: the length of the audio in whole seconds."""
-    return {"type": "duration", "seconds": round(seconds)}
-
-
-def _upload(form: FormData) -> UploadFile:
-    upload = form.get("file")
-    if not isinstance(upload, UploadFile):
-        raise APIError(400, "file: send an audio file in the form's field 'file'", None, "file")
-    return upload
-
-
-def _text(form: FormData, name: str) -> str | None:
-    """A text field; None if it is missing or empty."""
-    value = form.get(name)
-    if isinstance(value, UploadFile):
-        raise APIError(400, f"{name} must be text, not a file", None, name)
-    return value or None
-
-
-def _choice(form: FormData, name: str, known: tuple[str, ...]) -> str | None:
-    """A text field with one of the values in `known`; None if it is missing or empty."""
-    value = _text(form, name)
-    if value is not None and value not in known:
-        raise _not_one_of(name, value, known)
-    return value
-
-
-def _temperature(form: FormData) -> float:
-    """The field "temperature", 0 to 1; 0 if it is missing."""
-    text = _text(form, "temperature") or "0"
+def choose_model(name: str | None, models: Models) -> tuple[ModelChoice, str]:
+    """The model for a request's name, and its name as it is shown. Raises APIError."""
     try:
-        value = float(text)
-    except ValueError:
-        value = -1.0
-    if not 0 <= value <= 1:
-        message = f"temperature {text[:100]!r} is not between 0 and 1"
-        raise APIError(400, message, None, "temperature")
-    return value
+        found = models.resolve(name)
+    except CheckpointError as error:
+        raise as_api_error(error) from error
+    return ModelChoice(found), models.shown if found == models.default else found
 
 
-def _not_one_of(name: str, value: str, known: tuple[str, ...]) -> APIError:
-    message = f"{name} {value[:100]!r} is not one of {', '.join(known)}"
-    return APIError(400, message, None, name)
+def read_request(form: FormData, task: str, models: Models) -> Wanted:
+    """What a form asks for. task: "transcribe" or "translate".
+
+    Raises APIError for a field that cannot be honoured.
+    """
+    fields = Fields(form)
+    upload, name = fields.upload(), fields.text("model")
+    model, served_by = choose_model(name, models)
+    asked = openai_model(name) or ""
+    format = fields.choice("response_format", RESPONSE_FORMATS) or "json"
+    granularities = _several(fields, "timestamp_granularities", GRANULARITIES)
+    include = _several(fields, "include", ("logprobs",))
+    options = {"task": task, **_options(fields), **_chunking(fields)}
+    wanted = Wanted(
+        upload,
+        task,
+        format,
+        model,
+        served_by,
+        options,
+        asked,
+        granularities=tuple(granularities) or ("segment",),
+        stream=fields.flag("stream"),
+        logprobs=bool(include),
+        references=read_references(fields),
+    )
+    if asked == DIARIZE and not options.get("parallel"):
+        wanted.longest = CHUNK_SECONDS
+    if wanted.logprobs:
+        options["token_logprobs"] = True
+    if "word" in granularities:
+        options["word_timestamps"] = True
+    if format in WITH_SPEAKERS:
+        options["diarize"] = "embedding"
+    _refuse_combinations(wanted, fields)
+    wanted.unknown = fields.unknown()
+    return wanted
+
+
+def _options(fields: Fields) -> dict[str, Any]:
+    """The fields that are options of ours as they stand."""
+    found: dict[str, Any] = {
+        "initial_prompt": fields.text("prompt"),
+        "hotwords": ", ".join(fields.texts("keywords")) or None,
+        "language": fields.text("language"),
+        "languages": tuple(fields.texts("languages")),
+        "temperature": fields.number("temperature", 0, 1) or None,  # 0: raised as it is needed
+        "sentences": fields.flag("sentences"),
+        # the default is the server's: nobody looks over these texts
+        "on_failure": fields.choice("on_failure", ON_FAILURE) or "best",
+    }
+    return {name: value for name, value in found.items() if value}
+
+
+def _several(fields: Fields, name: str, known: tuple[str, ...]) -> list[str]:
+    found = fields.texts(name)
+    for value in found:
+        if value not in known:
+            raise not_one_of(f"{name}[]", value, known)
+    return found
+
+
+def _chunking(fields: Fields) -> dict[str, Any]:
+    """chunking_strategy: "auto", or a server_vad, as JSON or as fields chunking_strategy[key]."""
+    name = "chunking_strategy"
+    text, given = fields.text(name), dict[str, Any](fields.inside(name))
+    if text == "auto":
+        given = {"type": "auto"}
+    elif text is not None:
+        try:
+            given = json.loads(text)
+        except (ValueError, RecursionError):
+            given = {}
+        if not isinstance(given, dict) or not given:
+            raise refused(name, f"{name} {text[:SHOWN]!r}: give auto, or a server_vad object")
+    if not given:
+        return {}
+    kind = given.pop("type", None)
+    if kind not in ("auto", "server_vad"):
+        raise not_one_of(f"{name} type", str(kind), ("auto", "server_vad"))
+    found: dict[str, Any] = {"parallel": True}
+    for key, value in given.items():
+        if key not in VAD or kind == "auto":
+            known = ("type", *VAD) if kind == "server_vad" else ("type",)
+            raise not_one_of(f"{name} of type {kind}: the key", str(key), known)
+        found[VAD[key][0]] = _setting(f"{name} {key}", value, VAD[key][1])
+    return found
+
+
+def _setting(name: str, value: Any, most: float) -> float:
+    """A setting of the voice activity: a share between 0 and 1, or whole milliseconds."""
+    whole = most > 1
+    try:
+        number = float(value)
+    except (TypeError, ValueError):
+        number = -1.0
+    fits = 0 <= number <= most and number == int(number) if whole else 0 < number < most
+    if not fits or isinstance(value, bool):
+        what = f"a whole number from 0 to {most:g}" if whole else "between 0 and 1"
+        raise refused("chunking_strategy", f"{name} {str(value)[:SHOWN]!r} is not {what}")
+    return int(number) if whole else number
+
+
+def _refuse_combinations(wanted: Wanted, fields: Fields) -> None:
+    """Raises APIError for fields that contradict each other, or the model that was asked for."""
+    format, options, diarizes = wanted.format, wanted.options, wanted.asked == DIARIZE
+    words = fields.texts("timestamp_granularities")
+    segments = ", ".join(("verbose_json", "diarized_json", *WRITTEN))
+    rules = (
+        (
+            diarizes and format not in STREAMED,
+            "response_format",
+            f"{DIARIZE} gives response_format {', '.join(STREAMED)}; another model gives {format}",
+        ),
+        (diarizes and options.get("initial_prompt"), "prompt", f"{DIARIZE} takes no prompt"),
+        (diarizes and wanted.logprobs, "include[]", f"{DIARIZE} gives no logprobs"),
+        (
+            words and format not in WITH_WORDS,
+            "timestamp_granularities[]",
+            f"timestamp_granularities[] needs response_format {', '.join(WITH_WORDS)}",
+        ),
+        (
+            wanted.stream and format not in STREAMED,
+            "stream",
+            f"stream needs response_format {', '.join(STREAMED)}",
+        ),
+        (
+            wanted.logprobs and format != "json",
+            "include[]",
+            "include[]=logprobs needs response_format=json",
+        ),
+        (
+            options.get("sentences") and format in ("json", "text"),
+            "sentences",
+            f"sentences cuts segments, and {format} has none; choose {segments}",
+        ),
+        (
+            options.get("language") and options.get("languages"),
+            "languages[]",
+            "language says which, languages[] what to choose from; send one of them",
+        ),
+        (
+            wanted.references and format not in WITH_SPEAKERS,
+            "known_speaker_names[]",
+            f"known_speaker_names[] needs response_format {', '.join(WITH_SPEAKERS)}",
+        ),
+        (
+            wanted.task == "translate" and format in WITH_SPEAKERS,
+            "response_format",
+            "a translation is not diarized; send it to /v1/audio/transcriptions",
+        ),
+    )
+    for wrong, field, message in rules:
+        if wrong:
+            raise refused(field, message)
+    if format in WITH_SPEAKERS:
+        try:
+            require("embedding", f"response_format {format}")
+        except DependencyError as error:
+            message = f"{error}, on the server"
+            raise APIError(400, message, "not_installed", "response_format") from error

@@ -1,4 +1,5 @@
-"""OpenAI's audio API: /v1/audio/transcriptions, /v1/audio/translations, /v1/models.
+"""OpenAI's audio API: /v1/audio/transcriptions, /v1/audio/translations, /v1/models; and
+whisper.cpp's /inference.
 
 Requests and responses follow OpenAI's reference (platform.openai.com/docs/api-reference/audio), so
 its clients work unchanged. Other options of `slimwhisper.Options` are not part of the API: set them
@@ -7,35 +8,37 @@ on the command line or on the page.
 
 import asyncio
 import json
-import os
 import time
-from collections.abc import AsyncGenerator, AsyncIterator
-from pathlib import Path
-from typing import Any
+from collections.abc import AsyncGenerator, AsyncIterator, Callable
+from dataclasses import dataclass, field
+from typing import IO, Any
 
 from fastapi import APIRouter, Request
 from fastapi.responses import Response, StreamingResponse
-from starlette.datastructures import FormData, UploadFile
+from starlette.datastructures import FormData
 
 from slimwhisper.app.api.errors import APIError, as_api_error
-from slimwhisper.app.api.request import TranscriptionRequest, display_name, read_form, usage
+from slimwhisper.app.api.form import read_form, refused
+from slimwhisper.app.api.inference import read_inference
+from slimwhisper.app.api.references import REFERENCES, open_path, shown, store_references
+from slimwhisper.app.api.request import display_name, read_request
+from slimwhisper.app.api.response import Result, delta
+from slimwhisper.app.api.wanted import Wanted
 from slimwhisper.app.service.jobs import (
     Event,
     Failed,
     Finished,
     Job,
     Progress,
+    Started,
 )
-from slimwhisper.app.service.models import ALIAS, Models
+from slimwhisper.app.service.models import DIARIZE, Models, openai_model
 from slimwhisper.app.service.service import Service
 from slimwhisper.errors import CheckpointError, SlimWhisperError
+from slimwhisper.vocabulary import Vocabulary
 
 DISCONNECT_POLL = 0.5  # seconds between checks that the client is still connected
-
-
-def open_path(upload: UploadFile) -> Path:
-    """A path to an upload's unnamed file, for another process of the same user."""
-    return Path(f"/proc/{os.getpid()}/fd/{upload.file.fileno()}")
+STREAM_HEADERS = {"Cache-Control": "no-cache", "X-Accel-Buffering": "no"}
 
 
 class Listener:
@@ -80,9 +83,106 @@ async def events_of(
         service.cancel(job)
 
 
-def make_router(service: Service, models: Models, timeout: float) -> APIRouter:
-    """The routes, to be mounted at /v1. timeout: seconds a request may take."""
-    router = APIRouter()
+@dataclass
+class Transcription:
+    """A request in progress: its events, and what is closed when it ends."""
+
+    wanted: Wanted
+    form: FormData
+    files: list[IO[bytes]] = field(default_factory=list)  # of known speakers
+    job: Job | None = None
+    events: AsyncGenerator[Event, None] | None = None
+
+    async def begin(self, service: Service, request: Request, timeout: float) -> None:
+        """Hand it to the service, and wait until the recording has been read. Raises APIError."""
+        self.job, listener = await self._submit(service, request)
+        self.events = events_of(service, self.job, listener, request, timeout)
+        first = await anext(self.events)
+        if isinstance(first, Failed):
+            raise self._failure(first)
+        if isinstance(first, Started) and first.seconds > self.wanted.longest:
+            limit = f"recordings over {self.wanted.longest:g} s"
+            message = f"{DIARIZE} needs chunking_strategy, such as auto, for {limit}"
+            raise refused("chunking_strategy", message)
+
+    async def _submit(self, service: Service, request: Request) -> tuple[Job, Listener]:
+        wanted = self.wanted
+        if wanted.references:
+            known = await asyncio.to_thread(
+                store_references, wanted.references, service.read, self.files
+            )
+            wanted.options["known_speakers"] = known
+        upload = wanted.upload
+        await asyncio.to_thread(upload.file.fileno)  # moves the upload to disk
+        path, name = open_path(upload.file), display_name(upload.filename)
+        user = request.client.host if request.client else ""
+        listener = Listener()
+        job = Job(path, name, wanted.model, wanted.options, user, listener)
+        try:
+            service.submit(job)
+        except SlimWhisperError as error:
+            raise as_api_error(error) from error
+        return job, listener
+
+    @property
+    def vocabulary(self) -> Vocabulary:
+        """Of the model that transcribes; once it has begun."""
+        assert self.job is not None and self.job.recording is not None
+        return self.job.recording.vocabulary
+
+    async def whole(self) -> Response:
+        """One response, once the job has ended."""
+        assert self.events is not None
+        async for event in self.events:
+            if isinstance(event, Failed):
+                raise self._failure(event)
+            if isinstance(event, Finished):
+                return self._result(event).response()
+        raise AssertionError("a job's last event is Finished or Failed")
+
+    async def streamed(self) -> AsyncIterator[str]:
+        """OpenAI's server-sent events: one delta per segment, then the whole text."""
+        assert self.events is not None
+        try:
+            async for event in self.events:
+                match event:
+                    case Progress(segments=segments):
+                        for segment in segments:
+                            yield _sse(delta(self.wanted, segment, self.vocabulary))
+                    case Finished():
+                        for content in self._result(event).last_events():
+                            yield _sse(content)
+                    case Failed():
+                        yield _sse(self._failure(event).body())
+            yield "data: [DONE]\n\n"
+        except APIError as error:
+            yield _sse(error.body())
+        finally:
+            await self.close()
+
+    def _failure(self, event: Failed) -> APIError:
+        """The response to a job's error; a known speaker's file is called as it was sent."""
+        found = as_api_error(event.error)
+        for name, path in self.wanted.options.get("known_speakers", ()):
+            if path in str(found):
+                return refused(f"{REFERENCES}[]", str(found).replace(path, shown(name)))
+        return found
+
+    def _result(self, event: Finished) -> Result:
+        return Result(self.wanted, event.transcript, event.seconds, self.vocabulary)
+
+    async def close(self) -> None:
+        """End the job, and remove its files."""
+        if self.events is not None:
+            await self.events.aclose()
+        await self.form.close()
+        for file in self.files:
+            file.close()
+
+
+def make_routers(service: Service, models: Models, timeout: float) -> tuple[APIRouter, APIRouter]:
+    """The routes to be mounted at /v1, and those at the root. timeout: seconds of a request."""
+    router, root = APIRouter(), APIRouter()
 
     @router.get("/models")
     async def list_models() -> dict[str, Any]:
@@ -94,87 +194,43 @@ def make_router(service: Service, models: Models, timeout: float) -> APIRouter:
             models.resolve(name)
         except CheckpointError as error:
             raise as_api_error(error) from error
-        return _model(models.shown if name == ALIAS else name)
+        return _model(models.shown if openai_model(name) else name)
 
     @router.post("/audio/transcriptions")
     async def transcriptions(request: Request) -> Response:
-        return await answer(request, "transcribe")
+        return await answer(request, lambda form: read_request(form, "transcribe", models))
 
     @router.post("/audio/translations")
     async def translations(request: Request) -> Response:
-        return await answer(request, "translate")
+        return await answer(request, lambda form: read_request(form, "translate", models))
 
-    async def answer(request: Request, task: str) -> Response:
+    @root.post("/inference")
+    async def inference(request: Request) -> Response:
+        return await answer(request, lambda form: read_inference(form, models))
+
+    async def answer(request: Request, read: Callable[[FormData], Wanted]) -> Response:
         form = await read_form(request)
         try:
-            wanted = TranscriptionRequest(form, task, models)
-            job, listener = await _submit(service, wanted, request)
+            running = Transcription(read(form), form)
         except BaseException:
             await form.close()
             raise
-        events = events_of(service, job, listener, request, timeout)
-        if wanted.stream:
+        streaming = False
+        try:
+            await running.begin(service, request, timeout)
+            if not running.wanted.stream:
+                return await running.whole()
+            streaming = True
             return StreamingResponse(
-                _streamed(events, form),
+                running.streamed(),
                 media_type="text/event-stream",
-                headers={"Cache-Control": "no-cache", "X-Accel-Buffering": "no"},
+                headers=STREAM_HEADERS | running.wanted.headers(),
             )
-        return await _whole(events, form, wanted)
+        finally:
+            if not streaming:
+                await running.close()
 
-    return router
-
-
-async def _submit(
-    service: Service, wanted: TranscriptionRequest, request: Request
-) -> tuple[Job, Listener]:
-    """Hand a request to the service. Raises APIError if the service refuses it."""
-    await asyncio.to_thread(wanted.upload.file.fileno)  # moves the upload to disk
-    path, name = open_path(wanted.upload), display_name(wanted.upload.filename)
-    user = request.client.host if request.client else ""
-    listener = Listener()
-    job = Job(path, name, wanted.model, wanted.options, user, listener)
-    try:
-        service.submit(job)
-    except SlimWhisperError as error:
-        raise as_api_error(error) from error
-    return job, listener
-
-
-async def _whole(
-    events: AsyncGenerator[Event, None], form: FormData, wanted: TranscriptionRequest
-) -> Response:
-    """One response, once the job has ended."""
-    try:
-        async for event in events:
-            if isinstance(event, Failed):
-                raise as_api_error(event.error)
-            if isinstance(event, Finished):
-                return wanted.response(event)
-    finally:
-        await events.aclose()
-        await form.close()
-    raise AssertionError("a job's last event is Finished or Failed")
-
-
-async def _streamed(events: AsyncGenerator[Event, None], form: FormData) -> AsyncIterator[str]:
-    """OpenAI's server-sent events: one delta per segment, then the whole text."""
-    try:
-        async for event in events:
-            match event:
-                case Progress(segments=segments):
-                    for segment in segments:
-                        yield _sse({"type": "transcript.text.delta", "delta": segment.text})
-                case Finished(transcript=transcript):
-                    done = {"type": "transcript.text.done", "text": transcript.text.strip()}
-                    yield _sse({**done, "usage": usage(event.seconds)})
-                case Failed(error=error):
-                    yield _sse(as_api_error(error).body())
-        yield "data: [DONE]\n\n"
-    except APIError as error:
-        yield _sse(error.body())
-    finally:
-        await events.aclose()
-        await form.close()
+    return router, root
 
 
 def _sse(content: dict[str, Any]) -> str:

@@ -9,6 +9,7 @@ import gradio as gr
 
 from slimwhisper.app.api.request import display_name
 from slimwhisper.app.page.cache_costs import costs_of, panel
+from slimwhisper.app.page.examples import examples
 from slimwhisper.app.page.results import Results
 from slimwhisper.app.page.run import Run, Runs
 from slimwhisper.app.page.tempdir import FILES
@@ -18,6 +19,7 @@ from slimwhisper.app.service.service import Service
 from slimwhisper.app.service.settings import Settings
 from slimwhisper.cache.forms import PRESETS
 from slimwhisper.errors import SlimWhisperError
+from slimwhisper.speakers.choice import BACKENDS
 
 
 class Handlers:
@@ -47,10 +49,16 @@ class Handlers:
         beams: float | None = 1,
         temperature: str | float | None = "",
         vad: bool | None = False,
+        diarize: str | None = "",
+        speakers: float | None = None,
+        sentences: bool | None = False,
+        check: bool | None = False,
     ) -> AsyncGenerator[tuple[str, dict[str, Any]], None]:
         """Recordings -> (their text, all that the page shows), at each update."""
         recordings = self._recordings(files, recording)
         choice = self._choice(model, cache)
+        if diarize and diarize not in BACKENDS:  # a path, too, would do for `slimwhisper.Options`
+            raise _error(f"diarize {diarize[:100]!r} is not one of: {', '.join(BACKENDS)}")
         options: dict[str, Any] = {
             "task": task or "transcribe",
             "language": language or None,
@@ -58,9 +66,35 @@ class Handlers:
             "word_timestamps": bool(words),
             "beam_size": int(_number("beams", beams)) if beams and beams != 1 else None,
             "vad_filter": bool(vad),
+            "diarize": diarize or None,
+            "speakers": int(_number("speakers", speakers)) if diarize and speakers else None,
+            "sentences": bool(sentences),
+            "check": bool(check),
         }
         if temperature not in (None, ""):
             options["temperature"] = _number("temperature", temperature)
+        async for shown in self._run(request, recordings, choice, options):
+            yield shown
+
+    async def try_example(
+        self, request: gr.Request, name: str
+    ) -> AsyncGenerator[tuple[str, dict[str, Any]], None]:
+        """An example's name -> what `transcribe` gives, with times of words."""
+        path = examples(self.models.default).get(name)
+        if path is None:
+            raise _error(f"There is no example {name[:100]!r}.")
+        choice, options = self._choice(None, None), {"word_timestamps": True}
+        async for shown in self._run(request, [(path, path.name)], choice, options):
+            yield shown
+
+    async def _run(
+        self,
+        request: gr.Request,
+        recordings: list[tuple[Path, str]],
+        choice: ModelChoice,
+        options: dict[str, Any],
+    ) -> AsyncGenerator[tuple[str, dict[str, Any]], None]:
+        """(text, view) at each update of a run."""
         session = request.session_hash or secrets.token_hex(8)
         user = f"{request.client.host if request.client else ''} {session}"
         run = Run(self.service, self.results, recordings, choice, options, user)

@@ -1,16 +1,17 @@
 """The page's components, in the order in which they are shown."""
 
 from dataclasses import dataclass
-from pathlib import Path
 
 import gradio as gr
 from gradio.components import Component
 from whisper.tokenizer import LANGUAGES
 
+from slimwhisper.app.page.assets_route import asset
+from slimwhisper.app.page.examples import examples
 from slimwhisper.app.service.models import Models
 from slimwhisper.cache.forms import PRESETS
+from slimwhisper.speakers.choice import BACKENDS, MOST_SPEAKERS, missing
 
-ASSETS = Path(__file__).with_name("assets")
 SUBTITLE = "Speech to text on this server. Nothing you upload leaves it."
 TEMPERATURES = ("0", "0.2", "0.4", "0.6", "0.8", "1")
 PANEL_SECONDS = 3.0  # between updates of the cache costs, while they are shown
@@ -22,6 +23,7 @@ class Inputs:
 
     files: gr.File
     recording: gr.Audio
+    examples: list[gr.Button]  # of the names that they show
 
 
 @dataclass(frozen=True, slots=True)
@@ -43,6 +45,10 @@ class MoreOptions:
     beams: gr.Slider
     temperature: gr.Dropdown
     vad: gr.Checkbox
+    diarize: gr.Dropdown
+    speakers: gr.Number
+    sentences: gr.Checkbox
+    check: gr.Checkbox
 
 
 @dataclass(frozen=True, slots=True)
@@ -81,6 +87,7 @@ class Layout:
             *(inputs.files, inputs.recording),
             *(options.language, options.task, options.words, options.prompt),
             *(more.model, more.cache, more.beams, more.temperature, more.vad),
+            *(more.diarize, more.speakers, more.sentences, more.check),
         ]
 
 
@@ -91,15 +98,10 @@ def lay_out(models: Models, preset: str | None) -> Layout:
         elem_id="sw-title",
         apply_default_css=False,
     )
-    return Layout(_inputs(), _options(), _more_options(models, preset), _buttons(), _output())
+    return Layout(_inputs(models), _options(), _more_options(models, preset), _buttons(), _output())
 
 
-def asset(name: str) -> str:
-    """The text of a file in `assets`."""
-    return (ASSETS / name).read_text(encoding="utf-8")
-
-
-def _inputs() -> Inputs:
+def _inputs(models: Models) -> Inputs:
     with gr.Row(elem_id="sw-inputs", equal_height=True):
         files = gr.File(
             label="Audio or video files",
@@ -120,7 +122,12 @@ def _inputs() -> Inputs:
             scale=2,
             min_width=260,
         )
-    return Inputs(files, recording)
+    buttons = []
+    if named := examples(models.default):
+        with gr.Row(elem_id="sw-examples"):
+            gr.HTML("Or try an example:", apply_default_css=False)
+            buttons = [gr.Button(name, size="sm", min_width=60) for name in named]
+    return Inputs(files, recording, buttons)
 
 
 def _options() -> Options:
@@ -150,26 +157,61 @@ def _options() -> Options:
 
 
 def _more_options(models: Models, preset: str | None) -> MoreOptions:
-    with gr.Accordion("More options", open=False, elem_id="sw-more"), gr.Row():
-        model = gr.Dropdown(models.choices(), value=models.shown, label="Model", min_width=140)
-        own = preset or "as the server was started"
-        cache = gr.Dropdown(
-            [(own, ""), *((p, p) for p in reversed(PRESETS) if p != preset)],
-            value="",
-            label="Cache form",
-            filterable=False,
-            min_width=140,
-        )
-        beams = gr.Slider(1, 10, value=1, step=1, label="Beams", min_width=140)
-        temperature = gr.Dropdown(
-            [("Automatic", ""), *TEMPERATURES],
-            value="",
-            label="Temperature",
-            filterable=False,
-            min_width=140,
-        )
-        vad = gr.Checkbox(label="Skip silence", elem_classes="sw-check", min_width=140)
-    return MoreOptions(model, cache, beams, temperature, vad)
+    with gr.Accordion("More options", open=False, elem_id="sw-more"):
+        with gr.Row():
+            diarize, speakers = _speakers()
+            sentences = gr.Checkbox(
+                label="Sentences as subtitles", elem_classes="sw-check", min_width=140
+            )
+            check = gr.Checkbox(
+                label="Retry doubtful parts", elem_classes="sw-check", min_width=140
+            )
+        with gr.Row():
+            model = gr.Dropdown(models.choices(), value=models.shown, label="Model", min_width=140)
+            own = preset or "as the server was started"
+            cache = gr.Dropdown(
+                [(own, ""), *((p, p) for p in reversed(PRESETS) if p != preset)],
+                value="",
+                label="Cache form",
+                filterable=False,
+                min_width=140,
+            )
+            beams = gr.Slider(1, 10, value=1, step=1, label="Beams", min_width=140)
+            temperature = gr.Dropdown(
+                [("Automatic", ""), *TEMPERATURES],
+                value="",
+                label="Temperature",
+                filterable=False,
+                min_width=140,
+            )
+            vad = gr.Checkbox(label="Skip silence", elem_classes="sw-check", min_width=140)
+    return MoreOptions(
+        *(model, cache, beams, temperature, vad), *(diarize, speakers, sentences, check)
+    )
+
+
+def _speakers() -> tuple[gr.Dropdown, gr.Number]:
+    """Who spoke; hidden where nothing that finds speakers is installed."""
+    found = [name for name in BACKENDS if not missing(name)]
+    named = [("Yes" if len(found) == 1 else f"Yes, by {name}", name) for name in found]
+    diarize = gr.Dropdown(
+        [("No", ""), *named],
+        value="",
+        label="Tell speakers apart",
+        filterable=False,
+        visible=bool(found),
+        min_width=140,
+    )
+    speakers = gr.Number(
+        label="How many speakers",
+        placeholder="found",
+        precision=0,
+        minimum=1,
+        maximum=MOST_SPEAKERS,
+        visible=bool(found),
+        min_width=140,
+    )
+    return diarize, speakers
 
 
 def _buttons() -> Buttons:
@@ -183,7 +225,7 @@ def _output() -> Output:
     view = gr.HTML(
         value=None,
         html_template=asset("player.html"),
-        js_on_load=asset("player.js"),
+        js_on_load=asset("load.js"),
         apply_default_css=False,
         elem_id="sw-results",
     )

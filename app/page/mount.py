@@ -10,7 +10,8 @@ from fastapi import FastAPI
 from gradio.routes import App
 from starlette.routing import Mount
 
-from slimwhisper.app.page.layout import ASSETS
+from slimwhisper.app.page.assets_route import ASSETS, STYLES, asset, make_assets_router
+from slimwhisper.app.page.edit_route import make_edit_router
 from slimwhisper.app.page.page import make_page
 from slimwhisper.app.page.results import Results, make_results_router
 from slimwhisper.app.page.run import Runs
@@ -60,7 +61,8 @@ def mount_page(app: FastAPI, service: Service, models: Models, settings: Setting
 def _mount(app: FastAPI, service: Service, models: Models, settings: Settings) -> Page:
     assert settings.page is not None
     results = Results(settings.page / "results", max_bytes=16 * settings.max_bytes)
-    app.include_router(make_results_router(results))
+    for router in (make_results_router(results), make_edit_router(results), make_assets_router()):
+        app.include_router(router)
     runs = Runs()
     blocks = make_page(service, models, results, runs, settings)
     gr.mount_gradio_app(
@@ -81,7 +83,7 @@ def _mount(app: FastAPI, service: Service, models: Models, settings: Settings) -
         pwa=False,
         theme=_theme(),
         # passed as `css`, Gradio would rewrite it and break some selectors
-        head=f"<style>{(ASSETS / 'page.css').read_text(encoding='utf-8')}</style>",
+        head=f"<style>{''.join(map(asset, STYLES))}</style>",
     )
     blocks.has_launched = True  # else Gradio would accept files that were not uploaded
     mounted = app.routes[-1]

@@ -46,18 +46,11 @@ def make_page(
 def _connect(layout: Layout, handlers: Handlers) -> None:
     """Connect the components' events to the handlers."""
     buttons, output = layout.buttons, layout.output
-    buttons.transcribe.click(lambda: gr.update(visible=True), None, buttons.stop, **QUICK)
-    event = buttons.transcribe.click(
-        handlers.transcribe,
-        layout.arguments(),
-        [output.text, output.view],
-        api_name="transcribe",
-        preprocess=False,
-        show_progress="hidden",
-        concurrency_limit=None,
-        trigger_mode="once",
+    _connect_start(
+        buttons.transcribe, handlers.transcribe, layout.arguments(), layout, "transcribe"
     )
-    event.then(lambda: gr.update(visible=False), None, buttons.stop, **QUICK)
+    for example in layout.inputs.examples:
+        _connect_start(example, handlers.try_example, [example], layout)
     buttons.stop.click(handlers.stop, None, None, **QUICK)
     output.costs.expand(
         lambda: (handlers.costs(), gr.Timer(active=True)),
@@ -67,6 +60,30 @@ def _connect(layout: Layout, handlers: Handlers) -> None:
     )
     output.costs.collapse(lambda: gr.Timer(active=False), None, output.clock, **QUICK)
     output.clock.tick(handlers.costs, None, output.chart, **QUICK)
+
+
+def _connect_start(
+    button: gr.Button,
+    run: Callable[..., Any],
+    arguments: list[Component],
+    layout: Layout,
+    api_name: str | None = None,
+) -> None:
+    """Connect a button that starts a run. api_name: of the call for programs; None: no call."""
+    stop, output = layout.buttons.stop, layout.output
+    button.click(lambda: gr.update(visible=True), None, stop, **QUICK)
+    event = button.click(
+        run,
+        arguments,
+        [output.text, output.view],
+        api_name=api_name,
+        api_visibility="public" if api_name else "private",
+        preprocess=False,
+        show_progress="hidden",
+        concurrency_limit=None,
+        trigger_mode="once",
+    )
+    event.then(lambda: gr.update(visible=False), None, stop, **QUICK)
 
 
 def _refuse_addresses(component: Component) -> None:

@@ -21,8 +21,9 @@ from fastapi.responses import FileResponse, Response
 from starlette.concurrency import run_in_threadpool
 from starlette.exceptions import HTTPException
 
+from slimwhisper.app.page.edits import Edits
 from slimwhisper.types import Transcript
-from slimwhisper.writers import FORMATS, Format
+from slimwhisper.writers import FORMATS, SENTENCES, Format, formats_for
 
 KEEP = 6 * 3600.0  # seconds
 MAX_COUNT = 1000  # recordings
@@ -39,13 +40,22 @@ class Result:
     path: Path
     size: int  # bytes
     made: float = field(default_factory=time.monotonic)  # seconds
-    transcript: Transcript | None = None
+    edits: Edits | None = None  # once there is a transcript
+    sentences: bool = False  # its segments are sentences
+
+    def finish(self, transcript: Transcript, sentences: bool = False) -> None:
+        """Keep the transcript, for downloads and for corrections. sentences: as in `Options`."""
+        self.edits, self.sentences = Edits(transcript), sentences
+
+    def formats(self) -> list[Format]:
+        """The formats in which there is something to download."""
+        return [] if self.edits is None else formats_for(self.edits.transcript)
 
     def written(self, format: Format) -> bytes:
-        """The transcript as a file in one of the formats."""
-        assert self.transcript is not None
+        """The transcript with its corrections, as a file in one of the formats."""
+        assert self.edits is not None
         text = io.StringIO()
-        format.write(self.transcript, text, {})
+        format.write(self.edits.written, text, {SENTENCES: self.sentences})
         return text.getvalue().encode()
 
 
@@ -94,7 +104,7 @@ class Results:
     def find_group(self, token: str) -> list[Result]:
         """The results of a group that have a transcript."""
         found = [self.find(each) for each in self._groups.get(token, ())]
-        return [r for r in found if r is not None and r.transcript is not None]
+        return [r for r in found if r is not None and r.edits is not None]
 
     def forget(self) -> None:
         """Remove results that are too old, then the oldest while the limits are exceeded."""
@@ -113,7 +123,6 @@ class Results:
 def zipped(results: Sequence[Result]) -> bytes:
     """A zip file with every result in every format. Equal names are numbered."""
     file, used = io.BytesIO(), set[str]()
-    formats = list(FORMATS.values())
     with zipfile.ZipFile(file, "w", zipfile.ZIP_DEFLATED) as archive:
         for result in results:
             stem, number = Path(result.name).stem, 2
@@ -121,7 +130,7 @@ def zipped(results: Sequence[Result]) -> bytes:
             while name.lower() in used:
                 name, number = f"{stem} ({number})", number + 1
             used.add(name.lower())
-            for format in formats:
+            for format in result.formats():
                 archive.writestr(f"{name}.{format.name}", result.written(format))
     return file.getvalue()
 
@@ -144,7 +153,7 @@ def make_results_router(results: Results) -> APIRouter:
     async def transcript(file: str) -> Response:
         token, _, suffix = file.partition(".")
         result = results.find(token)
-        if result is None or result.transcript is None:
+        if result is None or result.edits is None:
             raise HTTPException(404, GONE)
         format = FORMATS.get(suffix)
         if format is None:

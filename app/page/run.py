@@ -1,8 +1,8 @@
 """A press of the page's button: its recordings as jobs of the service, and what the page shows.
 
 The page shows a dictionary, sent to the browser again and again and drawn by `assets/player.js`:
-{"run": an id, "files": [...], "zip": address or None, "running": bool}. `Part.view` describes a
-file.
+{"run": an id, "files": [...], "zip": address or None, "running": bool, "reasons": {flag: text}}.
+`Part.view` describes a file.
 """
 
 import asyncio
@@ -15,6 +15,7 @@ from typing import Any
 from slimwhisper.app.api.errors import as_api_error
 from slimwhisper.app.page.outline import outline
 from slimwhisper.app.page.results import Result, Results
+from slimwhisper.app.page.view import segment_view
 from slimwhisper.app.service.jobs import (
     Event,
     Failed,
@@ -27,8 +28,8 @@ from slimwhisper.app.service.jobs import (
 from slimwhisper.app.service.service import Service
 from slimwhisper.audio.samples import Samples
 from slimwhisper.errors import SlimWhisperError
-from slimwhisper.types import Segment, Transcript
-from slimwhisper.writers import FORMATS
+from slimwhisper.trust import REASONS
+from slimwhisper.types import Transcript
 
 MIN_UPDATE = 0.3  # seconds between two updates
 MAX_UPDATE = 1.0  # seconds: places in the queue change without an event
@@ -48,6 +49,7 @@ class Part:
         self.text = ""
         self.language = ""
         self.peaks = ""
+        self.revision = 0  # of the transcript's corrections
         self.job: Job | None = None
         self.result: Result | None = None
 
@@ -72,7 +74,7 @@ class Part:
                 self.state, self.seconds = "working", seconds
             case Progress(segments=segments, done=done):
                 self.done = done
-                self.segments += map(_segment, segments)
+                self.segments += map(segment_view, segments)
                 self.text += "".join(segment.text for segment in segments)
             case Finished(transcript=transcript, seconds=seconds):
                 self.state, self.done, self.seconds = "done", seconds, seconds
@@ -81,21 +83,32 @@ class Part:
                 self.fail(error)
 
     def _finish(self, transcript: Transcript) -> None:
-        self.segments = [_segment(segment) for segment in transcript.segments]
+        self.segments = [segment_view(segment) for segment in transcript.segments]
         self.text, self.language = transcript.text, transcript.language
         if self.result is not None:
-            self.result.transcript = transcript
+            asked = {} if self.job is None else self.job.options
+            self.result.finish(transcript, bool(asked.get("sentences")))
+
+    def _take_edits(self) -> None:
+        """Show the transcript as it was corrected."""
+        edits = self.result.edits if self.result is not None else None
+        if edits is not None and edits.revision != self.revision:
+            self.revision, transcript = edits.revision, edits.transcript
+            self.segments = [segment_view(segment) for segment in transcript.segments]
+            self.text = transcript.text
 
     def view(self, service: Service) -> dict[str, Any]:
         """The recording as the browser receives it.
 
-        segments: a list of [start, end, text, [[start, end, word], ...] or None], in seconds.
-        peaks: see `outline`. place: in the queue, from 1; 0: not waiting. downloads: address by
-        format. Addresses are relative to the server's root.
+        segments: see `segment_view`. peaks: see `outline`. place: in the queue, from 1; 0: not
+        waiting. edit, revision: where corrections go, and how many there are; None and 0 until the
+        end. downloads: address by format. Addresses are relative to the server's root.
         """
+        self._take_edits()
         token = self.result.token if self.result is not None else None
         waits = self.state == "waiting"
         finished = self.state == "done"
+        formats = self.result.formats() if self.result is not None and finished else []
         return {
             "name": self.name,
             "state": self.state,
@@ -108,8 +121,10 @@ class Part:
             "language": self.language,
             "segments": self.segments,
             "peaks": self.peaks,
+            "revision": self.revision,
+            "edit": f"page/edit/{token}" if token and finished else None,
             "audio": f"page/audio/{token}" if token and self.peaks else None,
-            "downloads": {f: f"page/result/{token}.{f}" for f in FORMATS} if finished else {},
+            "downloads": {f.name: f"page/result/{token}.{f.name}" for f in formats},
         }
 
 
@@ -185,6 +200,7 @@ class Run:
             "files": files,
             "zip": f"page/results/{self._group}.zip" if several else None,
             "running": self.running,
+            "reasons": REASONS,
         }
 
     @property
@@ -235,11 +251,3 @@ class Runs:
         """Stop all runs of a session."""
         for run in list(self._by_session.get(session, ())):
             run.stop()
-
-
-def _segment(segment: Segment) -> list[Any]:
-    """A segment as `Part.view` describes it."""
-    words: list[list[Any]] | None = None
-    if segment.words is not None:
-        words = [[w.start, w.end, w.word] for w in segment.words]
-    return [segment.start, segment.end, segment.text.strip(), words]

@@ -1,5 +1,6 @@
 """The models a request may use: installed ones and, if allowed, those that can be downloaded."""
 
+import re
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -8,7 +9,17 @@ from slimwhisper.checkpoint.load import available_models
 from slimwhisper.checkpoint.openai import default_download_root
 from slimwhisper.errors import CheckpointError
 
-ALIAS = "whisper-1"  # OpenAI's name for its model; here the server's default
+DIARIZE = "gpt-4o-transcribe-diarize"
+OPENAI_MODELS = (  # OpenAI's names; here each stands for the server's default
+    *("whisper-1", "gpt-transcribe", "gpt-4o-transcribe", "gpt-4o-mini-transcribe", DIARIZE),
+)
+_SNAPSHOT = re.compile(r"-\d{4}-\d\d-\d\d$")
+
+
+def openai_model(name: str | None) -> str | None:
+    """Which of `OPENAI_MODELS` a name is, with or without a snapshot's date; None: none of them."""
+    family = _SNAPSHOT.sub("", name or "")
+    return family if family in OPENAI_MODELS else None
 
 
 @dataclass(frozen=True, slots=True)
@@ -38,7 +49,7 @@ class Models:
 
     def resolve(self, name: str | None) -> str:
         """The model to load for a name. Raises CheckpointError for a name not in `choices`."""
-        if name in (None, "", ALIAS, self.shown):
+        if name in (None, "", self.shown) or openai_model(name):
             return self.default
         if name in self.choices():
             return str(name)

@@ -12,6 +12,7 @@ import time
 from collections import deque
 from collections.abc import Callable, Iterable
 from concurrent.futures import Future, ThreadPoolExecutor
+from pathlib import Path
 
 from slimwhisper.api import SlimWhisper
 from slimwhisper.app.service.engines import Engines, public_error
@@ -30,6 +31,7 @@ from slimwhisper.app.service.jobs import (
 from slimwhisper.app.service.turns import next_jobs
 from slimwhisper.audio.read_ahead import WORKERS
 from slimwhisper.audio.readers import Readers
+from slimwhisper.audio.samples import Samples
 from slimwhisper.errors import SlimWhisperError, as_ours
 from slimwhisper.longform.recording import Recording
 from slimwhisper.types import Segment, Transcript
@@ -37,6 +39,7 @@ from slimwhisper.types import Segment, Transcript
 logger = logging.getLogger("slimwhisper.serve")
 
 READING_POLL = 0.02  # seconds between checks on the readers while no engine works
+DEFAULTS = {"on_failure": "best"}  # options of every job, where they differ from `Options`
 IDLE_POLL = 0.1  # seconds between checks of the clock while there is nothing to do
 
 
@@ -89,6 +92,13 @@ class Service:
             self._waiting.append(job)
             self._accepted.add(job)
             self._changed.notify()
+
+    def read(self, path: Path, name: str) -> Samples:
+        """A file's samples, by a reader process; waits. `name` stands for it in messages.
+
+        Raises AudioError.
+        """
+        return self._readers.read(path, name)
 
     def cancel(self, job: Job) -> None:
         """Drop a job; it reports no more events. No effect on a job that has ended."""
@@ -200,7 +210,7 @@ class Service:
 
     def _read(self, job: Job, model: SlimWhisper) -> Recording:
         """In a reading thread: a job's recording, its samples from a reader process."""
-        options = model.make_options(job.model.shown, **job.options)
+        options = model.make_options(job.model.shown, **(DEFAULTS | job.options))
         samples = self._readers.read(job.path, job.name)
         job.show(samples)
         return Recording(samples, model.dims, options, model.network.vocabulary)
@@ -232,6 +242,8 @@ class Service:
             recording = future.result()
             batch = self.engines.batch_for(recording.options)
         except Exception as error:
+            if not isinstance(error, SlimWhisperError):
+                logger.error("a recording could not be read", exc_info=error)
             self._end(job, as_ours(error))
             return
         job.recording, job.batch = recording, batch

@@ -4,7 +4,7 @@
 
 prints a line of JSON for each variant, or for one of a kernel: registers, bytes of stack and of
 shared memory. --some: a quarter of them, as in `jobs`. The kernel with swapped operands has no
-configurations: with KERNEL alone, latent_swapped, all its variants.
+configurations: with KERNEL alone, latent_swapped, all its variants, or with --some half of them.
 """
 
 import json
@@ -280,9 +280,11 @@ def _line(job: tuple[int, Variant]) -> str:
     return json.dumps({"capability": capability, **asdict(variant), **asdict(made)})
 
 
-def _swapped_lines() -> Iterator[str]:
-    """One split with slots and lengths, and several without."""
+def _swapped_lines(every: bool) -> Iterator[str]:
+    """One split with slots and lengths, and several without; not `every`: one of them a dtype."""
     for width, dtype, splits in product(SHAPES, ("float16", "bfloat16"), (1, 2)):
+        if not every and (dtype == "float16") != (splits == 1):
+            continue
         made = _used(build_swapped(width, dtype, splits, chosen=splits == 1))
         name = {"kernel": "latent_swapped", "width": width, "dtype": dtype, "splits": splits}
         yield json.dumps({"configuration": name, "capability": 90, **asdict(made)})
@@ -290,8 +292,8 @@ def _swapped_lines() -> Iterator[str]:
 
 def main() -> None:
     asked = sys.argv[1:]
-    if asked == ["latent_swapped"]:
-        for line in _swapped_lines():
+    if asked[:1] == ["latent_swapped"]:
+        for line in _swapped_lines(every="--some" not in asked):
             print(line, flush=True)
         return
     todo = jobs(every=asked != ["--some"])

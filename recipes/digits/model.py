@@ -12,6 +12,8 @@ from whisper.model import ModelDimensions, MultiHeadAttention, TextDecoder, Whis
 from recipes.digits.sequences import END, IGNORED, TIME, TOKEN_IDS
 
 VOCABULARY = 51_864
+# the beginnings of their parts' names
+HALVES = {"encoder": ("encoder.", "digit_heads.", "edge_"), "decoder": ("decoder.", "rows")}
 DROPOUT = 0.1  # of what each encoder layer adds
 UNUSED = math.log(VOCABULARY - len(TOKEN_IDS))  # the joint logit of the unused rows, each of 0
 
@@ -87,9 +89,8 @@ class Student(nn.Module):
 
     def train_only(self, half: str) -> None:
         """Train only the "encoder" with its heads, or the "decoder" with its embedding."""
-        ours = ("decoder.", "rows") if half == "decoder" else ("encoder.", "digit_heads.", "edge_")
         for name, parameter in self.named_parameters():
-            parameter.requires_grad_(name.startswith(ours))
+            parameter.requires_grad_(name.startswith(HALVES[half]))
 
     def hearing_losses(self, batch: dict[str, Tensor]) -> dict[str, Tensor]:
         """Cross entropies [] of the digit, the two digits before, and the edges at each position.

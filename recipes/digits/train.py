@@ -17,7 +17,7 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
-from recipes.digits.model import Student, dimensions, disturbed
+from recipes.digits.model import HALVES, Student, dimensions, disturbed
 from recipes.digits.sequences import IGNORED, SOT, Composer, Reply, Window
 from recipes.digits.voices import Bank, make_bank
 
@@ -185,8 +185,8 @@ def begin(student: Student, half: str, start: Path | None) -> None:
     student.train_only(half)
     if start:
         learned = torch.load(start, weights_only=True)["average"]
-        trained = {name for name, p in student.named_parameters() if p.requires_grad}
-        student.load_state_dict({name: learned[name] for name in trained}, strict=False)
+        ours = {name: t for name, t in learned.items() if name.startswith(HALVES[half])}
+        student.load_state_dict(ours, strict=False)
 
 
 def train(asked: argparse.Namespace) -> None:

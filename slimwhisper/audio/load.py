@@ -10,6 +10,7 @@ from contextlib import closing
 from functools import cache
 from operator import index
 from os import PathLike
+from pathlib import Path
 from typing import Any, cast
 
 import numpy as np
@@ -88,6 +89,13 @@ def load_samples(
     name, file = open_source(source)
     with file:
         return StoredSamples(name, pieces_of(name, file, allow_truncated))
+
+
+def stem_of(source: AudioSource) -> str:
+    """A recording's name without folder and suffix; "" if it has none."""
+    if isinstance(source, (str, PathLike, RemoteFile)):
+        return Path(str(source)).stem
+    return ""
 
 
 def _load_remote(source: RemoteFile, allow_truncated: bool, readers: Readers | None) -> Samples:

@@ -59,6 +59,7 @@ def checks() -> list[Check]:
         ("C compiler", False, _c_compiler),
         ("decoding audio", True, _decoding),
         ("resampling", True, _resampling),
+        ("speakers", False, _speakers),
         ("models folder", True, _models),
         ("hub cache", False, _hub),
     ]
@@ -235,6 +236,16 @@ def _resampling() -> Check:
 
     name, why = resampler()
     return Check("resampling", f"{name}: {why.split(':')[0]}", True)
+
+
+def _speakers() -> Check:
+    from slimwhisper.speakers.choice import BACKENDS, missing
+
+    ready = [name for name in BACKENDS if not missing(name)]
+    if ready:
+        return Check("speakers", f"--diarize can use {', '.join(ready)}", True)
+    advice = f"to find who speaks: {BACKENDS['embedding'].install}"
+    return Check("speakers", "--diarize can only read .rttm files", None, advice)
 
 
 def _models() -> Check:

@@ -44,11 +44,16 @@ class BeamLane(Lane):
         self.finished = torch.zeros((*shape, self.limit), dtype=torch.int64, device=device)
         self.finished_lengths = torch.zeros(shape, dtype=torch.int64, device=device)
         self.finished_scores = torch.zeros(shape, dtype=torch.float32, device=device)
+        self.finished_logprobs = torch.zeros(
+            (*shape, self.limit), dtype=torch.float32, device=device
+        )
         self.finished_count = torch.zeros(capacity, dtype=torch.int64, device=device)
 
     def place_tensors(self) -> Sequence[Tensor]:
         """The finished texts, each [capacity, ...]."""
+        asked = (self.finished_logprobs,) if self.asked else ()
         return (
+            *asked,
             *super().place_tensors(),
             *(self.finished, self.finished_lengths),
             *(self.finished_scores, self.finished_count),
@@ -79,14 +84,16 @@ class BeamLane(Lane):
         # at most `width` texts can end before `width` others are found
         order = scores.flatten(1).sort(dim=-1, descending=True, stable=True)
         scores, ranked = order.values[:, : 2 * width], order.indices[:, : 2 * width]
-        tokens = tokens.unflatten(0, (-1, width)).flatten(1).gather(1, ranked)
+        tokens, logprobs = (
+            t.unflatten(0, (-1, width)).flatten(1).gather(1, ranked) for t in (tokens, logprobs)
+        )
         slots = torch.arange(len(ranked), device=ranked.device)
         sources = ranked // (width + 1) + slots[:, None] * width  # rows within the block
         ends = tokens == self.vocabulary.eot
         others = (~ends).cumsum(dim=1)
         over = self.finished_count[self._places(layout)] >= self.max_finished
 
-        self._finish(layout, ends & (others < width) & ~over[:, None], sources, scores)
+        self._finish(layout, ends & (others < width) & ~over[:, None], sources, scores, logprobs)
 
         column = torch.arange(ranked.shape[1], device=ranked.device)
         kept = ~ends & (others <= width)
@@ -97,15 +104,20 @@ class BeamLane(Lane):
         self._continue(layout, rows)
         kept_scores = scores.gather(1, chosen).flatten()
         self.logprobs[block] = torch.where(live, kept_scores, self.logprobs[block])
+        if layout.logprobs:
+            own_logprobs = logprobs.gather(1, chosen).flatten().float()
+            self.token_logprobs[layout.rows.ids, state.count] = own_logprobs
         self._advance(layout, tokens.gather(1, chosen).flatten(), state)
         state.count.sub_(torch.where(live, 0, 1))  # a finished search does not change
 
     def _places(self, layout: Layout) -> slice:
         return slice(layout.block.start // self.width, layout.block.stop // self.width)
 
-    def _finish(self, layout: Layout, new: Tensor, sources: Tensor, scores: Tensor) -> None:
+    def _finish(
+        self, layout: Layout, new: Tensor, sources: Tensor, scores: Tensor, logprobs: Tensor
+    ) -> None:
         """Keep texts that have just ended, best first, while there is room. All [S, n]: new bool,
-        sources int64, rows of the block; scores floating.
+        sources int64, rows of the block; scores, and logprobs of the last token, floating.
         """
         places, block = self._places(layout), layout.block
         count = self.finished_count[places]
@@ -115,6 +127,10 @@ class BeamLane(Lane):
         self.finished[where, target] = self.sampled[block][sources]
         self.finished_lengths[where, target] = self.stamps.count[block][sources]
         self.finished_scores[where, target] = scores
+        if layout.logprobs:
+            self.finished_logprobs[where, target] = self.token_logprobs[block][sources]
+            ends = self.stamps.count[block][sources]
+            self.finished_logprobs[where, target, ends] = logprobs.float()
         self.finished_count[places] = (count + new.sum(dim=1)).clamp_(max=self.max_finished)
 
     def _continue(self, layout: Layout, sources: Tensor) -> None:
@@ -122,12 +138,14 @@ class BeamLane(Lane):
         block, begin = layout.block, layout.block.start
         ask = self.graphs is None and sources.device.type == "cpu"
         self.cache.self_.reorder(layout.rows.ids, begin + sources, layout.extent, ask)
-        for t in (self.sampled, *self.stamps.tensors()):
+        asked = (self.token_logprobs,) if layout.logprobs else ()
+        for t in (*asked, self.sampled, *self.stamps.tensors()):
             t[block] = t[block][sources]
 
     def _look(self, here: slice, counts: NDArray[np.int64], limits: NDArray[np.int64]) -> BeamLook:
         rows = slice(here.start * self.width, here.stop * self.width)
         finished = (self.finished, self.finished_lengths, self.finished_scores)
-        places = [tensor[here] for tensor in (*finished, self.finished_count)]
+        each = self.finished_logprobs[..., : self.limit if self.asked else 0]
+        places = [tensor[here] for tensor in (*finished, each, self.finished_count)]
         texts = BeamTexts(*[*self._texts(here), self.stamps.count[rows], *places])
         return BeamLook(self.tickets, texts, counts, limits, self.vocabulary.eot)

@@ -12,6 +12,7 @@ words all read the encoder output that is already there.
 
 from collections import deque
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 from typing import Any
 
 import torch
@@ -121,8 +122,7 @@ class Engine:
         assert self._held.get(ticket.slot) is ticket
         match request:
             case Retry(attempt):
-                old = ticket.window
-                ticket.window = Window(None, old.prompt, old.sot_index, old.rules, attempt)
+                ticket.window = replace(ticket.window, mel=None, attempt=attempt)
                 self._again.append(ticket)
             case Window(mel=None):
                 ticket.window = request

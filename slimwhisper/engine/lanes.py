@@ -60,6 +60,7 @@ class Lane:
         self.positions = torch.zeros(rows, dtype=torch.int64, device=device)
         self.sampled = torch.zeros((rows, self.limit), dtype=torch.int64, device=device)
         self.logprobs = torch.zeros(rows, dtype=torch.float32, device=device)
+        self.token_logprobs = torch.zeros((rows, self.limit), dtype=torch.float32, device=device)
         self.temperatures = torch.zeros(rows, dtype=torch.float32, device=device)
         self.keys = torch.zeros((rows, self.limit), dtype=torch.int64, device=device)
         self.no_speech = torch.zeros(capacity, dtype=torch.float32, device=device)
@@ -73,7 +74,9 @@ class Lane:
 
     def row_tensors(self) -> Sequence[Tensor]:
         """Everything kept per row, each [rows] or [rows, n], on the device."""
+        asked = (self.token_logprobs,) if self.asked else ()
         return (
+            *asked,
             *(self.last, self.positions, self.sampled, self.logprobs),
             *(self.temperatures, self.keys, *self.banned.tensors(), *self.stamps.tensors()),
         )
@@ -90,6 +93,11 @@ class Lane:
     @property
     def room(self) -> int:
         return self.capacity - len(self.tickets)
+
+    @property
+    def asked(self) -> bool:
+        """Whether a ticket asks for the log-probabilities of its tokens."""
+        return any(t.window.logprobs for t in self.tickets)
 
     def next_slot(self) -> int:
         """The slot that the next ticket must have."""
@@ -180,6 +188,9 @@ class Lane:
             if done:
                 given = torch.tensor(drafted.tokens, device=self.sampled.device)
                 self.sampled[rows, :done] = given
+                if window.logprobs:
+                    each = torch.tensor(drafted.logprobs, device=self.token_logprobs.device)
+                    self.token_logprobs[rows, :done] = each
         if width > 1:
             firsts = torch.tensor(places, device=logits.device)[:, None] * width
             others = firsts + torch.arange(1, width, device=logits.device)
@@ -223,9 +234,10 @@ class Lane:
 
         def body() -> None:
             drawing = rows.ids - block.start if draws else None
-            self._run(Layout(rows, block, extent, drawing, layout.timestamps), full=False)
+            kinds = (layout.timestamps, layout.logprobs)
+            self._run(Layout(rows, block, extent, drawing, *kinds), full=False)
 
-        graphs.run((places, extent, draws, layout.timestamps), body)
+        graphs.run((places, extent, draws, layout.timestamps, layout.logprobs), body)
 
     def _count(self, first: int, count: int) -> None:
         self.lengths[first : first + count] += 1
@@ -257,6 +269,7 @@ class Lane:
             0,
             torch.tensor(drawing, device=self.model.device) if drawing else None,
             any(w.rules is not None and w.rules.timestamps for w in windows),
+            any(w.logprobs for w in windows),
         )
 
     def _choose(self, layout: Layout, logits: Tensor, fresh: bool) -> None:
@@ -287,6 +300,8 @@ class Lane:
             tokens = tokens.masked_fill(ended, eot)
             logprobs = logprobs.masked_fill(ended, 0)
         self.logprobs[block] += logprobs
+        if layout.logprobs:
+            self.token_logprobs[layout.rows.ids, state.count] = logprobs.float()
         self._advance(layout, tokens, state)
 
     def _advance(self, layout: Layout, tokens: Tensor, state: TimestampState) -> None:
@@ -314,7 +329,8 @@ class Lane:
     def _texts(self, here: slice) -> tuple[Tensor, ...]:
         """The fields of `Texts` for the places `here`."""
         rows = slice(here.start * self.width, here.stop * self.width)
-        return self.last[rows], self.sampled[rows], self.logprobs[rows], self.no_speech[here]
+        each = self.token_logprobs[rows, : self.limit if self.asked else 0]
+        return self.last[rows], self.sampled[rows], self.logprobs[rows], each, self.no_speech[here]
 
     def full(self) -> bool:
         """Whether a ticket has reached its token limit. No device sync."""

@@ -14,6 +14,9 @@ from torch import Tensor
 from slimwhisper.engine.places import Ticket
 from slimwhisper.engine.requests import Decoded
 
+# sampled tokens; the sum of their log-probabilities; each, with <|endoftext|>'s, or none
+Candidate = tuple[list[int], float, list[float]]
+
 
 @dataclass(slots=True)
 class Texts:
@@ -22,11 +25,12 @@ class Texts:
     last: Tensor  # [n * width] int64: each row's last token
     sampled: Tensor  # [n * width, limit] int64
     logprobs: Tensor  # [n * width] floating: sums
+    token_logprobs: Tensor  # [n * width, limit] floating; [n * width, 0] if no window asks
     no_speech: Tensor  # [n] floating: probabilities
 
     def tensors(self) -> tuple[Tensor, ...]:
         """In the order of the fields."""
-        return self.last, self.sampled, self.logprobs, self.no_speech
+        return self.last, self.sampled, self.logprobs, self.token_logprobs, self.no_speech
 
 
 class Look:
@@ -61,27 +65,29 @@ class Look:
     def result(self, index: int, length_penalty: float | None) -> Decoded:
         """The best text of a ticket that had ended."""
         ticket, found = self.tickets[index][0], []
-        for tokens, logprob in self._texts(index):
+        for tokens, logprob, each in self._texts(index):
             end = tokens.index(self.eot) if self.eot in tokens else len(tokens)
-            found.append((tokens[:end], logprob))
-        best, logprob = max(found, key=lambda t: _score(len(t[0]), t[1], length_penalty))
+            found.append((tokens[:end], logprob, each[: end + 1]))
+        best, logprob, each = max(found, key=lambda t: _score(len(t[0]), t[1], length_penalty))
         return Decoded(
             tokens=tuple(best),
             avg_logprob=logprob / (len(best) + 1),
             no_speech_prob=float(self.texts.no_speech[index]),
             temperature=ticket.window.attempt.temperature,
             drafted=ticket.drafted,
+            logprobs=tuple(each) if ticket.window.logprobs else (),
         )
 
     def _ended(self) -> Tensor:
         """[n] bool: all texts of the place have ended."""
         return (self.texts.last == self.eot).unflatten(0, (-1, self.width)).all(dim=1)
 
-    def _texts(self, index: int) -> list[tuple[list[int], float]]:
-        """The candidates of a place: sampled tokens, and the sum of their log-probabilities."""
-        rows = slice(index * self.width, (index + 1) * self.width)
-        sampled = self.texts.sampled[rows, : int(self.counts[index])].tolist()
-        return list(zip(sampled, self.texts.logprobs[rows].tolist(), strict=True))
+    def _texts(self, index: int) -> list[Candidate]:
+        """The candidates of a place."""
+        rows, count = slice(index * self.width, (index + 1) * self.width), int(self.counts[index])
+        sampled = self.texts.sampled[rows, :count].tolist()
+        each = self.texts.token_logprobs[rows, :count].tolist()
+        return list(zip(sampled, self.texts.logprobs[rows].tolist(), each, strict=True))
 
 
 @dataclass(slots=True)
@@ -92,6 +98,7 @@ class BeamTexts(Texts):
     finished: Tensor  # [n, m, limit] int64
     finished_lengths: Tensor  # [n, m] int64
     finished_scores: Tensor  # [n, m] floating
+    finished_logprobs: Tensor  # [n, m, limit] floating; [n, m, 0] if no window asks
     finished_count: Tensor  # [n] int64
 
     def tensors(self) -> tuple[Tensor, ...]:
@@ -99,7 +106,7 @@ class BeamTexts(Texts):
         return (
             *Texts.tensors(self),
             *(self.lengths, self.finished, self.finished_lengths),
-            *(self.finished_scores, self.finished_count),
+            *(self.finished_scores, self.finished_logprobs, self.finished_count),
         )
 
 
@@ -112,26 +119,29 @@ class BeamLook(Look):
         """[n] bool: the place has enough finished texts; its last column takes those too late."""
         return self.texts.finished_count >= self.texts.finished.shape[1] - 1
 
-    def _texts(self, index: int) -> list[tuple[list[int], float]]:
+    def _texts(self, index: int) -> list[Candidate]:
         """The finished texts and, if there are too few, the best unfinished beams."""
         t, width = self.texts, self.width
         count = int(t.finished_count[index])
         tokens = t.finished[index, :count].tolist()
         lengths = t.finished_lengths[index, :count].tolist()
         scores = t.finished_scores[index, :count].tolist()
-        texts = [(t[:n], s) for t, n, s in zip(tokens, lengths, scores, strict=True)]
+        each = t.finished_logprobs[index, :count].tolist()
+        found = zip(tokens, lengths, scores, each, strict=True)
+        texts = [(tokens[:n], score, own[: n + 1]) for tokens, n, score, own in found]
         if count < width:
             row = index * width
             best = t.logprobs[row : row + width].argsort().flip(0)
             for beam in (row + best[: width - count]).tolist():
                 length = int(t.lengths[beam])
-                texts.append((t.sampled[beam, :length].tolist(), float(t.logprobs[beam])))
+                own = t.token_logprobs[beam, :length].tolist()
+                texts.append((t.sampled[beam, :length].tolist(), float(t.logprobs[beam]), own))
         return texts
 
 
 def _to_host(t: Tensor) -> Tensor:
     """A copy of a GPU's tensor, complete only once what was launched so far is; else t itself."""
-    if t.device.type != "cuda":
+    if t.device.type != "cuda" or not t.numel():
         return t
     host = torch.empty(t.shape, dtype=t.dtype, pin_memory=True)
     return host.copy_(t, non_blocking=True)

@@ -29,6 +29,7 @@ class Layout:
     extent: int  # tokens to read of each row
     drawing: Tensor | None  # [n] int64 within the block: temperature > 0
     timestamps: bool  # at least one row samples them
+    logprobs: bool = False  # at least one row's are kept token by token
 
 
 @dataclass(frozen=True, slots=True)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
@@ -50,6 +51,7 @@ class Window:
     # tokens that may be the text's first: checked at once, and kept as far as greedy decoding would
     # write them. The same text in fewer steps; ignored with beams and at a temperature above 0
     draft: tuple[int, ...] = ()
+    logprobs: bool = False  # answer with each token's
 
 
 @dataclass(frozen=True, slots=True)
@@ -81,6 +83,9 @@ class Decoded:
     no_speech_prob: float = float("nan")
     temperature: float = 0.0
     drafted: int = 0  # how many of the tokens were the window's draft
+    # if the window asks: each token's under the rules, at temperature 1, and <|endoftext|>'s where
+    # the text ended with it; their sum is `avg_logprob * (len(tokens) + 1)`
+    logprobs: tuple[float, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -89,10 +94,9 @@ class Languages:
 
     probs: dict[str, float]  # language code: probability
 
-    @property
-    def likeliest(self) -> str:
-        """The code of the most probable language."""
-        return max(self.probs, key=self.probs.__getitem__)
+    def likeliest(self, among: Sequence[str] = ()) -> str:
+        """The code of the most probable language, of these; (): of all."""
+        return max(among or self.probs, key=self.probs.__getitem__)
 
 
 @dataclass(frozen=True, slots=True, eq=False)

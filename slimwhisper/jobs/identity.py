@@ -15,6 +15,9 @@ Models:
 Adapters: each by its folder's name and a digest of its content, or by its id; with none, nothing is
 recorded.
 
+Speakers: the reference recordings by name and digest, and an RTTM file, or a folder of them, by the
+digest of what is in it.
+
 Caches: the two forms that were asked for, and the digest of the file that `calibrate` wrote, if
 there is one. The guard may replace a form; what it chooses depends on
 the weights, the precision and `--guard_audio`. Of these the last is not recorded.
@@ -31,6 +34,7 @@ from slimwhisper.cache.forms import PRESETS, choose_forms
 from slimwhisper.checkpoint.bundled import BUNDLED, bundled_file
 from slimwhisper.checkpoint.names import HUB_IDS
 from slimwhisper.digests import file_digest
+from slimwhisper.speakers.choice import BACKENDS
 from slimwhisper.types import DEFAULT_DTYPES
 
 FOLDER_FILES = (  # that the loader reads, beside the weights
@@ -60,6 +64,7 @@ def identify_job(
         "cache": identify_caches(a.cache, a.cross_cache, a.self_cache, a.cache_dtype),
         "formats": formats,
         **options,
+        **identify_speakers(options),
         **truncated,
     }
 
@@ -92,6 +97,26 @@ def identify_adapters(adapters: Sequence[str] | None) -> dict[str, list[str]]:
                 digest = _digest_of(path, ADAPTER_FILES)
         found.append(f"{path.absolute().name} {digest}" if digest else adapter)
     return {"adapters": found}
+
+
+def identify_speakers(options: Mapping[str, Any]) -> dict[str, Any]:
+    """The options that are paths of files about speakers, as digests of their content."""
+    found: dict[str, Any] = {}
+    if known := options.get("known_speakers"):
+        found["known_speakers"] = [[name, _digest_or_path(path)] for name, path in known]
+    diarize = options.get("diarize")
+    if diarize is not None and diarize not in BACKENDS:
+        found["diarize"] = f"rttm {_digest_or_path(diarize)}"
+    return found
+
+
+def _digest_or_path(place: str) -> str:
+    path = Path(place)
+    with suppress(OSError, ValueError):  # reported when it is used
+        if path.is_dir():
+            return _digest_of(path, sorted(file.name for file in path.glob("*.rttm")))
+        return file_digest(path)
+    return place
 
 
 def may_have_settings(name: str) -> bool:

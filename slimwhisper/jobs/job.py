@@ -5,15 +5,16 @@ import logging
 import sys
 import threading
 from collections.abc import Iterator, Sequence
-from contextlib import ExitStack, closing
+from contextlib import ExitStack, closing, suppress
 from itertools import chain
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from slimwhisper.errors import OptionError, SlimWhisperError
+from slimwhisper.errors import OptionError, OutputError, SlimWhisperError
 from slimwhisper.flags import load_chosen
 from slimwhisper.jobs.console import Console, JSONConsole, LogHandler, TerminalConsole
-from slimwhisper.jobs.flags import changed, check_engine, dtype_of, layout_of, options_of
+from slimwhisper.jobs.decoding_flags import changed, options_of
+from slimwhisper.jobs.flags import check_engine, dtype_of, layout_of
 from slimwhisper.jobs.identity import (
     accepted_precisions,
     identify_job,
@@ -24,7 +25,15 @@ from slimwhisper.jobs.inputs import InputFile, Inputs, StoredArguments
 from slimwhisper.jobs.interrupts import Interrupts, StopNow
 from slimwhisper.jobs.journal import Journal, Status
 from slimwhisper.jobs.marks import Mark, Written
-from slimwhisper.jobs.progress import Current, Tally, model_facts, summary_facts, summary_lines
+from slimwhisper.jobs.progress import (
+    Current,
+    Tally,
+    model_facts,
+    model_terms,
+    summary_facts,
+    summary_lines,
+)
+from slimwhisper.jobs.report import Earlier, Report
 from slimwhisper.jobs.sinks import open_sink, write_result
 from slimwhisper.jobs.survey import Survey
 from slimwhisper.storage.files import StoredFile
@@ -35,6 +44,8 @@ from slimwhisper.writers import check_layout
 
 if TYPE_CHECKING:  # a job with nothing to do does not import torch
     from slimwhisper.api import SlimWhisper
+
+STOPPED = "The job was stopped early. Run the same command again to resume."
 
 
 def run_transcribe(arguments: argparse.Namespace) -> int:
@@ -67,11 +78,13 @@ class Job:
         check_engine(arguments)
         self.options = options_of(arguments)
         self.layout = layout_of(arguments)
-        warnings = check_layout(self.layout, arguments.word_timestamps)
+        with_words = arguments.word_timestamps or arguments.sentences or bool(arguments.diarize)
+        warnings = check_layout(self.layout, with_words)
         if arguments.skip_existing and arguments.overwrite:
             raise OptionError("--skip_existing and --overwrite exclude each other; choose one")
         if arguments.threads < 0:
             raise OptionError(f"threads {arguments.threads} is not a positive number, or 0 for all")
+        self.report = Report(arguments.report) if arguments.report is not None else None
         self.sink = open_sink(arguments.output_dir, arguments.output_format, self.layout)
         self.inputs = self._read_inputs()
         self.console = self._open_console()
@@ -89,6 +102,8 @@ class Job:
     def run(self) -> int:
         """Run the job and print its summary; returns the exit status."""
         status = 0
+        if self.report is not None:
+            self.report.prepare()
         with ExitStack() as stack:
             stack.enter_context(self.interrupts)
             stack.enter_context(closing(self.console))
@@ -99,11 +114,14 @@ class Job:
                 self._transcribe(stack)
             except StopNow as stop:
                 status = stop.status
+            except SlimWhisperError as error:
+                with suppress(OutputError):
+                    self._write_report([f"The job ended with an error: {error}"])
+                raise
         status = status or self.interrupts.status
         if not status and (self.tally.failed or self.tally.failed_earlier):
             status = 1
-        self._summarise(status)
-        return status
+        return self._summarise(status)
 
     def _transcribe(self, stack: ExitStack) -> None:
         found = self._found()
@@ -175,6 +193,8 @@ class Job:
                 forget=a.overwrite,
             )
             stack.enter_context(closing(self.journal))
+            if self.report is not None:
+                self.report.earlier = Earlier(self.journal.records())
         self.sink.start(self.journal)
         stack.enter_context(closing(self.sink))
 
@@ -202,6 +222,8 @@ class Job:
             with self._lock:
                 self.tally.failed += 1
                 self.console.error(str(found))
+                if self.report is not None:
+                    self.report.failed("", None, str(found))
             if self.arguments.fail_fast:
                 self._halted = True
                 return
@@ -218,15 +240,18 @@ class Job:
             with self._lock:
                 if recording.path in self.tally.current:
                     continue  # listed twice
-                match self._settled(recording, stamp):
+                match settled := self._settled(recording, stamp):
                     case "done":
                         self.tally.skipped += 1
-                        continue
                     case "failed":
                         self.tally.failed_earlier += 1
-                        continue
-                self.tally.current[recording.path] = Current(recording, stamp)
-            yield recording.path
+                    case _:
+                        self.tally.current[recording.path] = Current(recording, stamp)
+            if settled is None:
+                yield recording.path
+            # what this run has done is in the report already
+            elif self.report is not None and self._settled(recording, stamp, before=True):
+                self.report.settled(recording, stamp, settled, self.sink)
 
     def _settled(
         self, recording: InputFile, stamp: Stamp, *, before: bool = False
@@ -273,6 +298,9 @@ class Job:
                 with self._lock:
                     self.tally.failed += 1
                     self.console.failed(current, written.status, written.result)
+                    if self.report is not None:
+                        error = str(written.result)
+                        self.report.failed(current.recording.path, current.seconds, error)
                 self._halted = self._halted or self.arguments.fail_fast
         self.sink.mark([Mark(c.recording, c.stamp, c.seconds, written) for c, written in ended])
         for current, written in ended:
@@ -280,7 +308,11 @@ class Job:
             if isinstance(written.result, Transcript):
                 self.tally.done += 1
                 self.tally.audio += seconds
+                self.tally.segments += written.segments
+                self.tally.flagged += written.flagged
                 self.console.done(current, written.result, written.outputs)
+                if self.report is not None:
+                    self.report.done(current.recording.path, current.seconds, written.result)
             self.tally.passed += seconds
             with self._lock:
                 del self.tally.current[current.recording.path]
@@ -294,6 +326,21 @@ class Job:
     def _in_progress(self) -> int:
         return len(self.tally.current) if self._running else 0
 
-    def _summarise(self, status: int) -> None:
+    def _summarise(self, status: int) -> int:
+        """Write the report and print the summary; returns the exit status."""
+        try:
+            self._write_report([STOPPED] if status > 1 else [])
+        except OutputError as error:
+            self.console.error(str(error))
+            status = status or 1
         facts = summary_facts(self.tally, status, self.journal.path if self.journal else None)
+        if self.report is not None:
+            facts["report"] = str(self.report.path)
         self.console.summary(facts, summary_lines(facts, self.facts))
+        return status
+
+    def _write_report(self, notices: list[str]) -> None:
+        if self.report is not None:
+            with closing(self.report):
+                options = changed(self.options) | self.layout
+                self.report.write(notices, model_terms(self.facts, self.arguments.model), options)

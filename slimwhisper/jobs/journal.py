@@ -9,7 +9,7 @@ import json
 import re
 import time
 from array import array
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any, Literal
 
@@ -101,6 +101,10 @@ class Journal:
                 options = _canonical(record.get("options"))
                 digests.append(_digest(_stamp(record), options, record["status"]))
         return np.frombuffer(digests, np.uint64) if digests else np.zeros(0, np.uint64)
+
+    def records(self) -> Iterator[dict[str, Any]]:
+        """The lines that mark a file done or failed, of any options, in their order."""
+        return filter(None, map(_record, self._log.lines()))
 
     def status(self, stamp: Stamp, *, before: bool = False) -> Status | None:
         """Whether a file in this state is done or failed; `before`: in an earlier run."""

@@ -74,6 +74,7 @@ class FileLog:
     def lines(self) -> Iterator[bytes]:
         try:
             with open(self._file, "rb", closefd=False) as file:
+                file.seek(0)  # they may be read more than once
                 yield from file
         except OSError as error:
             raise self._unwritable(error) from error

@@ -20,6 +20,8 @@ class Written:
     status: Status
     result: Transcript | SlimWhisperError
     outputs: Outputs = ()
+    segments: int = 0  # with text
+    flagged: int = 0  # of these
 
 
 @dataclass(frozen=True, slots=True)

@@ -36,6 +36,8 @@ class Tally:
     failed: int = 0  # in this run
     skipped: int = 0  # done in an earlier run, or the outputs exist
     failed_earlier: int = 0  # in an earlier run, and not tried again
+    segments: int = 0  # with text, in files done
+    flagged: int = 0  # of these
     audio: float = 0.0  # seconds of audio in files done
     passed: float = 0.0  # seconds of audio in files done or failed
     loaded: float = 0.0  # seconds of audio in files loaded so far
@@ -118,6 +120,15 @@ def model_facts(model: "SlimWhisper", batch_size: int) -> dict[str, Any]:
     }
 
 
+def model_terms(facts: dict[str, Any] | None, asked: str) -> dict[str, str]:
+    """What a report says about the model, from `model_facts`; None: none was loaded."""
+    if facts is None:
+        return {"model": f"{asked}, not loaded: this run had nothing to transcribe"}
+    keys = ("model", "device", "dtype", "batch_size", "cache")
+    terms = {key.replace("_", " "): str(facts[key]) for key in keys}
+    return terms | {"notes": "; ".join([*facts["fallbacks"], *facts["settings"]]) or "none"}
+
+
 def summary_facts(tally: Tally, status: int, journal: Path | str | None) -> dict[str, Any]:
     """The numbers of a finished job."""
     return {
@@ -126,6 +137,8 @@ def summary_facts(tally: Tally, status: int, journal: Path | str | None) -> dict
         "failed": tally.failed,
         "skipped": tally.skipped,
         "failed_earlier": tally.failed_earlier,
+        "segments": tally.segments,
+        "to_check": tally.flagged,
         "audio_seconds": round(tally.audio, 3),
         "elapsed": round(tally.elapsed, 3),
         "speed": round(tally.speed, 3),
@@ -136,6 +149,9 @@ def summary_facts(tally: Tally, status: int, journal: Path | str | None) -> dict
 def summary_lines(facts: dict[str, Any], model: dict[str, Any] | None) -> list[str]:
     """The summary as text, from `summary_facts` and, if a model was loaded, `model_facts`."""
     lines = [_counts_line(facts)]
+    if flagged := facts["to_check"]:
+        of = "1 segment" if facts["segments"] == 1 else f"{facts['segments']} segments"
+        lines.append(f"{flagged} of {of} to check")
     if facts["status"] > 1:
         resume = "; run the same command again to resume" if facts["journal"] else ""
         lines.append(f"stopped early; finished files are saved{resume}")
@@ -143,6 +159,8 @@ def summary_lines(facts: dict[str, Any], model: dict[str, Any] | None) -> list[s
         lines.append("add --retry_failed True to retry files that failed in an earlier run")
     if facts["journal"]:
         lines.append(f"journal: {facts['journal']}")
+    if "report" in facts:
+        lines.append(f"report: {facts['report']}")
     if model is not None:
         lines += [_model_line(model), *model["fallbacks"], *model["settings"]]
     return lines

@@ -40,12 +40,13 @@ from slimwhisper.jobs.outputs import (
     prepare_output_dir,
     write_outputs,
 )
+from slimwhisper.speaker_formats import RECORDING
 from slimwhisper.storage import tables
 from slimwhisper.storage.digests import Digests
 from slimwhisper.storage.outputs import OutputStore
 from slimwhisper.storage.uris import is_uri
 from slimwhisper.types import Transcript
-from slimwhisper.writers import FORMATS, write_transcript
+from slimwhisper.writers import formats_of, write_transcript
 
 PARQUET = "parquet"  # the format that is no file beside the others
 WITH_ROW = ("done", "failed")
@@ -80,6 +81,9 @@ class Sink(Protocol):
     def write(self, recording: InputFile, transcript: Transcript) -> Outputs:
         """Write all outputs of a recording; for a row, make room. Raises OutputError."""
 
+    def read(self, recording: InputFile, format: str) -> bytes | None:
+        """An output of an earlier run; None: there is none, or it cannot be read."""
+
     def mark(self, marks: Sequence[Mark]) -> None:
         """Mark recordings that `write` has written, or that have no outputs, all in one write."""
 
@@ -113,7 +117,13 @@ class FolderSink:
         return outputs_exist(recording, self.formats)
 
     def write(self, recording: InputFile, transcript: Transcript) -> Outputs:
-        return write_outputs(transcript, recording, self.formats, self._layout)
+        return write_outputs(transcript, recording, self.formats, _layout(recording, self._layout))
+
+    def read(self, recording: InputFile, format: str) -> bytes | None:
+        try:
+            return output_paths(recording, [format])[0].read_bytes()
+        except OSError:
+            return None
 
     def mark(self, marks: Sequence[Mark]) -> None:
         if self._journal is not None:
@@ -158,9 +168,15 @@ class StoreSink:
         names = self._names(recording)
         for format, name in zip(self.formats, names, strict=True):
             text = StringIO()
-            write_transcript(transcript, format, text, self._layout)
+            write_transcript(transcript, format, text, _layout(recording, self._layout))
             self._store.put(name, text.getvalue().encode())
         return [self._store.name(name) for name in names]
+
+    def read(self, recording: InputFile, format: str) -> bytes | None:
+        try:
+            return self._store.get(output_paths(recording, [format])[0].as_posix())
+        except OutputError:
+            return None
 
     def mark(self, marks: Sequence[Mark]) -> None:
         if self._journal is not None:
@@ -220,6 +236,9 @@ class TableSink:
             self._flush()
         return [self._store.name(f"{tables.FOLDER}/")]
 
+    def read(self, recording: InputFile, format: str) -> bytes | None:
+        return None  # a row has no place of its own
+
     def mark(self, marks: Sequence[Mark]) -> None:
         rows = [mark for mark in marks if mark.written.status in WITH_ROW]
         others = [mark for mark in marks if mark.written.status not in WITH_ROW]
@@ -258,6 +277,11 @@ def _finished(row: tables.Row) -> Finished:
     return row.stamp, "done" if row.error is None else "failed", row.seconds, row.error
 
 
+def _layout(recording: InputFile, layout: Mapping[str, Any] | None) -> dict[str, Any]:
+    """The layout, and the name by which RTTM calls the recording."""
+    return {**(layout or {}), RECORDING: recording.output.name}
+
+
 def write_result(
     sink: Sink, recording: InputFile, result: Transcript | SlimWhisperError
 ) -> Written:
@@ -265,7 +289,9 @@ def write_result(
     if isinstance(result, SlimWhisperError):
         return Written("unread" if isinstance(result, StorageError) else "failed", result)
     try:
-        return Written("done", result, sink.write(recording, result))
+        outputs = sink.write(recording, result)
+        spoken = [s for s in result.segments if s.text.strip()]
+        return Written("done", result, outputs, len(spoken), sum(bool(s.flags) for s in spoken))
     except JournalError:
         raise
     except OutputError as error:
@@ -279,7 +305,7 @@ def open_sink(output_dir: str, format: str, layout: Mapping[str, Any] | None = N
     """
     if format == PARQUET:
         return TableSink(OutputStore(output_dir))
-    formats = tuple(FORMATS) if format == "all" else (format,)
+    formats = formats_of(format, layout)
     if not is_uri(output_dir):
         return FolderSink(Path(output_dir), formats, layout)
     store = OutputStore(output_dir)

@@ -27,6 +27,11 @@ class Place:
         return self.start / FRAMES_PER_SECOND
 
     @property
+    def content_end(self) -> float:
+        """Where the recording's part of the window ends, in seconds."""
+        return (self.start + self.frames) / FRAMES_PER_SECOND
+
+    @property
     def end(self) -> float:
         """The end of the window, padding included, in seconds."""
         return (self.start + self.window) / FRAMES_PER_SECOND

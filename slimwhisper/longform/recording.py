@@ -3,11 +3,16 @@
 from collections import deque
 from collections.abc import Iterable, Sequence
 from dataclasses import replace
+from itertools import groupby, islice
 
 from slimwhisper.audio.mel import Spectrogram
 from slimwhisper.audio.samples import Excerpts, Samples
 from slimwhisper.audio.vad import merge_regions, speech_regions
 from slimwhisper.longform.session import Session, clips_of
+from slimwhisper.speakers.assign import assign_speakers
+from slimwhisper.speakers.diarize import find_speakers
+from slimwhisper.subtitles.sentences import to_sentences
+from slimwhisper.trust.flags import with_loops
 from slimwhisper.types import (
     FRAMES_PER_SECOND,
     HOP_SAMPLES,
@@ -38,12 +43,16 @@ class Recording:
         dims: Dims,
         options: Options,
         vocabulary: Vocabulary | None = None,
+        name: str = "",
     ) -> None:
-        """Reads all samples once, or twice to find the speech. vocabulary: as in `Session`."""
+        """Reads all samples once, or again to find the speech, and the speakers. vocabulary: as in
+        `Session`. name: without suffix, by which an RTTM file has the recording.
+        """
         self._vocabulary = vocabulary
         self._samples, self._dims, self._options = samples, dims, options
         self.options = options  # as given
         self.seconds = len(samples) / SAMPLE_RATE
+        self._turns = find_speakers(samples, options, name)
         self._excerpts: Excerpts | None = None  # what is decoded instead of all samples
         self._waiting: deque[Region] = deque()  # pieces for later sessions, in mel frames
         self._reported: list[Segment] = []
@@ -52,9 +61,7 @@ class Recording:
         if options.parallel or options.vad_filter:
             frames = clips_of(options, len(samples) // HOP_SAMPLES)
             wanted = [(a * HOP_SAMPLES, b * HOP_SAMPLES) for a, b in frames]
-            # pieces are cut at short pauses, then joined up to 30 s
-            finer = {"min_silence_ms": 300, "pad_ms": 200} if options.parallel else {}
-            regions = _overlaps(speech_regions(samples, **finer), wanted)
+            regions = _overlaps(_speech(samples, options), wanted)
             if options.parallel:
                 merged = merge_regions(regions, PAUSE, dims.window_frames * HOP_SAMPLES)
                 pieces = [(a // HOP_SAMPLES, -(-b // HOP_SAMPLES)) for a, b in merged]
@@ -84,6 +91,10 @@ class Recording:
             return None
         self._handed_out += 1
         return self.sessions[-1]
+
+    @property
+    def vocabulary(self) -> Vocabulary:
+        return self.sessions[0].vocabulary
 
     @property
     def done(self) -> bool:
@@ -118,7 +129,29 @@ class Recording:
         """The result; complete once `done`."""
         self.report()
         texts = [s.transcript() for s in self.sessions]
-        return Transcript("".join(t.text for t in texts), self._reported, texts[0].language)
+        text, language = "".join(t.text for t in texts), texts[0].language
+        segments = self._reported
+        if self.options.diarize is not None:
+            segments = assign_speakers(segments, self._turns, self._spell)
+        segments = with_loops(segments)
+        if self.options.sentences:
+            written = "en" if self.options.task == "translate" else language
+            segments = to_sentences(segments, written, self.seconds)
+        if self.options.token_logprobs:
+            segments = _with_logprobs(segments, self._reported)
+        return Transcript(text, segments, language)
+
+    def _spell(self, tokens: Sequence[int]) -> list[tuple[str, list[int]]]:
+        """A segment's tokens as pieces of text with their tokens; timestamps have none."""
+        tokenizer = self.sessions[0].tokenizer
+        pieces: list[tuple[str, list[int]]] = []
+        for is_text, run in groupby(tokens, self.sessions[0].vocabulary.is_text):
+            if is_text:
+                words, parts = tokenizer.split_to_word_tokens(list(run))
+                pieces += zip(words, parts, strict=True)
+            else:
+                pieces.append(("", list(run)))
+        return pieces
 
     def close(self) -> None:
         """Free memory and files."""
@@ -147,6 +180,27 @@ class Recording:
     def _word_in_place(self, word: Word) -> Word:
         start, end = self._original(word.start), self._original(word.end, end=True)
         return replace(word, start=start, end=max(start, end))
+
+
+def _with_logprobs(segments: Sequence[Segment], before: Sequence[Segment]) -> list[Segment]:
+    """Segments that were cut anew, with the log-probabilities of the tokens that each has now.
+
+    Their tokens are, in sum and in order, those of the segments `before`.
+    """
+    rest = iter([logprob for s in before for logprob in s.token_logprobs or ()])
+    return [replace(s, token_logprobs=list(islice(rest, len(s.tokens)))) for s in segments]
+
+
+def _speech(samples: Samples, options: Options) -> list[Region]:
+    """Where there is speech; with `parallel`, cut at short pauses, and later joined up to 30 s."""
+    silence, pad = options.vad_min_silence_duration_ms, options.vad_speech_pad_ms
+    usual_silence, usual_pad = (300, 200) if options.parallel else (2000, 400)
+    return speech_regions(
+        samples,
+        threshold=options.vad_threshold,
+        min_silence_ms=usual_silence if silence is None else silence,
+        pad_ms=usual_pad if pad is None else pad,
+    )
 
 
 def _overlaps(regions: Iterable[Region], wanted: Sequence[Region]) -> list[Region]:

@@ -4,7 +4,6 @@
 rules are those of `whisper.transcribe`.
 """
 
-import zlib
 from collections.abc import Sequence
 from dataclasses import replace
 from itertools import pairwise
@@ -25,9 +24,12 @@ from slimwhisper.engine.requests import (
 )
 from slimwhisper.engine.rules import make_rules
 from slimwhisper.errors import SlimWhisperError
+from slimwhisper.longform.attempts import Check, Tried, compression_ratio, likeliest
 from slimwhisper.longform.hallucination import Place
 from slimwhisper.longform.prompts import Prompts
 from slimwhisper.longform.words import Cut, settle, text_tokens
+from slimwhisper.trust.flags import SURE, Heard, flagged, left_out
+from slimwhisper.trust.sound import WindowSound
 from slimwhisper.types import (
     FRAMES_PER_SECOND,
     MEL_FRAMES_PER_POSITION,
@@ -39,12 +41,6 @@ from slimwhisper.types import (
 from slimwhisper.vocabulary import Vocabulary, get_vocabulary, language_code
 
 Clip = tuple[int, int]  # mel frames [start, stop)
-
-
-def compression_ratio(text: str) -> float:
-    """How much zlib shrinks a text: above 2.4 it repeats itself. 0 for an empty text."""
-    data = text.encode()
-    return len(data) / len(zlib.compress(data))
 
 
 def clips_of(options: Options, content_frames: int) -> list[Clip]:
@@ -81,12 +77,20 @@ class Session:
         self._next_clip()
         self._temperatures = options.temperatures
         self._attempt = 0
+        self._tried: list[Tried] = []
+        self._check: Check | None = None
         self._last_speech = 0.0  # seconds
+        self._written: str | None = None  # code: the language of the text
+        self._spoken: str | None = None  # the language last detected
+        self._changed = False  # with `multilingual`: an uncertain change of language
         self._unaligned: tuple[Decoded, Cut] | None = None  # waiting for its words' times
         self.rules = make_rules(dims, options, self.vocabulary)
         self.language = language or (None if self.vocabulary.languages else "en")
         if options.language is not None:
             self.language = language_code(options.language, self.vocabulary)
+        self._among = [language_code(name, self.vocabulary) for name in options.languages]
+        if len(self._among) == 1:
+            self.language = self._among[0]
         self._request: Request | None
         if self.language is None:
             # from the recording's first 30 s, as in `whisper`; with `clips`, from the first clip's
@@ -131,11 +135,14 @@ class Session:
         if place is None:
             return None
         self.place, self._attempt = place, 0
+        self._tried, self._check = [], None
+        sound = WindowSound(lambda: self._mel_of(place), place.offset)
+        self._heard = Heard(sound, self._written, self._changed)
         if self.options.multilingual and not in_slot:
             return self._ask_language(self.mel.window(place.start, place.frames))
         prompt, sot_index = self.prompts.of_window(self.tokenizer)
         mel = None if in_slot else self.mel.window(place.start, place.frames)
-        return Window(mel, prompt, sot_index, self.rules, self._try())
+        return Window(mel, prompt, sot_index, self.rules, self._try(), self.options.token_logprobs)
 
     def _ask_language(self, mel: Tensor) -> Window:
         """mel [n_mels, 3000] -> the request to detect its language."""
@@ -147,6 +154,12 @@ class Session:
 
     def _set_language(self, language: str) -> None:
         self.tokenizer = self.vocabulary.tokenizer(language, self.options.task)
+        if self.vocabulary.languages:
+            self._written = "en" if self.options.task == "translate" else language
+
+    def _mel_of(self, place: Place) -> Tensor:
+        """[n_mels, frames]: a window without its padding."""
+        return self.mel.window(place.start, place.frames)[:, : place.frames]
 
     # -- answers -------------------------------------------------------------------------------
 
@@ -157,7 +170,8 @@ class Session:
         """
         match answer:
             case Languages():
-                self._accept_language(answer.likeliest)
+                language = answer.likeliest(self._among)
+                self._accept_language(language, answer.probs[language])
                 return []
             case Alignment():
                 assert self._unaligned is not None
@@ -165,7 +179,9 @@ class Session:
             case Decoded():
                 return self._accept_text(answer)
 
-    def _accept_language(self, language: str) -> None:
+    def _accept_language(self, language: str, probability: float) -> None:
+        before, self._spoken = self._spoken, language
+        self._changed = before not in (None, language) and probability < SURE
         self._set_language(language)
         if self.language is None:
             self.language = language
@@ -180,16 +196,35 @@ class Session:
     def _accept_text(self, result: Decoded) -> list[Segment]:
         if result.avg_logprob != result.avg_logprob:
             raise SlimWhisperError("the model gave NaN; use another dtype, such as float32")
-        ratio = compression_ratio(self.tokenizer.decode(list(result.tokens)).strip())
-        if self._failed(result, ratio) and self._attempt + 1 < len(self._temperatures):
-            self._attempt += 1
-            self._request = Retry(self._try())
-            return []
-        if self._is_silence(result):
+        text = self.tokenizer.decode(list(result.tokens)).strip()
+        tried = Tried(result, compression_ratio(text))
+        if self._check is not None:
+            self._check.offer(tried, frozenset().union(*self._flags(tried)))
+        else:
+            self._tried.append(tried)
+            if tried.failed(self.options):
+                if self._attempt + 1 < len(self._temperatures):
+                    self._attempt += 1
+                    self._request = Retry(self._try())
+                    return []
+                if self.options.on_failure == "best":
+                    tried = likeliest(self._tried, self.options)
+            if self.options.check:
+                self._check = self._second_look(tried)
+        if self._check is not None:
+            if (again := self._check.next_request()) is not None:
+                self._request = again
+                return []
+            tried = self._check.kept
+        return self._keep(tried)
+
+    def _keep(self, tried: Tried) -> list[Segment]:
+        """Go on with this text of the window."""
+        if tried.is_silence(self.options):
             self.seek += self.place.frames
             self._request = self._open()
             return []
-        cut = self._cut(result, ratio)
+        result, cut = tried.result, self._cut(tried.result, tried.ratio)
         if self.options.word_timestamps:
             text = text_tokens(cut.segments, self.tokenizer)
             if text:
@@ -199,21 +234,27 @@ class Session:
                 return []
         return self._finish(result, cut, None)
 
-    def _failed(self, result: Decoded, ratio: float) -> bool:
-        """Whether to try another temperature; not for silence."""
-        repeats, unsure = self.options.compression_ratio_threshold, self.options.logprob_threshold
-        improbable = unsure is not None and result.avg_logprob < unsure
-        silence = self.options.no_speech_threshold
-        if silence is not None and result.no_speech_prob > silence and improbable:
-            return False
-        return improbable or (repeats is not None and ratio > repeats)
+    def _flags(self, tried: Tried) -> tuple[frozenset[str], frozenset[str]]:
+        """The flags that a text's segments would get, and those for the sound it leaves out."""
+        fresh, end = list[Segment](), self.place.content_end
+        if not tried.is_silence(self.options):
+            cut = self._cut(tried.result, tried.ratio)
+            fresh = flagged([_cleared(s) for s in cut.segments], self._heard, self.segments)
+            if cut.seek > self.place.start:  # else the whole window is done
+                end = min(cut.seek / FRAMES_PER_SECOND, end)
+        names = frozenset(name for s in fresh for name in s.flags)
+        return names, left_out(fresh, self.place.offset, end, self._heard)
 
-    def _is_silence(self, result: Decoded) -> bool:
-        """Whether there is probably no speech, and the text was not sampled with confidence."""
-        silence, sure = self.options.no_speech_threshold, self.options.logprob_threshold
-        if silence is None or result.no_speech_prob <= silence:
-            return False
-        return sure is None or result.avg_logprob <= sure
+    def _second_look(self, tried: Tried) -> Check | None:
+        """Decode the window again as `Check` says, if its segments have flags."""
+        flags, others = self._flags(tried)
+        if not flags:
+            return None
+        prompt, sot_index = self.prompts.of_window(self.tokenizer, transcribed=False)
+        same = prompt == self.prompts.of_window(self.tokenizer)[0]
+        seed = (self.options.seed, self.place.start, len(self._temperatures))
+        window = Window(None, prompt, sot_index, self.rules)
+        return Check(tried, flags | others, window, seed, greedy=not same)
 
     def _cut(self, result: Decoded, ratio: float) -> Cut:
         """A window's text, cut at its timestamps.
@@ -227,7 +268,9 @@ class Session:
         offset, seconds = self.place.offset, self.frames_per_token / FRAMES_PER_SECOND
         following = self.place.start + self.place.frames
 
-        def segment(start: float, end: float, piece: Sequence[int]) -> Segment:
+        def segment(start: float, end: float, first: int = 0, last: int | None = None) -> Segment:
+            piece = tokens[first:last]
+            logprobs = result.logprobs[first : first + len(piece)]
             return Segment(
                 id=0,
                 seek=self.place.start,
@@ -239,6 +282,7 @@ class Session:
                 avg_logprob=result.avg_logprob,
                 compression_ratio=ratio,
                 no_speech_prob=result.no_speech_prob,
+                token_logprobs=list(logprobs) if self.options.token_logprobs else None,
             )
 
         stamped = [t in timestamps for t in tokens]
@@ -249,18 +293,17 @@ class Session:
             duration = self.place.frames / FRAMES_PER_SECOND
             if stamps and stamps[-1] != begin:
                 duration = (stamps[-1] - begin) * seconds
-            return Cut([segment(0.0, duration, tokens)], following, nothing_follows)
+            return Cut([segment(0.0, duration)], following, nothing_follows)
         done = (tokens[ends[-1] - 1] - begin) * self.frames_per_token
         seek = self.place.start + min(done, self.place.window)
         if nothing_follows:
             ends.append(len(tokens))
             seek = following
-        pieces = [tokens[start:end] for start, end in pairwise([0, *ends])]
-        return Cut(
-            [segment((p[0] - begin) * seconds, (p[-1] - begin) * seconds, p) for p in pieces],
-            seek,
-            nothing_follows,
-        )
+        segments = [
+            segment((tokens[i] - begin) * seconds, (tokens[j - 1] - begin) * seconds, i, j)
+            for i, j in pairwise([0, *ends])
+        ]
+        return Cut(segments, seek, nothing_follows)
 
     def _finish(
         self,
@@ -281,6 +324,7 @@ class Session:
         if not dropped:
             number = len(self.segments)
             fresh = [replace(_cleared(s), id=i) for i, s in enumerate(fresh, start=number)]
+            fresh = flagged(fresh, self._heard, self.segments)
             self.segments += fresh
             keep = self.options.condition_on_previous_text and result.temperature <= 0.5
             self.prompts.add([t for s in fresh for t in s.tokens], keep)
@@ -298,4 +342,5 @@ def _cleared(segment: Segment) -> Segment:
     """A segment without text or length stays in the list, but without tokens, as in `whisper`."""
     if segment.start != segment.end and segment.text.strip():
         return segment
-    return replace(segment, text="", tokens=[], words=[])
+    logprobs = segment.token_logprobs and []
+    return replace(segment, text="", tokens=[], words=[], token_logprobs=logprobs)

@@ -78,7 +78,7 @@ class RayJob(Job):
             output_dir=a.output_dir,
             output_format=a.output_format,
             layout=self.layout,
-            with_text=a.verbose or self.sink.is_table,
+            with_text=a.verbose or self.sink.is_table or self.report is not None,
         )
 
     def _weight(self, recording: InputFile) -> float:

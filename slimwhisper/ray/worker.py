@@ -120,7 +120,7 @@ class Worker:
         if isinstance(result, SlimWhisperError):
             written = Written(written.status, _plain(result))
         elif not self._settings.with_text:
-            written = Written(written.status, Transcript("", [], result.language), written.outputs)
+            written = replace(written, result=Transcript("", [], result.language))
         self._ended.put(Ended(recording, written, heard.seconds))
 
 

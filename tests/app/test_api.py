@@ -91,10 +91,10 @@ def test_models(live: Live) -> None:
     ("arguments", "status", "message"),
     [
         ({"model": "large-v9"}, 404, "model 'large-v9' is not available here"),
-        ({"response_format": "diarized_json"}, 400, "response_format 'diarized_json' is not one"),
+        ({"response_format": "doc"}, 400, "response_format 'doc' is not one"),
         ({"temperature": 7}, 400, "temperature '7' is not between 0 and 1"),
         ({"language": "klingon"}, 400, "klingon"),
-        ({"timestamp_granularities": ["word"]}, 400, "needs response_format=verbose_json"),
+        ({"timestamp_granularities": ["word"]}, 400, "needs response_format verbose_json"),
         ({"stream": True, "response_format": "srt"}, 400, "stream needs response_format json"),
         ({"file": ("cut.m4a", b"no audio at all")}, 400, "cut.m4a: not audio or video"),
         ({"file": ("../../etc/none.wav", b" ")}, 400, "none.wav: not audio or video"),

@@ -57,6 +57,13 @@ def test_one_call_by_http(begin_page: Begin) -> None:
         assert sound.headers["x-content-type-options"] == "nosniff"
         for wrong in ("audio/x", "result/x.srt", "results/x.zip", f"result/{'x' * 32}.exe"):
             assert client.get(f"/page/{wrong}").status_code == 404
+        asked = {"Origin": "http://other.example", "Access-Control-Request-Method": "POST"}
+        preflight = client.options(f"/{file['edit']}", headers=asked)
+        assert preflight.status_code == 405, "other sites may not correct"
+        assert "access-control-allow-origin" not in preflight.headers
+        for path in ("/etc/hosts.rttm", ".", "embedding "):
+            kind, said = call(client, upload(client, PHONE), diarize=path)
+            assert kind == "error" and "is not one of: embedding" in str(said)
         kind, said = call(client, upload(client, PHONE), model="gpt-7")
         assert kind == "error" and "gpt-7" in str(said)
         kind, said = call(client, upload(client, PHONE), temperature="hot")
@@ -86,6 +93,7 @@ def test_the_names_of_the_call(begin_page: Begin) -> None:
     assert [parameter["parameter_name"] for parameter in call[1]["parameters"]] == [
         *("files", "recording", "language", "task", "words", "prompt"),
         *("model", "cache", "beams", "temperature", "vad"),
+        *("diarize", "speakers", "sentences", "check"),
     ]
 
 

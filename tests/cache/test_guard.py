@@ -26,7 +26,7 @@ def checkpoint(condition: float) -> Checkpoint:
 
 
 @pytest.mark.parametrize("dtype", DTYPES, ids=str)
-@pytest.mark.parametrize("condition", [1.5, 3.0, 1e2, 1e4, 1e6, 1.4e7, 5e9])
+@pytest.mark.parametrize("condition", [3.0, 1e2, 1e6, 5e9])
 def test_acts_on_ill_conditioned_weights_alone(condition: float, dtype: torch.dtype) -> None:
     weights = checkpoint(condition)
     activations = record_activations(weights)

@@ -110,8 +110,7 @@ def test_as_a_module_with_random_weights() -> None:
     assert answer["rows"][0]["times_whisper"] is None
 
 
-@pytest.mark.parametrize("name", ["english", "multilingual"])
-@pytest.mark.parametrize("beam_size", [None, 2])
+@pytest.mark.parametrize(("name", "beam_size"), [("english", 2), ("multilingual", None)])
 def test_every_window_samples_the_same_number(
     random_paths: dict[str, Path], name: str, beam_size: int | None
 ) -> None:

@@ -25,9 +25,9 @@ def run(script: str, out: Path, *arguments: str) -> dict[str, Any]:
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("rows", [1, 5])
-def test_kernels(tmp_path: Path, rows: int) -> None:
-    found = run("kernels.py", tmp_path, "--windows", "1", "--repeats", "1", "--rows", str(rows))
+def test_kernels(tmp_path: Path) -> None:
+    """Of several rows a window; of one: tests/test_bench_gpu.py."""
+    found = run("kernels.py", tmp_path, "--windows", "1", "--repeats", "1", "--rows", "5")
     names = {row["operation"] for row in found["results"]}
     assert names == {
         *("E", "E, float8", "E, SDPA", "K, V", "K, V, SDPA"),
@@ -42,9 +42,9 @@ def test_kernels(tmp_path: Path, rows: int) -> None:
 @pytest.mark.slow
 def test_decode(tmp_path: Path) -> None:
     arguments = ("--windows", "1", "2", "--beams", "2", "--steps", "1", "--tokens", "2")
-    found = run("decode.py", tmp_path, *arguments)
+    found = run("decode.py", tmp_path, *arguments, "--forms", "baseline", "slim")
     cases = {(r["form"], r["windows"], r["beams"]) for r in found["results"]}
-    assert len(cases) == len(found["results"]) == 3 * 2
+    assert len(cases) == len(found["results"]) == 2 * 2
     assert all(r["step_ms"] > 0 and r["window_ratio"] > 0 for r in found["results"])
     assert (tmp_path / "decode-tiny.png").stat().st_size > 5_000
 
@@ -104,7 +104,7 @@ def test_mutants() -> None:
             some = mutants.chosen(source, count, 0)
             sources = {ast.unparse(ast.parse(source)), *(m.source for m in some)}
             assert some and len(sources) == len(some) + 1
-            assert some == mutants.chosen(source, count, 0)
+        assert some == mutants.chosen(source, count, 0)
     source = "def f(a: int = 1) -> bool:\n    if a < 2:\n        raise ValueError(a + 1)\n    f(0)"
     assert [m.change for m in mutants.mutants(source)] == [
         "a: int=[1 => 2]",

@@ -24,7 +24,7 @@ from slimwhisper.commands.packages import PACKAGES, Check, check_package
 LINES = (
     "python, slimwhisper, torch, triton, openai-whisper, av, soundfile, torchaudio, soxr, "
     "safetensors, huggingface_hub, tokenizers, silero-vad, gradio, CPU, GPU, kernels, C compiler, "
-    "decoding audio, resampling, models folder, hub cache"
+    "decoding audio, resampling, speakers, models folder, hub cache"
 ).split(", ")
 
 
@@ -85,6 +85,13 @@ def test_looks_at_everything_on_this_machine() -> None:
     assert lines[-1] == "Nothing stands in the way of transcribing."
 
 
+@pytest.fixture
+def no_kernels(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Nothing is compiled, which takes longer than all other checks."""
+    monkeypatch.setattr(doctor, "_kernels", lambda: Check("kernels", "not looked at", None))
+
+
+@pytest.mark.usefixtures("no_kernels")
 def test_json(capsys: pytest.CaptureFixture[str]) -> None:
     assert run_doctor(argparse.Namespace(json=True)) == 0
     found = json.loads(capsys.readouterr().out)
@@ -163,6 +170,7 @@ def test_headers_of_python_missing(
     assert check.value.startswith("/usr/bin/clang, but no ") and "python3-dev" in check.advice
 
 
+@pytest.mark.usefixtures("no_kernels")
 def test_pyav_raises(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(av, "open", fails(RuntimeError("libavcodec\nis broken")))
     found = checks()
@@ -182,6 +190,7 @@ def test_pyav_decodes_wrongly(monkeypatch: pytest.MonkeyPatch) -> None:
     assert check.ok is False and "1600 samples of 0.00, not 1600 of 0.25" in check.value
 
 
+@pytest.mark.usefixtures("no_kernels")
 @pytest.mark.parametrize(
     ("module", "name"), [("torch", "torch"), ("whisper", "openai-whisper"), ("soxr", "soxr")]
 )
@@ -194,6 +203,7 @@ def test_package_does_not_import(module: str, name: str, monkeypatch: pytest.Mon
     assert not healthy(found)
 
 
+@pytest.mark.usefixtures("no_kernels")
 def test_package_not_installed(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(metadata, "version", fails(metadata.PackageNotFoundError("it")))
     by_name = {check.name: check for check in checks()}

@@ -71,6 +71,14 @@ def test_the_same_texts_wherever_the_draft_is_wrong(
     assert max(expected) > 5
 
 
+def test_log_probabilities_of_drafted_tokens(model: Model, asked: list[Window]) -> None:
+    plain = decode(model, [replace(w, logprobs=True) for w in asked], 3)
+    requests = [replace(w, logprobs=True) for w in drafted(asked, [p.tokens[:5] for p in plain])]
+    for found, expected in zip(decode(model, requests, 3), plain, strict=True):
+        assert found.drafted == 5 and len(found.logprobs) == len(expected.logprobs)
+        assert found.logprobs == pytest.approx(expected.logprobs, abs=1e-4)
+
+
 def test_a_right_draft_takes_one_step(
     model: Model, asked: list[Window], plain: list[Decoded], monkeypatch: pytest.MonkeyPatch
 ) -> None:

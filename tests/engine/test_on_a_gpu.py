@@ -82,7 +82,7 @@ def then(tag: int, answer: Answer) -> Request | None:
 def test_the_same_texts(
     forms: tuple[str, str], search: Search | None, temperatures: Sequence[float]
 ) -> None:
-    asked = requests(5, temperatures)
+    asked = [replace(w, logprobs=i != 1) for i, w in enumerate(requests(5, temperatures))]
     cpu = Engine(made(forms, CPU), VOCABULARY, 3, search, 4)
     expected = run(cpu, dict(enumerate(asked)), then)
     with pretend_cuda(count=2):
@@ -93,6 +93,9 @@ def test_the_same_texts(
     for tag, answers in expected.items():
         texts = [[a for a in of[tag] if isinstance(a, Decoded)] for of in (found, expected)]
         assert_same(*texts)
+        for ours, other in zip(*texts, strict=True):
+            assert bool(ours.logprobs) == asked[tag].logprobs
+            assert ours.logprobs == pytest.approx(other.logprobs, abs=1e-4)
         assert len(found[tag]) == len(answers)
     assert model.plan.kernels.failures == {}
     assert sum(g.replays for g in lanes if g) > 0 and not any(g.failure for g in lanes if g)
@@ -145,14 +148,15 @@ def test_launches_of_a_step(name: str) -> None:
     assert (each, others) == (CEILINGS[name], BESIDE), by_name
 
 
-def test_nobody_waits_for_the_gpu() -> None:
+@pytest.mark.parametrize("logprobs", [False, True])
+def test_nobody_waits_for_the_gpu(logprobs: bool) -> None:
     """Neither steps nor looks read from it, and a step is one graph."""
     with pretend_cuda() as gpu:
         model = made(("e", "x"), torch.device("cuda"), torch.float16)
         engine = Engine(model, VOCABULARY, 3, None, 4)
         for tag, window in enumerate(requests(3)):
             rules = replace(window.rules, sample_len=60)  # type: ignore[type-var]
-            engine.submit(tag, replace(window, rules=rules))
+            engine.submit(tag, replace(window, rules=rules, logprobs=logprobs))
         with gpu.counting() as counts:
             engine.step()
         assert not counts.reads
@@ -165,7 +169,8 @@ def test_nobody_waits_for_the_gpu() -> None:
             if i == 0:  # it is being captured
                 launched = counts.kernels - Counter({"graph": 1})
                 layers = model.dims.n_text_layer * LAUNCHES["slim"]
-                assert launched.total() == layers + LAUNCHES_BESIDE, launched
+                kept = 1 if logprobs else 0  # the log-probabilities are written once more
+                assert launched.total() == layers + LAUNCHES_BESIDE + kept, launched
             else:
                 assert counts.kernels == {"graph": 1}
         assert looks == 3

@@ -11,7 +11,8 @@ import pytest
 from slimwhisper import cli
 from slimwhisper.cache.forms import PRESETS, cross_names, self_names
 from slimwhisper.flags import cache_choice
-from slimwhisper.jobs.flags import COMMAND_DEFAULTS, dtype_of, options_of
+from slimwhisper.jobs.decoding_flags import COMMAND_DEFAULTS, options_of
+from slimwhisper.jobs.flags import dtype_of
 from slimwhisper.types import Options
 from slimwhisper.writers import FORMATS
 

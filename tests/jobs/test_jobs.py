@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from slimwhisper.jobs.journal import JOURNAL_NAME
-from slimwhisper.writers import FORMATS
+from slimwhisper.writers import formats_of
 from tests.support.command import Run
 from tests.support.fake_model import FakeModel, fake_model
 from tests.support.folder_job import DONE, GOOD, journal, run, statuses, tree, written
@@ -203,7 +203,7 @@ def test_layout_reaches_the_writers(run: Any, fake_model: FakeModel) -> None:
 
 def test_every_format_is_the_default(fake_model: FakeModel, capsys: Any) -> None:
     assert Run(capsys, "transcribe", "in/a.wav").status == 0
-    assert sorted(p.name for p in Path().glob("a.*")) == sorted(f"a.{f}" for f in FORMATS)
+    assert sorted(p.name for p in Path().glob("a.*")) == sorted(f"a.{f}" for f in formats_of("all"))
 
 
 def test_handlers_are_put_back(run: Any) -> None:

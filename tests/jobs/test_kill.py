@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from slimwhisper.writers import FORMATS
+from slimwhisper.writers import formats_of
 from tests.support.kills import Kills, journal_lines, random_moments
 from tests.support.paths import ROOT
 
@@ -63,7 +63,9 @@ def test_fifty_kills(tmp_path: Path) -> None:
         assert Forked(parent, logs / "undisturbed").wait() == 1
     assert len(journal_lines(undisturbed)) == 250
     with forking(*common, "-o", str(out)) as parent:
-        kills = Kills(lambda log: Forked(parent, log), tmp_path / "in", out, logs, FORMATS)
+        kills = Kills(
+            lambda log: Forked(parent, log), tmp_path / "in", out, logs, formats_of("all")
+        )
         kills.run(random_moments(50, 0.06, seed=1))
     assert kills.problems(good, bad, undisturbed) == []
     assert kills.kills >= 10  # 50, unless the machine is so slow to kill that the job ends before

@@ -44,9 +44,17 @@ def test_every_format(tmp_path: Path, name: str) -> None:
         "vtt": "WEBVTT\n\n00:00.000 --> 00:01.500\nhello\n\n01:01.250 --> 01:00:05.000\nwörld\n\n",
         "srt": "1\n00:00:00,000 --> 00:00:01,500\nhello\n\n"
         "2\n00:01:01,250 --> 01:00:05,000\nwörld\n\n",
+        "lrc": "[la:en]\n[re:slimwhisper]\n"
+        "[00:00.00]hello\n[00:01.50]\n[01:01.25]wörld\n[60:05.00]\n",
+        "rttm": "",
         "tsv": "start\tend\ttext\n0\t1500\thello\n61250\t3605000\twörld\n",
     }
-    if name == "json":
+    if name == "ass":
+        assert text.endswith(
+            "Dialogue: 0,0:00:00.00,0:00:01.50,Default,,0,0,0,,hello\n"
+            "Dialogue: 0,0:01:01.25,1:00:05.00,Default,,0,0,0,,wörld\n"
+        )
+    elif name == "json":
         assert json.loads(text) == TRANSCRIPT.as_dict()
     else:
         assert text == expected[name]

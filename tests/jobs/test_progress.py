@@ -191,3 +191,13 @@ def test_other_threads_leave_signals_alone() -> None:
     thread.start()
     thread.join()
     assert found == [before]
+
+
+def test_the_line_about_segments_to_check() -> None:
+    facts = summary_facts(Tally(done=1, segments=412, flagged=3), 0, None)
+    assert (facts["segments"], facts["to_check"]) == (412, 3)
+    assert summary_lines(facts, None)[1] == "3 of 412 segments to check"
+    one = summary_facts(Tally(done=1, segments=1, flagged=1), 0, None)
+    assert summary_lines(one, None)[1] == "1 of 1 segment to check"
+    none = summary_facts(Tally(done=1, segments=5), 0, None)
+    assert len(summary_lines(none, None)) == 1

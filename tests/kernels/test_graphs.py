@@ -115,15 +115,12 @@ def test_replayed_steps_give_the_same(
 
 
 @pytest.mark.parametrize("forms", [("e", "x"), ("kv", "kv"), ("k", "k")], ids="+".join)
-@pytest.mark.parametrize(("search", "temperatures"), SEARCHES[-2:])
 @pytest.mark.parametrize("recorder", [None, OperatorRecorder()], ids=["launched", "replayed"])
 def test_rows_read_each_others_tokens_in_place(
-    forms: tuple[str, str],
-    search: Search,
-    temperatures: Sequence[float],
-    recorder: OperatorRecorder | None,
+    forms: tuple[str, str], recorder: OperatorRecorder | None
 ) -> None:
     """Beams and samples that go on as copies copy a list of rows, not the cache; slots move."""
+    search, temperatures = SEARCHES[-1]
     requests = [*windows(5, temperatures=temperatures), *windows(2, 20, temperatures)]
     expected = decode(random_model(forms=forms), requests, 3, search)
     model = random_model(forms=forms)

@@ -203,14 +203,14 @@ def test_an_unknown_latent_kernel(monkeypatch: pytest.MonkeyPatch) -> None:
 def test_it_compiles_without_spills() -> None:
     """In another process: here Triton interprets."""
     done = subprocess.run(
-        [sys.executable, "-m", "slimwhisper.kernels.gpu.compilation", "latent_swapped"],
+        [sys.executable, "-m", "slimwhisper.kernels.gpu.compilation", "latent_swapped", "--some"],
         capture_output=True,
         text=True,
         env={**os.environ, "TRITON_INTERPRET": "0"},
     )
     assert done.returncode == 0, done.stderr[-2000:]
     made = [json.loads(line) for line in done.stdout.splitlines()]
-    assert len(made) == 4 * len(SHAPES)
+    assert len(made) == 2 * len(SHAPES)
     for one in made:
         assert one["stack"] == 0, one
         assert one["shared"] <= SHARED[90], one

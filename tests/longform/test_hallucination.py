@@ -4,7 +4,7 @@ import importlib
 import random
 from collections import Counter
 from collections.abc import Callable, Sequence
-from dataclasses import asdict, replace
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -21,7 +21,7 @@ from slimwhisper.longform.hallucination import Place, anomaly_score, is_anomaly
 from slimwhisper.longform.words import Cut, settle
 from slimwhisper.types import Options, Segment, Word
 from tests.support.checkpoints import tiny_dims
-from tests.support.scripted import BEGIN, random_text, segment, tokenizer
+from tests.support.scripted import BEGIN, as_dicts, random_text, segment, tokenizer
 
 whisper_transcribe = importlib.import_module("whisper.transcribe")  # the name is a function's too
 
@@ -147,8 +147,8 @@ def cleared(segments: Sequence[Segment]) -> list[dict[str, Any]]:
     for s in segments:
         if s.start == s.end or not s.text.strip():
             s = replace(s, text="", tokens=[], words=[])
-        result.append(asdict(s))
-    return result
+        result.append(s)
+    return as_dicts(result)
 
 
 def replay(loop: Loop, monkeypatch: pytest.MonkeyPatch) -> Counter[str]:

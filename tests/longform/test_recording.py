@@ -10,8 +10,8 @@ import pytest
 import slimwhisper
 from slimwhisper.api import SlimWhisper
 from slimwhisper.audio.samples import ArraySamples
-from slimwhisper.longform.recording import Recording
-from slimwhisper.types import Options
+from slimwhisper.longform.recording import Recording, _with_logprobs
+from slimwhisper.types import Options, Segment
 from tests.support.parity import differences
 from tests.support.spoken import WORDS, spoken_words
 
@@ -67,6 +67,16 @@ def test_pieces_have_the_recordings_own_times(model: SlimWhisper, phrases: Phras
         phrases.audio, parallel=True, temperature=0, word_timestamps=True, batch_size=1
     )
     assert not differences(again, found)
+
+
+def test_sentences_are_cut_at_pauses(model: SlimWhisper, phrases: Phrases) -> None:
+    audio = phrases.audio[: int(16_000 * (phrases.spans[1][1] + 2))]
+    found = model.transcribe(audio, parallel=True, temperature=0, sentences=True)
+    assert found["text"] == "".join(s["text"] for s in found["segments"])
+    assert len(found["segments"]) == 2
+    for segment, (start, end) in zip(found["segments"], phrases.spans, strict=False):
+        assert start - 0.5 <= segment["words"][0]["start"] == segment["start"]
+        assert segment["words"][-1]["end"] <= segment["end"] <= end + 1.5
 
 
 def test_pieces_do_not_condition_each_other(model: SlimWhisper, phrases: Phrases) -> None:
@@ -127,3 +137,13 @@ def test_a_piece_that_ends_leaves_its_place_to_the_next(
     recording.next_session()
     assert len(recording.sessions) == 2
     recording.close()
+
+
+def test_logprobs_follow_segments_that_are_cut_anew() -> None:
+    def segment(*tokens: int, logprobs: list[float] | None = None) -> Segment:
+        fields = (0, 0, 0.0, 1.0, "", list(tokens), 0.0, -1.0, 1.0, 0.0)
+        return Segment(*fields, token_logprobs=logprobs)
+
+    before = [segment(7, 8, logprobs=[-1.0, -2.0]), segment(7, 9, logprobs=[-3.0, -4.0])]
+    found = _with_logprobs([segment(7), segment(8, 7, 9), segment()], before)
+    assert [s.token_logprobs for s in found] == [[-1.0], [-2.0, -3.0, -4.0], []]

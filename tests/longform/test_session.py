@@ -1,11 +1,14 @@
 """One file's state machine, fed with answers made up here; no model."""
 
+from dataclasses import replace
+
 import pytest
 import torch
 
 from slimwhisper.engine.requests import Align, Alignment, Decoded, Languages, Retry, Window
 from slimwhisper.errors import SlimWhisperError
-from slimwhisper.longform.session import clips_of, compression_ratio
+from slimwhisper.longform.attempts import compression_ratio
+from slimwhisper.longform.session import clips_of
 from slimwhisper.types import Options
 from slimwhisper.vocabulary import get_tokenizer
 from tests.support.checkpoints import tiny_dims
@@ -101,6 +104,31 @@ def test_detection_comes_first_and_sets_the_language() -> None:
     assert request(state).prompt == get_tokenizer(dims, "de").sot_sequence
     assert (heard(state)[:, 400:] == 0).all()
     assert state.transcript().language == "de"
+
+
+def test_the_language_is_one_of_those_given() -> None:
+    dims = tiny_dims()
+    state = session(4, dims, languages=("German", "fr"))
+    state.accept(Languages({"en": 0.6, "de": 0.1, "fr": 0.3}))
+    assert request(state).prompt == get_tokenizer(dims, "fr").sot_sequence
+    only = session(4, dims, languages=("German",))
+    assert request(only).prompt == get_tokenizer(dims, "de").sot_sequence, "nothing to detect"
+
+
+def test_segments_have_their_tokens_logprobs() -> None:
+    state = session(60, token_logprobs=True)
+    assert request(state).logprobs
+    tokens = (stamp(0), *HELLO, stamp(2), stamp(2), *WORLD, stamp(2), stamp(2), *HELLO, stamp(9))
+    own = tuple(-float(i) for i in range(len(tokens) + 1))  # with <|endoftext|>'s
+    new = state.accept(replace(answer(*tokens), logprobs=own))
+    assert [s.tokens for s in new] == [list(tokens[:3]), [], list(tokens[-3:])]
+    assert [s.token_logprobs for s in new] == [[0.0, -1.0, -2.0], [], [-6.0, -7.0, -8.0]]
+    assert [s["token_logprobs"] for s in state.transcript().as_dict()["segments"]] == [
+        s.token_logprobs for s in new
+    ]
+    plain = session(60)
+    plain.accept(answer(*tokens))
+    assert "token_logprobs" not in plain.transcript().as_dict()["segments"][0]
 
 
 def test_audio_that_is_in_the_slot_is_not_asked_for_again() -> None:

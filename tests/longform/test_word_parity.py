@@ -145,19 +145,21 @@ WORDS: list[dict[str, Any]] = [
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("name", ["multilingual", pytest.param("english", marks=pytest.mark.slow)])
-def test_whole_transcripts_with_words(random_paths: dict[str, Path], name: str) -> None:
+@pytest.mark.parametrize(("name", "several"), [("multilingual", WORDS), ("english", WORDS[2:4])])
+def test_whole_transcripts_with_words(
+    random_paths: dict[str, Path], name: str, several: list[dict[str, Any]]
+) -> None:
     theirs = whisper.load_model(str(random_paths[name]), device="cpu")
     ours = SlimWhisper(Model(load_checkpoint(random_paths[name]), CPU, torch.float32))
     recordings = [noise_bursts(seconds, 20 + i) for i, seconds in enumerate((31.5, 22.0))]
     words = 0
-    for options in WORDS:
+    for options in several:
         chosen = {"word_timestamps": True, "sample_len": 30, **options}
         found = transcribe_each(ours, recordings, **chosen, batch_size=2)
         for audio, result in zip(recordings, found, strict=True):
             assert not differences(result, whisper_transcribe(theirs, audio, **chosen)), options
             words += sum(len(s["words"]) for s in result["segments"])
-    assert words > 60
+    assert words > 8 * len(several)
 
 
 # In a fresh process: numba starts its threads once.
@@ -194,6 +196,6 @@ def test_the_keys_are_whisper_s(random_paths: dict[str, Path]) -> None:
         assert list(found) == list(expected)
         for ours_, theirs_ in zip(found["segments"], expected["segments"], strict=True):
             if theirs_["tokens"]:  # whisper gives cleared segments words even if not asked to
-                assert set(ours_) == set(theirs_)
+                assert set(ours_) - {"flags"} == set(theirs_)
             for mine, other in zip(ours_.get("words", ()), theirs_.get("words", ()), strict=True):
                 assert list(mine) == list(other)

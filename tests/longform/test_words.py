@@ -3,7 +3,7 @@
 import random
 import threading
 from collections.abc import Sequence
-from dataclasses import asdict, replace
+from dataclasses import replace
 from types import SimpleNamespace
 from typing import Any
 
@@ -20,7 +20,15 @@ from slimwhisper.longform.words import attach_words, last_word_end, text_tokens,
 from slimwhisper.types import Options, Segment
 from tests.support.checkpoints import random_state, tiny_dims
 from tests.support.reference import whisper_model
-from tests.support.scripted import BEGIN, LANGUAGES, TEXTS, random_text, segment, tokenizer
+from tests.support.scripted import (
+    BEGIN,
+    LANGUAGES,
+    TEXTS,
+    as_dicts,
+    random_text,
+    segment,
+    tokenizer,
+)
 
 DIMS = tiny_dims()
 
@@ -163,7 +171,7 @@ def test_segments_get_whisper_s_words(seed: int) -> None:
     frames = rng.choice([3000, rng.randint(50, 3000)])
     model, alignment = scripted(rng, text, frames, heads=1)
     last_speech = seek / 100 - rng.choice([0, rng.uniform(0, 30)])
-    expected = [asdict(s) for s in segments]
+    expected = as_dicts(segments)
     whisper.timing.add_word_timestamps(
         segments=expected,
         model=model,
@@ -180,7 +188,7 @@ def test_segments_get_whisper_s_words(seed: int) -> None:
         frames,
         last_speech,
     )
-    assert [asdict(s) for s in found] == expected
+    assert as_dicts(found) == expected
     assert all(s.words is not None for s in found)
     numbers = [n for s in found for n in (s.start, s.end)]
     numbers += [n for s in found for w in s.words or () for n in (w.start, w.end, w.probability)]

@@ -25,6 +25,7 @@ def call_begins(client: httpx.Client, *files: dict[str, Any], **options: Any) ->
     given = {
         **dict(files=list(files), recording=None, language="", task="transcribe", words=False),
         **dict(prompt="", model="digits", cache="", beams=1, temperature="", vad=False),
+        **dict(diarize="", speakers=None, sentences=False, check=False),
     }
     data = list((given | options).values())
     answer = client.post("/gradio_api/call/transcribe", json={"data": data})

@@ -1,10 +1,12 @@
 """Texts and segments made up for the tests of words and hallucinations."""
 
 import random
+from collections.abc import Sequence
+from typing import Any
 
 from whisper.tokenizer import Tokenizer, get_tokenizer
 
-from slimwhisper.types import Segment
+from slimwhisper.types import Segment, Transcript
 
 LANGUAGES = ("en", "de", "zh", "ja", "th")
 TEXTS = {
@@ -37,3 +39,8 @@ def segment(
     number: int, seek: int, start: float, end: float, text: str, tokens: list[int]
 ) -> Segment:
     return Segment(number, seek, start, end, text, tokens, 0.0, -0.5, 1.0, 0.1)
+
+
+def as_dicts(segments: Sequence[Segment]) -> list[dict[str, Any]]:
+    """As `whisper.transcribe` gives them."""
+    return Transcript("", list(segments), "en").as_dict()["segments"]

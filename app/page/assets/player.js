@@ -1,320 +1,165 @@
-// Draws the page's results. Gradio provides `element`, `props` and `watch` (gr.HTML's js_on_load).
-// Names and texts are untrusted: always set them as text, never as HTML.
+// The results of a run: its files' cards, and the tools that work on all of them.
 
-const list = element.querySelector(".sw-player");
-const prefix = new URL(window.gradio_config?.root || "./", location.href).pathname.replace(/\/$/, "");
-const address = (path) => `${prefix}/${path}`;
-let cards = [];
+import { Card } from "./card.js";
+import { button, inField, make } from "./dom.js";
+import { hasUnsaved } from "./editor.js";
+import { History } from "./saving.js";
+import { Search } from "./search.js";
+import { KEYS } from "./segments.js";
 
-function make(tag, className, text) {
-  const made = document.createElement(tag);
-  if (className) made.className = className;
-  if (text !== undefined) made.textContent = text;
-  return made;
-}
-
-function button(className, text, action) {
-  const made = make("button", className, text);
-  made.type = "button";
-  made.addEventListener("click", action);
-  return made;
-}
-
-function link(path, text) {
-  const made = make("a", "sw-download", text);
-  made.href = address(path);
-  made.download = "";
-  return made;
-}
-
-function clock(seconds) {
-  const whole = Math.floor(seconds);
-  const two = (n) => String(n).padStart(2, "0");
-  const [h, m, s] = [Math.floor(whole / 3600), Math.floor(whole / 60) % 60, whole % 60];
-  return h ? `${h}:${two(m)}:${two(s)}` : `${m}:${two(s)}`;
-}
-
-function status(file) {
-  if (file.state === "failed") return "Failed";
-  if (file.state === "stopped") return "Stopped";
-  if (file.state === "done") return clock(file.seconds);
-  if (file.state === "working") return `${clock(file.done)} of ${clock(file.seconds)}`;
-  if (file.loading) return "Loading the model";
-  if (file.place > 1) return `Waiting, ${file.place - 1} ahead`;
-  return file.place ? "Next" : "Reading";
-}
-
-async function copy(text, from) {
-  try {
-    await navigator.clipboard.writeText(text);
-  } catch {  // browsers refuse it over http, except on localhost
-    const area = make("textarea");
-    area.value = text;
-    document.body.append(area);
-    area.select();
-    document.execCommand("copy");
-    area.remove();
-    from.focus();
-  }
-  const before = from.textContent;
-  from.textContent = "Copied";
-  setTimeout(() => { from.textContent = before; }, 1500);
-}
-
-class Card {
-  constructor(number) {
-    this.file = {};
-    this.number = number;
-    this.current = -1;
-    this.root = make("article", "sw-file");
-    this.head = make("header");
-    this.title = make("h3");
-    this.title.id = `sw-file-${number}`;
-    this.root.setAttribute("aria-labelledby", this.title.id);
-    this.state = make("span", "sw-state");
-    this.head.append(this.title, this.state);
-    this.bar = make("progress", "sw-progress");
-    this.bar.max = 1;
-    this.bar.setAttribute("aria-label", "Progress");
-    this.error = make("p", "sw-error");
-    this.error.setAttribute("role", "alert");
-    this.sound = make("div", "sw-sound");
-    this.text = make("p", "sw-text");
-    this.copy = button("sw-copy", "Copy text", () => copy(this.file.text, this.copy));
-    this.segments = make("ol", "sw-segments");
-    this.segments.setAttribute("aria-label", "Segments; each plays from its start");
-    this.foot = make("footer");
-    this.root.append(
-      this.head, this.bar, this.error, this.text, this.sound, this.segments, this.foot);
-    for (const part of [this.error, this.text, this.sound, this.segments, this.foot]) {
-      part.hidden = true;
-    }
-  }
-
-  update(file) {
-    const before = this.file;
-    this.file = file;
-    this.root.dataset.state = file.state;
-    if (before.name !== file.name) {
-      this.title.textContent = file.name;
-      this.title.title = file.name;
-    }
-    const shown = status(file);
-    if (this.state.textContent !== shown) this.state.textContent = shown;
-    this.bar.hidden = !["waiting", "working"].includes(file.state);
-    if (file.state === "working" && file.seconds) this.bar.value = file.done / file.seconds;
-    else this.bar.removeAttribute("value");
-    this.error.hidden = !file.message;
-    this.error.textContent = file.message;
-    if (before.text !== file.text) {
-      this.text.textContent = file.text;
-      this.text.hidden = !file.text;
-    }
-    if (file.state === "done" && !file.text) {
-      this.text.textContent = "No speech was found.";
-      this.text.className = "sw-text sw-none";
-      this.text.hidden = false;
-    }
-    if (file.audio && !this.audio) this.addSound();
-    if (!this.sound.hidden) {
-      this.drawSegments(before.state !== file.state);
-      this.drawWave();
-    }
-    if (file.state === "done" && before.state !== "done") this.addDownloads();
-    if (file.state === "stopped" && file.text && !this.copy.isConnected) {
-      this.foot.hidden = false;
-      this.foot.append(this.copy);
-    }
-  }
-
-  addSound() {
-    this.audio = make("audio");
-    this.audio.controls = true;
-    this.audio.preload = "metadata";
-    this.audio.src = address(this.file.audio);
-    this.audio.setAttribute("aria-label", `Audio of ${this.file.name}`);
-    this.canvas = make("canvas", "sw-wave");
-    this.canvas.tabIndex = 0;
-    this.canvas.setAttribute("role", "slider");
-    this.canvas.setAttribute("aria-label", "Position");
-    this.canvas.setAttribute("aria-valuemin", "0");
-    const bytes = atob(this.file.peaks);
-    this.peaks = Int8Array.from(bytes, (c) => c.charCodeAt(0));
-    this.audio.addEventListener("error", () => {
-      this.audio.replaceWith(make("p", "sw-note", "This browser cannot play this kind of file."));
-    }, { once: true });
-    for (const name of ["timeupdate", "seeked", "play", "loadedmetadata"]) {
-      this.audio.addEventListener(name, () => this.follow());
-    }
-    this.audio.addEventListener("play", () => this.animate());
-    this.canvas.addEventListener("click", (event) => {
-      const box = this.canvas.getBoundingClientRect();
-      this.play(this.length * (event.clientX - box.left) / box.width);
+class Player {
+  // list: the element that is drawn in. root: the server's path.
+  constructor(list, root) {
+    Object.assign(this, { list, root, cards: [], run: null, reasons: {} });
+    this.said = make("p", "sw-announced");
+    this.said.setAttribute("role", "status");
+    this.problem = make("p", "sw-error sw-problem");
+    this.problem.setAttribute("role", "alert");
+    this.problem.hidden = true;
+    this.archive = make("div", "sw-archive");
+    this.makeTools();
+    document.addEventListener("keydown", (event) => this.key(event));
+    window.addEventListener("beforeunload", (event) => {
+      if (hasUnsaved() || this.cards.some((card) => card.corrections?.waiting)) event.preventDefault();
     });
-    this.canvas.addEventListener("keydown", (event) => this.key(event));
-    this.sound.append(this.canvas, this.audio);
-    this.sound.hidden = false;
-    new ResizeObserver(() => this.drawWave()).observe(this.canvas);
   }
 
-  get length() {
-    return this.file.seconds || this.audio.duration || 0;
+  makeTools() {
+    this.undo = button("sw-tool", "Undo", () => this.move("undo"));
+    this.redo = button("sw-tool", "Redo", () => this.move("redo"));
+    this.history = new History(() => {
+      this.undo.disabled = !this.history?.canUndo;
+      this.redo.disabled = !this.history?.canRedo;
+    });
+    this.search = new Search(this);
+    this.unsure = button("sw-tool", "Unsure words", () => {
+      const on = this.list.classList.toggle("sw-tinted");
+      this.unsure.setAttribute("aria-pressed", String(on));
+      this.legend.hidden = !on;
+    });
+    this.unsure.setAttribute("aria-pressed", "false");
+    this.check = button("sw-tool", "", () => this.nextToCheck());
+    this.legend = make("p", "sw-note sw-legend");
+    this.legend.hidden = true;
+    const levels = [["1", "below 70 %"], ["2", "below 50 %"], ["3", "below 30 %"]];
+    this.legend.append("Probability of a word: ", ...levels.map(
+      ([level, text]) => make("span", `sw-unsure-${level}`, text)));
+    this.hint = make("p", "sw-note sw-hint", "Click a word or a line to play it; double-click to edit.");
+    this.hint.title = `${KEYS}.`;
+    const row = make("div", "sw-tool-row");
+    row.setAttribute("role", "group");
+    row.setAttribute("aria-label", "Corrections");
+    row.append(this.undo, this.redo, this.search.opener, this.unsure, this.check);
+    this.tools = make("div", "sw-tools");
+    this.tools.append(row, this.search.bar, this.problem);
+    this.below = make("div", "sw-below");
+    this.below.append(this.legend, this.hint);
+  }
+
+  address(path) { return `${this.root}/${path}`; }
+
+  say(text) {
+    if (this.said.textContent !== text) this.said.textContent = text;
+  }
+
+  // A link to a file of these cards; it waits until their corrections are saved.
+  download(path, text, cards) {
+    const made = make("a", "sw-download", text);
+    made.href = this.address(path);
+    made.download = "";
+    made.addEventListener("click", async (event) => {
+      if (!cards.some((card) => card.corrections?.waiting)) return;
+      event.preventDefault();
+      await Promise.all(cards.map((card) => card.corrections?.last));
+      made.click();
+    });
+    return made;
+  }
+
+  // Do something that may not be saved; then say why.
+  async attempt(action) {
+    this.problem.hidden = true;
+    try {
+      return await action();
+    } catch (problem) {
+      this.problem.textContent = problem.message;
+      this.problem.hidden = false;
+      return null;
+    }
+  }
+
+  async move(way) {
+    const place = await this.attempt(() => this.history[way]());
+    if (!place) return;
+    this.say(way === "undo" ? "Undone" : "Done again");
+    if (Number.isFinite(place.index)) place.card.segments.select(place.index);
   }
 
   key(event) {
-    const steps = { ArrowLeft: -5, ArrowRight: 5, ArrowDown: -5, ArrowUp: 5, PageUp: 30, PageDown: -30 };
-    if (event.key === " " || event.key === "Enter") {
-      if (this.audio.paused) this.audio.play(); else this.audio.pause();
-    } else if (event.key in steps) {
-      const wanted = this.audio.currentTime + steps[event.key];
-      this.audio.currentTime = Math.min(Math.max(wanted, 0), this.length);
-    } else if (event.key === "Home") this.audio.currentTime = 0;
+    if (!(event.ctrlKey || event.metaKey) || event.altKey || inField(event) || this.tools.hidden) return;
+    const key = event.key.toLowerCase();
+    if (key === "z") this.move(event.shiftKey ? "redo" : "undo");
+    else if (key === "y") this.move("redo");
     else return;
     event.preventDefault();
   }
 
-  play(seconds) {
-    for (const card of cards) if (card !== this) card.audio?.pause();
-    this.audio.currentTime = seconds;
-    this.audio.play().catch(() => {});  // the "error" event shows a message
+  // Called after each correction.
+  changed() {
+    const left = this.toCheck().length;
+    this.hadFlags ||= left > 0;
+    this.check.hidden = !this.hadFlags;
+    this.check.disabled = !left;
+    this.check.textContent = left ? `Next to check (${left})` : "Nothing to check";
+    if (this.search.open) this.search.look(this.search.at, false);
   }
 
-  animate() {
-    this.drawWave();
-    if (!this.audio.paused && this.root.isConnected) requestAnimationFrame(() => this.animate());
+  toCheck() {
+    return this.cards.flatMap(
+      (card) => card.segments.flaggedRows.map((index) => ({ card, index })));
   }
 
-  drawSegments(ended) {
-    const { segments } = this.file;
-    if (ended) this.segments.replaceChildren();  // draw the final times and words
-    for (let i = this.segments.children.length; i < segments.length; i++) {
-      const [start, end, text, words] = segments[i];
-      const row = make("li");
-      const one = button("sw-segment", undefined, (event) => {
-        this.play(Number(event.target.dataset.start ?? start));
-      });
-      const content = make("span", "sw-words");
-      if (words) {
-        for (const [from, to, word] of words) {
-          const part = make("span", "sw-word", word);
-          part.dataset.start = from;
-          part.dataset.end = to;
-          content.append(part);
-        }
-      } else content.textContent = text;
-      one.append(make("time", "", clock(start)), content);
-      one.setAttribute("aria-label", `${clock(start)}, ${text}`);
-      row.append(one);
-      this.segments.append(row);
+  nextToCheck() {
+    const all = this.toCheck();
+    const last = this.lastChecked;
+    const order = ({ card, index }) => this.cards.indexOf(card) * 1e6 + index;
+    const next = (last && all.find((one) => order(one) > order(last))) ?? all[0];
+    if (!next) return;
+    this.lastChecked = next;
+    next.card.segments.select(next.index, true);
+    next.card.segments.row(next.index).scrollIntoView({ block: "nearest" });
+  }
+
+  draw(view) {
+    const files = view?.files ?? [];
+    if (view?.run !== this.run) {  // the button was pressed again
+      this.run = view?.run;
+      this.cards.forEach((card) => card.pause());
+      this.reasons = view?.reasons ?? {};
+      this.cards = files.map((_, i) => new Card(i, this));
+      [this.lastChecked, this.hadFlags] = [null, false];
+      this.history.clear();
+      this.search.toggle(false);
+      this.list.replaceChildren(
+        this.archive, this.said, this.tools, this.below, ...this.cards.map((card) => card.root));
     }
-    this.segments.hidden = !segments.length;
-    this.mark(this.current);
-  }
-
-  follow() {
-    const now = this.audio.currentTime;
-    const touched = now > 0 || !this.audio.paused;
-    const current = touched
-      ? this.file.segments.findIndex(([start, end]) => now >= start - 0.01 && now < end) : -1;
-    if (current !== this.current) this.mark(current);
-    for (const word of this.segments.children[current]?.querySelectorAll(".sw-word") ?? []) {
-      word.classList.toggle(
-        "sw-now", now >= Number(word.dataset.start) - 0.01 && now < Number(word.dataset.end));
-    }
-    this.canvas.setAttribute("aria-valuemax", String(Math.round(this.length)));
-    this.canvas.setAttribute("aria-valuenow", String(Math.round(now)));
-    this.canvas.setAttribute("aria-valuetext", `${clock(now)} of ${clock(this.length)}`);
-    this.drawWave();
-  }
-
-  mark(current) {
-    this.segments.children[this.current]?.firstChild.removeAttribute("aria-current");
-    this.current = current;
-    const row = this.segments.children[current];
-    if (!row) return;
-    row.firstChild.setAttribute("aria-current", "true");
-    const [box, frame] = [row.getBoundingClientRect(), this.segments.getBoundingClientRect()];
-    if (box.top < frame.top) this.segments.scrollTop -= frame.top - box.top;
-    if (box.bottom > frame.bottom) this.segments.scrollTop += box.bottom - frame.bottom;
-  }
-
-  drawWave() {
-    const { canvas, peaks, length } = this;
-    const scale = window.devicePixelRatio || 1;
-    const [width, height] = [canvas.clientWidth, canvas.clientHeight];
-    if (!width || !length) return;
-    if (canvas.width !== Math.round(width * scale)) canvas.width = Math.round(width * scale);
-    if (canvas.height !== Math.round(height * scale)) canvas.height = Math.round(height * scale);
-    const pen = canvas.getContext("2d");
-    const style = getComputedStyle(canvas);
-    const colour = (name) => style.getPropertyValue(name);
-    pen.setTransform(scale, 0, 0, scale, 0, 0);
-    pen.clearRect(0, 0, width, height);
-    this.file.segments.forEach(([start, end], i) => {
-      pen.fillStyle = colour(i === this.current ? "--sw-mark-now" : "--sw-mark");
-      const [left, right] = [start / length * width, Math.min(end / length, 1) * width];
-      pen.fillRect(left, 0, Math.max(right - left - 1, 1), height);
-    });
-    const loudest = Math.max(8, ...peaks.map(Math.abs));
-    const played = this.audio.currentTime / length * width;
-    const columns = peaks.length / 2;
-    const [step, line] = [3, 2];
-    for (let x = 0; x < width; x += step) {
-      const first = Math.floor(x / width * columns);
-      const last = Math.max(Math.floor((x + step) / width * columns), first + 1);
-      let [low, high] = [0, 0];
-      for (let i = first; i < last && i < columns; i++) {
-        low = Math.min(low, peaks[2 * i]);
-        high = Math.max(high, peaks[2 * i + 1]);
-      }
-      const half = height / 2 - 3;
-      const [top, bottom] = [high / loudest * half, -low / loudest * half];
-      pen.fillStyle = colour(x < played ? "--sw-played" : "--sw-wave");
-      pen.fillRect(x, height / 2 - Math.max(top, 0.75), line, Math.max(top + bottom, 1.5));
-    }
-    if (played > 0) {
-      pen.fillStyle = colour("--sw-played");
-      pen.fillRect(Math.min(played, width - 2), 0, 2, height);
-    }
-  }
-
-  addDownloads() {
-    const row = make("span", "sw-downloads");
-    row.append(make("span", "sw-note", "Download"));
-    for (const [format, path] of Object.entries(this.file.downloads)) {
-      const one = link(path, format);
-      one.setAttribute("aria-label", `Download ${format} of ${this.file.name}`);
-      row.append(one);
-    }
-    this.foot.replaceChildren(...(this.file.text ? [this.copy] : []), row);
-    this.foot.hidden = false;
+    files.forEach((file, i) => this.cards[i].update(file));
+    this.tools.hidden = this.below.hidden = !this.cards.some((card) => card.corrections && card.segments.views.length);
+    this.unsure.hidden = !this.cards.some((card) => card.segments.views.some((one) => one[3]));
+    this.changed();
+    this.archive.hidden = !view?.zip;
+    if (view?.zip && !this.archive.firstChild) {
+      const count = files.filter((file) => file.state === "done").length;
+      this.archive.append(
+        this.download(view.zip, `Download all ${count} transcripts (zip)`, this.cards));
+    } else if (!view?.zip) this.archive.replaceChildren();
+    const left = this.cards.filter((card) => !card.ended).length;
+    if (files.length) this.say(left ? `${files.length - left} of ${files.length} ready` : "Ready");
   }
 }
 
-const archive = make("div", "sw-archive");
-const announced = make("p", "sw-announced");
-announced.setAttribute("role", "status");
-let run = null;
-
-function draw() {
-  const view = props.value || {};
-  const files = view.files || [];
-  if (view.run !== run) {  // the button was pressed again
-    run = view.run;
-    cards.forEach((card) => card.audio?.pause());
-    cards = files.map((_, i) => new Card(i));
-    list.replaceChildren(archive, announced, ...cards.map((card) => card.root));
-  }
-  files.forEach((file, i) => cards[i].update(file));
-  archive.hidden = !view.zip;
-  if (view.zip && !archive.firstChild) {
-    const count = files.filter((file) => file.state === "done").length;
-    archive.append(link(view.zip, `Download all ${count} transcripts (zip)`));
-  } else if (!view.zip) archive.replaceChildren();
-  const left = files.filter((file) => ["waiting", "working"].includes(file.state)).length;
-  const said = !files.length ? "" : left ? `${files.length - left} of ${files.length} ready` : "Ready";
-  if (announced.textContent !== said) announced.textContent = said;
+// Returns the function that draws a view.
+export function start(list, root) {
+  const player = new Player(list, root);
+  return (view) => player.draw(view);
 }
-
-watch("value", draw);
-draw();

@@ -1,0 +1,43 @@
+// Elements. Names and texts are untrusted: they are set as text, never as HTML.
+
+export function make(tag, className, text) {
+  const made = document.createElement(tag);
+  if (className) made.className = className;
+  if (text !== undefined) made.textContent = text;
+  return made;
+}
+
+export function button(className, text, action) {
+  const made = make("button", className, text);
+  made.type = "button";
+  if (action) made.addEventListener("click", action);
+  return made;
+}
+
+// Seconds as 1:05 or 1:01:05.
+export function clock(seconds) {
+  const whole = Math.floor(seconds);
+  const two = (n) => String(n).padStart(2, "0");
+  const [h, m, s] = [Math.floor(whole / 3600), Math.floor(whole / 60) % 60, whole % 60];
+  return h ? `${h}:${two(m)}:${two(s)}` : `${m}:${two(s)}`;
+}
+
+export async function copy(text, from) {
+  try {
+    await navigator.clipboard.writeText(text);
+  } catch {  // browsers refuse it over http, except on localhost
+    const area = make("textarea");
+    area.value = text;
+    document.body.append(area);
+    area.select();
+    document.execCommand("copy");
+    area.remove();
+    from.focus();
+  }
+  const before = from.textContent;
+  from.textContent = "Copied";
+  setTimeout(() => { from.textContent = before; }, 1500);
+}
+
+// Whether an event belongs to a field in which somebody writes.
+export const inField = (event) => Boolean(event.target.closest?.("input, textarea, select, [contenteditable]"));

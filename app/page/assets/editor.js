@@ -1,0 +1,74 @@
+// A field in the place of an element: Enter saves, so does leaving it; Escape cancels.
+
+import { make } from "./dom.js";
+
+const UNSAVED = new Set();  // fields
+
+export const hasUnsaved = () => [...UNSAVED].some((field) => field.value !== field.dataset.before);
+
+// shown: the element that the field replaces while it is open. save: of the new text; may fail.
+// select: [start, end] of the text that is selected at first. Calls `closed` in the end.
+export function openEditor({ shown, tag, text, label, longest, select, save, closed }) {
+  const box = make("div", "sw-editing");
+  const field = make(tag, "sw-field");
+  field.value = field.dataset.before = text;
+  field.maxLength = longest;
+  field.setAttribute("aria-label", label);
+  field.setAttribute("spellcheck", "true");
+  const error = make("p", "sw-error");
+  error.setAttribute("role", "alert");
+  error.hidden = true;
+  const time = shown.querySelector("time")?.cloneNode(true);
+  if (time) box.append(time);
+  box.append(field);
+  shown.after(box, error);
+  shown.hidden = true;
+  UNSAVED.add(field);
+  const fit = () => {
+    if (tag !== "textarea") return;
+    field.style.height = "0";
+    field.style.height = `${field.scrollHeight}px`;
+  };
+  let state = "open";  // then "saving", then "open" again or "closed"
+  const close = (focus) => {
+    if (state === "closed") return;
+    state = "closed";
+    UNSAVED.delete(field);
+    box.remove();
+    error.remove();
+    shown.hidden = false;
+    closed(focus);
+  };
+  const commit = async (focus) => {
+    if (state !== "open") return;
+    const wanted = field.value.replace(/\s*\n\s*/g, " ").trim();
+    if (wanted === text) return close(focus);
+    state = "saving";
+    field.readOnly = true;
+    field.setAttribute("aria-busy", "true");
+    try {
+      await save(wanted);
+      close(focus);
+    } catch (problem) {
+      state = "open";
+      field.readOnly = false;
+      field.removeAttribute("aria-busy");
+      error.textContent = problem.message;
+      error.hidden = false;
+    }
+  };
+  field.addEventListener("input", fit);
+  field.addEventListener("blur", () => commit(false));
+  field.addEventListener("keydown", (event) => {
+    event.stopPropagation();
+    if (event.isComposing) return;
+    if (event.key === "Enter") commit(true);
+    else if (event.key === "Escape" && state === "open") close(true);
+    else return;
+    event.preventDefault();
+  });
+  fit();
+  field.focus({ preventScroll: true });
+  field.setSelectionRange(...select);
+  box.scrollIntoView({ block: "nearest" });
+}

@@ -1,0 +1,99 @@
+// Sends a file's corrections to the server, one after the other, in the order in which they are made.
+
+const KEEPALIVE = 60_000;  // bytes that browsers still send when the page is left
+
+export class Refused extends Error {
+  constructor(message, conflict) {
+    super(message);
+    this.conflict = conflict;
+  }
+}
+
+export class Corrections {
+  // take: called with each answer, {revision, text, segments: {index: view}}
+  constructor(address, revision, take) {
+    Object.assign(this, { address, revision, take, waiting: 0, last: Promise.resolve() });
+  }
+
+  // Resolves to the answer; fails with Refused. change: of the current revision, what to send.
+  send(change) {
+    this.waiting += 1;
+    const sent = this.last.then(() => this.post(change(this.revision)))
+      .finally(() => { this.waiting -= 1; });
+    this.last = sent.catch(() => {});
+    return sent;
+  }
+
+  async post(change) {
+    const body = JSON.stringify(change);
+    let response;
+    try {
+      response = await fetch(this.address, {
+        method: "POST",
+        headers: { "Content-Type": "application/json" },
+        body,
+        keepalive: body.length < KEEPALIVE,
+      });
+    } catch {
+      throw new Refused("Not saved: the server cannot be reached. Try again.");
+    }
+    const answer = await response.json().catch(() => ({}));
+    if (answer.segments) {
+      this.revision = answer.revision;
+      this.take(answer);
+    }
+    if (response.ok) return answer;
+    const said = String(answer.error?.message ?? response.statusText).replace(/^[A-Z]+ \/\S+: /, "");
+    throw new Refused(`Not saved: ${said}.`, response.status === 409);
+  }
+}
+
+// The changes of all files, to take them back and to make them again.
+export class History {
+  constructor(changed) {
+    this.changed = changed;  // called when `canUndo` or `canRedo` may have changed
+    this.clear();
+  }
+
+  clear() {
+    [this.done, this.undone] = [[], []];
+    this.changed();
+  }
+
+  get canUndo() { return this.done.length > 0; }
+  get canRedo() { return this.undone.length > 0; }
+
+  // cards: those that one change of the user's changed
+  add(cards) {
+    this.done.push(cards);
+    this.undone = [];
+    this.changed();
+  }
+
+  undo() { return this.move(this.done, this.undone, (revision) => ({ undo: revision })); }
+  redo() { return this.move(this.undone, this.done, (revision) => ({ redo: revision })); }
+
+  // Resolves to the card and the first segment that changed, or null.
+  async move(from, to, change) {
+    const cards = from.pop();
+    if (!cards) return null;
+    this.changed();
+    let first = null;
+    const moved = [];
+    try {
+      for (const card of cards) {
+        const { segments } = await card.corrections.send(change);
+        moved.push(card);
+        first ??= { card, index: Math.min(...Object.keys(segments).map(Number)) };
+      }
+    } catch (error) {
+      if (error.conflict) this.clear();
+      else from.push(cards.slice(moved.length));
+      throw error;
+    } finally {
+      if (moved.length) to.push(moved);
+      this.changed();
+    }
+    return first;
+  }
+}

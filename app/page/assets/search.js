@@ -1,0 +1,166 @@
+// Find and replace in all files.
+
+import { button, make } from "./dom.js";
+import { TEXT } from "./segments.js";
+
+const [FOUND, HERE] = ["sw-found", "sw-found-here"];  // names of highlights
+
+function field(label, className) {
+  const box = make("label", className);
+  const input = make("input");
+  input.type = "text";
+  input.autocomplete = "off";
+  box.append(make("span", "", label), input);
+  return [box, input];
+}
+
+export class Search {
+  // run: the player; it has cards, history, attempt
+  constructor(run) {
+    this.run = run;
+    [this.matches, this.at] = [[], -1];
+    this.bar = make("form", "sw-search");
+    this.bar.setAttribute("role", "search");
+    this.bar.hidden = true;
+    const [findBox, find] = field("Find", "sw-find");
+    const [replaceBox, replace] = field("Replace with", "sw-find");
+    const caseBox = make("label", "sw-case");
+    this.sameCase = make("input");
+    this.sameCase.type = "checkbox";
+    caseBox.append(this.sameCase, make("span", "", "Match case"));
+    this.count = make("output", "sw-note");
+    [this.find, this.replaceBy] = [find, replace];
+    this.steps = [["Previous", -1], ["Next", 1]].map(
+      ([text, step]) => button("sw-tool", text, () => this.step(step)));
+    this.replacing = [
+      button("sw-tool", "Replace", () => this.replace(this.matches.slice(this.at, this.at + 1))),
+      button("sw-tool", "Replace all", () => this.replace(this.matches)),
+    ];
+    const row = make("span", "sw-search-row");
+    row.append(...this.steps, ...this.replacing, this.count);
+    this.opener = button("sw-tool", "Find and replace", () => this.toggle());
+    this.opener.setAttribute("aria-expanded", "false");
+    this.bar.append(findBox, replaceBox, caseBox, row);
+    this.bar.addEventListener("submit", (event) => event.preventDefault());
+    this.find.addEventListener("input", () => this.look(0));
+    this.sameCase.addEventListener("change", () => this.look(0));
+    this.bar.addEventListener("keydown", (event) => this.key(event));
+    this.shown();
+  }
+
+  get open() { return !this.bar.hidden; }
+
+  toggle(open = !this.open) {
+    if (!open && this.bar.contains(document.activeElement)) this.opener.focus();
+    this.bar.hidden = !open;
+    this.opener.setAttribute("aria-expanded", String(open));
+    if (open) this.find.focus();
+    if (open) this.find.select();
+    this.look(0);
+  }
+
+  key(event) {
+    if (event.key === "Escape") this.toggle(false);
+    else if (event.key === "Enter" && event.target === this.find) this.step(event.shiftKey ? -1 : 1);
+    else if (event.key === "Enter" && event.target === this.replaceBy) this.replacing[0].click();
+    else return;
+    event.preventDefault();
+    event.stopPropagation();
+  }
+
+  pattern() {
+    const literal = this.find.value.replace(/[\\^$.*+?()[\]{}|/]/g, "\\$&");
+    return new RegExp(literal, this.sameCase.checked ? "gu" : "giu");
+  }
+
+  // Find everything anew; `at`: the match that is shown then.
+  look(at, scroll = true) {
+    this.matches = [];
+    if (this.open && this.find.value) {
+      const pattern = this.pattern();
+      for (const card of this.run.cards.filter((one) => one.corrections)) {
+        card.segments.views.forEach((view, index) => {
+          for (const found of view[TEXT].matchAll(pattern)) {
+            this.matches.push({ card, index, start: found.index, end: found.index + found[0].length });
+          }
+        });
+      }
+    }
+    this.at = Math.min(at, this.matches.length - 1);
+    this.shown(scroll);
+  }
+
+  step(by) {
+    const count = this.matches.length;
+    if (!count) return;
+    this.at = (this.at + by + count) % count;
+    this.shown();
+  }
+
+  shown(scroll = true) {
+    const { length } = this.matches;
+    const files = new Set(this.matches.map((match) => match.card)).size;
+    const where = files > 1 ? ` in ${files} files` : "";
+    this.count.textContent = !this.find.value ? "" : length ? `${this.at + 1} of ${length}${where}` : "Not found";
+    for (const one of [...this.steps, ...this.replacing]) one.disabled = !length;
+    const here = this.matches[this.at];
+    if (here && scroll) here.card.segments.select(here.index);
+    this.highlight(here);
+  }
+
+  highlight(here) {
+    if (!CSS.highlights) return;
+    const ranges = (matches) => matches.map(rangeOf).filter(Boolean);
+    CSS.highlights.set(FOUND, new Highlight(...ranges(this.matches.filter((one) => one !== here))));
+    CSS.highlights.set(HERE, new Highlight(...ranges(here ? [here] : [])));
+  }
+
+  async replace(matches) {
+    const by = this.replaceBy.value;
+    const files = Map.groupBy(matches, (match) => match.card);
+    const at = matches.length === 1 ? this.at : 0;
+    await this.run.attempt(async () => {
+      const changed = [];
+      let count = 0;
+      try {
+        for (const [card, found] of files) {
+          const texts = [...Map.groupBy(found, (match) => match.index)].map(([index, all]) => {
+            const was = card.segments.views[index][TEXT];
+            let [text, end] = ["", 0];
+            for (const match of all) {
+              text += was.slice(end, match.start) + by;
+              end = match.end;
+            }
+            return [index, was, text + was.slice(end)];
+          });
+          const { segments } = await card.corrections.send(() => ({ texts }));
+          if (Object.keys(segments).length) changed.push(card);
+          count += found.length;
+        }
+      } finally {
+        if (changed.length) this.run.history.add(changed);
+      }
+      this.run.say(`${count} replaced`);
+    });
+    this.look(at);
+  }
+}
+
+// The place of a match on the page; null if what is shown is not the text as it is.
+function rangeOf({ card, index, start, end }) {
+  const content = card.segments.row(index)?.querySelector(".sw-words");
+  if (!content || content.textContent.trimEnd() !== card.segments.views[index][TEXT]) return null;
+  const place = (offset, last) => {
+    for (const part of content.childNodes) {
+      const text = part.firstChild ?? part;
+      const length = text.data?.length ?? 0;
+      if (offset < length || (last && offset === length)) return [text, offset];
+      offset -= length;
+    }
+    return null;
+  };
+  const [from, to] = [place(start), place(end, true)];
+  if (!from || !to) return null;
+  return new StaticRange({
+    startContainer: from[0], startOffset: from[1], endContainer: to[0], endOffset: to[1] });
+}

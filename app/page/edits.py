@@ -1,0 +1,144 @@
+"""A transcript that a person corrects: changes, each of which can be undone.
+
+A change names what it replaces, so that nothing is lost where two people correct the same
+transcript: the second change of a text is refused, and told the text that is there now.
+"""
+
+import threading
+from collections.abc import Callable, Mapping
+from dataclasses import replace
+
+from slimwhisper.app.page.retiming import with_text
+from slimwhisper.errors import SlimWhisperError
+from slimwhisper.types import Segment, Transcript
+
+STEPS = 100  # that can be undone
+
+Changed = dict[int, Segment]  # segments by their index
+
+
+class ConflictError(SlimWhisperError):
+    """The transcript is no longer as the change takes it to be. `changed`: what is there now."""
+
+    def __init__(self, changed: Changed) -> None:
+        self.changed = changed
+        super().__init__("this was changed elsewhere in the meantime; look at it and try again")
+
+
+class Edits:
+    """A transcript and its changes. Threads may share it; each change is made whole or not."""
+
+    def __init__(self, transcript: Transcript) -> None:
+        self._first = self._now = transcript
+        self._lock = threading.Lock()
+        self.revision = 0  # grows with every change
+        self._undo: list[Changed] = []
+        self._redo: list[Changed] = []
+
+    @property
+    def transcript(self) -> Transcript:
+        """The transcript as it is now, with a place for every segment that it had at first."""
+        return self._now
+
+    @property
+    def written(self) -> Transcript:
+        """The transcript as it is written to files: without the segments that were emptied."""
+        now = self._now
+        if now is self._first:
+            return now
+        pairs = zip(now.segments, self._first.segments, strict=True)
+        kept = [one for one, first in pairs if one.text or not first.text]
+        if len(kept) == len(now.segments):
+            return now
+        return replace(now, segments=[replace(one, id=i) for i, one in enumerate(kept)])
+
+    def correct(self, texts: Mapping[int, tuple[str, str]]) -> Changed:
+        """Change texts: by the segment's index, (the text that it has, the new one), both stripped.
+
+        Returns the segments that changed. Raises ConflictError, and IndexError for an index that
+        does not exist.
+        """
+
+        def change(segments: list[Segment]) -> Changed:
+            missed = {i: segments[i] for i, (was, _) in texts.items() if _shown(segments[i]) != was}
+            if missed:
+                raise ConflictError(missed)
+            return {
+                i: with_text(segments[i], f"{self._space(i)}{text}" if text else "")
+                for i, (was, text) in texts.items()
+                if text != was
+            }
+
+        return self._do(change)
+
+    def approve(self, index: int) -> Changed:
+        """Remove a segment's flags: a person found it right. Raises IndexError."""
+        return self._do(lambda segments: {index: replace(segments[index], flags=())})
+
+    def rename(self, speaker: str, name: str) -> Changed:
+        """Rename a speaker everywhere. Two speakers with one name are one from then on."""
+
+        def change(segments: list[Segment]) -> Changed:
+            return {
+                i: _renamed(segment, speaker, name)
+                for i, segment in enumerate(segments)
+                if segment.speaker == speaker
+                or any(word.speaker == speaker for word in segment.words or ())
+            }
+
+        return self._do(change)
+
+    def undo(self, revision: int) -> Changed:
+        """Take back the last change, if this is still the revision. Raises ConflictError."""
+        return self._move(revision, self._undo, self._redo)
+
+    def redo(self, revision: int) -> Changed:
+        """Make the change again that was taken back last. Raises ConflictError."""
+        return self._move(revision, self._redo, self._undo)
+
+    def _do(self, change: Callable[[list[Segment]], Changed]) -> Changed:
+        with self._lock:
+            changed = change(self._now.segments)
+            before = self._put(changed)
+            if before:
+                self._undo = [*self._undo[1 - STEPS :], before]
+                self._redo.clear()
+            return {i: changed[i] for i in before}
+
+    def _move(self, revision: int, source: list[Changed], target: list[Changed]) -> Changed:
+        with self._lock:
+            if revision != self.revision or not source:
+                raise ConflictError({})
+            changed = source.pop()
+            target.append(self._put(changed))
+            return changed
+
+    def _space(self, index: int) -> str:
+        """What Whisper put before a segment's text: a space, or nothing."""
+        first = self._first.segments[index].text
+        return first[: len(first) - len(first.lstrip())]
+
+    def _put(self, changed: Changed) -> Changed:
+        """Put segments in their places; what was there, where it is not the same."""
+        segments = list(self._now.segments)
+        before = {i: segments[i] for i, one in changed.items() if segments[i] != one}
+        if before:
+            for i in before:
+                segments[i] = changed[i]
+            text = "".join(segment.text for segment in segments)
+            same = segments == self._first.segments
+            self._now = self._first if same else replace(self._now, text=text, segments=segments)
+            self.revision += 1
+        return before
+
+
+def _shown(segment: Segment) -> str:
+    return segment.text.strip()
+
+
+def _renamed(segment: Segment, speaker: str, name: str) -> Segment:
+    words = segment.words and [
+        replace(word, speaker=name) if word.speaker == speaker else word for word in segment.words
+    ]
+    mine = segment.speaker == speaker
+    return replace(segment, words=words, speaker=name if mine else segment.speaker)

@@ -1,0 +1,151 @@
+"""Measures diarization: python bench/speakers.py FOLDER [--seeds 5] [--results FILE]
+
+FOLDER has the recordings of the Free Spoken Digit Dataset. Conversations are joined from them
+(`conversations.py`), and the back end `embedding` finds the speakers: how many are found, given,
+and given with reference recordings. Each row is the diarization error rate with a collar of 0.25 s
+on both sides of a true border, and the share of the words, as the bundled model `digits` writes
+them, that have the right speaker. Ends in a table in Markdown; --results appends rows of JSON.
+"""
+
+import argparse
+import json
+import time
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import soundfile
+import torch
+from conversations import CALM, HASTY, UNEVEN, Conversation, Digits, Manner, converse, reference
+from diarization_error import DiarizationError, best_mapping, diarization_error
+from timing import machine
+
+import slimwhisper
+from slimwhisper.audio.samples import ArraySamples
+from slimwhisper.speakers.assign import Timeline
+from slimwhisper.speakers.embedding import find_stretches, turns_of, windows
+from slimwhisper.speakers.encoder import load_encoder
+from slimwhisper.speakers.known import name_known
+from slimwhisper.speakers.turns import Turn
+from slimwhisper.types import SAMPLE_RATE
+
+CASES = [(2, CALM), (3, CALM), (4, CALM), (5, CALM), (1, CALM), (2, UNEVEN), (2, HASTY)]
+TURNS = 14
+FIRST_SEED = 200  # those below chose the settings
+Words = list[dict[str, Any]]
+
+
+@dataclass
+class Tally:
+    """What one way of diarizing did in the conversations of a case."""
+
+    error: DiarizationError = field(default_factory=lambda: DiarizationError(0, 0, 0, 0))
+    counts: list[int] = field(default_factory=list)  # speakers found
+    right: int = 0  # words
+    words: int = 0
+
+    def add(self, truth: Conversation, turns: list[Turn], words: Words, named: bool) -> None:
+        same = {turn.speaker: turn.speaker for turn in turns}
+        mapping = same if named else best_mapping(truth.turns, turns)
+        self.error += diarization_error(truth.turns, turns, mapping=mapping)
+        self.counts.append(len(same))
+        speaker_at, spoken_by = Timeline(turns), Timeline(truth.turns)
+        for word in words:
+            wanted = spoken_by(word["start"], word["end"])
+            if wanted is not None:
+                found = speaker_at(word["start"], word["end"])
+                self.words += 1
+                self.right += mapping.get(found or "") == wanted
+
+
+def measure(model: Any, digits: Digits, speakers: int, manner: Manner, seeds: range) -> list[Any]:
+    """Rows of one case."""
+    tallies = {way: Tally() for way in ("found", "given", "named")}
+    sound = seconds = 0.0
+    for seed in seeds:
+        truth = converse(digits, speakers, TURNS, seed, manner)
+        samples = ArraySamples(truth.audio)
+        began = time.perf_counter()
+        stretches = find_stretches(samples)
+        vectors = load_encoder().embed(windows(samples, stretches))
+        found = turns_of(samples, stretches, vectors, None)
+        seconds += time.perf_counter() - began
+        sound += len(truth.audio) / SAMPLE_RATE
+        given = turns_of(samples, stretches, vectors, speakers)
+        named = name_known(samples, given, references(digits, seed))
+        result = model.transcribe(truth.audio, language="en", word_timestamps=True)
+        words = [word for segment in result["segments"] for word in segment["words"]]
+        for way, turns in (("found", found), ("given", given), ("named", named)):
+            tallies[way].add(truth, turns, words, way == "named")
+    return [
+        {
+            "speakers": speakers,
+            "manner": manner.name,
+            "way": way,
+            "error": t.error.rate,
+            "missed": t.error.missed / t.error.speech,
+            "false_alarm": t.error.false_alarm / t.error.speech,
+            "confusion": t.error.confusion / t.error.speech,
+            "words_right": t.right / t.words,
+            "words": t.words,
+            "counts": t.counts,
+            "times_real_time": sound / seconds,
+        }
+        for way, t in tallies.items()
+    ]
+
+
+def references(digits: Digits, seed: int) -> list[tuple[str, str]]:
+    """A reference of everybody, also of those who do not speak: names and files."""
+    pairs = []
+    for name in digits.speakers:
+        path = FOLDER / f"{name}-{seed}.wav"
+        if not path.exists():
+            soundfile.write(path, reference(digits, name, seed), SAMPLE_RATE)
+        pairs.append((name, str(path)))
+    return pairs
+
+
+def table(rows: Sequence[dict[str, Any]]) -> str:
+    """The rows in Markdown, those of a case in one line."""
+    lines = [
+        "| speakers | talk | error, number found | number right | error, number given "
+        "| error, named | words: found, given, named |",
+        "|---|---|---|---|---|---|---|",
+    ]
+    for i in range(0, len(rows), 3):
+        found, given, named = rows[i : i + 3]
+        exact = sum(n == found["speakers"] for n in found["counts"])
+        shares = ", ".join(f"{100 * r['words_right']:.1f}" for r in (found, given, named))
+        lines.append(
+            f"| {found['speakers']} | {found['manner']} | {100 * found['error']:.1f} % "
+            f"| {exact} of {len(found['counts'])} | {100 * given['error']:.1f} % "
+            f"| {100 * named['error']:.1f} % | {shares} % |"
+        )
+    return "\n".join(lines)
+
+
+if __name__ == "__main__":
+    import tempfile
+
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("folder", type=Path)
+    parser.add_argument("--seeds", type=int, default=5, help="conversations of each case")
+    parser.add_argument("--results", type=Path, help="file that gets each row as JSON")
+    arguments = parser.parse_args()
+    digits, model = Digits(arguments.folder), slimwhisper.load_model("digits", device="cpu")
+    seeds = range(FIRST_SEED, FIRST_SEED + arguments.seeds)
+    rows: list[dict[str, Any]] = []
+    with tempfile.TemporaryDirectory() as temporary:
+        FOLDER = Path(temporary)
+        for speakers, manner in CASES:
+            fresh = measure(model, digits, speakers, manner, seeds)
+            rows += fresh
+            for row in fresh:
+                print(json.dumps(row), flush=True)
+                if arguments.results is not None:
+                    with arguments.results.open("a") as file:
+                        print(json.dumps(row), file=file)
+    print(table(rows))
+    print(json.dumps(machine(torch.device("cpu"))))

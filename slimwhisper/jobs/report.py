@@ -1,0 +1,255 @@
+"""`--report`: one page about a whole job, which a browser shows without any other file.
+
+Facts of each recording wait in a temporary file, as a line of JSON each, so a job of any size takes
+no memory for them. The page has them as data; its script puts some hundred rows at a time into the
+document. Nothing of a recording is markup: the script sets text only, the data has no "<", and a
+Content-Security-Policy allows the page's own script and style and nothing else.
+"""
+
+import base64
+import hashlib
+import json
+import os
+import secrets
+import tempfile
+import threading
+import time
+from array import array
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from pathlib import Path
+from typing import IO, Any
+
+import numpy as np
+
+from slimwhisper.errors import OptionError, OutputError
+from slimwhisper.jobs.inputs import InputFile
+from slimwhisper.jobs.journal import Stamp, Status
+from slimwhisper.jobs.sinks import Sink
+from slimwhisper.storage.digests import digest_of
+from slimwhisper.storage.outputs import PART
+from slimwhisper.storage.uris import is_uri
+from slimwhisper.subtitles.scripts import is_spaceless
+from slimwhisper.text import shown
+from slimwhisper.trust import REASONS
+from slimwhisper.types import Transcript
+
+SUFFIXES = (".html", ".htm")
+UNKNOWN = "done in an earlier run, which left no json output to read"
+_SHORTEST = 1.0  # seconds of speech from which a speed is told
+
+
+class Earlier:
+    """What a journal says of the recordings of earlier runs: 16 bytes for each that is done."""
+
+    def __init__(self, records: Iterable[Mapping[str, Any]]) -> None:
+        digests, seconds = array("Q"), array("d")
+        self._errors: dict[str, str] = {}
+        for record in records:
+            path = str(record.get("path"))
+            if record["status"] == "failed":
+                self._errors[path] = str(record.get("error"))
+            elif isinstance(record.get("seconds"), int | float):
+                digests.append(_digest(path))
+                seconds.append(record["seconds"])
+        known = np.frombuffer(digests, np.uint64) if digests else np.zeros(0, np.uint64)
+        order = np.argsort(known, kind="stable")
+        self._digests = known[order]
+        self._seconds = np.frombuffer(seconds)[order] if seconds else np.zeros(0)
+
+    def seconds(self, path: str) -> float | None:
+        """The length of a recording, as the last line about it says."""
+        digest = np.uint64(_digest(path))
+        place = int(np.searchsorted(self._digests, digest, side="right")) - 1
+        if place < 0 or self._digests[place] != digest:
+            return None
+        return float(self._seconds[place])
+
+    def error(self, path: str) -> str:
+        """Why a recording failed."""
+        return self._errors.get(path, "failed in an earlier run")
+
+
+class Report:
+    """Collects what a job does, from any thread, and writes the page."""
+
+    def __init__(self, path: str) -> None:
+        """Raises OptionError for what is no such file."""
+        if is_uri(path) or not path.lower().endswith(SUFFIXES):
+            raise OptionError(f"--report {path}: give a file of this machine that ends in .html")
+        self.path = Path(path)
+        self.earlier = Earlier([])
+        self._lock = threading.Lock()
+        self._sums: dict[str, Any] = dict.fromkeys(
+            ("done", "failed", "seconds", "words", "segments", "to_check"), 0
+        )
+
+    def prepare(self) -> None:
+        """Find out whether the page can be written. Raises OutputError."""
+        try:
+            self.path.parent.mkdir(parents=True, exist_ok=True)
+            if self.path.is_dir():
+                raise IsADirectoryError(0, "it is a folder")
+            with tempfile.TemporaryFile(dir=self.path.parent):
+                pass
+            # ASCII: names that are not UTF-8 are escapes
+            self._lines: IO[str] = tempfile.TemporaryFile("w+", encoding="ascii")
+        except OSError as error:
+            raise self._unwritable(error) from error
+
+    def done(self, path: object, seconds: float | None, transcript: Transcript) -> None:
+        """A recording that this run has transcribed."""
+        result = transcript.as_dict()
+        self._add(_row(path, seconds) | _said(result["segments"], result["language"]))
+
+    def settled(self, recording: InputFile, stamp: Stamp, status: Status, sink: Sink) -> None:
+        """A recording that an earlier run has done, or failed to do: what the journal and its
+        output in json say, if there are any.
+        """
+        if status == "failed":
+            self.failed(recording.path, None, self.earlier.error(stamp.path))
+            return
+        row = _row(recording.path, self.earlier.seconds(stamp.path))
+        try:
+            found = json.loads(sink.read(recording, "json") or b"null")
+            row |= _said(found["segments"], found["language"])
+        except (ValueError, TypeError, KeyError, AttributeError):  # none, or not as we write it
+            row["note"] = UNKNOWN
+        self._add(row)
+
+    def failed(self, path: object, seconds: float | None, error: str) -> None:
+        """A recording, or an argument, that could not be transcribed."""
+        reason = error.removeprefix(f"{path}: ")
+        self._add(_row(path, seconds) | {"error": shown(reason)})
+
+    def _add(self, row: dict[str, Any]) -> None:
+        line = _data(row)
+        with self._lock:
+            failed = row["error"] is not None
+            self._sums["failed" if failed else "done"] += 1
+            self._sums["seconds"] += 0 if failed else row["seconds"] or 0
+            self._sums["words"] += 0 if row["characters"] else row["words"] or 0
+            self._sums["segments"] += row["segments"] or 0
+            self._sums["to_check"] += len(row["check"] or ())
+            try:
+                self._lines.write(line + "\n")
+            except OSError as error:
+                raise self._unwritable(error) from error
+
+    def write(
+        self, notices: Sequence[str], model: Mapping[str, Any], options: Mapping[str, Any]
+    ) -> None:
+        """Write the page whole, or not at all. Raises OutputError.
+
+        Arguments:
+            notices: lines at its top.
+            model: what it says about the model: term -> text.
+            options: of decoding, that differ from their defaults.
+        """
+        job = {
+            **self._sums,
+            "when": time.strftime("%Y-%m-%d %H:%M"),
+            "reasons": REASONS,
+            "notices": [shown(line) for line in notices],
+            "model": [[term, shown(value)] for term, value in model.items()],
+            "options": [[name, shown(value)] for name, value in options.items()],
+        }
+        temporary = self.path.with_name(secrets.token_hex(6).join(PART))
+        try:
+            try:
+                with self._lock, temporary.open("x", encoding="utf-8") as file:
+                    self._lines.seek(0)
+                    file.writelines(_page(job, self._lines))
+                    self._lines.seek(0, os.SEEK_END)
+                    file.flush()
+                    os.fsync(file.fileno())
+                temporary.replace(self.path)
+            finally:
+                temporary.unlink(missing_ok=True)
+        except OSError as error:
+            raise self._unwritable(error) from error
+
+    def close(self) -> None:
+        """Drop what has been collected."""
+        self._lines.close()
+
+    def _unwritable(self, error: OSError) -> OutputError:
+        return OutputError(
+            f"{self.path}: the report cannot be written ({error.strerror}); choose another --report"
+        )
+
+
+def _digest(path: str) -> int:
+    return digest_of(path.encode(errors="surrogatepass"))
+
+
+def _row(path: object, seconds: float | None) -> dict[str, Any]:
+    """A recording of which nothing but this is known."""
+    empty = ("language", "speakers", "words", "characters", "speed", "segments", "check")
+    row = dict.fromkeys((*empty, "error", "note"))
+    return {"path": shown(path), "seconds": seconds} | row
+
+
+def _said(segments: Sequence[Mapping[str, Any]], language: str) -> dict[str, Any]:
+    """What the segments of a result dictionary say."""
+    spoken = [s for s in segments if s["text"].strip()]
+    text = " ".join(s["text"] for s in spoken)
+    letters = [c for c in text if not c.isspace()]
+    # words cannot be counted where none is written apart
+    in_characters = 2 * sum(map(is_spaceless, letters)) > len(letters)
+    words = len(letters) if in_characters else len(text.split())
+    seconds = sum(s["end"] - s["start"] for s in spoken)
+    return {
+        "language": language,
+        "speakers": list(dict.fromkeys(s["speaker"] for s in spoken if s.get("speaker"))),
+        "words": words,
+        "characters": in_characters,
+        "speed": round(60 * words / seconds) if seconds >= _SHORTEST else None,
+        "segments": len(spoken),
+        "check": [
+            [s["start"], s["end"], shown(s["text"].strip()), list(s["flags"])]
+            for s in spoken
+            if s.get("flags")
+        ],
+    }
+
+
+def _page(job: Mapping[str, Any], lines: Iterable[str]) -> Iterator[str]:
+    """The page in parts: report.html, with what stands in it for the words in brackets."""
+    here = Path(__file__)
+    page, style, script = (
+        here.with_suffix(suffix).read_text(encoding="utf-8") for suffix in (".html", ".css", ".js")
+    )
+    parts = {
+        "[policy]": f"default-src 'none'; base-uri 'none'; form-action 'none'; "
+        f"style-src '{_hash(style)}'; script-src '{_hash(script)}'",
+        "[counts]": f"{job['done']} files transcribed, {job['failed']} failed, "
+        f"{job['to_check']} segments to check.",
+        "[style]": style,
+        "[script]": script,
+    }
+    before, after = page.split("[data]")
+    yield _filled(before, parts)
+    yield '{"job": ' + _data(job) + ', "files": ['
+    separator = "\n"
+    for line in lines:
+        yield separator + line.rstrip("\n")
+        separator = ",\n"
+    yield "\n]}"
+    yield _filled(after, parts)
+
+
+def _filled(page: str, parts: Mapping[str, str]) -> str:
+    for name, text in parts.items():
+        page = page.replace(name, text)
+    return page
+
+
+def _data(value: Any) -> str:
+    """JSON that a script element can hold."""
+    return json.dumps(value).replace("<", "\\u003c")
+
+
+def _hash(text: str) -> str:
+    """How a policy names what is inline (CSP level 2)."""
+    digest = hashlib.sha256(text.encode()).digest()
+    return f"sha256-{base64.b64encode(digest).decode()}"

@@ -1,0 +1,50 @@
+"""Who speaks when in a recording, by the options. Called where a recording is read: no engine."""
+
+from importlib import import_module
+from pathlib import Path
+
+from slimwhisper.audio.samples import Samples
+from slimwhisper.speakers.choice import BACKENDS
+from slimwhisper.speakers.rttm import read_rttm, turns_of_recording
+from slimwhisper.speakers.turns import FindTurns, Turn
+from slimwhisper.types import Options
+
+
+def find_speakers(samples: Samples, options: Options, name: str = "") -> list[Turn]:
+    """The turns of a recording, in order; none without `diarize`.
+
+    name: the recording's, without suffix, by which RTTM files have it. Raises AudioError,
+    DependencyError, OptionError.
+    """
+    if options.diarize is None:
+        return []
+    if options.diarize not in BACKENDS:
+        return turns_of_recording(Path(options.diarize), name)
+    find_turns: FindTurns = import_module(BACKENDS[options.diarize].module).find_turns
+    turns = find_turns(samples, options.speakers)
+    if options.known_speakers:
+        from slimwhisper.speakers.known import name_known
+
+        turns = name_known(samples, turns, options.known_speakers)
+    return turns
+
+
+def prepare(options: Options) -> None:
+    """Load what `find_speakers` needs, so that what is wrong is reported before any recording is
+    read, and once. Raises as `find_speakers`.
+    """
+    if options.diarize is None:
+        return
+    if options.diarize not in BACKENDS:
+        if Path(options.diarize).is_file():
+            read_rttm(Path(options.diarize))
+        return
+    if options.diarize == "pyannote":
+        from slimwhisper.speakers.pyannote import load_pipeline
+
+        load_pipeline()
+    if options.known_speakers:
+        from slimwhisper.speakers.known import voice_of
+
+        for _, path in options.known_speakers:
+            voice_of(path)

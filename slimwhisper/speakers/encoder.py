@@ -1,0 +1,119 @@
+"""Resemblyzer's speaker encoder: 1.6 s of sound -> 256 numbers that say whose voice it is.
+
+A GE2E network (Wan et al., arXiv 1710.10467): three LSTM layers over a mel spectrogram of 40
+bands. The weights are those inside the package resemblyzer. Its own modules are not imported:
+they need packages for reading and trimming audio that often do not install.
+"""
+
+import threading
+from collections.abc import Iterable, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from functools import cache
+from importlib import util
+from pathlib import Path
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import Tensor, nn
+
+from slimwhisper.audio.threads import use_one_thread
+from slimwhisper.errors import DependencyError
+from slimwhisper.speakers.choice import INSTALL
+from slimwhisper.text import one_line
+from slimwhisper.types import SAMPLE_RATE
+
+WINDOW = 25_600  # samples: 1.6 s
+SIZE = 256  # of an embedding
+_BANDS, _FFT, _HOP, _FRAMES = 40, 400, 160, 160
+_BATCH = 64  # windows
+
+_loading = threading.Lock()
+
+
+class Encoder(nn.Module):
+    """The network. It is never changed after loading, so threads may share it."""
+
+    bands: Tensor  # [201, 40]
+    taper: Tensor  # [400]
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.lstm = nn.LSTM(_BANDS, SIZE, num_layers=3, batch_first=True)
+        self.linear = nn.Linear(SIZE, SIZE)
+        self.register_buffer("bands", _mel_bands(), persistent=False)
+        self.register_buffer("taper", torch.hann_window(_FFT), persistent=False)
+
+    def forward(self, windows: Tensor) -> Tensor:
+        """windows [B, WINDOW] float32, 16 kHz -> unit vectors [B, 256] float32."""
+        # librosa's melspectrogram, as in training: power, Slaney's bands, zeros at both ends
+        spectrum = torch.stft(
+            windows, _FFT, _HOP, window=self.taper, pad_mode="constant", return_complex=True
+        )
+        mel = spectrum.abs().square().transpose(1, 2) @ self.bands  # [B, frames, 40]
+        _, (hidden, _) = self.lstm(mel[:, :_FRAMES])
+        return nn.functional.normalize(self.linear(hidden[-1]).relu(), dim=1)
+
+    def embed(self, windows: Iterable[NDArray[np.float32]]) -> NDArray[np.float32]:
+        """Windows [WINDOW] float32 each -> unit vectors [number, 256]; few are held at a time."""
+        # beside a model that decodes, one thread is faster than several that wait for its threads
+        with ThreadPoolExecutor(1, initializer=use_one_thread) as pool:
+            return pool.submit(self._embed_all, windows).result()
+
+    @torch.inference_mode()
+    def _embed_all(self, windows: Iterable[NDArray[np.float32]]) -> NDArray[np.float32]:
+        parts, some = [np.zeros((0, SIZE), np.float32)], list[NDArray[np.float32]]()
+        for window in windows:
+            some.append(window)
+            if len(some) == _BATCH:
+                parts.append(self._embed_batch(some))
+                some = []
+        if some:
+            parts.append(self._embed_batch(some))
+        return np.concatenate(parts)
+
+    def _embed_batch(self, windows: Sequence[NDArray[np.float32]]) -> NDArray[np.float32]:
+        vectors: NDArray[np.float32] = self(torch.from_numpy(np.stack(windows))).numpy()
+        return vectors
+
+
+def load_encoder() -> Encoder:
+    """The encoder with resemblyzer's weights, on the CPU; the same one for the whole process.
+
+    Raises DependencyError if the package, or its file of weights, is not there.
+    """
+    with _loading:
+        return _load()
+
+
+@cache
+def _load() -> Encoder:
+    found = util.find_spec("resemblyzer")
+    folders = found.submodule_search_locations if found is not None else None
+    if not folders:
+        raise DependencyError(f"the speaker encoder needs resemblyzer: {INSTALL}")
+    file = Path(folders[0]) / "pretrained.pt"
+    try:
+        state = torch.load(file, map_location="cpu", weights_only=True)["model_state"]
+        encoder = Encoder()
+        encoder.load_state_dict({k: v for k, v in state.items() if not k.startswith("similarity")})
+    except Exception as error:
+        raise DependencyError(
+            f"{file}: not resemblyzer's weights ({one_line(error)}); "
+            "pip install --force-reinstall resemblyzer"
+        ) from None
+    return encoder.eval().requires_grad_(False)
+
+
+def _mel_bands(count: int = _BANDS) -> Tensor:
+    """Slaney's mel filters, each of area 1 over frequency: [201, count] float32."""
+    # linear up to 1000 Hz, then a factor of 6.4 in 27 steps
+    corner, step = 15.0, np.log(6.4) / 27  # mels, of 200/3 Hz below
+    top = corner + np.log(SAMPLE_RATE / 2 / 1000) / step
+    mels = np.linspace(0, top, count + 2)
+    edges = np.where(mels < corner, mels * 200 / 3, 1000 * np.exp(step * (mels - corner)))
+    bins = np.linspace(0, SAMPLE_RATE / 2, _FFT // 2 + 1)
+    rise = (bins[:, None] - edges[:-2]) / np.diff(edges)[:-1]
+    fall = (edges[2:] - bins[:, None]) / np.diff(edges)[1:]
+    filters = np.maximum(0, np.minimum(rise, fall)) * 2 / (edges[2:] - edges[:-2])
+    return torch.from_numpy(filters.astype(np.float32))

@@ -1,0 +1,110 @@
+"""Text in lines: at most two of 42 columns, broken where a reader would pause.
+
+The limits are those of Netflix's timed-text style guides: 42 characters a line, 16 where they are
+wide (Chinese, Japanese, Korean), two lines.
+"""
+
+from collections.abc import Sequence
+from itertools import accumulate
+
+from slimwhisper.subtitles.endings import ends_sentence
+from slimwhisper.subtitles.scripts import columns, is_spaceless, is_wide, may_break
+
+LINE_COLUMNS, WIDE_COLUMNS = 42, 32  # a wide character takes two
+MAX_LINES = 2
+
+# Words that belong to what follows: articles, conjunctions, prepositions. A line ends before them.
+_LEADING = {
+    "en": "a an the and or but nor so that which who if when while because as than of to in on at "
+    "for with from by about into over my your his her its our their this these i we they he she",
+    "de": "der die das den dem des ein eine einen einem einer und oder aber denn dass weil wenn "
+    "als ob in im an am auf aus bei mit nach von vom zu zum zur für über unter ich wir sie er es",
+    "fr": "le la les l un une des de du d et ou mais donc que qu qui si quand dans en à au aux "
+    "pour par avec sans sur sous je tu il elle nous vous ils elles ce cette ces mon ma mes",
+    "es": "el la los las un una unos unas de del y e o u pero que si cuando en a al con por para "
+    "sin sobre entre mi tu su sus este esta yo se no",
+    "it": "il lo la i gli le un uno una di del della dei e o ma che se quando in a al alla con "
+    "per da dal su tra fra mio mia suo sua questo questa",
+    "pt": "o a os as um uma uns umas de do da dos das e ou mas que se quando em no na a ao à com "
+    "por para sem sobre meu minha seu sua este esta",
+    "nl": "de het een en of maar dat die als omdat in op aan van voor met naar bij uit over ik we "
+    "hij zij mijn zijn haar",
+    "ru": "и а но или что чтобы если когда как в во на с со к ко о об от до из у за по под для не",
+    "pl": "i a ale lub że żeby jeśli gdy jak w we na z ze do o od po za dla przy nie",
+}
+_LEADING_SETS = {language: frozenset(words.split()) for language, words in _LEADING.items()}
+_CLAUSE_ENDS = ",;:，、；：،؛၊—–"
+_TRAILING = "\"'”’»)]}）」』"
+
+
+def line_columns(text: str) -> int:
+    """The most columns of a line of this text: `WIDE_COLUMNS` if most characters are wide."""
+    wide = sum(map(is_wide, text))
+    return WIDE_COLUMNS if 2 * wide > len(text) - text.count(" ") else LINE_COLUMNS
+
+
+def stay_together(before: str, after: str) -> bool:
+    """Whether no line ends between two texts; it may where they are wider than a line."""
+    if may_break(before, after):
+        return False
+    text = (before + after).strip()
+    return columns(text) <= line_columns(text)
+
+
+def break_cost(before: str, after: str, language: str) -> float:
+    """How bad it is to end a line between two words: 0 after a sentence, 6 after an article."""
+    mark = before.rstrip().rstrip(_TRAILING)[-1:]
+    if mark and mark in _CLAUSE_ENDS:
+        return 1.0
+    if mark and not mark.isalnum():
+        if ends_sentence(before, after, language):
+            return 0.0
+        if mark == ".":  # "Dr. Who"
+            return 5.0
+    if after[:1].isspace() and is_spaceless(mark or " "):  # as between phrases in Thai
+        return 1.0
+    if language == "ja":  # a phrase mostly ends with hiragana, and the next one begins without
+        last, first = map(_is_hiragana, (before.rstrip()[-1:], after.lstrip()[:1]))
+        return 2.0 if last and not first else 4.0 if first == last else 5.0
+    leading = _LEADING_SETS.get(language, frozenset())
+    if before.strip().lower() in leading:
+        return 6.0
+    return 2.0 if after.strip().lower() in leading else 3.0
+
+
+def _is_hiragana(character: str) -> bool:
+    return "ぁ" <= character <= "ゟ"
+
+
+def break_lines(units: Sequence[str], language: str) -> list[int]:
+    """Where lines begin.
+
+    Arguments:
+        units: the text in pieces, between any two of which a line may end (`scripts.units`); each
+            has the space before it.
+        language: a code such as "en".
+    Returns: the positions in `units` of those that begin a line, 0 first. Two lines at most where
+        that is enough, else as many as it takes; a unit wider than a line has one of its own.
+    """
+    text = "".join(units)
+    limit = line_columns(text)
+    if columns(text.strip()) <= limit:
+        return [0]
+    ends = list(accumulate(map(columns, units)))
+    best, found = float("inf"), 0
+    for i in range(1, len(units)):
+        first = columns("".join(units[:i]).strip())
+        second = columns("".join(units[i:]).strip())
+        if first <= limit and second <= limit:
+            # a wider second line is easier to read than a wider first one
+            uneven = abs(second - first) / limit + (0.1 if first > second else 0.0)
+            cost = 5 * uneven + break_cost(units[i - 1], units[i], language)
+            if cost < best:
+                best, found = cost, i
+    if found:
+        return [0, found]
+    starts = [0]
+    for i in range(1, len(units)):
+        if ends[i] - (ends[starts[-1] - 1] if starts[-1] else 0) > limit:
+            starts.append(i)
+    return starts

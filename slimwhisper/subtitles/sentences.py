@@ -1,0 +1,257 @@
+"""Segments as they were decoded -> segments that are sentences, each readable as a subtitle.
+
+Sentences run across windows and segments; a change of speaker or a long pause always cuts. A
+sentence that is too long for two lines, or for `MAX_SECONDS`, is divided at the best places, which
+the cheapest path through its words finds. One that is too short to be read alone stays with a
+neighbour, where both fit.
+
+The limits are those of Netflix's timed-text style guides: 17 characters a second, and from 5/6 s to
+7 s for a cue.
+"""
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, replace
+from itertools import accumulate, pairwise
+from math import ceil, inf
+
+from slimwhisper.subtitles.cues import label, spread, words_of
+from slimwhisper.subtitles.endings import ends_sentence
+from slimwhisper.subtitles.lines import (
+    LINE_COLUMNS,
+    MAX_LINES,
+    WIDE_COLUMNS,
+    break_cost,
+    line_columns,
+    stay_together,
+)
+from slimwhisper.subtitles.scripts import columns
+from slimwhisper.types import Segment, Word
+
+MAX_SPEED = 17.0  # columns a second
+MIN_SECONDS, MAX_SECONDS = 5 / 6, 7.0  # that a cue is shown
+PAUSE = 1.5  # seconds of silence that end a cue
+MIN_GAP = 0.08  # seconds between cues, two frames at 25 a second; nearer ones are closed up
+_CONTEXT = 40  # characters that decide whether a sentence ends
+
+# What makes a division bad, in the unit of `break_cost`
+_EACH_CUE = 2.0  # so that fewer are better
+_UNEVEN = 3.0  # times the square of the share of the room that is filled
+_BROKEN_SENTENCE = 3.0
+_JOINED_SENTENCES = 8.0
+_SHORT = 12.0  # times the share of `MIN_SECONDS` that is missing
+_FAST = 6.0  # times the share of the time to read that is missing
+_SILENCE = 4.0  # a second of silence makes a place that much better
+
+
+@dataclass(frozen=True, slots=True)
+class _Unit:
+    """Words that stay on one line."""
+
+    words: tuple[Word, ...]
+    first: int  # the segment of the first word
+    last: int  # and of the last
+
+    @property
+    def text(self) -> str:
+        return "".join(w.word for w in self.words)
+
+    @property
+    def start(self) -> float:
+        return self.words[0].start
+
+    @property
+    def end(self) -> float:
+        return self.words[-1].end
+
+
+def to_sentences(
+    segments: Sequence[Segment], language: str, seconds: float | None = None
+) -> list[Segment]:
+    """Cut segments into sentences, and sentences into what can be shown at once.
+
+    A new segment has the speaker of the segments that it is made of, all their flags, and the
+    values of the least certain one. Each segment's tokens go to the new one in which it begins.
+
+    Arguments:
+        segments: with words; where one has none, its text is spread evenly over its time, and what
+            is made of it has no words either. Those without text are left out.
+        language: a code such as "en", for abbreviations and articles.
+        seconds: length of the recording, after which nothing is shown.
+    Returns: segments in order, numbered from 0, that do not overlap.
+    """
+    sources = [s for s in segments if s.text.strip()]
+    found: list[list[_Unit]] = []
+    for run in _runs(sources):
+        before = columns(label(sources[run[0].first].speaker))
+        found += _divide(run, language, before)
+    cues, seen = [], 0
+    for number, cue in enumerate(found, start=1):
+        begun = len(sources) if number == len(found) else max(seen, cue[-1].last + 1)
+        cues.append(_merge(sources, cue, range(seen, begun)))
+        seen = begun
+    return _timed(cues, inf if seconds is None else seconds)
+
+
+def _runs(sources: Sequence[Segment]) -> Iterator[list[_Unit]]:
+    """Stretches of speech of one speaker, without long pauses."""
+    run: list[_Unit] = []
+    for index, word in _narrow(sources):
+        unit = _Unit((word,), index, index)
+        if not run:
+            run.append(unit)
+        elif (
+            sources[run[-1].last].speaker != sources[index].speaker
+            or word.start - run[-1].end >= PAUSE
+            or word.start < run[-1].start
+        ):
+            yield run
+            run = [unit]
+        elif stay_together(run[-1].text, word.word):
+            run[-1] = _Unit((*run[-1].words, word), run[-1].first, index)
+        else:
+            run.append(unit)
+    if run:
+        yield run
+
+
+def _narrow(sources: Sequence[Segment]) -> Iterator[tuple[int, Word]]:
+    """The words of each segment, by its number; those that are wider than a line, in parts. Spaces
+    that are words, as in Thai, go to the next word.
+    """
+    space = ""
+    for index, segment in enumerate(sources):
+        for word in words_of(segment):
+            if not word.word.strip():
+                space += word.word
+                continue
+            word, space = replace(word, word=space + word.word), ""
+            limit = line_columns(word.word)
+            if columns(word.word) <= limit:
+                yield index, word
+                continue
+            parts = [""]
+            for character in word.word:
+                if columns((parts[-1] + character).strip()) > limit:
+                    parts.append("")
+                parts[-1] += character
+            for part in spread(parts, word):
+                yield index, part
+
+
+def _divide(run: list[_Unit], language: str, before: int) -> list[list[_Unit]]:
+    """A run -> cues, by the cheapest path from its first unit to its last.
+
+    before: columns of a label in each cue's first line.
+    """
+    room = _Room(run, language, before)
+    best, previous = [0.0] + [inf] * len(run), [0] * (len(run) + 1)
+    for i in range(len(run)):
+        for j, cost in room.costs(i):
+            if best[i] + cost < best[j]:
+                best[j], previous[j] = best[i] + cost, i
+    cuts = [len(run)]
+    while cuts[-1]:
+        cuts.append(previous[cuts[-1]])
+    return [run[a:b] for a, b in pairwise(reversed(cuts))]
+
+
+class _Room:
+    """How much room the units [i, j) of a run take as one cue, and how good a cue they are."""
+
+    def __init__(self, run: list[_Unit], language: str, before: int) -> None:
+        self._before = before
+        texts = [unit.text for unit in run]
+        self._starts = [unit.start for unit in run] + [inf]
+        self._ends = [unit.end for unit in run]
+        self._columns = [0, *accumulate(map(columns, texts))]
+        self._leading = [columns(text) - columns(text.lstrip()) for text in texts]
+        self._wide = [0, *accumulate(_wide_excess(text) for text in texts)]
+        whole = "".join(texts)
+        places = list(accumulate(map(len, texts)))
+        self._is_end = [
+            ends_sentence(whole[max(0, p - _CONTEXT) : p], whole[p : p + _CONTEXT], language)
+            for p in places
+        ]
+        self._is_end[-1] = True
+        self._sentences = [0, *accumulate(map(int, self._is_end))]
+        self._break = [
+            0.0 if end else _BROKEN_SENTENCE + break_cost(a, b, language)
+            for end, a, b in zip(self._is_end, texts, [*texts[1:], ""], strict=True)
+        ]
+
+    def costs(self, i: int) -> Iterator[tuple[int, float]]:
+        """Each j for which [i, j) has room, and how bad it is to show these, and to end there.
+
+        The first j has it always: a unit is at most as wide as a line.
+        """
+        widths, leading, start = self._columns, self._leading, self._starts[i]
+        from_here = widths[i] + leading[i]
+        begins_second = i + 1  # the unit with which a second line begins, at the earliest
+        for j in range(i + 1, len(self._ends) + 1):
+            end = self._ends[j - 1]
+            width = widths[j] - from_here
+            limit = WIDE_COLUMNS if self._wide[j] > self._wide[i] else LINE_COLUMNS
+            if self._before + width > limit:
+                while widths[j] - widths[begins_second] - leading[begins_second] > limit:
+                    begins_second += 1
+                first_line = self._before + widths[begins_second] - from_here
+                if j > i + 1 and (first_line > limit or end - start > MAX_SECONDS):
+                    return
+            elif j > i + 1 and end - start > MAX_SECONDS:
+                return
+            pause = self._starts[j] - end
+            shown = max(end + min(pause, PAUSE) - start, MIN_GAP)
+            cost = _EACH_CUE + _UNEVEN * (width / (MAX_LINES * limit)) ** 2
+            cost += _JOINED_SENTENCES * (self._sentences[j - 1] - self._sentences[i])
+            if not self._is_end[j - 1]:
+                cost += max(0.0, self._break[j - 1] - _SILENCE * min(max(pause, 0.0), 0.5))
+            if shown < MIN_SECONDS:
+                cost += _SHORT * (1 - shown / MIN_SECONDS)
+            if width > MAX_SPEED * shown:
+                cost += _FAST * min(2.0, width / MAX_SPEED / shown - 1)
+            yield j, cost
+
+
+def _wide_excess(text: str) -> int:
+    """Above 0, in sum, for a text whose lines hold `WIDE_COLUMNS`: see `line_columns`."""
+    length = len(text) - text.count(" ")
+    wide = columns("".join(text.split())) - length
+    return 2 * wide - length
+
+
+def _merge(sources: Sequence[Segment], cue: list[_Unit], begun: range) -> Segment:
+    """One segment of these units, in which these segments begin."""
+    parts = [sources[i] for i in range(cue[0].first, cue[-1].last + 1)]
+    words = [word for unit in cue for word in unit.words]
+    return replace(
+        parts[0],
+        start=words[0].start,
+        end=max(w.end for w in words),
+        text="".join(w.word for w in words),
+        tokens=[token for i in begun for token in sources[i].tokens],
+        temperature=max(p.temperature for p in parts),
+        avg_logprob=min(p.avg_logprob for p in parts),
+        compression_ratio=max(p.compression_ratio for p in parts),
+        no_speech_prob=max(p.no_speech_prob for p in parts),
+        words=words if all(p.words for p in parts) else [],
+        flags=tuple(dict.fromkeys(flag for p in parts for flag in p.flags)),
+    )
+
+
+def _timed(cues: list[Segment], seconds: float) -> list[Segment]:
+    """The cues with the time to read them, where the next one and the recording's end leave it."""
+    starts = [cue.start for cue in cues]
+    for k in range(1, len(cues)):
+        if 0 <= starts[k] - starts[k - 1] < MIN_GAP:  # of different speakers, at the same time
+            starts[k] = round(starts[k - 1] + MIN_GAP, 3)
+    result = []
+    for k, (cue, start) in enumerate(zip(cues, starts, strict=True)):
+        following = starts[k + 1] if k + 1 < len(cues) else inf
+        latest = following if following >= start else inf  # a later clip may lie before this one
+        reading = max(columns(cue.text.strip()) / MAX_SPEED, MIN_SECONDS)
+        wanted = ceil(round((start + reading) * 100, 6)) / 100
+        end = min(max(cue.end, min(wanted, seconds), start), latest)
+        if latest - end < MIN_GAP:
+            end = latest
+        result.append(replace(cue, id=k, start=start, end=end))
+    return result

@@ -1,0 +1,11 @@
+"""Whether to trust a segment: flags that say why not. They change no text."""
+
+# name in `Segment.flags`: what a person reads, the most serious first
+REASONS: dict[str, str] = {
+    "repeats": "the text repeats itself",
+    "invented": "Whisper often makes this phrase up over silence",
+    "too_few_words": "hardly any words for so much sound",
+    "too_fast": "faster than people speak",
+    "language_changed": "not in the language of the rest",
+    "improbable": "the model was unsure",
+}

@@ -1,0 +1,27 @@
+"""How long a text takes to say, at the least."""
+
+import re
+import unicodedata
+
+# A second of the fastest ordinary speech has about ten syllables: languages differ between 5 and 8
+# on average (Coupé et al. 2019, Science Advances 5, eaaw2594), and fast speakers exceed the average
+# by about a third. A syllable is a Chinese or Korean character, a kana, about three letters
+# elsewhere, and hardly less than a digit.
+LETTERS, SYLLABLES, DIGITS = 30.0, 12.0, 10.0  # most in a second
+_SYLLABIC = re.compile("[\u3040-\u30ff\u31f0-\u31ff\u3400-\u9fff\uf900-\ufaff\uac00-\ud7a3]")
+
+
+def least_seconds(text: str) -> float:
+    """The seconds that nobody can undercut in saying this; 0 for a text without letters."""
+    seconds = 0.0
+    for character in text:
+        if character.isascii():
+            if character.isalpha():
+                seconds += 1 / LETTERS
+            elif character.isdigit():
+                seconds += 1 / DIGITS
+        elif _SYLLABIC.match(character):
+            seconds += 1 / SYLLABLES
+        elif unicodedata.category(character).startswith("L"):
+            seconds += 1 / LETTERS
+    return seconds

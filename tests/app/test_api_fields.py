@@ -1,0 +1,292 @@
+"""Every field of OpenAI's form and of whisper.cpp's: what it asks for, and what is refused."""
+
+import base64
+from typing import Any, get_args
+
+import pytest
+from openai.types import AudioModel, AudioResponseFormat
+from openai.types.audio import transcription_create_params as params
+
+from slimwhisper.app.api import inference, request
+from slimwhisper.app.api.errors import APIError
+from slimwhisper.app.api.request import RESPONSE_FORMATS, read_request
+from slimwhisper.app.api.wanted import Reference
+from slimwhisper.app.service.models import OPENAI_MODELS, openai_model
+from slimwhisper.errors import DependencyError
+from slimwhisper.types import Options
+from tests.support.forms import MODELS, sent_by_openai, wanted, wanted_by_whisper_cpp
+from tests.support.paths import ROOT
+
+SOUND = "data:audio/wav;base64," + base64.b64encode(b"RIFF").decode()
+LARGE = "data:audio/wav;base64," + "AAAA" * ((1 << 20) + 1)
+VAD = {"type": "server_vad", "threshold": 0.6, "prefix_padding_ms": 100, "silence_duration_ms": 500}
+PARALLEL = {
+    "parallel": True,
+    "vad_threshold": 0.6,
+    "vad_speech_pad_ms": 100,
+    "vad_min_silence_duration_ms": 500,
+}
+FIELDS: list[tuple[dict[str, Any], dict[str, Any]]] = [  # OpenAI's -> what they are of `Options`
+    ({"language": "de"}, {"language": "de"}),
+    ({"languages": ["de", "en"]}, {"languages": ("de", "en")}),
+    ({"keywords": ["Lagrange", "Ann Lee"]}, {"hotwords": "Lagrange, Ann Lee"}),
+    ({"prompt": "one two"}, {"initial_prompt": "one two"}),
+    ({"temperature": 0.5}, {"temperature": 0.5}),
+    ({"temperature": 0.0}, {}),
+    ({"response_format": "vtt"}, {}),
+    ({"stream": True}, {}),
+    ({"stream": False}, {}),
+    ({"include": ["logprobs"]}, {"token_logprobs": True}),
+    ({"chunking_strategy": "auto"}, {"parallel": True}),
+    ({"chunking_strategy": VAD}, PARALLEL),
+    (
+        {"timestamp_granularities": ["word", "segment"], "response_format": "verbose_json"},
+        {"word_timestamps": True},
+    ),
+    (
+        {
+            "response_format": "diarized_json",
+            "known_speaker_names": ["Ann", "Bo"],
+            "known_speaker_references": [SOUND, SOUND],
+        },
+        {"diarize": "embedding"},
+    ),
+    (
+        {"timestamp_granularities": ["word"], "response_format": "ass"},
+        {"word_timestamps": True},
+    ),
+    ({"response_format": "rttm"}, {"diarize": "embedding"}),
+    ({"extra_body": {"sentences": "true"}, "response_format": "srt"}, {"sentences": True}),
+    ({"extra_body": {"on_failure": "last"}}, {"on_failure": "last"}),
+]
+
+
+@pytest.fixture(autouse=True)
+def diarize_is_installed(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(request, "require", lambda *_: None)
+
+
+@pytest.mark.parametrize("asynchronous", [False, True])
+@pytest.mark.parametrize(("given", "options"), FIELDS, ids=lambda v: ",".join(v))
+def test_fields_as_openais_client_sends_them(
+    given: dict[str, Any], options: dict[str, Any], asynchronous: bool
+) -> None:
+    found = read_request(sent_by_openai(asynchronous, **given), "transcribe", MODELS)
+    assert found.options == {"task": "transcribe", "on_failure": "best", **options}
+    assert found.unknown == []
+    assert found.stream == given.get("stream", False)
+    assert found.format == given.get("response_format", "json")
+    assert found.logprobs == ("include" in given)
+    names = given.get("known_speaker_names", [])
+    assert found.references == tuple(Reference(name, b"RIFF") for name in names)
+    Options(**found.options)
+    found.upload.file.close()
+
+
+def test_no_field_of_openais_client_is_missing() -> None:
+    tried = {name for given, _ in FIELDS for name in given} | {"file", "model"}
+    known = params.TranscriptionCreateParamsBase.__annotations__.keys() | {"stream"}
+    assert known <= tried
+    assert {openai_model(name) for name in get_args(AudioModel)} == set(OPENAI_MODELS)
+    assert set(get_args(AudioResponseFormat)) <= set(RESPONSE_FORMATS)
+    vad = params.ChunkingStrategyVadConfig.__annotations__.keys()
+    assert vad == VAD.keys()
+
+
+def test_the_documentation_names_every_field() -> None:
+    page = (ROOT / "docs" / "openai.md").read_text()
+    known = params.TranscriptionCreateParamsBase.__annotations__.keys() | {"stream"}
+    for name in (*known, *OPENAI_MODELS, *RESPONSE_FORMATS):
+        assert f"`{name}`" in page or f"`{name}[]`" in page, name
+    for name in (*inference.UNUSED, *(row[0] for row in (*inference.NUMBERS, *inference.OFF))):
+        assert f"`{name}`" in page, name
+
+
+@pytest.mark.parametrize("name", [*get_args(AudioModel), "gpt-4o-transcribe-2025-03-20"])
+def test_openais_models_are_the_servers(name: str) -> None:
+    found = wanted(("model", name))
+    assert (found.model.name, found.asked) == ("digits", openai_model(name))
+    assert found.headers() == {"X-Slimwhisper-Model": "digits"}
+
+
+def test_a_chunking_strategy_in_json() -> None:
+    text = '{"type": "server_vad", "threshold": 0.6, "silence_duration_ms": 500}'
+    options = wanted(("chunking_strategy", text)).options
+    assert options["parallel"] and options["vad_threshold"] == 0.6
+    assert options["vad_min_silence_duration_ms"] == 500
+
+
+D = ("model", "gpt-4o-transcribe-diarize")
+DIARIZED = ("response_format", "diarized_json")
+NAME, SAMPLE = ("known_speaker_names[]", "Ann"), ("known_speaker_references[]", SOUND)
+
+
+@pytest.mark.parametrize(
+    ("fields", "field", "message"),
+    [
+        ([("model", "gpt-5")], "model", "model 'gpt-5' is not available here; choose: digits"),
+        ([("temperature", "nan")], "temperature", "'nan' is not between 0 and 1"),
+        ([("stream", "perhaps")], "stream", "'perhaps' is not one of true, false"),
+        ([("response_format", "doc")], "response_format", "'doc' is not one of json, text, ver"),
+        ([("include[]", "words")], "include[]", "'words' is not one of logprobs"),
+        (
+            [("include[]", "logprobs"), ("response_format", "srt")],
+            "include[]",
+            "needs response_format=json",
+        ),
+        ([D, ("include[]", "logprobs")], "include[]", "diarize gives no logprobs"),
+        ([D, ("prompt", "one")], "prompt", "gpt-4o-transcribe-diarize takes no prompt"),
+        ([D, ("response_format", "srt")], "response_format", "gives response_format json, text, d"),
+        (
+            [("timestamp_granularities[]", "word")],
+            "timestamp_granularities[]",
+            "needs response_format verbose_json, lrc, ass",
+        ),
+        ([("timestamp_granularities", "letter")], "timestamp_granularities[]", "'letter' is not"),
+        (
+            [("stream", "true"), ("response_format", "vtt")],
+            "stream",
+            "stream needs response_format",
+        ),
+        ([("sentences", "true")], "sentences", "sentences cuts segments, and json has none"),
+        ([("on_failure", "first")], "on_failure", "'first' is not one of last, best"),
+        (
+            [("language", "de"), ("languages[]", "en")],
+            "languages[]",
+            "language says which, languages[] what to choose from",
+        ),
+        ([("chunking_strategy", "often")], "chunking_strategy", "'often': give auto, or a"),
+        ([("chunking_strategy", "[1]")], "chunking_strategy", "give auto, or a server_vad"),
+        ([("chunking_strategy", '{"type": "x"}')], "chunking_strategy type", "one of auto, serve"),
+        ([("chunking_strategy[threshold]", "0.5")], "chunking_strategy type", "'None' is not one"),
+        (
+            [("chunking_strategy", '{"type": "server_vad", "create_response": true}')],
+            "chunking_strategy of type server_vad: the key",
+            "'create_response' is not one of type, threshold, prefix_padding_ms, silence_dura",
+        ),
+        (
+            [("chunking_strategy", '{"type": "server_vad", "threshold": 1.5}')],
+            "chunking_strategy",
+            "threshold '1.5' is not between 0 and 1",
+        ),
+        (
+            [("chunking_strategy", '{"type": "server_vad", "prefix_padding_ms": 0.5}')],
+            "chunking_strategy",
+            "prefix_padding_ms '0.5' is not a whole number from 0 to 10000",
+        ),
+        ([NAME], "known_speaker_references[]", "1 known_speaker_names[] and 0 known_speaker_ref"),
+        ([NAME, SAMPLE], "known_speaker_names[]", "needs response_format diarized_json, rttm"),
+        ([NAME, SAMPLE] * 2, "known_speaker_names[]", "'Ann': give each a name of its own"),
+        ([NAME, SAMPLE] * 5, "known_speaker_names[]", "5 known_speaker_names[]: up to 4"),
+        (
+            [DIARIZED, NAME, ("known_speaker_references[]", "ann.wav")],
+            "known_speaker_references[]",
+            "of 'Ann': give a data URL, data:audio/wav;base64,...",
+        ),
+        (
+            [DIARIZED, NAME, ("known_speaker_references[]", LARGE)],
+            "known_speaker_references[]",
+            "of 'Ann': larger than 3 MB",
+        ),
+    ],
+)
+def test_what_cannot_be_honoured_is_refused(
+    fields: list[tuple[str, str]], field: str, message: str
+) -> None:
+    with pytest.raises(APIError) as raised:
+        wanted(*fields)
+    error = raised.value
+    assert error.status == (404 if field == "model" else 400)
+    assert message in str(error) and "\n" not in str(error) and len(str(error)) < 300
+    assert error.param == field
+
+
+def test_a_translation_is_not_diarized() -> None:
+    with pytest.raises(APIError, match="a translation is not diarized"):
+        wanted(DIARIZED, task="translate")
+
+
+def test_what_is_not_installed_is_said(monkeypatch: pytest.MonkeyPatch) -> None:
+    def lacks(backend: str, use: str) -> None:
+        raise DependencyError(f"{use} needs {backend}: pip install it")
+
+    monkeypatch.setattr(request, "require", lacks)
+    with pytest.raises(APIError, match="diarized_json needs embedding: pip install it, on the ser"):
+        wanted(DIARIZED)
+    assert wanted(D).options.get("diarize") is None, "plain JSON needs no speakers"
+
+
+def test_unknown_fields_are_named_in_a_header() -> None:
+    odd = 'a"b\\c\r\nSet-Cookie: ü'
+    found = wanted(("fps", "25"), (odd, "1"), *((f"f{i}", "x") for i in range(9)))
+    warning = found.headers()["X-Slimwhisper-Warning"]
+    assert warning.startswith(
+        'unknown field "fps" was ignored; unknown field "a?b?c??Set-Cookie: ?"'
+    )
+    assert warning.endswith("; and 6 more") and warning.isascii() and warning.isprintable()
+
+
+@pytest.mark.parametrize(
+    ("fields", "options"),
+    [
+        ([], {}),
+        ([("language", "auto")], {}),
+        ([("language", "de"), ("prompt", "one")], {"language": "de", "initial_prompt": "one"}),
+        ([("translate", "true")], {"task": "translate"}),
+        ([("temperature", "0.6"), ("temperature_inc", "0.2")], {"temperature": (0.6, 0.8, 1.0)}),
+        ([("temperature", "0.0"), ("temperature_inc", "0")], {"temperature": 0.0}),
+        ([("beam_size", "5"), ("best_of", "3")], {"beam_size": 5, "best_of": 3}),
+        ([("beam_size", "-1"), ("max_context", "-1"), ("max_len", "0")], {}),
+        ([("max_context", "0")], {"condition_on_previous_text": False}),
+        ([("carry_initial_prompt", "true")], {"carry_initial_prompt": True}),
+        ([("offset_t", "1500"), ("duration", "2000")], {"clip_timestamps": (1.5, 3.5)}),
+        ([("offset_t", "1500")], {"clip_timestamps": (1.5,)}),
+        (
+            [("vad", "1"), ("vad_threshold", "0.3"), ("vad_speech_pad_ms", "30")],
+            {"vad_filter": True, "vad_threshold": 0.3, "vad_speech_pad_ms": 30},
+        ),
+        ([("vad_threshold", "0.3")], {}),
+        (
+            [("logprob_thold", "-0.5"), ("no_speech_thold", "0.4")],
+            {"logprob_threshold": -0.5, "no_speech_threshold": 0.4},
+        ),
+        ([("response_format", "verbose_json")], {"word_timestamps": True}),
+        (
+            [("response_format", "verbose_json"), ("no_timestamps", "true")],
+            {"without_timestamps": True},
+        ),
+        ([("entropy_thold", "2.40"), ("debug_mode", "false"), ("suppress_nst", "true")], {}),
+    ],
+)
+def test_fields_of_whisper_cpp(fields: list[tuple[str, str]], options: dict[str, Any]) -> None:
+    found = wanted_by_whisper_cpp(*fields)
+    expected = {"task": "transcribe", "on_failure": "best", **options}
+    heat, expected_heat = found.options.pop("temperature", ()), expected.pop("temperature", ())
+    assert found.options == expected and heat == pytest.approx(expected_heat)
+    assert found.unknown == [] and found.words_inside
+    Options(**found.options)
+
+
+@pytest.mark.parametrize(
+    ("name", "value", "message"),
+    [
+        ("response_format", "diarized_json", "is not one of json, text, srt, vtt, verbose_json"),
+        ("beam_size", "9", "is not between -1 and 8"),
+        ("beam_size", "2.5", "is not a whole number"),
+        ("temperature_inc", "0.001", "is not 0, nor from 0.05 to 1"),
+        ("max_context", "64", "give 0 for none of the previous text, or -1 for all"),
+        ("max_len", "20", "max_len 20 is not 0, and cannot be: segments end where"),
+        ("entropy_thold", "3", "repetition is found by the compression ratio"),
+        ("audio_ctx", "512", "the encoder reads whole windows"),
+        ("diarize", "true", "diarize cannot be true: speakers are found by /v1/audio"),
+        ("detect_language", "true", "verbose_json names the language"),
+        ("suppress_nst", "false", "suppress_nst cannot be false"),
+        ("vad_max_speech_duration_s", "30", "speech is not cut by its length"),
+        ("vad", "maybe", "vad 'maybe' is not one of true, false"),
+    ],
+)
+def test_what_whisper_cpp_has_and_we_have_not(name: str, value: str, message: str) -> None:
+    with pytest.raises(APIError) as raised:
+        wanted_by_whisper_cpp((name, value))
+    assert message in str(raised.value)
+    assert (raised.value.status, raised.value.param) == (400, name)

@@ -1,0 +1,347 @@
+"""OpenAI's client, sync and async, stream and not, against a server; and curl for /inference."""
+
+import asyncio
+import base64
+import io
+import json
+import shutil
+import subprocess
+from collections.abc import Iterator
+from pathlib import Path
+from typing import IO, Any
+
+import httpx
+import numpy as np
+import openai
+import pytest
+import soundfile
+from openai.types.audio import TranscriptionDiarized, TranscriptionStreamEvent
+from pydantic import TypeAdapter
+
+from slimwhisper.api import SlimWhisper
+from slimwhisper.app.api.errors import APIError
+from slimwhisper.app.api.references import store_references
+from slimwhisper.app.api.response import Result, logprobs
+from slimwhisper.app.api.wanted import Reference
+from slimwhisper.checkpoint.load import load_checkpoint
+from slimwhisper.speakers.choice import missing
+from slimwhisper.types import Segment, Transcript
+from slimwhisper.vocabulary import get_vocabulary
+from tests.support.checkpoints import tiny_dims
+from tests.support.forms import wanted
+from tests.support.hf_folders import hf_folder, trained_table
+from tests.support.live import Live, start, stop
+from tests.support.spoken import SAMPLES
+
+CODE = SAMPLES / "door-code.mp3"
+VAD = {"type": "server_vad", "threshold": 0.4, "prefix_padding_ms": 300, "silence_duration_ms": 400}
+
+
+@pytest.fixture(scope="module")
+def live(model: SlimWhisper) -> Iterator[Live]:
+    running = start(model)
+    yield running
+    stop(running)
+
+
+def said(token_logprobs: Any) -> str:
+    """The text of tokens, from their bytes."""
+    return b"".join(bytes(map(int, t.bytes)) for t in token_logprobs).decode()
+
+
+def test_all_at_once(live: Live, model: SlimWhisper) -> None:
+    raw = live.client().audio.transcriptions.with_raw_response.create(
+        file=CODE,
+        model="gpt-4o-transcribe",
+        include=["logprobs"],
+        keywords=["seven"],
+        languages=["en"],
+        prompt="one two",
+        chunking_strategy=VAD,
+        extra_body={"fps": "25"},
+    )
+    assert raw.headers["X-Slimwhisper-Model"] == "digits"
+    assert raw.headers["X-Slimwhisper-Warning"] == 'unknown field "fps" was ignored'
+    found = raw.parse()
+    expected = model.transcribe(
+        CODE,
+        token_logprobs=True,
+        hotwords="seven",
+        initial_prompt="one two",
+        parallel=True,
+        vad_threshold=0.4,
+        vad_speech_pad_ms=300,
+        vad_min_silence_duration_ms=400,
+    )
+    assert found.text == expected["text"].strip() and found.logprobs
+    assert said(found.logprobs).strip() == found.text
+    segments = expected["segments"]
+    pairs = [p for s in segments for p in zip(s["tokens"], s["token_logprobs"], strict=True)]
+    text = [logprob for token, logprob in pairs if model.network.vocabulary.is_text(token)]
+    assert [t.logprob for t in found.logprobs] == pytest.approx(text, abs=1e-4)
+    usage = found.usage
+    seconds = soundfile.info(CODE).duration
+    assert usage.type == "tokens" and usage.output_tokens == len(pairs)
+    assert usage.input_token_details.audio_tokens == pytest.approx(50 * seconds, abs=5)
+    tokenizer = model.network.vocabulary.tokenizer()
+    prompt = len(tokenizer.encode(" one two")) + len(tokenizer.encode(" seven"))
+    assert usage.input_token_details.text_tokens == prompt
+    assert usage.total_tokens == usage.input_tokens + usage.output_tokens
+
+
+def test_a_stream_of_an_asynchronous_client(live: Live) -> None:
+    async def listen() -> tuple[list[Any], Any]:
+        async with openai.AsyncOpenAI(base_url=f"{live.url}/v1", api_key="any") as client:
+            create = client.audio.transcriptions.create
+            stream = await create(
+                file=CODE, model="gpt-transcribe", include=["logprobs"], stream=True
+            )
+            events = [event async for event in stream]
+            return events, await create(file=CODE, model="gpt-transcribe")
+
+    (*deltas, done), whole = asyncio.run(listen())
+    assert {e.type for e in deltas} == {"transcript.text.delta"}
+    assert (done.type, done.text) == ("transcript.text.done", whole.text)
+    assert "".join(e.delta for e in deltas).strip() == done.text
+    assert [said(e.logprobs) for e in deltas] == [e.delta for e in deltas]
+    each = [t.model_dump() for e in deltas for t in e.logprobs]
+    assert each == [t.model_dump() for t in done.logprobs]
+    assert all(t.logprob <= 0 for t in done.logprobs)
+    assert [language.code for language in done.languages] == ["en"]
+    assert [language.code for language in whole.languages] == ["en"] and whole.logprobs is None
+    assert done.usage.model_dump() == whole.usage.model_dump()
+    assert done.usage.output_tokens > len(done.logprobs), "timestamps count too"
+
+
+def whole(found: Any) -> tuple[str, int]:
+    """An answer's text, and how many log-probabilities it has."""
+    text = found if isinstance(found, str) else found.text
+    return text.strip(), len(getattr(found, "logprobs", None) or ())
+
+
+def last_of(events: list[Any]) -> tuple[str, int]:
+    """The same of a stream, whose deltas say the same."""
+    *before, done = events
+    deltas = [e.delta for e in before if e.type == "transcript.text.delta"]
+    assert done.type == "transcript.text.done" and "".join(deltas).strip() == done.text
+    return whole(done)
+
+
+FIELDS: list[dict[str, Any]] = [
+    *({"model": name} for name in ("whisper-1", "gpt-4o-mini-transcribe", "gpt-transcribe")),
+    {"language": "en"},
+    {"languages": ["en"]},
+    {"prompt": "one two"},
+    {"keywords": ["seven"]},
+    {"temperature": 0.2},
+    {"chunking_strategy": "auto"},
+    {"chunking_strategy": VAD},
+    {"include": ["logprobs"]},
+    {"response_format": "text"},
+    pytest.param(
+        {
+            "model": "gpt-4o-transcribe-diarize",
+            "response_format": "diarized_json",
+            "chunking_strategy": "auto",
+            "known_speaker_names": ["Ann"],
+            "known_speaker_references": [],  # a part of the recording
+        },
+        marks=pytest.mark.skipif(bool(missing("embedding")), reason="needs the extra diarize"),
+    ),
+]
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("fields", FIELDS, ids=lambda f: "-".join(map(str, f.items()))[:40])
+def test_each_field_in_four_ways(live: Live, fields: dict[str, Any]) -> None:
+    arguments = {"file": CODE, "model": "gpt-4o-transcribe", **fields}
+    if "known_speaker_references" in fields:
+        arguments["known_speaker_references"] = [data_url(beginning(4))]
+    client = live.client().audio.transcriptions
+    at_once = whole(client.create(**arguments))
+    assert at_once[0] and (at_once[1] > 0) == ("include" in fields)
+    assert last_of(list(client.create(**arguments, stream=True))) == at_once
+
+    async def asynchronous() -> None:
+        async with openai.AsyncOpenAI(base_url=f"{live.url}/v1", api_key="any") as other:
+            create = other.audio.transcriptions.create
+            assert whole(await create(**arguments)) == at_once
+            events = [event async for event in await create(**arguments, stream=True)]
+            assert last_of(events) == at_once
+
+    asyncio.run(asynchronous())
+
+
+@pytest.mark.parametrize(
+    ("given", "message"),
+    [
+        (
+            {"languages": ["en", "klingon"], "stream": False},
+            "languages: language 'klingon' is not one",
+        ),
+        (
+            {"model": "gpt-4o-transcribe-diarize", "file": SAMPLES / "three-minutes.ogg"},
+            "diarize needs chunking_strategy, such as auto, for recordings over 30 s",
+        ),
+    ],
+)
+def test_what_the_recording_or_the_model_refuses(
+    live: Live, given: dict[str, Any], message: str
+) -> None:
+    """Before a stream begins, so that its status says it."""
+    arguments = {"file": CODE, "model": "whisper-1", "stream": True, **given}
+    with pytest.raises(openai.BadRequestError, match=message):
+        live.client().audio.transcriptions.create(**arguments)
+
+
+def curl(live: Live, *fields: str) -> str:
+    form = [part for field in fields for part in ("-F", field)]
+    run = subprocess.run(
+        ["curl", "-sS", *form, f"{live.url}/inference"], capture_output=True, timeout=120
+    )
+    assert run.returncode == 0, run.stderr
+    return run.stdout.decode()
+
+
+@pytest.mark.skipif(shutil.which("curl") is None, reason="curl is not installed")
+def test_whisper_cpps_form(live: Live) -> None:
+    file = f"file=@{CODE}"
+    plain = json.loads(curl(live, file, "temperature=0.0", "temperature_inc=0.2"))["text"]
+    assert plain
+    assert curl(live, file, "response_format=srt", "language=auto").startswith("1\n00:00:0")
+    verbose = json.loads(curl(live, file, "response_format=verbose_json"))
+    words = [w["word"] for s in verbose["segments"] for w in s["words"]]
+    assert "".join(words).strip() == plain and "words" not in verbose
+    error = json.loads(curl(live, file, "translate=yes"))["error"]
+    assert "English-only and cannot translate" in error["message"]
+
+
+def test_inference_needs_the_key(model: SlimWhisper) -> None:
+    live = start(model, api_key="secret")
+    assert httpx.post(f"{live.url}/inference").status_code == 401
+    key = {"Authorization": "Bearer secret"}
+    assert httpx.post(f"{live.url}/inference", headers=key).status_code == 415
+    stop(live)
+
+
+def wave(seconds: float) -> bytes:
+    file = io.BytesIO()
+    tone = np.sin(np.arange(round(16_000 * seconds)) / 20).astype(np.float32) / 4
+    soundfile.write(file, tone, 16_000, format="WAV")
+    return file.getvalue()
+
+
+def test_known_speakers_are_read_apart_and_leave_nothing(live: Live) -> None:
+    files: list[IO[bytes]] = []
+    known = [Reference("Ann", wave(2.5)), Reference("Bo", wave(9.5))]
+    pairs = store_references(known, live.service.read, files)
+    assert [name for name, _ in pairs] == ["Ann", "Bo"]
+    assert [soundfile.info(path).duration for _, path in pairs] == [2.5, 9.5]
+    for file in files:
+        file.close()
+    assert not any(Path(path).exists() for _, path in pairs)
+
+
+@pytest.mark.parametrize(
+    ("data", "message"),
+    [
+        (wave(1), "'Cy': 1.0 s long; give 2 to 10 s"),
+        (wave(11), "'Cy': 11.0 s long; give 2 to 10 s"),
+        (b"no audio", "'Cy': not audio or video"),
+    ],
+)
+def test_known_speakers_that_cannot_be_used(live: Live, data: bytes, message: str) -> None:
+    files: list[IO[bytes]] = []
+    with pytest.raises(APIError) as raised:
+        store_references([Reference("Cy", data)], live.service.read, files)
+    assert raised.value.status == 400 and message in str(raised.value)
+    assert "/proc" not in str(raised.value)
+    assert not files
+
+
+def data_url(data: bytes) -> str:
+    return "data:audio/wav;base64," + base64.b64encode(data).decode()
+
+
+def beginning(seconds: int) -> bytes:
+    """Of the recording, as a WAV file."""
+    speech, rate = soundfile.read(CODE, dtype="float32")
+    file = io.BytesIO()
+    soundfile.write(file, speech[: seconds * rate], rate, format="WAV")
+    return file.getvalue()
+
+
+@pytest.mark.skipif(bool(missing("embedding")), reason="the extra diarize is not installed")
+def test_a_known_voice_is_called_by_its_name(live: Live) -> None:
+    arguments: dict[str, Any] = {
+        "file": CODE,
+        "model": "gpt-4o-transcribe-diarize",
+        "response_format": "diarized_json",
+        "chunking_strategy": "auto",
+        "known_speaker_names": ["Ann"],
+    }
+    create = live.client().audio.transcriptions.create
+    found = create(**arguments, known_speaker_references=[data_url(beginning(4))])
+    assert {s.speaker for s in found.segments} == {"Ann"}
+    assert "".join(s.text for s in found.segments).strip() == found.text
+    with pytest.raises(openai.BadRequestError) as raised:
+        silence = np.zeros(16_000 * 3, np.float32)
+        empty = io.BytesIO()
+        soundfile.write(empty, silence, 16_000, format="WAV")
+        create(**arguments, known_speaker_references=[data_url(empty.getvalue())], stream=True)
+    assert "known_speaker_references[] of 'Ann': no speech in it" in str(raised.value)
+    assert "/proc" not in str(raised.value)
+
+
+def diarized() -> Result:
+    """A conversation of a known speaker, two unknown ones, and silence."""
+    fields = [
+        ("model", "gpt-4o-transcribe-diarize"),
+        ("response_format", "diarized_json"),
+        ("known_speaker_names[]", "Ann"),
+        ("known_speaker_references[]", data_url(b"RIFF")),
+    ]
+    speech = [("SPEAKER_01", " one"), ("Ann", " two"), (None, ""), ("SPEAKER_00", " three")]
+    segments = [
+        Segment(i, 0, float(i), i + 0.5, text, [], 0.0, -0.1, 1.0, 0.0, speaker=speaker)
+        for i, (speaker, text) in enumerate(speech)
+    ]
+    transcript = Transcript(" one two three", segments, "en")
+    return Result(wanted(*fields), transcript, 4.25, get_vocabulary(tiny_dims()))
+
+
+def test_diarized_json_is_openais(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("slimwhisper.app.api.request.require", lambda *_: None)
+    result = diarized()
+    found = TranscriptionDiarized.model_validate_json(bytes(result.response().body), strict=True)
+    assert (found.text, found.duration, found.task) == ("one two three", 4.25, "transcribe")
+    said = [(s.id, s.speaker, s.text, s.start, s.end) for s in found.segments]
+    assert said == [
+        ("seg_000", "A", " one", 0.0, 0.5),
+        ("seg_001", "Ann", " two", 1.0, 1.5),
+        ("seg_003", "B", " three", 3.0, 3.5),
+    ]
+    events = TypeAdapter(list[TranscriptionStreamEvent]).validate_python(
+        list(result.last_events()), strict=True
+    )
+    assert [e.type for e in events] == ["transcript.text.segment"] * 3 + ["transcript.text.done"]
+    assert [e.model_dump() for e in events[:3]] == [s.model_dump() for s in found.segments]
+    assert events[-1].text == found.text and events[-1].usage.type == "tokens"
+
+
+@pytest.mark.parametrize("kind", ["whisper's", "bytes", "pieces"])
+def test_tokens_that_end_within_a_character(kind: str, tmp_path: Path) -> None:
+    vocabulary = get_vocabulary(tiny_dims())
+    if kind != "whisper's":
+        table = trained_table(pieces=kind == "pieces")
+        vocabulary = load_checkpoint(hf_folder(tmp_path / "model", table)).tokens
+    tokenizer = vocabulary.tokenizer()
+    text = " Zürich 你好 🙂"
+    begin = vocabulary.timestamps.start
+    tokens = [begin, *tokenizer.encode(text), begin + 9]
+    own = [-i / 8 for i in range(len(tokens))]
+    segment = Segment(0, 0, 0.0, 1.0, text, tokens, 0.0, -1.0, 1.0, 0.0, token_logprobs=own)
+    found = logprobs([segment], vocabulary)
+    assert b"".join(bytes(t["bytes"]) for t in found).decode() == text
+    assert any("\ufffd" in t["token"] for t in found), "a character of several tokens"
+    assert [t["logprob"] for t in found] == own[1:-1]

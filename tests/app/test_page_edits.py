@@ -1,0 +1,228 @@
+"""Correcting on the page, in a browser, at the width of a desktop and of a phone."""
+
+import io
+import json
+import re
+import zipfile
+from collections.abc import Iterator
+from typing import Any
+
+import httpx
+import pytest
+
+import slimwhisper
+from slimwhisper.app.page.run import Part
+from slimwhisper.app.page.tempdir import page_folder
+from slimwhisper.types import Segment, Transcript, Word
+from slimwhisper.writers import FORMATS
+from tests.support.browser import Shown, chromium
+from tests.support.live import Live, start, stop
+from tests.support.spoken import SAMPLES
+
+pytestmark = pytest.mark.slow
+
+DOOR, FLIGHT = SAMPLES / "door-code.mp3", SAMPLES / "flight.m4a"
+WIDE, PHONE = {"width": 1100, "height": 900}, {"width": 390, "height": 844}
+SENTENCES = (
+    ("SPEAKER_00", "Good morning Mrs Smiht.", ()),
+    ("SPEAKER_00", "This is the gate.", ("improbable",)),
+    ("SPEAKER_01", "Is Mrs Smiht on board?", ()),
+    ("SPEAKER_00", "No. smiht is late.", ("repeats", "too_fast")),
+)
+
+
+def dressed(_: Transcript) -> Transcript:
+    """What two people say, instead of digits: half a second for each word."""
+    segments = []
+    for i, (speaker, text, flags) in enumerate(SENTENCES):
+        words = [
+            Word(f" {word}", i + 0.2 * n, i + 0.2 * n + 0.2, 0.95 - 0.25 * n, speaker)
+            for n, word in enumerate(text.split())
+        ]
+        given = (1.0 * i, words[-1].end, f" {text}", [1], 0.0, -0.1, 1.0, 0.0)
+        segments.append(Segment(i, 0, *given, words, speaker, flags))
+    return Transcript("".join(s.text for s in segments), segments, "en")
+
+
+@pytest.fixture(scope="module")
+def live() -> Iterator[Live]:
+    """A server whose transcripts are `dressed`; begun before the browser, whose loop runs here."""
+    with pytest.MonkeyPatch.context() as patch, page_folder() as folder:
+        finish = Part._finish
+        patch.setattr(Part, "_finish", lambda part, found: finish(part, dressed(found)))
+        running = start(slimwhisper.load_model("digits"), page=folder, cache="slim")
+        yield running
+        stop(running)
+
+
+@pytest.fixture(scope="module")
+def browser(live: Live) -> Iterator[Any]:
+    with chromium() as found:
+        yield found
+
+
+@pytest.fixture(params=[WIDE, PHONE], ids=["desktop", "phone"])
+def shown(browser: Any, live: Live, request: pytest.FixtureRequest) -> Iterator[Shown]:
+    """Two transcripts, shown; in the end, no script has failed, and nothing stands out."""
+    opened = Shown(browser, live.url, viewport=request.param)
+    opened.go(DOOR, FLIGHT)
+    opened.ended(2)
+    yield opened
+    width = opened.page.evaluate("document.documentElement.scrollWidth")
+    opened.close()
+    assert opened.strange == [] and width <= request.param["width"]
+
+
+def downloads(shown: Shown) -> dict[str, str]:
+    """The first file's downloads, as its links give them."""
+    found = {}
+    for format in FORMATS:
+        with shown.page.expect_download() as download:
+            shown.page.locator(".sw-file").first.get_by_text(format, exact=True).click()
+        found[format] = download.value.path().read_text()
+    return found
+
+
+def row(shown: Shown, index: int, file: int = 0) -> Any:
+    return shown.page.locator(".sw-file").nth(file).locator(".sw-row").nth(index)
+
+
+def test_a_correction_is_played_undone_and_downloaded(shown: Shown) -> None:
+    page = shown.page
+    row(shown, 2).get_by_text("board").click()
+    page.wait_for_function(
+        "(() => { const a = document.querySelector('.sw-file audio');"
+        " return !a.paused && a.currentTime >= 2.75; })()"
+    )
+    before = row(shown, 0).bounding_box()["height"]
+    row(shown, 0).get_by_text("Smiht").dblclick()
+    field = row(shown, 0).get_by_role("textbox")
+    assert page.evaluate("document.querySelector('.sw-file audio').paused")
+    assert page.evaluate("getSelection().toString()") == "Smiht."
+    assert row(shown, 0).bounding_box()["height"] == pytest.approx(before, abs=1), "nothing moves"
+    page.keyboard.type("Smythe.")
+    page.keyboard.press("Escape")
+    assert row(shown, 0).locator(".sw-words").text_content() == SENTENCES[0][1]
+    row(shown, 0).locator(".sw-segment").dblclick(position={"x": 20, "y": 15})
+    field.fill("Good morning Mrs Jane Smythe.")
+    files = downloads(shown)  # leaving the field saves; downloads wait for it
+    for format, text in files.items():
+        plain = re.sub(r" ?<[\d:.]+>", " ", text)  # lrc has a time before each word
+        said = "Jane Smythe." in re.sub(r" +", " ", plain) and "Smiht." not in text
+        assert said or format == "rttm", text
+    words = {
+        w["word"]: (w["start"], w["end"]) for w in json.loads(files["json"])["segments"][0]["words"]
+    }
+    assert words[" morning"] == (0.2, 0.4) and words[" Jane"][0] == pytest.approx(0.6)
+    assert "Jane Smythe" in page.locator(".sw-text").first.inner_text()
+    with page.expect_download() as download:
+        page.get_by_text("Download all 2").click()
+    with zipfile.ZipFile(io.BytesIO(download.value.path().read_bytes())) as archive:
+        assert "Smythe" in archive.read("door-code.srt").decode()
+        assert "Smythe" not in archive.read("flight.srt").decode()
+    page.get_by_role("button", name="Undo").click()
+    page.wait_for_selector(".sw-row >> text=Mrs Smiht. >> nth=0")
+    assert "Smythe" not in downloads(shown)["txt"]
+    page.get_by_role("button", name="Redo").click()
+    page.wait_for_selector(".sw-row >> text=Smythe")
+
+
+def test_find_and_replace_in_all_files(shown: Shown) -> None:
+    page = shown.page
+    page.get_by_role("button", name="Find and replace").click()
+    page.get_by_label("Find", exact=True).fill("smiht")
+    said = page.locator(".sw-search output")
+    assert said.text_content() == "1 of 6 in 2 files"
+    assert page.evaluate("[...CSS.highlights.values()].map((h) => h.size)") == [5, 1]
+    page.get_by_label("Match case").check()
+    assert said.text_content() == "1 of 2 in 2 files"
+    page.get_by_label("Match case").uncheck()
+    page.get_by_label("Replace with").fill("$& Smith")
+    page.get_by_role("button", name="Next", exact=True).click()
+    page.get_by_role("button", name="Replace", exact=True).click()
+    page.wait_for_selector(".sw-row >> text=Is Mrs $& Smith on board?")
+    assert said.text_content() == "2 of 5 in 2 files"
+    page.get_by_label("Replace with").fill("Smith")
+    page.get_by_role("button", name="Replace all").click()
+    page.wait_for_function(
+        "document.querySelector('.sw-search output').textContent === 'Not found'"
+    )
+    assert row(shown, 3, 1).locator(".sw-words").text_content() == "No. Smith is late."
+    assert "Smiht" not in "".join(downloads(shown).values())
+    page.get_by_role("button", name="Undo").click()
+    page.wait_for_selector(".sw-search output >> text=of 5 in 2 files")
+    page.keyboard.press("Escape")
+
+
+def test_speakers_flags_and_unsure_words(shown: Shown) -> None:
+    page = shown.page
+    first = page.locator(".sw-file").first
+    assert first.locator(".sw-speaker").all_text_contents() == [
+        *("SPEAKER_00", "SPEAKER_01", "SPEAKER_00")
+    ]
+    first.locator(".sw-speaker").nth(2).click()
+    page.keyboard.type("Ann")
+    page.keyboard.press("Enter")
+    page.wait_for_selector(".sw-speaker >> text=Ann")
+    assert first.locator(".sw-speaker").all_text_contents() == ["Ann", "SPEAKER_01", "Ann"]
+    assert '"Ann"' in downloads(shown)["json"]
+    check = page.locator(".sw-tool", has_text=re.compile("check"))
+    assert check.text_content() == "Next to check (4)"
+    check.click()
+    assert page.evaluate("document.activeElement.innerText").endswith("This is the gate.")
+    assert "the model was unsure" in row(shown, 1).locator(".sw-flags").text_content()
+    check.click()
+    assert page.evaluate("document.activeElement.innerText").endswith("smiht is late.")
+    row(shown, 3).get_by_role("button", name="It is right").click()
+    page.wait_for_selector(".sw-tool >> text=Next to check (3)")
+    assert "repeats" not in downloads(shown)["json"]
+    for theme in ("light", "dark"):
+        page.evaluate("dark => document.body.classList.toggle('dark', dark)", theme == "dark")
+        for text in (".sw-flags span", ".sw-speaker", ".sw-approve", ".sw-edit", ".sw-tool"):
+            assert shown.contrast(text) > 4.5, (theme, text)
+    page.get_by_role("button", name="Unsure words").click()
+    unsure = row(shown, 0).locator(".sw-unsure-3")
+    assert unsure.get_attribute("title") == "Probability 20 %"
+    line = "getComputedStyle(document.querySelector('.sw-unsure-2')).textDecorationLine"
+    assert page.evaluate(line) == "underline", "not by colour alone"
+
+
+def test_two_people_correct_the_same_text(browser: Any, live: Live) -> None:
+    """The second is told what is there now, keeps what was typed, and may save it all the same."""
+    shown = Shown(browser, live.url)
+    shown.go(DOOR)
+    shown.ended(1)
+    page = shown.page
+    link = page.get_by_text("txt", exact=True).get_attribute("href")
+    token = link.rpartition("/")[2].removesuffix(".txt")
+    row(shown, 1).get_by_text("gate").dblclick()
+    change = {"texts": [[1, SENTENCES[1][1], "This is the door."]]}
+    assert httpx.post(f"{live.url}/page/edit/{token}", json=change).status_code == 200
+    page.keyboard.type("bridge.")
+    page.keyboard.press("Enter")
+    page.wait_for_selector(".sw-row .sw-error >> text=changed elsewhere")
+    field = row(shown, 1).get_by_role("textbox")
+    assert field.input_value() == "This is the bridge."
+    assert "door" in page.locator(".sw-text").inner_text()
+    page.keyboard.press("Enter")
+    page.wait_for_selector(".sw-words >> text=This is the bridge.")
+    page.context.set_offline(True)
+    row(shown, 1).get_by_text("bridge").dblclick()
+    page.keyboard.type("tunnel.")
+    page.keyboard.press("Enter")
+    page.wait_for_selector(".sw-row .sw-error >> text=cannot be reached")
+    page.context.set_offline(False)
+    page.keyboard.press("Enter")
+    page.wait_for_selector(".sw-words >> text=This is the tunnel.")
+    shown.close()
+    assert httpx.get(f"{live.url}{link}").text.count("tunnel") == 1, "after the page is closed, too"
+    assert shown.strange == []
+
+
+def test_an_example_with_one_click(browser: Any, live: Live) -> None:
+    shown = Shown(browser, live.url)
+    shown.page.get_by_role("button", name="Flight").click()
+    shown.ended(1)
+    assert shown.page.inner_text(".sw-file h3") == "flight.m4a"
+    shown.close()
+    assert shown.strange == []

@@ -1,0 +1,94 @@
+"""Each token's log-probability, against whole texts read at once by openai-whisper in float64."""
+
+from dataclasses import replace
+
+import pytest
+import torch
+from whisper.decoding import ApplyTimestampRules, SuppressBlank, SuppressTokens
+
+from slimwhisper.engine.requests import Decoded, Search, Window
+from slimwhisper.model.model import Model
+from tests.support.checkpoints import random_state
+from tests.support.reference import whisper_logits, whisper_model
+from tests.support.windows import DIMS, SEARCHES, TOKENIZER, decode, random_model, windows
+
+URGE = 4.0  # added to the logit of <|endoftext|>
+
+
+@pytest.fixture(scope="module")
+def model() -> Model:
+    return random_model()
+
+
+@pytest.fixture(scope="module")
+def reference():
+    return whisper_model(DIMS, random_state(DIMS, seed=1), torch.float64)
+
+
+def teacher_forced(reference, window: Window, decoded: Decoded, urge: float = 0.0) -> list[float]:
+    """What the rules leave of each token's probability, and of <|endoftext|>'s if it was reached;
+    the filters are openai-whisper's, one step at a time. urge: added to <|endoftext|>'s logit.
+    """
+    rules, prompt = window.rules, list(window.prompt)
+    assert rules is not None and window.mel is not None
+    filters = [SuppressBlank(TOKENIZER, len(prompt)), SuppressTokens(rules.suppress.tolist())]
+    if rules.timestamps:
+        limit = rules.max_initial_timestamp
+        filters.append(ApplyTimestampRules(TOKENIZER, len(prompt), limit))
+    with torch.no_grad():
+        features = reference.encoder(window.mel.double()[None])[0]
+    text = [*decoded.tokens, TOKENIZER.eot]
+    logits = whisper_logits(reference, [*prompt, *text[:-1]], features)
+    found = []
+    for i, token in enumerate(text[: len(decoded.logprobs)]):
+        row = logits[len(prompt) - 1 + i][None].clone()
+        row[0, TOKENIZER.eot] += urge
+        before = torch.tensor([[*prompt, *text[:i]]])
+        for rule in filters:
+            rule.apply(row, before)
+        found.append(float(row.log_softmax(-1)[0, token]))
+    return found
+
+
+@pytest.mark.parametrize(("search", "temperatures"), SEARCHES)
+def test_each_is_what_the_rules_leave_of_the_model(
+    model: Model, reference, search: Search | None, temperatures: tuple[float, ...]
+) -> None:
+    plain = windows(4, None, temperatures)
+    # one does not ask: its neighbours' answers do not depend on it, nor its own on theirs
+    asked = [replace(w, logprobs=i != 1) for i, w in enumerate(plain)]
+    found = decode(model, asked, 3, search)
+    for window, ours, other in zip(asked, found, decode(model, plain, 3, search), strict=True):
+        assert (ours.tokens, ours.avg_logprob) == (other.tokens, other.avg_logprob)
+        assert other.logprobs == ()
+        if not window.logprobs:
+            assert ours.logprobs == ()
+            continue
+        assert len(ours.logprobs) - len(ours.tokens) in (0, 1)
+        assert sum(ours.logprobs) == pytest.approx(ours.avg_logprob * (len(ours.tokens) + 1), 1e-5)
+        assert ours.logprobs == pytest.approx(teacher_forced(reference, window, ours), abs=2e-4)
+
+
+@pytest.mark.parametrize("search", [None, Search(samples=2), Search(beams=2)])
+def test_the_end_of_a_text_counts_too(
+    model: Model, reference, search: Search | None, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Random models do not end their texts: this one is told to."""
+    heat = 0.8 if search is not None and search.samples > 1 else 0.0
+    asked = [replace(w, logprobs=True) for w in windows(3, 40, (heat,))]
+    plain = model.decoder.logits
+
+    def urged(hidden: torch.Tensor) -> torch.Tensor:
+        logits = plain(hidden)
+        logits[..., TOKENIZER.eot] += URGE
+        return logits
+
+    monkeypatch.setattr(model.decoder, "logits", urged)
+    found = decode(model, asked, 2, search)
+    ended = [d for d in found if len(d.logprobs) == len(d.tokens) + 1]
+    assert ended, "no text ended"
+    for window, ours in zip(asked, found, strict=True):
+        assert ours.logprobs == pytest.approx(
+            teacher_forced(reference, window, ours, URGE), abs=2e-4
+        )
+        assert sum(ours.logprobs) == pytest.approx(ours.avg_logprob * (len(ours.tokens) + 1), 1e-5)

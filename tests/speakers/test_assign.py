@@ -1,0 +1,129 @@
+"""Words get speakers, and segments are cut where the speaker changes."""
+
+from collections.abc import Sequence
+from dataclasses import replace
+
+import numpy as np
+import pytest
+
+from slimwhisper.speakers.assign import NEAR, Timeline, assign_speakers
+from slimwhisper.speakers.turns import Turn, by_first_speech
+from slimwhisper.types import Segment, Word
+
+STAMP = 1000  # and above: timestamps
+
+
+def spell(tokens: Sequence[int]) -> list[tuple[str, list[int]]]:
+    """Two tokens for each word of four letters, as " abc" -> " a", "bc"; stamps have no text."""
+    return [("" if t >= STAMP else " w" if t % 2 == 0 else f"{t:02}"[-2:], [t]) for t in tokens]
+
+
+def segment(start: float, count: int, first: int = 0) -> Segment:
+    """`count` words of half a second, with two tokens each, between two timestamps."""
+    words = [
+        Word(f" w{2 * i + 1:02}"[:4], start + 0.5 * k, start + 0.5 * k + 0.4, 0.9)
+        for k, i in enumerate(range(first, first + count))
+    ]
+    tokens = [STAMP, *(t for i in range(first, first + count) for t in (2 * i, 2 * i + 1))]
+    text = "".join(word.word for word in words)
+    end = start + 0.5 * count
+    return Segment(7, 0, start, end, text, [*tokens, STAMP + 1], 0.0, -0.1, 1.0, 0.0, words)
+
+
+def test_a_segment_is_cut_where_the_speaker_changes() -> None:
+    turns = [Turn(0, 1.45, "a"), Turn(1.45, 4, "b")]
+    first, second = assign_speakers([segment(0, 5)], turns, spell)
+    assert (first.speaker, second.speaker) == ("a", "b")
+    assert (first.id, second.id) == (0, 1)
+    assert (first.start, first.end, second.start, second.end) == (0, 1.4, 1.5, 2.5)
+    assert (first.text, second.text) == (" w01 w03 w05", " w07 w09")
+    assert first.tokens == [STAMP, 0, 1, 2, 3, 4, 5]
+    assert second.tokens == [6, 7, 8, 9, STAMP + 1]
+    assert first.words is not None
+    assert [w.speaker for w in first.words] == ["a"] * 3
+
+
+def test_one_speaker_leaves_the_segment_whole() -> None:
+    whole = replace(segment(0, 3), flags=("repeats",))
+    (found,) = assign_speakers([whole], [Turn(0, 9, "a")], spell)
+    assert replace(found, id=7, words=whole.words, speaker=None) == whole
+    assert found.speaker == "a"
+
+
+def test_pieces_are_numbered_and_keep_what_the_segment_has() -> None:
+    turns = [Turn(0, 0.45, "a"), Turn(0.45, 1.45, "b"), Turn(1.45, 9, "a")]
+    made = replace(segment(0, 4), flags=("improbable",), seek=300)
+    found = assign_speakers([made, segment(3, 2)], turns, spell)
+    assert [s.id for s in found] == [0, 1, 2, 3]
+    assert [s.speaker for s in found] == ["a", "b", "a", "a"]
+    assert {(s.flags, s.seek) for s in found[:3]} == {(("improbable",), 300)}
+    assert [t for s in found for t in s.tokens] == made.tokens + segment(3, 2).tokens
+
+
+def test_words_without_a_turn() -> None:
+    far = segment(100, 2)
+    found = assign_speakers([far, segment(0, 3)], [Turn(0.6, 0.9, "a")], spell)
+    assert [s.speaker for s in found] == [None, "a"]
+    assert found[0] == replace(far, id=0)
+    assert assign_speakers([segment(0, 2)], [], spell)[0].speaker is None
+
+
+def test_an_unknown_word_is_of_the_one_before_it() -> None:
+    turns = [Turn(1.0, 1.4, "a"), Turn(3.5, 4.0, "b")]
+    (first, second) = assign_speakers([segment(0, 8)], turns, spell)
+    assert first.words is not None
+    assert [w.speaker for w in first.words] == ["a"] * 6  # the first two words come before any turn
+    assert second.speaker == "b"
+
+
+def test_no_segments_and_segments_without_words() -> None:
+    silent = Segment(3, 0, 1.0, 1.0, "", [], 0.0, -0.1, 1.0, 0.9, [])
+    assert assign_speakers([], [Turn(0, 1, "a")], spell) == []
+    assert assign_speakers([silent], [Turn(0, 9, "a")], spell) == [replace(silent, id=0)]
+
+
+@pytest.mark.parametrize(
+    ("start", "end", "speaker"),
+    [
+        (0.0, 1.0, "a"),
+        (1.6, 2.3, "a"),  # 0.4 s of a, 0.3 s of b
+        (1.8, 2.3, "b"),
+        (2.0, 2.0, "a"),  # no length, on a border: the first of the two that touch it
+        (4.2, 4.3, "b"),
+        (4.0 + NEAR, 5, None),
+        (4.0 + NEAR - 0.01, 5, "b"),
+        (8.2, 8.4, "long"),
+        (9.0, 9.2, "long"),  # 0.2 s both: the turn that began first
+    ],
+)
+def test_borders(start: float, end: float, speaker: str | None) -> None:
+    turns = [Turn(2, 4, "b"), Turn(0, 2, "a"), Turn(8, 20, "long"), Turn(9, 9.2, "short")]
+    assert Timeline(turns)(start, end) == speaker
+
+
+def test_as_a_search_through_all_turns() -> None:
+    rng = np.random.default_rng(3)
+    starts = rng.uniform(0, 60, 80)
+    turns = [Turn(float(s), float(s + rng.uniform(0.1, 6)), f"s{rng.integers(4)}") for s in starts]
+    look_up = Timeline(turns)
+    for start in rng.uniform(-2, 70, 200):
+        end = float(start + rng.uniform(0.01, 2))
+        shares = {
+            name: sum(
+                max(0.0, min(end, t.end) - max(start, t.start)) for t in turns if t.speaker == name
+            )
+            for name in {t.speaker for t in turns}
+        }
+        near = min(max(t.start - end, start - t.end) for t in turns)
+        found = look_up(float(start), end)
+        if max(shares.values()) > 0:
+            assert found is not None
+            assert shares[found] == pytest.approx(max(shares.values()))
+        else:
+            assert (found is None) == (near >= NEAR)
+
+
+def test_speakers_are_numbered_by_first_speech() -> None:
+    turns = [Turn(5, 6, "x"), Turn(0, 1, "q"), Turn(2, 3, "Ann"), Turn(7, 8, "q")]
+    names = [t.speaker for t in by_first_speech(turns, keep=["Ann"])]
+    assert names == ["SPEAKER_00", "Ann", "SPEAKER_01", "SPEAKER_00"]

@@ -1,0 +1,121 @@
+"""The options about speakers: what is refused, and with which words."""
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from slimwhisper import cli
+from slimwhisper.errors import DependencyError, OptionError
+from slimwhisper.jobs.decoding_flags import options_of
+from slimwhisper.jobs.identity import identify_speakers
+from slimwhisper.options import make_options
+from slimwhisper.speakers import choice
+from tests.support.checkpoints import tiny_dims
+
+LINE = "SPEAKER talk 1 0.5 1.0 <NA> <NA> ann <NA> <NA>\n"
+
+
+@pytest.fixture(autouse=True)
+def installed(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    """As if everything were installed, in a folder with files."""
+    monkeypatch.setattr(choice, "missing", lambda backend: [])
+    monkeypatch.chdir(tmp_path)
+    Path("ann.wav").write_bytes(b"1")
+    Path("talk.rttm").write_text(LINE)
+    Path("empty").mkdir()
+
+
+@pytest.mark.parametrize(
+    ("values", "message"),
+    [
+        ({"speakers": 2}, "speakers needs diarize"),
+        ({"known_speakers": {"Ann": "ann.wav"}}, "known_speakers needs diarize"),
+        ({"diarize": "embeddings"}, "'embeddings' is not 'embedding', 'pyannote', an .rttm file"),
+        ({"diarize": 3}, "diarize 3: give 'embedding'"),
+        ({"diarize": "no.rttm"}, "no.rttm: no such file"),
+        ({"diarize": "empty"}, r"empty: no NAME.rttm files in this folder"),
+        ({"diarize": "talk.rttm", "speakers": 2}, "file says how many"),
+        ({"diarize": "talk.rttm", "known_speakers": {"A": "ann.wav"}}, "file names its speakers"),
+        ({"diarize": "embedding", "speakers": 0}, "speakers 0 is not a whole number from 1 to 20"),
+        ({"diarize": "embedding", "speakers": True}, "speakers True"),
+        ({"diarize": "embedding", "known_speakers": "ann.wav"}, "give names with paths"),
+        ({"diarize": "embedding", "known_speakers": {"Ann": "b.wav"}}, "b.wav: no such file"),
+        ({"diarize": "embedding", "known_speakers": {"": "ann.wav"}}, "1 to 64 letters"),
+        ({"diarize": "embedding", "known_speakers": {"a\nb": "ann.wav"}}, "no line breaks"),
+        ({"diarize": "embedding", "known_speakers": {"SPEAKER_07": "ann.wav"}}, "without a name"),
+        ({"diarize": "embedding", "known_speakers": [("A", "ann.wav")] * 2}, "'A' is there twice"),
+    ],
+)
+def test_refused(values: dict[str, Any], message: str) -> None:
+    with pytest.raises(OptionError) as caught:
+        make_options(tiny_dims(), **values)
+    assert message in str(caught.value)
+    assert "\n" not in str(caught.value)
+
+
+def test_accepted() -> None:
+    known = [["Ann", "ann.wav"]]  # as JSON has pairs
+    options = make_options(tiny_dims(), diarize="embedding", speakers=2, known_speakers=known)
+    assert options.known_speakers == (("Ann", "ann.wav"),)
+    assert options.word_timestamps, "speakers are assigned by word"
+    assert make_options(tiny_dims(), diarize="talk.rttm").diarize == "talk.rttm"
+    by_path = make_options(tiny_dims(), diarize="embedding", known_speakers={"A": Path("ann.wav")})
+    assert by_path.known_speakers == (("A", "ann.wav"),)
+
+
+@pytest.mark.parametrize(
+    ("values", "message"),
+    [
+        (
+            {"diarize": "embedding"},
+            "diarize='embedding' needs x: pip install 'slimwhisper[diarize]",
+        ),
+        ({"diarize": "pyannote"}, "diarize='pyannote' needs x: pip install pyannote.audio"),
+    ],
+)
+def test_not_installed(
+    monkeypatch: pytest.MonkeyPatch, values: dict[str, Any], message: str
+) -> None:
+    monkeypatch.setattr(choice, "missing", lambda backend: ["x"])
+    with pytest.raises(DependencyError) as caught:
+        make_options(tiny_dims(), **values)
+    assert message in str(caught.value)
+
+
+def test_what_is_missing_is_found_without_importing(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.undo()
+    row = choice.Backend("x", "x", ("json", "no_such_package", "no_such.part"), "pip install x")
+    monkeypatch.setitem(choice.BACKENDS, "x", row)
+    assert choice.missing("x") == ["no_such_package", "no_such.part"]
+
+
+def test_flags() -> None:
+    def parse(*flags: str) -> dict[str, Any]:
+        return options_of(cli.build_parser().parse_args(["transcribe", "x.wav", *flags]))
+
+    flags = ("--known_speaker", "Ann=a=1.wav", "--known_speaker", "Bo Li=b.wav")
+    chosen = parse("--diarize", "embedding", "--speakers", "3", *flags)
+    assert chosen["known_speakers"] == (("Ann", "a=1.wav"), ("Bo Li", "b.wav"))
+    assert (chosen["diarize"], chosen["speakers"]) == ("embedding", 3)
+    assert "known_speakers" not in parse()
+    with pytest.raises(SystemExit):
+        parse("--known_speaker", "a.wav")
+
+
+def test_a_job_knows_files_by_their_content(tmp_path: Path) -> None:
+    def known(path: str) -> Any:
+        return identify_speakers({"diarize": "embedding", "known_speakers": (("Ann", path),)})
+
+    before = known("ann.wav")
+    Path("same.wav").write_bytes(b"1")
+    assert known("same.wav") == before
+    Path("ann.wav").write_bytes(b"2")
+    assert known("ann.wav") != before
+    file, folder = identify_speakers({"diarize": "talk.rttm"}), identify_speakers({"diarize": "."})
+    Path("moved.rttm").write_text(LINE)
+    assert identify_speakers({"diarize": "moved.rttm"}) == file
+    assert identify_speakers({"diarize": "."}) != folder
+    Path("talk.rttm").write_text(LINE * 2)
+    assert identify_speakers({"diarize": "talk.rttm"}) != file
+    assert identify_speakers({"diarize": "embedding"}) == {} == identify_speakers({})

@@ -1,0 +1,67 @@
+"""Voices told apart, on embeddings made for it."""
+
+import itertools
+
+import numpy as np
+import pytest
+
+from slimwhisper.speakers import clusters
+from slimwhisper.speakers.clusters import centroids, count_speakers, group, likeliest_path, unit
+
+pytest.importorskip("sklearn", reason="the extra `diarize`, or `dev`, has scikit-learn")
+
+
+def voices(sizes: list[int], spread: float = 0.35, seed: int = 0) -> np.ndarray:
+    """Unit vectors [sum, 64] around orthogonal voices, one voice after the other."""
+    rng = np.random.default_rng(seed)
+    middles = np.eye(64)[np.repeat(np.arange(len(sizes)), sizes)]
+    return unit(middles + spread / 8 * rng.standard_normal(middles.shape))
+
+
+@pytest.mark.parametrize("sizes", [[40], [30, 30], [80, 9], [20, 25, 30], [12] * 8])
+def test_the_number_is_found_and_the_voices_are_told_apart(sizes: list[int]) -> None:
+    vectors = voices(sizes)
+    assert count_speakers(vectors) == len(sizes)
+    labels = group(vectors, None)
+    pairs = set(zip(labels.tolist(), np.repeat(np.arange(len(sizes)), sizes).tolist(), strict=True))
+    assert len(pairs) == len(sizes)
+
+
+def test_a_stray_embedding_is_no_speaker() -> None:
+    assert count_speakers(voices([60, 60, 1])) == 2
+
+
+def test_the_number_given_is_kept() -> None:
+    assert len(set(group(voices([30, 30]), 3).tolist())) == 3
+    assert set(group(voices([30, 30]), 1).tolist()) == {0}
+    same = np.repeat(voices([1]), 5, axis=0)
+    assert set(group(same, 3).tolist()) == {0}, "one voice cannot be three"
+
+
+def test_few_embeddings() -> None:
+    assert group(np.zeros((0, 64), np.float32), None).tolist() == []
+    assert group(voices([1]), 4).tolist() == [0]
+
+
+def test_many_embeddings_are_counted_by_a_part(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(clusters, "MOST_LINKED", 50)
+    assert count_speakers(voices([300, 200, 100])) == 3
+
+
+def test_the_middle_of_each_group() -> None:
+    vectors = np.array([[1, 0], [0, 1], [0.6, 0.8]], np.float32)
+    found = centroids(vectors, np.array([0, 1, 1]))
+    np.testing.assert_allclose(found, unit(np.array([[1, 0], [0.6, 1.8]])), atol=1e-6)
+
+
+def test_the_path_is_the_best_of_all() -> None:
+    rng = np.random.default_rng(1)
+    for switch in (0.0, 0.1, 0.5):
+        scores = rng.uniform(0, 1, (6, 3)).astype(np.float32)
+
+        def value(path: tuple[int, ...], s: np.ndarray = scores, w: float = switch) -> float:
+            changes = sum(a != b for a, b in itertools.pairwise(path))
+            return float(sum(s[i, k] for i, k in enumerate(path)) - w * changes)
+
+        best = max(itertools.product(range(3), repeat=6), key=value)
+        assert value(tuple(likeliest_path(scores, switch))) == pytest.approx(value(best))

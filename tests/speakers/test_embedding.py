@@ -1,0 +1,88 @@
+"""The back end `embedding` on made-up voices: turns, changes at pauses, and names."""
+
+from pathlib import Path
+
+import numpy as np
+import pytest
+import soundfile
+
+from slimwhisper.audio.samples import ArraySamples
+from slimwhisper.errors import AudioError
+from slimwhisper.speakers.diarize import find_speakers, prepare
+from slimwhisper.speakers.embedding import find_turns
+from slimwhisper.speakers.known import name_known
+from slimwhisper.types import Options
+from tests.support.voices import made_up_voices, sound
+
+__all__ = ["made_up_voices"]
+
+pytestmark = pytest.mark.usefixtures("made_up_voices")
+
+SAID = [(0, 0.5, 4.5), (2, 5.5, 9.0), (0, 10.0, 13.0), (4, 14.0, 17.0), (2, 18.0, 21.0)]
+NAMES = {0: "SPEAKER_00", 2: "SPEAKER_01", 4: "SPEAKER_02"}
+
+
+def conversation() -> ArraySamples:
+    return ArraySamples(sound(SAID, 22.0))
+
+
+@pytest.mark.parametrize("speakers", [None, 3])
+def test_who_speaks_when(speakers: int | None) -> None:
+    turns = find_turns(conversation(), speakers)
+    assert [t.speaker for t in turns] == [NAMES[voice] for voice, _, _ in SAID]
+    for turn, (_, start, end) in zip(turns, SAID, strict=True):
+        assert turn.start == pytest.approx(start, abs=0.05)
+        assert turn.end == pytest.approx(end, abs=0.05)
+
+
+def test_a_change_without_a_long_pause_is_at_the_short_one() -> None:
+    said = [(0, 0.5, 5.0), (3, 5.3, 10.0), (0, 10.3, 15.0)]
+    turns = find_turns(ArraySamples(sound(said, 16.0)), None)
+    assert [t.speaker for t in turns] == ["SPEAKER_00", "SPEAKER_01", "SPEAKER_00"]
+    for turn, (_, start, end) in zip(turns, said, strict=True):
+        assert start - 0.31 < turn.start < start + 0.05
+        assert end - 0.05 < turn.end < end + 0.31
+
+
+def test_short_silent_and_empty_recordings() -> None:
+    assert find_turns(ArraySamples(np.zeros(0, np.float32)), None) == []
+    assert find_turns(ArraySamples(np.zeros(160_000, np.float32)), 2) == []
+    (turn,) = find_turns(ArraySamples(sound([(1, 0.2, 0.5)], 0.8)), 2)
+    assert (turn.speaker, round(turn.end, 1)) == ("SPEAKER_00", 0.5)
+
+
+@pytest.fixture
+def references(tmp_path: Path) -> dict[str, str]:
+    """Recordings of the voices 2 and 7, of which the second does not speak."""
+    paths = {}
+    for name, voice in (("Zoë", 2), ("Absent", 6)):
+        paths[name] = str(tmp_path / f"{name}.wav")
+        soundfile.write(paths[name], sound([(voice, 0.5, 4.0)], 5.0), 16_000)
+    return paths
+
+
+def test_known_speakers_have_their_names(references: dict[str, str]) -> None:
+    options = Options(diarize="embedding", known_speakers=tuple(references.items()))
+    prepare(options)
+    turns = find_speakers(conversation(), options)
+    expected = {0: "SPEAKER_00", 2: "Zoë", 4: "SPEAKER_01"}
+    assert [t.speaker for t in turns] == [expected[voice] for voice, _, _ in SAID]
+
+
+def test_a_name_is_given_once(references: dict[str, str]) -> None:
+    turns = find_turns(conversation(), None)
+    twice = [("Zoë", references["Zoë"]), ("Twin", references["Zoë"])]
+    named = name_known(conversation(), turns, twice)
+    assert len({t.speaker for t in named} & {"Zoë", "Twin"}) == 1
+    assert len({t.speaker for t in named}) == 3
+    assert name_known(conversation(), [], twice) == []
+
+
+def test_a_reference_without_speech(tmp_path: Path) -> None:
+    path = tmp_path / "silent.wav"
+    soundfile.write(path, np.zeros(32_000), 16_000)
+    options = Options(diarize="embedding", known_speakers=(("Ann", str(path)),))
+    with pytest.raises(AudioError, match=r"silent\.wav: no speech in it; give a few seconds"):
+        prepare(options)
+    soundfile.write(path, sound([(2, 0.5, 4.0)], 5.0), 16_000)
+    prepare(options)  # it was read anew

@@ -1,0 +1,112 @@
+"""Speakers in every format; transcripts without them are as before."""
+
+import json
+from io import StringIO
+from pathlib import Path
+
+import pytest
+
+from slimwhisper.speaker_formats import RECORDING
+from slimwhisper.speakers.rttm import read_rttm
+from slimwhisper.types import Segment, Transcript, Word
+from slimwhisper.writers import DIARIZE, FORMATS, formats_of, write_transcript
+
+
+def segment(i: int, start: float, end: float, text: str, speaker: str | None) -> Segment:
+    parts = text.split()
+    step = (end - start) / max(len(parts), 1)
+    words = [
+        Word(f" {w}", start + k * step, start + (k + 1) * step, 0.9, speaker)
+        for k, w in enumerate(parts)
+    ]
+    return Segment(i, 0, start, end, text, [1], 0.0, -0.5, 1.0, 0.1, words, speaker)
+
+
+TALK = Transcript(
+    " one two three four five",
+    [
+        segment(0, 0.0, 1.0, " one two", "Ann <B> & C"),
+        segment(1, 1.0, 1.5, " three", "Ann <B> & C"),
+        segment(2, 1.5, 1.5, "", None),
+        segment(3, 2.0, 3.0, " four", "SPEAKER_00"),
+        segment(4, 5.0, 6.0, " five", None),
+        segment(5, 7.0, 8.0, " six", "SPEAKER_00"),
+    ],
+    "en",
+)
+
+
+def written(format: str, transcript: Transcript = TALK, **layout: object) -> str:
+    file = StringIO()
+    write_transcript(transcript, format, file, layout)
+    return file.getvalue()
+
+
+def test_txt_and_tsv() -> None:
+    assert written("txt") == (
+        "Ann <B> & C: one two\nthree\nSPEAKER_00: four\nfive\nSPEAKER_00: six\n"
+    )
+    assert written("tsv").splitlines()[:2] == [
+        "start\tend\ttext\tspeaker",
+        "0\t1000\tone two\tAnn <B> & C",
+    ]
+    assert all(line.count("\t") == 3 for line in written("tsv").splitlines())
+
+
+def test_subtitles() -> None:
+    cues = [cue.split("\n")[2] for cue in written("srt").strip().split("\n\n")]
+    assert cues == ["Ann <B> & C: one two", "three", "SPEAKER_00: four", "five", "SPEAKER_00: six"]
+    head, *voices = written("vtt").strip().split("\n\n")
+    assert head == "WEBVTT"
+    assert [cue.split("\n")[1] for cue in voices] == [
+        "<v Ann &lt;B&gt; &amp; C>one two",
+        "<v Ann &lt;B&gt; &amp; C>three",
+        "<v SPEAKER_00>four",
+        "five",
+        "<v SPEAKER_00>six",
+    ]
+
+
+def test_no_cue_has_two_speakers() -> None:
+    wide = {"max_line_width": 80, "max_line_count": 2}
+    cues = [cue.split("\n", 2)[2] for cue in written("srt", **wide).strip().split("\n\n")]
+    assert cues == ["Ann <B> & C: one two three", "SPEAKER_00: four", "five", "SPEAKER_00: six"]
+    shown = written("srt", highlight_words=True)
+    assert "Ann <B> & C: one <u>two</u>" in shown
+
+
+def test_rttm_is_read_back(tmp_path: Path) -> None:
+    path = tmp_path / "x.rttm"
+    path.write_text(written("rttm", **{RECORDING: "my talk"}))
+    (turns,) = read_rttm(path).values()
+    assert path.read_text().startswith("SPEAKER my_talk 1 0.000 1.500 <NA> <NA> Ann_<B>_&_C <NA>")
+    assert [(t.start, t.end, t.speaker) for t in turns] == [
+        (0.0, 1.5, "Ann_<B>_&_C"),
+        (2.0, 3.0, "SPEAKER_00"),
+        (7.0, 8.0, "SPEAKER_00"),
+    ]
+    assert written("rttm").split()[1] == "recording"
+
+
+def test_json() -> None:
+    found = json.loads(written("json"))["segments"]
+    assert [s.get("speaker") for s in found] == [s.speaker for s in TALK.segments]
+    assert found[0]["words"][0]["speaker"] == "Ann <B> & C"
+
+
+@pytest.mark.parametrize("name", ["txt", "srt", "vtt", "tsv", "json"])
+def test_without_speakers_nothing_changes(name: str) -> None:
+    from whisper import utils
+
+    plain = Transcript(" one two", [segment(0, 0.0, 1.0, " one two", None)], "en")
+    file = StringIO()
+    utils.get_writer(name, ".").write_result(plain.as_dict(), file=file, options={})
+    assert written(name, plain) == file.getvalue()
+    assert written("rttm", plain) == ""
+
+
+def test_all_has_rttm_where_speakers_are_asked_for() -> None:
+    assert "rttm" not in formats_of("all", {})
+    assert formats_of("all", {DIARIZE: "embedding"}) == (*formats_of("all"), "rttm")
+    assert formats_of("rttm") == ("rttm",)
+    assert "rttm" in FORMATS

@@ -1,0 +1,183 @@
+"""srt, vtt, ass and lrc: what other readers find in them."""
+
+import io
+import re
+from dataclasses import replace
+from itertools import pairwise
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from slimwhisper.errors import OptionError
+from slimwhisper.subtitles.cues import to_cues
+from slimwhisper.subtitles.sentences import to_sentences
+from slimwhisper.types import Segment, Transcript, Word
+from slimwhisper.writers import FORMATS, check_layout, formats_of, write_transcript
+from tests.support.constructed import TEXTS, in_segments, spoken, width
+
+pysubs2: Any = pytest.importorskip("pysubs2", reason="pysubs2 is not installed")
+webvtt: Any = pytest.importorskip("webvtt", reason="webvtt-py is not installed")
+
+
+def written(transcript: Transcript, format: str, **layout: Any) -> str:
+    file = io.StringIO()
+    write_transcript(transcript, format, file, layout)
+    return file.getvalue()
+
+
+def sentences(language: str = "en", seconds: float = 60.0, speakers: int = 0) -> Transcript:
+    segments = in_segments(spoken(language, seconds, 14.0, seed=3), each=6, speakers=speakers)
+    made = to_sentences(segments, language)
+    return Transcript("".join(s.text for s in made), made, language)
+
+
+def seconds(clock: str) -> float:
+    *hours, minutes, rest = clock.split(":")
+    return 3600 * int(hours[0] if hours else 0) + 60 * int(minutes) + float(rest)
+
+
+@pytest.mark.parametrize("language", TEXTS)
+def test_srt_and_ass_are_read_by_pysubs2(language: str) -> None:
+    transcript = sentences(language)
+    for format in ("srt", "ass"):
+        text = written(transcript, format, sentences=True)
+        found = pysubs2.SSAFile.from_string(text, format_=format)
+        assert len(found) == len(transcript.segments)
+        for event, segment in zip(found, transcript.segments, strict=True):
+            assert event.plaintext.replace("\n", "").replace(" ", "") == segment.text.replace(
+                " ", ""
+            )
+            assert event.start / 1000 == pytest.approx(segment.start, abs=0.006)
+            assert event.end / 1000 == pytest.approx(segment.end, abs=0.006)
+            assert event.plaintext.count("\n") <= 1
+        assert all(a.end <= b.start for a, b in pairwise(found))
+
+
+def test_vtt_is_read_by_webvtt(tmp_path: Path) -> None:
+    transcript = sentences(speakers=2)
+    path = tmp_path / "x.vtt"
+    path.write_text(written(transcript, "vtt", sentences=True), encoding="utf-8")
+    captions = list(webvtt.read(path))
+    assert [c.text.replace("\n", " ") for c in captions] == [
+        s.text.strip() for s in transcript.segments
+    ]
+    assert [c.voice for c in captions] == [s.speaker for s in transcript.segments]
+    assert [seconds(c.start) for c in captions] == [s.start for s in transcript.segments]
+    assert all(width(line) <= 42 for c in captions for line in c.text.split("\n"))
+
+
+def one(text: str, *words: tuple[str, float, float], **changes: Any) -> Transcript:
+    timed = [Word(w, a, b, 0.9) for w, a, b in words]
+    segment = Segment(0, 0, 1.0, 4.0, text, [], 0.0, -0.1, 1.0, 0.0, timed or None)
+    return Transcript(text, [replace(segment, **changes)], "en")
+
+
+HELLO = one(" Hello big world", (" Hello", 1.0, 1.5), (" big", 1.5, 2.0), (" world", 2.5, 3.25))
+
+
+def test_words_are_underlined_in_turn() -> None:
+    srt = pysubs2.SSAFile.from_string(
+        written(HELLO, "srt", sentences=True, highlight_words=True), format_="srt"
+    )
+    assert [(e.start, e.end, e.text) for e in srt] == [
+        (1000, 1500, "{\\u1}Hello{\\u0} big world"),
+        (1500, 2000, "Hello {\\u1}big{\\u0} world"),
+        (2000, 2500, "Hello big world"),
+        (2500, 3250, "Hello big {\\u1}world{\\u0}"),
+        (3250, 4000, "Hello big world"),
+    ]
+
+
+def test_karaoke_by_word() -> None:
+    assert written(HELLO, "ass", highlight_words=True).splitlines()[-1] == (
+        "Dialogue: 0,0:00:01.00,0:00:04.00,Default,,0,0,0,,"
+        "{\\k50}Hello{\\k50} big{\\k50}{\\k75} world"
+    )
+    assert written(HELLO, "ass").endswith(",,Hello big world\n")
+    unknown = one(" Hello")
+    assert written(unknown, "ass", highlight_words=True).endswith(",,Hello\n")
+    transcript = sentences()
+    text = written(transcript, "ass", sentences=True, highlight_words=True)
+    events = pysubs2.SSAFile.from_string(text, format_="ass")
+    for event, segment in zip(events, transcript.segments, strict=True):
+        took = sum(map(int, re.findall(r"\\k(\d+)", event.text))) / 100
+        assert segment.words
+        assert took == pytest.approx(segment.words[-1].end - segment.start, abs=0.02)
+
+
+@pytest.mark.parametrize(
+    ("text", "escaped"),
+    [
+        (r"a {\b1}b", "a \\{\\\u2060b1\\}b"),
+        (r"C:\new", "C:\\\u2060new"),
+        ("one\ntwo, three", "one two, three"),
+    ],
+)
+def test_nothing_said_is_a_tag_of_ass(text: str, escaped: str) -> None:
+    line = written(one(text, speaker="Ann, Bob"), "ass").splitlines()[-1]
+    assert line == f"Dialogue: 0,0:00:01.00,0:00:04.00,Default,Ann Bob,0,0,0,,{escaped}"
+
+
+def test_ass_knows_where_a_line_begins() -> None:
+    for language, charset in (("he", "177"), ("fa", "178"), ("en", "1")):
+        text = written(replace(HELLO, language=language), "ass")
+        assert pysubs2.SSAFile.from_string(text).styles["Default"].encoding == int(charset)
+
+
+def test_nothing_said_ends_a_cue() -> None:
+    transcript = one(" a --> b\n\n <i>&amp; so")
+    assert "a -> b <i>&amp; so\n" in written(transcript, "srt", sentences=True)
+    vtt = written(replace(transcript, segments=transcript.segments), "vtt", sentences=True)
+    assert "a --&gt; b &lt;i&gt;&amp;amp; so\n" in vtt
+
+
+def test_lrc() -> None:
+    assert written(HELLO, "lrc").splitlines() == [
+        "[la:en]",
+        "[re:slimwhisper]",
+        "[00:01.00]<00:01.00>Hello<00:01.50> big<00:02.50> world<00:04.00>",
+        "[00:04.00]",
+    ]
+    late = one(" say [01:02.03] or <00:09.00> [so]", start=7000.0, end=7001.5, speaker="Ann")
+    both = replace(late, segments=[*HELLO.segments, *late.segments])
+    assert written(both, "lrc").splitlines()[3:] == [
+        "[00:04.00]",
+        "[116:40.00]Ann: say (01:02.03] or (00:09.00> [so]",
+        "[116:41.50]",
+    ]
+    assert written(Transcript("", [], "en"), "lrc") == "[la:en]\n[re:slimwhisper]\n"
+
+
+def test_lrc_s_times_are_in_order() -> None:
+    for line in written(sentences(), "lrc").splitlines()[2:]:
+        times = [seconds(t) for t in re.findall(r"[\[<](\d+:\d\d\.\d\d)[\]>]", line)]
+        assert times and times == sorted(times)
+
+
+def test_without_sentences_srt_and_vtt_are_whisper_s() -> None:
+    from whisper import utils
+
+    transcript = sentences()
+    for name, writer in (("srt", utils.WriteSRT), ("vtt", utils.WriteVTT)):
+        theirs = io.StringIO()
+        writer("").write_result(transcript.as_dict(), theirs, {"highlight_words": True})
+        assert written(transcript, name, highlight_words=True) == theirs.getvalue()
+
+
+def test_all_stays_whisper_s_five() -> None:
+    assert formats_of("all") == ("txt", "vtt", "srt", "tsv", "json")
+    assert {"lrc", "ass"} <= set(FORMATS) - set(formats_of("all"))
+    assert formats_of("ass") == ("ass",)
+
+
+def test_sentences_break_lines_themselves() -> None:
+    assert check_layout({"sentences": True, "highlight_words": True}, True) == []
+    with pytest.raises(OptionError, match="--max_line_width: --sentences breaks lines at 42"):
+        check_layout({"sentences": True, "max_line_width": 30}, True)
+
+
+def test_words_that_disagree_with_their_segment_stay_within_it() -> None:
+    odd = one(" a b c", (" a", 0.5, 0.9), (" b", 3.0, 2.0), (" c", 2.5, 9.0))
+    cue = next(to_cues(odd, broken=False))
+    assert [(w.start, w.end) for w in cue.words] == [(1.0, 1.0), (3.0, 3.0), (3.0, 4.0)]

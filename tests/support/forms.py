@@ -1,0 +1,68 @@
+"""Requests to the API without a server: forms as a client sends them, and what is read of them."""
+
+import asyncio
+import io
+from typing import Any
+
+import httpx
+import openai
+from starlette.datastructures import FormData, UploadFile
+from starlette.requests import Request
+
+from slimwhisper.app.api.form import read_form
+from slimwhisper.app.api.inference import read_inference
+from slimwhisper.app.api.request import read_request
+from slimwhisper.app.api.wanted import Wanted
+from slimwhisper.app.service.models import Models
+
+MODELS = Models("digits")
+
+
+def form_of(*fields: tuple[str, str]) -> FormData:
+    """A form with a file and these fields."""
+    return FormData([("file", UploadFile(io.BytesIO(b"audio"), filename="a.wav")), *fields])
+
+
+def wanted(*fields: tuple[str, str], task: str = "transcribe") -> Wanted:
+    return read_request(form_of(*fields), task, MODELS)
+
+
+def wanted_by_whisper_cpp(*fields: tuple[str, str]) -> Wanted:
+    return read_inference(form_of(*fields), MODELS)
+
+
+def sent_by_openai(asynchronous: bool = False, **arguments: Any) -> FormData:
+    """The form that OpenAI's client sends for these arguments, as the server parses it."""
+    seen: list[httpx.Request] = []
+
+    def answer(request: httpx.Request) -> httpx.Response:
+        request.read()
+        seen.append(request)
+        return httpx.Response(200, json={"text": ""})
+
+    async def answer_later(request: httpx.Request) -> httpx.Response:
+        await request.aread()
+        seen.append(request)
+        return httpx.Response(200, json={"text": ""})
+
+    given = {"file": ("a.wav", b"audio"), "model": "whisper-1", **arguments}
+    if asynchronous:
+
+        async def send() -> None:
+            http = httpx.AsyncClient(transport=httpx.MockTransport(answer_later))
+            async with openai.AsyncOpenAI(api_key="any", http_client=http) as client:
+                await client.audio.transcriptions.create(**given)
+
+        asyncio.run(send())
+    else:
+        http = httpx.Client(transport=httpx.MockTransport(answer))
+        with openai.OpenAI(api_key="any", http_client=http) as client:
+            client.audio.transcriptions.create(**given)
+    (request,) = seen
+
+    async def receive() -> dict[str, Any]:
+        return {"type": "http.request", "body": request.content, "more_body": False}
+
+    headers = [(k.lower().encode(), v.encode()) for k, v in request.headers.items()]
+    scope = {"type": "http", "method": "POST", "headers": headers}
+    return asyncio.run(read_form(Request(scope, receive)))

@@ -1,0 +1,117 @@
+"""Which flags a window's segments get."""
+
+from dataclasses import replace
+
+import numpy as np
+import pytest
+import torch
+
+from slimwhisper.audio.mel import Spectrogram
+from slimwhisper.audio.samples import ArraySamples
+from slimwhisper.trust import REASONS
+from slimwhisper.trust.flags import Heard, flagged, left_out, with_loops
+from slimwhisper.trust.sound import WindowSound, sounding
+from slimwhisper.types import Segment, Word
+from tests.support.scripted import segment as plain
+from tests.support.spoken import spoken_words
+
+SPEECH = Heard(lambda start, end: 0.6 * (end - start), "en")
+SILENCE = replace(SPEECH, sound=lambda start, end: 0.0)
+
+
+def said(text: str, seconds: float = 3.0, **fields: float) -> Segment:
+    return replace(plain(0, 0, 10.0, 10.0 + seconds, text, []), **fields)
+
+
+def flags(segment: Segment, heard: Heard = SPEECH) -> tuple[str, ...]:
+    (found,) = flagged([segment], heard, [])
+    assert replace(found, flags=()) == segment
+    return found.flags
+
+
+def test_plain_speech_has_none() -> None:
+    assert flags(said(" We took the early train because of the snow.")) == ()
+    assert flags(said("", 0.0)) == flags(said(" ... ")) == ()
+
+
+def test_repeats() -> None:
+    assert flags(said(" What a day." * 8, 6.0)) == ("repeats",)
+    assert flags(said(" What a day.", compression_ratio=2.5)) == ("repeats",)
+    assert flags(said(" What a day.", compression_ratio=2.3)) == ()
+
+
+def test_repeats_with_the_segments_before_and_after() -> None:
+    same = [said(" What a day.")] * 6
+    assert [s.flags for s in flagged(same[:1], SPEECH, same[:3])] == [("repeats",)]
+    assert [s.flags for s in flagged(same[:1], SPEECH, same[:2])] == [()]
+    other = said(" Where were you?", flags=("improbable",))
+    found = with_loops([other, *same, other])
+    assert [s.flags for s in found] == [("improbable",), *[("repeats",)] * 6, ("improbable",)]
+    assert with_loops([]) == []
+
+
+def test_invented() -> None:
+    assert flags(said(" Thank you.", 1.0)) == ()
+    assert flags(said(" Thank you.", 1.0), SILENCE) == ("invented",)
+    assert flags(said(" Thank you.", 1.0, no_speech_prob=0.55)) == ("invented",)
+    assert flags(said(" Thank you.", 3.9)) == ()
+    assert "invented" in flags(said(" Thank you.", 25.0))
+    assert flags(said(" Thank you, Ann.", 1.0), SILENCE) == ()
+    assert flags(said(" Untertitel im Auftrag des ZDF, 2021")) == ("invented",)
+
+
+def test_pace() -> None:
+    text = " It was the best of times, it was the worst of times."  # 39 letters
+    assert flags(said(text, 0.9)) == () and flags(said(text, 0.7)) == ("too_fast",)
+    assert flags(said(" 我们昨天晚上坐火车去了北京", 0.5), replace(SPEECH, language="zh")) == (
+        "too_fast",
+    )
+    assert flags(said(" Hello there.", 10.0)) == ("too_few_words",)
+    assert flags(said(" Hello there.", 10.0), SILENCE) == ()
+    assert flags(said(" Hello there.", 6.0)) == ()  # less than four seconds of sound
+
+
+def test_language_changed() -> None:
+    assert flags(said(" Продолжение завтра вечером")) == ("language_changed",)
+    assert flags(said(" Продолжение завтра вечером"), replace(SPEECH, language=None)) == ()
+    assert flags(said(" Good morning."), replace(SPEECH, changed=True)) == ("language_changed",)
+
+
+def test_improbable() -> None:
+    assert flags(said(" Good morning.", avg_logprob=-0.81)) == ("improbable",)
+    assert flags(said(" Good morning.", avg_logprob=-0.79)) == ()
+    for probabilities, guessed in (([0.2, 0.7], True), ([0.2, 0.9, 0.9], False), ([], False)):
+        words = [Word("a", 0.0, 1.0, p) for p in probabilities]
+        assert bool(flags(replace(said(" Good morning."), words=words))) == guessed
+
+
+def test_flags_are_in_the_order_of_their_reasons() -> None:
+    found = flags(said(" Thank you." * 20, 1.0, avg_logprob=-2.0, no_speech_prob=0.9))
+    assert found == ("repeats", "invented", "too_fast", "improbable")
+    assert sorted(found, key=list(REASONS).index) == list(found)
+
+
+def test_sound_that_is_left_out() -> None:
+    one = said("A", 10.0)
+    assert left_out([], 0.0, 10.0, SPEECH) == {"too_few_words"}
+    assert left_out([], 0.0, 10.0, SILENCE) == left_out([], 0.0, 6.0, SPEECH) == frozenset()
+    assert left_out([one], 10.0, 20.0, SPEECH) == frozenset()
+    assert left_out([one], 10.0, 30.0, SPEECH) == {"too_few_words"}
+
+
+@pytest.mark.parametrize("gain", [1.0, 0.03])
+def test_speech_sounds_and_silence_and_noise_do_not(gain: float) -> None:
+    rng = np.random.default_rng(0)
+    word, seconds = spoken_words()[0][1], 4
+    hiss = (0.002 * rng.standard_normal(seconds * 16_000)).astype(np.float32)
+    audio = hiss.copy()
+    audio[16_000 : 16_000 + len(word)] += word
+    for samples, expected in ((audio, len(word) / 16_000), (hiss, 0.0), (0 * hiss, 0.0)):
+        mel = Spectrogram(ArraySamples(gain * samples), 80)
+        sound = WindowSound(lambda mel=mel: mel.window(0, 400)[:, :400], 60.0)  # type: ignore[misc]
+        assert sound(60.0, 64.0) == pytest.approx(expected, abs=0.45)
+        assert sound(62.0, 64.0) == sound(63.0, 900.0) == 0.0
+
+
+def test_no_frames_at_all() -> None:
+    assert len(sounding(torch.zeros(80, 0))) == 0

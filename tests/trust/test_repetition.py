@@ -1,0 +1,88 @@
+"""Loops: against a slow search, and what is and is not one."""
+
+import random
+
+import pytest
+
+from slimwhisper.trust.repetition import looping, loops
+from slimwhisper.trust.tokens import tokens_of
+
+
+def slow_loops(tokens: list[str]) -> set[int]:
+    """The indices inside any loop, by trying every start, turn and number of turns."""
+    inside: set[int] = set()
+    for start in range(len(tokens)):
+        for period in range(1, len(tokens)):
+            turn, times = tokens[start : start + period], 1
+            while tokens[start + times * period : start + (times + 1) * period] == turn:
+                times += 1
+            if (times >= 4 and times * period >= 8) or (times >= 3 and period >= 6):
+                inside.update(range(start, start + times * period))
+    return inside
+
+
+@pytest.mark.parametrize("seed", range(60))
+def test_loops_are_those_of_a_slow_search(seed: int) -> None:
+    rng = random.Random(seed)
+    words = [rng.choice("abc") for _ in range(rng.randint(0, 25))]
+    for _ in range(rng.randint(0, 2)):
+        turn = [rng.choice("abcdefgh") for _ in range(rng.randint(1, 8))]
+        at = rng.randint(0, len(words))
+        words[at:at] = turn * rng.randint(1, 6)
+    slow, found = slow_loops(words), loops(words)
+    covered = {i for start, stop in found for i in range(start, stop)}
+    assert slow <= covered
+    for start, stop in found:  # a stretch may end within a turn: nothing more is covered
+        assert any(
+            words[start : stop - period] == words[start + period : stop]
+            for period in range(1, 1 + (stop - start) // 3)
+        )
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "Thank you. " * 4,
+        "so so so so so so so so",
+        "and then we went back to the house " * 3,
+        "谢谢大家" * 4,
+        "Спасибо за просмотр! " * 4,
+        "ご視聴ありがとうございました。" * 3,
+        "شكرا لكم " * 4,
+        "ขอบคุณครับ" * 4,
+    ],
+)
+def test_a_loop(text: str) -> None:
+    assert looping([text]) == [True]
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "",
+        "No, no, no, no, no.",
+        "five five five zero one four two seven nine eight",
+        "I know, I know, I know.",
+        "We will fight, and we will fight, and we will win.",
+        "哈哈哈哈哈哈",
+        "はいはいはい",
+        "one two three four five six seven eight nine ten",
+    ],
+)
+def test_no_loop(text: str) -> None:
+    assert looping([text]) == [False]
+
+
+def test_segments_that_repeat_one_another() -> None:
+    said = "Where were you?"
+    assert looping([said, "Thank you.", "Thank you.", "Thank you.", "Thank you.", said]) == [
+        *(False, True, True, True, True, False)
+    ]
+    assert looping(["Yes.", "No.", "Yes.", "No.", "Yes.", "No.", "Maybe."]) == [False] * 7
+    assert looping(["", "", said]) == [False] * 3
+
+
+def test_tokens() -> None:
+    assert tokens_of("I'm HERE — „so“ 3.5!") == ("im", "here", "so", "3", "5")
+    assert tokens_of("東京2020 ok") == ("東", "京", "2020", "ok")
+    assert tokens_of("ﬁne Ｏ") == ("fine", "o")
