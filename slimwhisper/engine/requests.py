@@ -48,10 +48,10 @@ class Window:
     sot_index: int  # the index of <|startoftranscript|> in `prompt`
     rules: Rules | None  # None: answer with the languages' probabilities, decode nothing
     attempt: Attempt = Attempt()
+    logprobs: bool = False  # answer with each token's
     # tokens that may be the text's first: checked at once, and kept as far as greedy decoding would
     # write them. The same text in fewer steps; ignored with beams and at a temperature above 0
     draft: tuple[int, ...] = ()
-    logprobs: bool = False  # answer with each token's
 
 
 @dataclass(frozen=True, slots=True)
