@@ -13,6 +13,7 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from slimwhisper.cache.plan import CrossCache
+from slimwhisper.engine.drafts import Agreed
 from slimwhisper.engine.lanes import Lane
 from slimwhisper.engine.looks import BeamLook, BeamTexts
 from slimwhisper.engine.places import Layout, Places, Ticket
@@ -35,6 +36,7 @@ class BeamLane(Lane):
         graphs: Graphs | None = None,
     ) -> None:
         super().__init__(model, vocabulary, cross, places, graphs)
+        self.may_draft = False
         device, capacity, width = model.device, places.capacity, places.width
         self.max_finished = round(width * patience)  # finished texts that end a search
         # the last entry takes the texts that finish too late, and is never read
@@ -57,11 +59,17 @@ class BeamLane(Lane):
             *(self.finished_scores, self.finished_count),
         )
 
-    def start(self, tickets: Sequence[Ticket], logits: Tensor, no_speech: Tensor) -> None:
+    def start(
+        self,
+        tickets: Sequence[Ticket],
+        logits: Tensor,
+        no_speech: Tensor,
+        agreed: Sequence[Agreed] = (),
+    ) -> None:
         """As in `Lane`: logits [n, V], no_speech [n]."""
         for ticket in tickets:
             self.finished_count[ticket.slot - self.offset] = 0
-        super().start(tickets, logits, no_speech)
+        super().start(tickets, logits, no_speech, agreed)
 
     def _pick(self, layout: Layout, logits: Tensor, state: TimestampState, fresh: bool) -> None:
         """Choose the best continuations of each slot's beams; logits [R, V]."""

@@ -22,6 +22,7 @@ from slimwhisper.cache.base import Rows
 from slimwhisper.engine.alignment import align
 from slimwhisper.engine.beams import BeamLane
 from slimwhisper.engine.beside import EncoderBeside
+from slimwhisper.engine.drafts import Agreed, agree, usable_draft
 from slimwhisper.engine.lanes import Lane
 from slimwhisper.engine.looks import Look
 from slimwhisper.engine.places import Places, Ticket
@@ -271,21 +272,43 @@ class Engine:
             group = sorted(group, key=lambda t: t.slot)
         owner = lane or self.first
         windows = [t.window for t in group]
-        lengths = [len(w.prompt) for w in windows]
+        drafts = [self._draft(w) if owner.may_draft else () for w in windows]
+        lengths = [len(w.prompt) + len(d) for w, d in zip(windows, drafts, strict=True)]
         rows = self._rows(group, owner, lengths)
         longest = max(lengths)
-        padded = [[*w.prompt, *[0] * (longest - len(w.prompt))] for w in windows]
+        padded = [
+            [*w.prompt, *draft, *[0] * (longest - length)]
+            for w, draft, length in zip(windows, drafts, lengths, strict=True)
+        ]
         prompts = torch.tensor(padded, device=self.model.device)
         hidden = self.model.decoder.prefill(prompts, rows, owner.cache)
+        agreed = [self._agreed(w, d, h) for w, d, h in zip(windows, drafts, hidden, strict=True)]
         every = torch.arange(len(group), device=self.model.device)
-        asked = torch.tensor([[w.sot_index, len(w.prompt) - 1] for w in windows]).to(
-            self.model.device
-        )
+        asked = torch.tensor(
+            [
+                [w.sot_index, len(w.prompt) - 1 + len(a.tokens)]
+                for w, a in zip(windows, agreed, strict=True)
+            ]
+        ).to(self.model.device)
         at_start, following = self.model.decoder.logits(hidden[every[:, None], asked]).unbind(1)
         if lane is None:
             return [(t, self._languages(at_start[i])) for i, t in enumerate(group)]
-        lane.start(group, following, self._no_speech(at_start))
+        lane.start(group, following, self._no_speech(at_start), agreed)
         return self._harvest(lane, lane.look()) if self.check_every == 1 or lane.full() else []
+
+    def _draft(self, window: Window) -> tuple[int, ...]:
+        """What to check of a window's draft."""
+        if not window.draft:
+            return ()
+        return usable_draft(window, self.model.dims.n_text_ctx, self.vocabulary.eot)
+
+    def _agreed(self, window: Window, draft: Sequence[int], hidden: Tensor) -> Agreed:
+        """How far decoding agrees with a draft; hidden [T, d], after the last norm."""
+        if not draft:
+            return Agreed()
+        first = len(window.prompt) - 1
+        logits = self.model.decoder.logits(hidden[first : first + len(draft)])
+        return agree(window, draft, logits, self.vocabulary, self.model.plan.kernels)
 
     def _rows(self, tickets: Sequence[Ticket], lane: Lane, lengths: Sequence[int]) -> Rows:
         """The first row of each ticket's place in `lane`, for a text of lengths[i] tokens."""

@@ -14,6 +14,7 @@ from torch import Tensor
 
 from slimwhisper.cache.base import Rows, Step
 from slimwhisper.cache.plan import CrossCache, DecoderCache
+from slimwhisper.engine.drafts import Agreed, may_draft
 from slimwhisper.engine.looks import Look, Texts
 from slimwhisper.engine.places import Layout, Places, Ticket
 from slimwhisper.engine.rules import (
@@ -67,6 +68,7 @@ class Lane:
         self.stamps = TimestampState.allocate(rows, device)
         # per place, on the host: tokens with the prompt, tokens sampled, most tokens to sample
         self.lengths, self.counts, self.limits = np.zeros((3, capacity), dtype=np.int64)
+        self.may_draft = width == 1 and may_draft(model.plan)
         self._layout: Layout | None = None
         self._blocks: dict[tuple[int, int], Rows] = {}  # by first place and number of places
 
@@ -139,37 +141,56 @@ class Lane:
 
     # -- decoding ------------------------------------------------------------------------------
 
-    def start(self, tickets: Sequence[Ticket], logits: Tensor, no_speech: Tensor) -> None:
+    def start(
+        self,
+        tickets: Sequence[Ticket],
+        logits: Tensor,
+        no_speech: Tensor,
+        agreed: Sequence[Agreed] = (),
+    ) -> None:
         """Sample the first token of tickets just added; logits [n, V] in the order of their places,
         as are the probabilities `no_speech` [n]. The first row of each already holds the prompt in
         its self-cache.
+
+        agreed: of each ticket, what its text begins with, if `may_draft`; the prompt and these
+        tokens are in the self-cache, and the logits follow them.
         """
         width, places = self.width, [t.slot - self.offset for t in tickets]
         begin = min(places)
         assert places == list(range(begin, begin + len(tickets)))
         self.no_speech[begin : begin + len(tickets)] = no_speech
-        for place, ticket in zip(places, tickets, strict=True):
+        begun = agreed or [Agreed()] * len(tickets)
+        for place, ticket, drafted in zip(places, tickets, begun, strict=True):
             ticket.starts += 1
             rows, window = slice(place * width, (place + 1) * width), ticket.window
             rules, attempt = window.rules, window.attempt
             assert rules is not None
             limit = rules.max_initial_timestamp
             latest = self.vocabulary.size if limit is None else limit
-            self.stamps.start(rows, rules.timestamps, latest)
+            self.stamps.start(rows, rules.timestamps, latest, drafted.said)
             if self.banned.start(rows, rules.suppress) and self.graphs is not None:
                 self.graphs.forget()
-            suppress(logits[place - begin], rules.suppress_first)
-            self.positions[rows] = len(window.prompt) - 1
-            self.logprobs[rows] = 0
+            done = len(drafted.tokens)
+            if not done:
+                suppress(logits[place - begin], rules.suppress_first)
+            self.positions[rows] = len(window.prompt) - 1 + done
+            self.logprobs[rows] = sum(drafted.logprobs)
             self.temperatures[rows] = attempt.temperature
             if attempt.temperature > 0:
                 numbers = np.random.Generator(np.random.PCG64(attempt.seed))
                 drawn = numbers.integers(-(2**63), 2**63, (width, self.limit))
                 self.keys[rows] = torch.from_numpy(drawn).to(self.keys.device)
-            self.lengths[place], self.counts[place] = len(window.prompt), 0
+            self.lengths[place], self.counts[place] = len(window.prompt) + done, done
+            ticket.drafted = done
             # a text ends where its window's context does, as in `whisper.decode`
             context = self.model.dims.n_text_ctx + 1 - len(window.prompt)
             self.limits[place] = min(rules.sample_len, context)
+            if done:
+                given = torch.tensor(drafted.tokens, device=self.sampled.device)
+                self.sampled[rows, :done] = given
+                if window.logprobs:
+                    each = torch.tensor(drafted.logprobs, device=self.token_logprobs.device)
+                    self.token_logprobs[rows, :done] = each
         if width > 1:
             firsts = torch.tensor(places, device=logits.device)[:, None] * width
             others = firsts + torch.arange(1, width, device=logits.device)

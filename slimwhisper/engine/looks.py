@@ -64,18 +64,18 @@ class Look:
 
     def result(self, index: int, length_penalty: float | None) -> Decoded:
         """The best text of a ticket that had ended."""
-        found = []
+        ticket, found = self.tickets[index][0], []
         for tokens, logprob, each in self._texts(index):
             end = tokens.index(self.eot) if self.eot in tokens else len(tokens)
             found.append((tokens[:end], logprob, each[: end + 1]))
         best, logprob, each = max(found, key=lambda t: _score(len(t[0]), t[1], length_penalty))
-        window = self.tickets[index][0].window
         return Decoded(
             tokens=tuple(best),
             avg_logprob=logprob / (len(best) + 1),
             no_speech_prob=float(self.texts.no_speech[index]),
-            temperature=window.attempt.temperature,
-            logprobs=tuple(each) if window.logprobs else (),
+            temperature=ticket.window.attempt.temperature,
+            drafted=ticket.drafted,
+            logprobs=tuple(each) if ticket.window.logprobs else (),
         )
 
     def _ended(self) -> Tensor:

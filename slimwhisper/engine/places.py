@@ -17,6 +17,7 @@ class Ticket:
     slot: int
     window: Window
     starts: int = 0  # how often its text has begun
+    drafted: int = 0  # how many tokens of its text the window's draft gave
 
 
 @dataclass(slots=True)

@@ -49,6 +49,9 @@ class Window:
     rules: Rules | None  # None: answer with the languages' probabilities, decode nothing
     attempt: Attempt = Attempt()
     logprobs: bool = False  # answer with each token's
+    # tokens that may be the text's first: checked at once, and kept as far as greedy decoding would
+    # write them. The same text in fewer steps; ignored with beams and at a temperature above 0
+    draft: tuple[int, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -79,6 +82,7 @@ class Decoded:
     avg_logprob: float = float("nan")
     no_speech_prob: float = float("nan")
     temperature: float = 0.0
+    drafted: int = 0  # how many of the tokens were the window's draft
     # if the window asks: each token's under the rules, at temperature 1, and <|endoftext|>'s where
     # the text ended with it; their sum is `avg_logprob * (len(tokens) + 1)`
     logprobs: tuple[float, ...] = ()

@@ -4,8 +4,10 @@ Functions over tensors: logits [R, V] are changed in place, and nothing is copie
 The timestamp rules are those of `whisper.decoding.ApplyTimestampRules`, without its loop over rows.
 """
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import lru_cache, reduce
+from typing import NamedTuple
 
 import torch
 from torch import Tensor
@@ -17,6 +19,24 @@ from slimwhisper.types import FRAMES_PER_SECOND, MEL_FRAMES_PER_POSITION, Dims, 
 from slimwhisper.vocabulary import Vocabulary, get_vocabulary
 
 NEVER = float("-inf")
+
+
+class Said(NamedTuple):
+    """What the timestamp rules remember of one text: the last four fields of `TimestampState`."""
+
+    last: bool = False
+    before_last: bool = True
+    latest: int = -1
+    tokens: int = 0  # how many
+
+    def then(self, token: int, stamps: range) -> "Said":
+        """After one more token. stamps: the tokens that are timestamps."""
+        stamp = token in stamps
+        latest = token - stamps.start if stamp else self.latest
+        return Said(stamp, self.last if self.tokens else True, latest, self.tokens + 1)
+
+
+UNSAID = Said()
 
 
 @dataclass(frozen=True, slots=True)
@@ -42,6 +62,15 @@ class TimestampState:
             zeros(flag), zeros(number), zeros(flag), zeros(flag), zeros(number), zeros(number)
         )
 
+    @staticmethod
+    def of(
+        said: Sequence[Said], enabled: bool, initial_limit: int, device: torch.device
+    ) -> "TimestampState":
+        """Of R texts that follow the same rules."""
+        rules = [torch.full((len(said),), value) for value in (enabled, initial_limit)]
+        remembered = [torch.tensor(column) for column in zip(*said, strict=True)]
+        return TimestampState(*(t.to(device) for t in (*rules, *remembered)))
+
     def tensors(self) -> tuple[Tensor, ...]:
         """Each [R], in the order of the fields."""
         return (
@@ -57,9 +86,9 @@ class TimestampState:
         """Some of the rows, in the same memory."""
         return TimestampState(*(t[rows] for t in self.tensors()))
 
-    def start(self, rows: slice, enabled: bool, initial_limit: int) -> None:
-        """Start new texts in some rows."""
-        values = (enabled, initial_limit, False, True, -1, 0)
+    def start(self, rows: slice, enabled: bool, initial_limit: int, said: Said = UNSAID) -> None:
+        """Start new texts in some rows. said: of the tokens that they begin with."""
+        values = (enabled, initial_limit, *said)
         for tensor, value in zip(self.tensors(), values, strict=True):
             tensor[rows] = value
 

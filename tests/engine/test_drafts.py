@@ -1,0 +1,180 @@
+"""Drafts: the same texts in fewer steps, whatever was drafted."""
+
+from collections.abc import Sequence
+from dataclasses import replace
+
+import pytest
+import torch
+
+from slimwhisper.cache.forms import FORMS
+from slimwhisper.engine.drafts import may_draft, usable_draft
+from slimwhisper.engine.engine import Engine
+from slimwhisper.engine.requests import Answer, Attempt, Decoded, Request, Retry, Search, Window
+from slimwhisper.engine.rules import Said, TimestampState, make_rules
+from slimwhisper.model.model import Model
+from slimwhisper.types import Options
+from tests.support.pretend.cuda import pretend_cuda
+from tests.support.windows import (
+    CPU,
+    DIMS,
+    SEARCHES,
+    TOKENIZER,
+    VOCABULARY,
+    assert_same,
+    decode,
+    random_model,
+    run,
+    windows,
+)
+
+
+@pytest.fixture(scope="module")
+def model() -> Model:
+    return random_model()
+
+
+@pytest.fixture(scope="module")
+def asked() -> list[Window]:
+    return windows(6, 12)
+
+
+@pytest.fixture(scope="module")
+def plain(model: Model, asked: list[Window]) -> list[Decoded]:
+    return decode(model, asked, 3)
+
+
+def drafted(asked: Sequence[Window], drafts: Sequence[Sequence[int]]) -> list[Window]:
+    return [replace(w, draft=tuple(d)) for w, d in zip(asked, drafts, strict=True)]
+
+
+def common(draft: Sequence[int], tokens: Sequence[int], room: int) -> int:
+    """How many tokens both begin with, at most `room`."""
+    pairs = enumerate(zip(draft[:room], tokens, strict=False))
+    return next((i for i, (a, b) in pairs if a != b), min(len(draft), len(tokens), room))
+
+
+def spoiled(tokens: Sequence[int], at: int) -> list[int]:
+    """The tokens with another one at an index, which may be their end."""
+    other = 50 if at < len(tokens) and tokens[at] == 40 else 40
+    return [*tokens[:at], other, *tokens[at + 1 :]]
+
+
+def test_the_same_texts_wherever_the_draft_is_wrong(
+    model: Model, asked: list[Window], plain: list[Decoded]
+) -> None:
+    for at in (0, 1, 2, 5, 11):
+        drafts = [spoiled(p.tokens, at) for p in plain]
+        found = decode(model, drafted(asked, drafts), 3)
+        assert_same(found, plain)
+        expected = [common(d, p.tokens, 11) for d, p in zip(drafts, plain, strict=True)]
+        assert [f.drafted for f in found] == expected
+    assert max(expected) > 5
+
+
+def test_log_probabilities_of_drafted_tokens(model: Model, asked: list[Window]) -> None:
+    plain = decode(model, [replace(w, logprobs=True) for w in asked], 3)
+    requests = [replace(w, logprobs=True) for w in drafted(asked, [p.tokens[:5] for p in plain])]
+    for found, expected in zip(decode(model, requests, 3), plain, strict=True):
+        assert found.drafted == 5 and len(found.logprobs) == len(expected.logprobs)
+        assert found.logprobs == pytest.approx(expected.logprobs, abs=1e-4)
+
+
+def test_a_right_draft_takes_one_step(
+    model: Model, asked: list[Window], plain: list[Decoded], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    steps = []
+    old = type(model.decoder).step
+    monkeypatch.setattr(
+        type(model.decoder), "step", lambda self, *a: (steps.append(1), old(self, *a))[1]
+    )
+    found = decode(model, drafted(asked, [p.tokens for p in plain]), 6)
+    assert_same(found, plain)
+    assert len(steps) <= 2 and all(f.drafted >= len(f.tokens) - 1 for f in found)
+
+
+def test_nothing_usable_in_a_draft(model: Model, asked: list[Window], plain: list[Decoded]) -> None:
+    eot = VOCABULARY.eot
+    drafts = [[], [eot], [*plain[2].tokens] * 40, [VOCABULARY.sot], [0] * 500, [eot, 5]]
+    found = decode(model, drafted(asked, drafts), 2)
+    assert_same(found, plain)
+    assert [f.drafted for f in found][:2] == [0, 0] and found[2].drafted == 11
+
+
+def test_where_there_is_no_room() -> None:
+    rules = make_rules(DIMS, Options(sample_len=224 if DIMS.n_text_ctx == 448 else None))
+    window = Window(None, (7,) * (DIMS.n_text_ctx - 3), 0, rules, draft=(1,) * 50)
+    context, eot = DIMS.n_text_ctx, VOCABULARY.eot
+    assert len(usable_draft(window, context, eot)) == 3  # and one token more is sampled
+    assert usable_draft(replace(window, prompt=(7,) * context), context, eot) == ()
+    assert usable_draft(replace(window, attempt=Attempt(0.2)), context, eot) == ()
+    assert usable_draft(replace(window, rules=None), context, eot) == ()
+
+
+@pytest.mark.parametrize(("search", "temperatures"), SEARCHES[1:])
+def test_other_searches_take_no_draft(
+    model: Model, search: Search | None, temperatures: Sequence[float]
+) -> None:
+    requests = windows(4, temperatures=temperatures)
+    expected = decode(model, requests, 3, search)
+    found = decode(model, drafted(requests, [e.tokens for e in expected]), 3, search)
+    assert_same(found, expected)
+    greedy = search is not None and search.beams is None
+    cold = [greedy and w.attempt.temperature == 0 for w in requests]
+    assert [f.drafted > 0 for f in found] == cold
+
+
+def test_another_attempt_begins_anew(
+    model: Model, asked: list[Window], plain: list[Decoded]
+) -> None:
+    def again(tag: int, answer: Answer) -> Request | None:
+        hot = isinstance(answer, Decoded) and answer.temperature == 0
+        return Retry(Attempt(0.8, (1, tag))) if hot else None
+
+    engine = Engine(model, VOCABULARY, 3)
+    expected = run(engine, dict(enumerate(asked)), again)
+    requests = drafted(asked, [p.tokens for p in plain])
+    found = run(Engine(model, VOCABULARY, 3), dict(enumerate(requests)), again)
+    for tag, answers in found.items():
+        first, second = answers
+        assert isinstance(first, Decoded) and isinstance(second, Decoded)
+        assert_same([first, second], expected[tag])
+        assert first.drafted and not second.drafted
+
+
+@pytest.mark.parametrize("name", [n for n, f in FORMS.items() if f.self_ is not None])
+def test_forms_that_cannot_take_tokens_back(name: str) -> None:
+    form = FORMS[name]
+    if form.learns:
+        pytest.skip("needs recorded activations; approximate, so `exact` decides")
+    model = random_model(forms=("e", name))
+    assert may_draft(model.plan) == (form.exact and not name.endswith("8"))
+    requests = windows(2, 8)
+    expected = decode(model, requests, 2)
+    found = decode(model, drafted(requests, [spoiled(e.tokens, 4) for e in expected]), 2)
+    assert_same(found, expected)
+    assert all((f.drafted > 0) == may_draft(model.plan) for f in found)
+
+
+def test_on_a_gpu_one_read_for_each_draft(asked: list[Window]) -> None:
+    cuda = torch.device("cuda", 1)
+    requests = windows(3, 6)
+    expected = decode(random_model(), requests, 3)
+    drafts = [spoiled(e.tokens, i + 1) for i, e in enumerate(expected)]
+    with pretend_cuda(count=2):
+        engine = Engine(random_model(cuda), VOCABULARY, 3, None, 4)
+        found = run(engine, dict(enumerate(drafted(requests, drafts))))
+    texts = [found[i][0] for i in range(3)]
+    assert_same([t for t in texts if isinstance(t, Decoded)], expected)
+    assert [t.drafted for t in texts if isinstance(t, Decoded)] == [1, 2, 3]
+
+
+def test_what_the_rules_remember_is_what_sampling_leaves() -> None:
+    stamps, rows = VOCABULARY.timestamps, TimestampState.allocate(1, CPU)
+    said = Said()
+    rows.start(slice(0, 1), True, 50)
+    for token in (stamps[0], 40, stamps[3], stamps[3], 41, 42, stamps[9], VOCABULARY.eot):
+        assert [t.item() for t in rows.tensors()[2:]] == list(said)
+        rows.advance(torch.tensor([token]), stamps.start, VOCABULARY.timestamp_end)
+        said = said.then(token, stamps)
+    assert [t.item() for t in rows.tensors()[2:]] == list(said)
+    assert TOKENIZER.eot == VOCABULARY.eot
