@@ -1,0 +1,1 @@
+"""Speech in, text out, over a connection that stays open."""

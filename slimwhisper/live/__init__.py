@@ -1,0 +1,1 @@
+"""Transcripts of speech that is still going on."""
