@@ -104,9 +104,9 @@ class Passage:
         if self.closed:  # the silence that ended it is not waited for
             useful = min(useful, -(-(self.spoken + TAIL - self.start) // HOP_SAMPLES))
         self.heard = min(useful, self.setup.most)
-        self._full = self.heard == self.setup.most
-        self._full |= len(self._since) > self.setup.dims.n_text_ctx // 4
         self._final = self.closed and self.heard == useful
+        self._full = self.heard >= self.setup.full
+        self._full |= len(self._since) > self.setup.dims.n_text_ctx // 4
         self._attempt = 0
         mel = self.mel.window(self.heard)
         if self.setup.language is None and not self.utterance.text:  # until some is committed
