@@ -45,8 +45,8 @@ def speech_regions(
     """Where there is speech, in order and without overlap; defaults are faster-whisper's.
 
     Speech starts where a frame's probability reaches `threshold`, and ends where it stays lower by
-    `DROP` for `min_silence_ms`; `pad_ms` are added on both sides. At most `block_frames` of 32 ms are
-    held at a time. Raises DependencyError without silero-vad.
+    `DROP` for `min_silence_ms`; `pad_ms` are added on both sides. At most `block_frames` of 32 ms
+    are held at a time. Raises DependencyError without silero-vad.
     """
     probabilities = array("f")
     # In a separate thread, because torch sets its number of threads per calling thread.

@@ -232,7 +232,11 @@ class Passage:
         if not self.setup.live.words or self._alignment is None:
             return [[] for _ in texts]
         offset = self.start / SAMPLE_RATE
-        return words_of(texts, self._alignment, self.utterance.tokenizer, self.heard, offset)
+        found = words_of(texts, self._alignment, self.utterance.tokenizer, self.heard, offset)
+        begin = round(self.speech / SAMPLE_RATE, 2)  # the first word has the audio before it too
+        return [
+            [replace(w, start=min(max(w.start, begin), w.end)) for w in words] for words in found
+        ]
 
     def _close_segment(self, count: int, end: int, result: Decoded) -> None:
         """The first `count` tokens since the cut are a segment. end: of it, in samples."""

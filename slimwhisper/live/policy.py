@@ -32,7 +32,7 @@ class Update:
 
 
 def agreement(update: Update) -> int:
-    """LocalAgreement-2 (Macháček et al., arXiv 2307.14743): what two updates in a row begin with."""
+    """LocalAgreement-2 (Macháček et al., arXiv 2307.14743): what two updates both begin with."""
     pairs = enumerate(zip(update.words, update.before, strict=False))
     shorter = min(len(update.words), len(update.before))
     return next((i for i, (a, b) in pairs if a.text != b.text), shorter)

@@ -77,7 +77,7 @@ class Setup:
 
 
 def live_options(**values: Any) -> LiveOptions:
-    """LiveOptions of these values. Raises OptionError for others, and for names it does not have."""
+    """LiveOptions of these values. Raises OptionError for names or values that it cannot have."""
     known = [f.name for f in fields(LiveOptions)]
     for key in values:
         if key not in known:
@@ -102,12 +102,10 @@ def check(live: LiveOptions) -> None:
     need("update", lambda v: 0.1 <= v <= 30, "a number of seconds from 0.1 to 30")
     need("first", lambda v: 0 <= v <= 30, "a number of seconds from 0 to 30")
     need("vad_threshold", lambda v: 0 < v < 1, "between 0 and 1")
-    for key, most in (
-        ("prefix_padding_ms", MOST_PADDING_MS),
-        ("silence_duration_ms", MOST_VAD_MS),
-    ):
-        whole = f"a whole number of milliseconds from 0 to {most}"
-        need(key, lambda v, most=most: v == int(v) and 0 <= v <= most, whole)
+    for key, most in (("prefix_padding_ms", MOST_PADDING_MS), ("silence_duration_ms", MOST_VAD_MS)):
+        value = getattr(live, key)
+        if not (isinstance(value, int) and 0 <= value <= most):
+            raise OptionError(f"{key} {value!r} is not a whole number from 0 to {most}")
     if live.window is not None:
         need("window", lambda v: LEAST_WINDOW <= v <= 30, "a number of seconds from 4 to 30")
     for key in ("words", "turns"):

@@ -4,7 +4,7 @@ import time
 from collections import deque
 
 import numpy as np
-from numpy.typing import NDArray
+from numpy.typing import ArrayLike, NDArray
 
 from slimwhisper.checkpoint.settings import Settings
 from slimwhisper.engine.requests import Answer, Request, Window
@@ -16,6 +16,21 @@ from slimwhisper.live.types import LiveEvent, LiveOptions, SpeechStarted, Speech
 from slimwhisper.live.utterance import Utterance
 from slimwhisper.types import SAMPLE_RATE, Dims
 from slimwhisper.vocabulary import Vocabulary
+
+
+def as_samples(piece: ArrayLike) -> NDArray[np.float32]:
+    """Floating [n] -> float32 [n]. Raises AudioError for other arrays and numbers that are not
+    finite.
+    """
+    samples = np.asarray(piece)
+    if samples.ndim != 1 or not np.issubdtype(samples.dtype, np.floating):
+        raise AudioError(
+            f"samples of shape {list(samples.shape)} and dtype {samples.dtype}: give float32 [n], "
+            "one channel at 16 kHz in [-1, 1]"
+        )
+    if not np.isfinite(samples).all():
+        raise AudioError("samples that are not finite numbers; give float32 in [-1, 1]")
+    return samples.astype(np.float32, copy=False)
 
 
 class Stream:
@@ -53,23 +68,19 @@ class Stream:
         self._finished = False
         self._events: list[LiveEvent] = []
         self._latencies: list[float] = []
+        self._began = 0.0  # when the last update was due, in seconds of `time.monotonic`
         self.merged = 0  # updates that were due while another ran, and became one
         self.updates = 0  # that are done
 
     # -- audio in --------------------------------------------------------------------------------
 
-    def append(self, samples: NDArray[np.float32]) -> None:
-        """float32 [n] at 16 kHz, in [-1, 1]; any n. Raises AudioError for other arrays and for
+    def append(self, samples: ArrayLike) -> None:
+        """Floating [n] at 16 kHz, in [-1, 1]; any n. Raises AudioError for other arrays and for
         numbers that are not finite, OptionError after `finish`.
         """
         if self._finished:
             raise OptionError("the stream is finished; open another one for more audio")
-        samples = np.asarray(samples, np.float32)
-        if samples.ndim != 1:
-            raise AudioError(f"samples of shape {list(samples.shape)}: give [n], one channel")
-        if not np.isfinite(samples).all():
-            raise AudioError("samples that are not finite numbers; give float32 in [-1, 1]")
-        self._pending = np.concatenate([self._pending, samples])
+        self._pending = np.concatenate([self._pending, as_samples(samples)])
         while len(self._pending) >= BLOCK:
             block, self._pending = self._pending[:BLOCK], self._pending[BLOCK:]
             self._hear(block)
@@ -274,7 +285,7 @@ class Stream:
             self._due = time.monotonic()
 
     def _tell(self, text: Text) -> None:
-        """An update's text; the same as before is not told again."""
+        """An update's text."""
         self._events.append(text)
         if text.committed:
             self._latencies.append(time.monotonic() - self._began)
