@@ -122,7 +122,7 @@ class Server(uvicorn.Server):
         """patience: seconds that running requests get after a signal."""
         super().__init__(config)
         self._service, self._patience = service, patience
-        self.realtime, self._wyoming, self._page = realtime, wyoming, page
+        self._realtime, self._wyoming, self._page = realtime, wyoming, page
 
     def handle_exit(self, sig: int, frame: Any) -> None:
         """A signal: refuse new requests, then shut down."""
@@ -142,7 +142,7 @@ class Server(uvicorn.Server):
 
     async def shutdown(self, sockets: list[socket.socket] | None = None) -> None:
         """Wait for running requests, then close connections, those of open pages too."""
-        await self.realtime.leave()
+        await self._realtime.leave()
         if self._wyoming is not None:
             await self._wyoming.stop()
         while self._service.finishing and not self.force_exit:

@@ -84,7 +84,7 @@ def freed(live: Live) -> bool:
     """Whether, soon, no session, no stream and no slot is in use."""
     deadline = time.monotonic() + 20
     while time.monotonic() < deadline:
-        if not live.service.streams.open and not len(live.server.realtime):
+        if not live.service.streams.open and not len(live.server._realtime):
             return True
         time.sleep(0.02)
     return False
