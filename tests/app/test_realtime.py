@@ -2,6 +2,7 @@
 
 import asyncio
 import json
+import time
 from collections.abc import Iterator
 from typing import Any
 
@@ -12,13 +13,17 @@ from openai.types.realtime import RealtimeServerEvent
 from pydantic import TypeAdapter
 
 from slimwhisper.api import SlimWhisper
+from slimwhisper.app.realtime import connection as connection_module
+from slimwhisper.app.realtime.connection import Connection
 from slimwhisper.app.realtime.conversation import Conversation
 from slimwhisper.app.realtime.session import SessionConfig
 from slimwhisper.app.service.jobs import BusyError, ModelChoice
+from slimwhisper.app.service.models import Models
 from slimwhisper.app.service.service import Service
+from slimwhisper.app.service.settings import Settings
 from slimwhisper.app.service.streams import Listener
 from slimwhisper.errors import OptionError
-from slimwhisper.live.types import Ended, LiveOptions, SpeechStarted, SpeechStopped
+from slimwhisper.live.types import Ended, LiveOptions, SpeechStarted, SpeechStopped, Text
 from slimwhisper.types import Segment
 from tests.support.live import Begin, Live, start, stop
 from tests.support.realtime import ScriptedStream, silence, tone
@@ -98,6 +103,14 @@ def update(connection: RealtimeConnection, session: dict[str, Any]) -> dict[str,
 
 def sound(**fields: Any) -> dict[str, Any]:
     return {"audio": {"input": fields}}
+
+
+def dropped(stream: ScriptedStream) -> bool:
+    """Whether, soon, a stream is closed."""
+    deadline = time.monotonic() + 10
+    while not stream.closed and time.monotonic() < deadline:
+        time.sleep(0.01)
+    return stream.closed
 
 
 def test_an_utterance_with_server_vad(connection: RealtimeConnection) -> None:
@@ -308,7 +321,7 @@ def test_the_asynchronous_client(live: Live, streams: list[ScriptedStream]) -> N
             return texts
 
     assert asyncio.run(main()) == ["five", "five"]
-    assert streams[0].closed and streams[0].user == "127.0.0.1"
+    assert dropped(streams[0]) and streams[0].user == "127.0.0.1"
 
 
 def test_a_stream_that_fails(connection: RealtimeConnection, streams: list[ScriptedStream]) -> None:
@@ -350,7 +363,7 @@ def test_limits_of_time_end_with_the_last_text(
         assert f"{PATH}.completed" in [e["type"] for e in found]
         assert found[-1]["error"]["code"] == code and message in found[-1]["error"]["message"]
         assert ends_with(connection) == 1008
-    assert streams[0].closed
+    assert dropped(streams[0])
 
 
 def test_shutdown_gives_the_last_text(begin: Begin, streams: list[ScriptedStream]) -> None:
@@ -363,7 +376,7 @@ def test_shutdown_gives_the_last_text(begin: Begin, streams: list[ScriptedStream
         assert f"{PATH}.completed" in [e["type"] for e in found]
         assert found[-1]["error"]["code"] == "stopping"
         assert ends_with(connection) == 1001
-    assert streams[0].closed
+    assert dropped(streams[0])
 
 
 def test_too_many_streams(live: Live, streams: list[ScriptedStream]) -> None:
@@ -439,3 +452,44 @@ def test_what_the_client_does_is_matched_with_what_the_stream_tells_later() -> N
     third = ended(3, 2.0, 2.5, "six")
     assert third[0]["type"] == "input_audio_buffer.committed"
     assert third[0]["previous_item_id"] == committed["item_id"] != third[0]["item_id"]
+
+
+class Unread:
+    """A websocket whose client reads nothing."""
+
+    client = None
+
+    def __init__(self) -> None:
+        self.closed: tuple[int, str] | None = None
+
+    async def accept(self, subprotocol: str | None) -> None: ...
+
+    async def send_text(self, text: str) -> None:
+        await asyncio.Event().wait()
+
+    async def receive(self) -> dict[str, Any]:
+        await asyncio.Event().wait()
+        return {}
+
+    async def close(self, code: int, reason: str) -> None:
+        self.closed = code, reason
+
+
+def test_a_client_that_does_not_read_is_dropped(
+    live: Live, streams: list[ScriptedStream], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(connection_module, "CLOSING", 0.05)
+    websocket: Any = Unread()
+
+    async def main() -> None:
+        session = Connection(websocket, SessionConfig(), live.service, Models("digits"), Settings())
+        running = asyncio.create_task(session.run(None))
+        streams[0].tell(SpeechStarted(0, 0.0))
+        for _ in range(connection_module.MAX_UNREAD + 10):
+            streams[0].tell(Text(0, " five", ""))
+        await asyncio.wait_for(running, 20)
+        assert len(asyncio.all_tasks()) == 1
+
+    asyncio.run(main())
+    assert websocket.closed[0] == 1013 and "read them as they come" in websocket.closed[1]
+    assert streams[0].closed
