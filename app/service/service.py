@@ -11,14 +11,14 @@ import threading
 import time
 from collections import deque
 from collections.abc import Callable, Iterable
-from concurrent.futures import Future, ThreadPoolExecutor
+from concurrent.futures import Future
 from pathlib import Path
 
 from slimwhisper.api import SlimWhisper
+from slimwhisper.app.service.counts import Counts
 from slimwhisper.app.service.engines import Engines, public_error
 from slimwhisper.app.service.jobs import (
     BusyError,
-    Counts,
     Failed,
     Finished,
     Job,
@@ -28,18 +28,18 @@ from slimwhisper.app.service.jobs import (
     Started,
     StoppingError,
 )
+from slimwhisper.app.service.reading import Reading
+from slimwhisper.app.service.streams import Listener, LiveStream, Streams
 from slimwhisper.app.service.turns import next_jobs
-from slimwhisper.audio.read_ahead import WORKERS
-from slimwhisper.audio.readers import Readers
 from slimwhisper.audio.samples import Samples
 from slimwhisper.errors import SlimWhisperError, as_ours
+from slimwhisper.live.types import LiveOptions
 from slimwhisper.longform.recording import Recording
 from slimwhisper.types import Segment, Transcript
 
 logger = logging.getLogger("slimwhisper.serve")
 
 READING_POLL = 0.02  # seconds between checks on the readers while no engine works
-DEFAULTS = {"on_failure": "best"}  # options of every job, where they differ from `Options`
 IDLE_POLL = 0.1  # seconds between checks of the clock while there is nothing to do
 
 
@@ -59,19 +59,18 @@ class Service:
         """
         self.limits = limits or Limits()
         self.counts = Counts()
+        self._changed = threading.Condition()
         self.engines = Engines(load, batch_size, _report)
+        self.streams = Streams(self.engines, self.limits, self.counts, self._changed)
         self.engines.loading = first is not None
         self.load_error: SlimWhisperError | None = None  # of the first model
         self.begun = threading.Event()  # set when the first model is loaded or has failed to
         self._unload_after = unload_after
-        self._readers = Readers(WORKERS, self.limits.seconds, self.limits.reading)
-        self._pool = ThreadPoolExecutor(WORKERS, "slimwhisper-read")
+        self._reading = Reading(self.limits)
         self._accepted: set[Job] = set()  # jobs in flight: each waits, is being read or runs
         self._waiting: deque[Job] = deque()
-        self._reading: dict[Job, Future[Recording]] = {}
         self._running: set[Job] = set()
         self._cancelled: set[Job] = set()
-        self._changed = threading.Condition()
         self._stopping, self._patience_ends = False, 0.0
         self._idle_since = time.monotonic()
         self._thread = threading.Thread(
@@ -82,10 +81,11 @@ class Service:
     # -- from any thread ---------------------------------------------------------------------
 
     def submit(self, job: Job) -> None:
-        """Accept a job. Raises BusyError if the queue is full, StoppingError at shutdown."""
+        """Accept a job. Raises BusyError if the queue is full or live streams have another model,
+        StoppingError at shutdown.
+        """
         with self._changed:
-            if self._stopping:
-                raise StoppingError("the server is shutting down; try again in a minute")
+            self._check_model(job.model, self.streams.open)
             if self.in_flight >= self.limits.queue:
                 self.counts.refused += 1
                 raise BusyError(f"{self.in_flight} requests are waiting; try again in a minute")
@@ -93,12 +93,41 @@ class Service:
             self._accepted.add(job)
             self._changed.notify()
 
+    def open_stream(
+        self, model: ModelChoice, options: LiveOptions, user: str, listener: Listener
+    ) -> LiveStream:
+        """A live stream. The listener is called on the service's thread: with events, then, after
+        the last `Ended` or after `Failed`, with None. A listener that raises closes its stream.
+
+        Raises BusyError if there are too many streams (`Limits.streams`) or another model has work,
+        StoppingError at shutdown, OptionError. What only a model that is not loaded yet can tell
+        comes as `Failed`.
+        """
+        self.streams.check(model, options)
+        with self._changed:
+            self._check_model(model, [*self.streams.open, *self._accepted])
+            stream = LiveStream(model, options, user, listener, self.streams)
+            self.streams.admit(stream)
+        return stream
+
+    def _check_model(self, model: ModelChoice, others: Iterable[Job | LiveStream]) -> None:
+        """Raises StoppingError at shutdown, BusyError if others have another model: a stream may
+        last for hours, so that one who wants another model is not kept waiting.
+        """
+        if self._stopping:
+            raise StoppingError("the server is shutting down; try again in a minute")
+        if any(other.model != model for other in others):
+            self.counts.refused += 1
+            raise BusyError(
+                "the server is busy with another model or another cache; try again in a minute"
+            )
+
     def read(self, path: Path, name: str) -> Samples:
         """A file's samples, by a reader process; waits. `name` stands for it in messages.
 
         Raises AudioError.
         """
-        return self._readers.read(path, name)
+        return self._reading.read(path, name)
 
     def cancel(self, job: Job) -> None:
         """Drop a job; it reports no more events. No effect on a job that has ended."""
@@ -125,8 +154,8 @@ class Service:
 
     @property
     def finishing(self) -> bool:
-        """Whether the service is stopping and still has jobs."""
-        return self._stopping and self.in_flight > 0
+        """Whether the service is stopping and still has jobs or streams."""
+        return self._stopping and bool(self.in_flight or self.streams.open)
 
     def health(self) -> str:
         """ "ready", "loading" or "stopping"."""
@@ -147,8 +176,7 @@ class Service:
         if not self._stopping:
             self.stop(patience)
         self._thread.join()
-        self._readers.close()
-        self._pool.shutdown(cancel_futures=True)
+        self._reading.close()
 
     # -- on the service's thread -------------------------------------------------------------
 
@@ -168,26 +196,37 @@ class Service:
                 )
             for job in cancelled:
                 self._end(job, None)
+            stopping = StoppingError("the server is shutting down")
             if late:
-                self._fail(list(self._accepted), StoppingError("the server is shutting down"))
+                self._fail(list(self._accepted), stopping)
+                self.streams.fail(stopping)
                 continue
+            if self._stopping:
+                self.streams.finish(stopping)
             try:
                 self._start(starting)
+                self.streams.take_in()
                 self._work()
+                self.streams.tell()
             except Exception as error:  # fails the jobs in the engine, but not those in the queue
                 logger.exception("the engine failed")
                 self._fail(list(self._running), as_ours(error))
+                self.streams.fail(as_ours(error))
                 self.engines.drop_all()
             self._idle_since = time.monotonic()
         self.engines.unload()
 
     def _wait_for_jobs(self) -> bool:
-        """Wait until there are jobs, new or cancelled; False at the end. Unloads an idle model."""
+        """Wait until there are jobs, new or cancelled, or streams have work; False at the end.
+        Unloads an idle model.
+        """
         with self._changed:
             while not (self._cancelled or self.in_flight):
-                if self._stopping:
-                    return False
+                if self._stopping or self.streams.waiting or self.engines.working():
+                    return bool(self.streams.open or not self._stopping)
                 self._changed.wait(IDLE_POLL)
+                if self.streams.open:
+                    self._idle_since = time.monotonic()
                 model, idle = self.engines.model, time.monotonic() - self._idle_since
                 if model is not None and idle > self._unload_after:
                     logger.info("idle: %s is unloaded until it is needed again", model.name)
@@ -206,33 +245,24 @@ class Service:
             self._fail(jobs, public_error(error, choice))
             return
         for job in jobs:
-            self._reading[job] = self._pool.submit(self._read, job, model)
-
-    def _read(self, job: Job, model: SlimWhisper) -> Recording:
-        """In a reading thread: a job's recording, its samples from a reader process."""
-        options = model.make_options(job.model.shown, **(DEFAULTS | job.options))
-        samples = self._readers.read(job.path, job.name)
-        job.show(samples)
-        return Recording(samples, model.dims, options, model.network.vocabulary)
+            self._reading.begin(job, model)
 
     def _work(self) -> None:
         """Begin the jobs that have been read, then make one step of each engine with work."""
-        for job, future in list(self._reading.items()):
-            if future.done():
-                del self._reading[job]
-                self._begin(job, future)
-        batches = self.engines.running()
-        if not batches:  # only the readers have work
+        for job, future in self._reading.done():
+            self._begin(job, future)
+        working = self.engines.working()
+        if not working and self.in_flight:  # only the readers have work
             with self._changed:
-                if not (self._cancelled or self._stopping):
+                if not (self._cancelled or self._stopping or self.streams.waiting):
                     self._changed.wait(READING_POLL)
-            return
-        for batch in batches:
+        live = bool(self.streams.open)
+        for shared in working:
             since = time.monotonic()
-            batch.fill()
+            shared.fill(live)
             self.counts.steps += 1
-            self.counts.filled += batch.engine.slots - batch.engine.free
-            for job, outcome in batch.step():
+            self.counts.filled += shared.engine.slots - shared.engine.free
+            for job, outcome in shared.batch.step():
                 self._end(job, outcome)
             self.counts.busy_seconds += time.monotonic() - since
 
@@ -240,7 +270,7 @@ class Service:
         """Hand a recording that has been read to an engine."""
         try:
             recording = future.result()
-            batch = self.engines.batch_for(recording.options)
+            batch = self.engines.for_recordings(recording.options).batch
         except Exception as error:
             if not isinstance(error, SlimWhisperError):
                 logger.error("a recording could not be read", exc_info=error)
@@ -263,10 +293,7 @@ class Service:
             if job in self._waiting:
                 self._waiting.remove(job)
         self._running.discard(job)
-        future = self._reading.pop(job, None)
-        if future is not None:
-            future.cancel()
-            future.add_done_callback(_close_unused)
+        self._reading.drop(job)
         if job.batch is not None and job.recording in job.batch.running:
             job.batch.drop(job.recording)
         if isinstance(outcome, Transcript):
@@ -288,9 +315,3 @@ class Service:
 def _report(job: Job, segments: list[Segment], done: float) -> None:
     """Tell a job about new segments. done: seconds of audio."""
     job.tell(Progress(segments, done))
-
-
-def _close_unused(future: "Future[Recording]") -> None:
-    """Close the recording of a job that ended while it was being read."""
-    if not future.cancelled() and future.exception() is None:
-        future.result().close()
