@@ -55,9 +55,9 @@ class Stream:
         settings: that came with the model. Raises OptionError, and DependencyError without
         silero-vad.
         """
-        warm_up()
         self._of_model = dims, vocabulary, settings
         self._setup = self._next_setup = Setup.of(dims, vocabulary, options, settings)
+        warm_up()
         self._activity = Activity(options.vad_threshold, options.silence_duration_ms)
         self._pending: NDArray[np.float32] = np.empty(0, np.float32)  # less than a block
         self._recent: NDArray[np.float32] = np.empty(0, np.float32)  # the last ones judged

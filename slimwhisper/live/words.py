@@ -4,18 +4,20 @@ import threading
 from collections.abc import Sequence
 from dataclasses import replace
 from functools import cache
-
-from whisper.tokenizer import Tokenizer
+from typing import TYPE_CHECKING
 
 from slimwhisper.engine.requests import Alignment
 from slimwhisper.longform.words import attach_words, compile_warping
 from slimwhisper.types import FRAMES_PER_SECOND, Options, Segment, Word
 
+if TYPE_CHECKING:  # it imports numba, which is slow to start
+    from whisper.tokenizer import Tokenizer
+
 
 def words_of(
     texts: Sequence[Sequence[int]],
     alignment: Alignment,
-    tokenizer: Tokenizer,
+    tokenizer: "Tokenizer",
     frames: int,
     offset: float,
 ) -> list[list[Word]]:

@@ -2,6 +2,7 @@
 
 from collections.abc import Sequence
 from functools import cache
+from itertools import pairwise
 
 import numpy as np
 import torch
@@ -21,7 +22,7 @@ from slimwhisper.engine.requests import (
 from slimwhisper.live.activity import BLOCK
 from slimwhisper.live.mel import LiveMel
 from slimwhisper.live.stream import Stream
-from slimwhisper.live.types import LiveEvent
+from slimwhisper.live.types import Ended, Failed, LiveEvent, SpeechStarted, SpeechStopped, Text
 from slimwhisper.types import SAMPLE_RATE, Dims
 from slimwhisper.vocabulary import Vocabulary, get_vocabulary
 
@@ -162,3 +163,28 @@ def play(
         stream.finish()
         run()
     return events
+
+
+def texts(events: Sequence[LiveEvent]) -> list[str]:
+    """Of the utterances. Checks the events of each, and that they tell the same story."""
+    found: list[str] = []
+    for number in range(
+        1 + max((e.utterance for e in events if not isinstance(e, Failed)), default=-1)
+    ):
+        own = [e for e in events if not isinstance(e, Failed) and e.utterance == number]
+        first, *told, last = own
+        (stop,) = (e for e in told if isinstance(e, SpeechStopped))
+        assert isinstance(first, SpeechStarted) and first.start <= stop.end
+        assert isinstance(last, Ended) and last.segments and last.language == "en"
+        committed = ""
+        for event in told:
+            if isinstance(event, Text):
+                assert not (committed + event.committed + event.tentative).startswith(" ")
+                committed += event.committed
+        assert last.text == committed == "".join(s.text for s in last.segments).strip()
+        assert all(a.end <= b.start + 0.1 for a, b in pairwise(last.segments))
+        assert all(s.start <= s.end for s in last.segments)
+        found.append(last.text)
+    for kind in (SpeechStarted, SpeechStopped, Ended):  # utterances begin and end in order
+        assert [e.utterance for e in events if isinstance(e, kind)] == list(range(len(found)))
+    return found
