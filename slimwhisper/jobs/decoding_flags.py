@@ -249,6 +249,8 @@ def options_of(arguments: argparse.Namespace) -> dict[str, Any]:
     they are not the library's. Raises OptionError.
     """
     given = getattr(arguments, "given", ())
+    if getattr(arguments, "draft", None) is not None and "beam_size" not in given:
+        arguments.beam_size = None  # a draft is for greedy decoding
     options = {
         name: value
         for name, value in vars(arguments).items()

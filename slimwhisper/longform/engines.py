@@ -3,12 +3,14 @@
 import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
+from functools import partial
 
 import torch
 
 from slimwhisper.cache.plan import SelfCache
 from slimwhisper.devices import check_batch_size, choose_batch_size
-from slimwhisper.engine.engine import Engine
+from slimwhisper.engine.draft_model import DraftModel
+from slimwhisper.engine.engine import Engine, MakeDrafter
 from slimwhisper.engine.requests import Search
 from slimwhisper.errors import OptionError
 from slimwhisper.model.model import Model
@@ -31,13 +33,25 @@ def slot_bytes(model: Model, search: Search) -> int:
     text = SelfCache(model.plan, 1, model.dims.n_text_ctx, meta).nbytes()
     # the second lane, where samples are drawn, has about as many rows as there are slots
     rows = 1 if search.beams is None and search.samples == 1 else (search.beams or 1) + 1
-    return model.bytes_per_window() + (rows - 1) * text
+    drafted = 0
+    if model.draft is not None:
+        length = model.draft.dims.n_text_ctx
+        drafted = SelfCache(model.draft.plan, 1, length, meta).nbytes()
+    return model.bytes_per_window() + (rows - 1) * text + drafted
 
 
 def make_engine(model: Model, search: Search, slots: int) -> Engine:
-    """An engine of this size. OptionError if memory is too small."""
+    """An engine of this size. OptionError if memory is too small, or for beams with a draft."""
+    draft: MakeDrafter | None = None
+    if model.draft is not None:
+        if search.beams is not None:
+            raise OptionError(
+                f"beams: {model.draft.name} drafts for {model.name}, which needs greedy decoding; "
+                "leave out the beam size, or the draft"
+            )
+        draft = partial(DraftModel, model.draft, model)
     try:
-        return Engine(model, model.vocabulary, slots, search)
+        return Engine(model, model.vocabulary, slots, search, draft=draft)
     except (torch.OutOfMemoryError, RuntimeError) as error:
         if "memory" not in str(error):
             raise
