@@ -10,6 +10,7 @@ Each text keeps what it agrees with, and never waits for another. Random tokens 
 what is drawn depends on a text's seed and on how many tokens it has, not on how it came so far.
 """
 
+import time
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, Protocol
@@ -23,13 +24,14 @@ from slimwhisper.cache.base import Rows, Step
 from slimwhisper.cache.plan import CrossCache
 from slimwhisper.engine.drafts import Agreed
 from slimwhisper.engine.lanes import EXTENT_STEP, Lane
+from slimwhisper.engine.pace import LENGTHS, Pace
 from slimwhisper.engine.places import Layout, Places, Ticket
 from slimwhisper.engine.rules import TimestampState
 from slimwhisper.kernels.graphs import Graphs, bucket_of
 from slimwhisper.model.model import Model
 from slimwhisper.vocabulary import Vocabulary
 
-MOST = 7  # tokens drafted at once
+MOST = max(LENGTHS)
 HOPED = 0.8  # how often a text's first drafts are expected to be right
 MEMORY = 0.8  # how much of that expectation a step leaves
 
@@ -76,7 +78,7 @@ class SpeculativeLane(Lane):
     ) -> None:
         assert places.width == 1
         super().__init__(model, vocabulary, cross, places, graphs)
-        self.drafter = drafter
+        self.drafter, self.pace = drafter, Pace(drafter.cost, model.device.type == "cpu")
         rows, device = places.capacity, model.device
         # every token of each text, with its prompt, and room for a draft
         context = model.dims.n_text_ctx + MOST + 1
@@ -135,51 +137,48 @@ class SpeculativeLane(Lane):
     def step(self) -> None:
         """One or more tokens for every active row."""
         first, count = self.first, len(self.tickets)
-        here = slice(first, first + count)
+        here, began = slice(first, first + count), time.perf_counter()
+        drafts = self.pace.choose(self.hopes[here], self._room(here))
+        if drafts:
+            self._draft_and_check(here, drafts)
+        else:
+            super().step()
+            rows = self._block(first, count)[0].ids
+            self.texts[rows, self.positions[here]] = self.last[here]
+        if self.pace.timed:
+            self.pace.note(count, drafts, time.perf_counter() - began)
+
+    def _room(self, here: slice) -> int:
+        """The longest draft: what follows it must have a place, in the context and the limits."""
+        context = self.model.dims.n_text_ctx
+        over = self.counts[here] >= self.limits[here]  # stopped: they gain nothing more
+        left = np.where(over, MOST, self.limits[here] - self.counts[here] - 1)
+        return int(min(left.min(), (context - self.lengths[here]).min()))
+
+    def _draft_and_check(self, here: slice, drafts: int) -> None:
         if self._layout is None:
-            self._layout = self._lay_out(first, self.tickets)
+            self._layout = self._lay_out(here.start, self.tickets)
         layout = self._layout
-        drafts = self._draft_length(here)
-        # lengths counts the last token, which is at this position - 1
-        behind = int(np.max(self.lengths[here] - self.known[here])) if drafts else 0
         layout.extent = int(np.max(self.lengths[here])) + drafts
+        behind = int(np.max(self.lengths[here] - self.known[here]))
+        if behind > 2:  # after steps without drafts
+            self._read(layout, behind, 0)
+            behind = 1
         if self.graphs is None:
             self._round(layout, behind, drafts)
         else:
             self._replay_round(self.graphs, layout, behind, drafts)
         gained, wrong = self.outcome[here].cpu().numpy().T
-        if drafts:
-            right = np.minimum(
-                gained - wrong, drafts
-            )  # of what was drafted; the rest: right + wrong
-            self.known[here] = self.lengths[here] + np.minimum(right, drafts - 1)
-            seen = right + wrong > 0
-            rate = right / np.maximum(right + wrong, 1)
-            hopes = self.hopes[here]
-            self.hopes[here] = np.where(seen, MEMORY * hopes + (1 - MEMORY) * rate, hopes)
-            self.rounds += 1
-            self.guessed += int((right + wrong).sum())
-            self.right += int(right.sum())
+        right = np.minimum(gained - wrong, drafts)
+        self.known[here] = self.lengths[here] + np.minimum(right, drafts - 1)
+        tried, hopes = right + wrong, self.hopes[here]
+        rate = right / np.maximum(tried, 1)
+        self.hopes[here] = np.where(tried > 0, MEMORY * hopes + (1 - MEMORY) * rate, hopes)
+        self.rounds += 1
+        self.guessed += int(tried.sum())
+        self.right += int(right.sum())
         self.lengths[here] += gained
         self.counts[here] += gained
-
-    def _draft_length(self, here: slice) -> int:
-        """How many tokens to draft, so that a unit of work gains the most.
-
-        Each text's next tokens are right as often as its last ones were, whatever came before.
-        """
-        lengths, counts = self.lengths[here], self.counts[here]
-        context = self.model.dims.n_text_ctx
-        room = min(int(np.min(self.limits[here] - counts)), int(np.min(context - lengths) + 1)) - 1
-        best, length, gain = 0.0, 0, np.ones(len(lengths))
-        chance = np.ones(len(lengths))
-        for k in range(min(MOST, room) + 1):
-            rate = float(gain.sum()) / (1 + self.drafter.cost * k)
-            if rate > best:
-                best, length = rate, k
-            chance = chance * self.hopes[here]
-            gain = gain + chance
-        return length
 
     def _replay_round(self, graphs: Graphs, layout: Layout, behind: int, drafts: int) -> None:
         """`_round` as a graph, for this many places or a few more, which are ignored."""
@@ -204,7 +203,7 @@ class SpeculativeLane(Lane):
         states = [TimestampState(*(t.clone() for t in state.tensors()))]
         guesses = [self.last[block]]
         for i in range(drafts):
-            guesses.append(self._guess(layout, states[-1], max(behind, 1) if i == 0 else 1, i))
+            guesses.append(self._guess(layout, states[-1], behind if i == 0 else 1, i))
             states.append(self._after(states[-1], guesses[-1]))
         asked = torch.stack(guesses, dim=1)  # [R, drafts + 1]
         chosen, logprobs = self._check(layout, asked, states)
@@ -214,16 +213,19 @@ class SpeculativeLane(Lane):
 
     def _guess(self, layout: Layout, state: TimestampState, behind: int, after: int) -> Tensor:
         """The drafter's next token [R], `after` tokens after the text."""
-        block = layout.block
-        back = torch.arange(after - behind + 1, after + 1, device=self.positions.device)
-        positions = (self.positions[block][:, None] + back).clamp_(min=0)
-        tokens = self.texts[block].gather(1, positions)
-        logits = self.drafter.logits(Behind(layout.rows, tokens, positions, layout.extent))
+        block, logits = layout.block, self._read(layout, behind, after)
         self.banned.apply(logits, block)
         tokens, _ = self._decide(layout, logits, state)
         at = (self.positions[block] + after + 1)[:, None]
         self.texts[block] = self.texts[block].scatter(1, at, tokens[:, None])
         return tokens
+
+    def _read(self, layout: Layout, behind: int, after: int) -> Tensor:
+        """The drafter's logits [R, V], once it has read the last `behind` tokens."""
+        back = torch.arange(after - behind + 1, after + 1, device=self.positions.device)
+        positions = (self.positions[layout.block][:, None] + back).clamp_(min=0)
+        tokens = self.texts[layout.block].gather(1, positions)
+        return self.drafter.logits(Behind(layout.rows, tokens, positions, layout.extent))
 
     def _after(self, state: TimestampState, tokens: Tensor) -> TimestampState:
         """The state after one more token of each row [R]."""
