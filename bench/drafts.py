@@ -13,6 +13,7 @@ import gc
 import json
 import statistics
 import time
+from collections.abc import Sequence
 from dataclasses import replace
 from typing import Any
 
@@ -27,9 +28,10 @@ from slimwhisper.cache.plan import CrossCache
 from slimwhisper.checkpoint.random_weights import random_checkpoint
 from slimwhisper.commands.costs import OFFICIAL_DIMS
 from slimwhisper.engine.draft_model import DraftModel
+from slimwhisper.engine.drafter import Behind
 from slimwhisper.engine.engine import Engine
-from slimwhisper.engine.requests import Decoded
-from slimwhisper.engine.speculation import Behind, SpeculativeLane
+from slimwhisper.engine.requests import Decoded, Window
+from slimwhisper.engine.speculation import SpeculativeLane
 from slimwhisper.model.model import Model
 
 BEFORE = 0  # tokens of earlier text
@@ -52,8 +54,8 @@ class Rated(DraftModel):
         self.random = torch.Generator().manual_seed(0)
         self.prompt = 0
 
-    def begin(self, prompts: Tensor, rows: CacheRows) -> None:
-        super().begin(prompts, rows)
+    def begin(self, windows: Sequence[Window], prompts: Tensor, rows: CacheRows) -> None:
+        super().begin(windows, prompts, rows)
         self.prompt = prompts.shape[1]
 
     def logits(self, behind: Behind) -> Tensor:

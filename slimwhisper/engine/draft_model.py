@@ -5,14 +5,17 @@ from. Both decoders then read ONE encoder output: a draft costs its few layers' 
 cache of the text, and no cache of the audio.
 """
 
+from collections.abc import Sequence
+
 import torch
 from torch import Tensor
 
 from slimwhisper.cache.base import Rows, Step
 from slimwhisper.cache.plan import CrossCache, DecoderCache
 from slimwhisper.checkpoint.load import Checkpoint
+from slimwhisper.engine.drafter import Behind, Choose
 from slimwhisper.engine.drafts import may_draft
-from slimwhisper.engine.speculation import Behind
+from slimwhisper.engine.requests import Window
 from slimwhisper.errors import OptionError
 from slimwhisper.model.model import Model
 
@@ -27,13 +30,17 @@ class DraftModel:
         self.cache = DecoderCache(cross.read_by(draft.plan), own)
         self.cost = _weights(draft) / _weights(target)
 
-    def begin(self, prompts: Tensor, rows: Rows) -> None:
+    def begin(self, windows: Sequence[Window], prompts: Tensor, rows: Rows) -> None:
         """prompts [R, T] int64, padded on the right."""
         self.model.decoder.prefill(prompts, rows, self.cache)
 
+    def guess(self, behind: Behind, choose: Choose) -> Tensor:
+        """[R] int64."""
+        return choose(self.logits(behind))
+
     def logits(self, behind: Behind) -> Tensor:
         """[R, V], at least float32."""
-        tokens = behind.tokens.shape[1]
+        tokens = behind.positions.shape[1]
         rows = behind.rows.spread(tokens) if tokens > 1 else behind.rows
         step = Step.at(rows, behind.positions.flatten(), behind.extent, False, self.model.dtype)
         logits = self.model.decoder.step(behind.tokens.flatten(), step, self.cache)

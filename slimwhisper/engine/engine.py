@@ -23,6 +23,7 @@ from slimwhisper.cache.plan import CrossCache
 from slimwhisper.engine.alignment import align
 from slimwhisper.engine.beams import BeamLane
 from slimwhisper.engine.beside import EncoderBeside
+from slimwhisper.engine.drafter import Drafter
 from slimwhisper.engine.drafts import Agreed, agree, usable_draft
 from slimwhisper.engine.lanes import Lane
 from slimwhisper.engine.looks import Look
@@ -36,7 +37,7 @@ from slimwhisper.engine.requests import (
     Search,
     Window,
 )
-from slimwhisper.engine.speculation import Drafter, SpeculativeLane
+from slimwhisper.engine.speculation import SpeculativeLane
 from slimwhisper.kernels.graphs import CUDAGraphs, Graphs, Recorder
 from slimwhisper.model.model import Model
 from slimwhisper.vocabulary import Vocabulary

@@ -52,6 +52,8 @@ class Window:
     # tokens that may be the text's first: checked at once, and kept as far as greedy decoding would
     # write them. The same text in fewer steps; ignored with beams and at a temperature above 0
     draft: tuple[int, ...] = ()
+    # text tokens that it may follow somewhere, for an engine whose drafter is `lookup.Lookup`
+    expected: tuple[int, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)

@@ -12,8 +12,8 @@ what is drawn depends on a text's seed and on how many tokens it has, not on how
 
 import time
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, replace
-from typing import Any, Protocol
+from dataclasses import replace
+from typing import Any
 
 import numpy as np
 import torch
@@ -22,6 +22,7 @@ from torch import Tensor
 
 from slimwhisper.cache.base import Rows, Step
 from slimwhisper.cache.plan import CrossCache
+from slimwhisper.engine.drafter import Behind, Drafter
 from slimwhisper.engine.drafts import Agreed
 from slimwhisper.engine.lanes import EXTENT_STEP, Lane
 from slimwhisper.engine.pace import LENGTHS, Pace
@@ -34,34 +35,6 @@ from slimwhisper.vocabulary import Vocabulary
 MOST = max(LENGTHS)
 HOPED = 0.8  # how often a text's first drafts are expected to be right
 MEMORY = 0.8  # how much of that expectation a step leaves
-
-
-@dataclass(frozen=True, slots=True)
-class Behind:
-    """What a drafter reads: the last tokens of some texts."""
-
-    rows: Rows
-    tokens: Tensor  # [R, T] int64: the last T of each text
-    positions: Tensor  # [R, T] int64: their positions
-    extent: int  # the largest position + 1, or more
-
-
-class Drafter(Protocol):
-    """Guesses how texts go on."""
-
-    cost: float  # of one more token, relative to a step without drafts
-
-    def begin(self, prompts: Tensor, rows: Rows) -> None:
-        """Start new texts in `rows`; prompts [R, T] int64, padded on the right."""
-
-    def logits(self, behind: Behind) -> Tensor:
-        """The logits [R, V] of the token after `behind`, at least float32; they may be changed."""
-
-    def move(self, source: int, target: int) -> None:
-        """Copy one row over another."""
-
-    def nbytes(self) -> int:
-        """Bytes of what it keeps of the texts."""
 
 
 class SpeculativeLane(Lane):
@@ -132,7 +105,8 @@ class SpeculativeLane(Lane):
         ids = torch.arange(first, last, device=padded.device)
         self.texts[ids, self.positions[first:last]] = self.last[first:last]
         lengths = torch.tensor([len(p) for p in prompts], device=padded.device)
-        self.drafter.begin(padded, Rows.of(ids, ids + self.offset, lengths))
+        rows = Rows.of(ids, ids + self.offset, lengths)
+        self.drafter.begin([t.window for t in tickets], padded, rows)
 
     def step(self) -> None:
         """One or more tokens for every active row."""
@@ -162,7 +136,7 @@ class SpeculativeLane(Lane):
         layout.extent = int(np.max(self.lengths[here])) + drafts
         behind = int(np.max(self.lengths[here] - self.known[here]))
         if behind > 2:  # after steps without drafts
-            self._read(layout, behind, 0)
+            self._guess(layout, self.stamps.view(layout.block), behind, 0)
             behind = 1
         if self.graphs is None:
             self._round(layout, behind, drafts)
@@ -212,20 +186,23 @@ class SpeculativeLane(Lane):
         self._append(layout, chosen, logprobs, gained, states)
 
     def _guess(self, layout: Layout, state: TimestampState, behind: int, after: int) -> Tensor:
-        """The drafter's next token [R], `after` tokens after the text."""
-        block, logits = layout.block, self._read(layout, behind, after)
-        self.banned.apply(logits, block)
-        tokens, _ = self._decide(layout, logits, state)
+        """The drafter's next token [R], `after` tokens after the text, of which it has not read
+        the last `behind`.
+        """
+        block = layout.block
+        back = torch.arange(after - behind + 1, after + 1, device=self.positions.device)
+        positions = (self.positions[block][:, None] + back).clamp_(min=0)
+
+        def choose(logits: Tensor) -> Tensor:
+            """[R, V] -> [R]."""
+            self.banned.apply(logits, block)
+            return self._decide(layout, logits, state)[0]
+
+        read = Behind(layout.rows, self.texts[block], positions, layout.extent)
+        tokens = self.drafter.guess(read, choose)
         at = (self.positions[block] + after + 1)[:, None]
         self.texts[block] = self.texts[block].scatter(1, at, tokens[:, None])
         return tokens
-
-    def _read(self, layout: Layout, behind: int, after: int) -> Tensor:
-        """The drafter's logits [R, V], once it has read the last `behind` tokens."""
-        back = torch.arange(after - behind + 1, after + 1, device=self.positions.device)
-        positions = (self.positions[layout.block][:, None] + back).clamp_(min=0)
-        tokens = self.texts[layout.block].gather(1, positions)
-        return self.drafter.logits(Behind(layout.rows, tokens, positions, layout.extent))
 
     def _after(self, state: TimestampState, tokens: Tensor) -> TimestampState:
         """The state after one more token of each row [R]."""

@@ -10,9 +10,11 @@ from torch import Tensor
 from slimwhisper.cache.base import Rows
 from slimwhisper.checkpoint.load import Checkpoint
 from slimwhisper.engine.draft_model import DraftModel, load_draft
+from slimwhisper.engine.drafter import Behind, Choose, Drafter
 from slimwhisper.engine.engine import Engine
+from slimwhisper.engine.lookup import Lookup
 from slimwhisper.engine.requests import Answer, Attempt, Decoded, Request, Retry, Search, Window
-from slimwhisper.engine.speculation import MOST, Behind, Drafter, SpeculativeLane
+from slimwhisper.engine.speculation import MOST, SpeculativeLane
 from slimwhisper.errors import OptionError
 from slimwhisper.model.model import Model
 from tests.support.checkpoints import random_state, tiny_dims
@@ -43,21 +45,21 @@ class Guesses:
         self.rows: dict[int, int] = {}
         self.read: list[int] = []  # tokens of a row, by call
 
-    def begin(self, prompts: Tensor, rows: Rows) -> None:
+    def begin(self, windows: Sequence[Window], prompts: Tensor, rows: Rows) -> None:
         assert rows.lengths is not None
         given = zip(rows.ids.tolist(), prompts.tolist(), rows.lengths.tolist(), strict=True)
         self.rows |= {row: self.prompts.index(tuple(p[:n])) for row, p, n in given}
 
-    def logits(self, behind: Behind) -> Tensor:
+    def guess(self, behind: Behind, choose: Choose) -> Tensor:
         self.read.append(behind.tokens.shape[1])
-        logits = torch.zeros(len(behind.tokens), DIMS.n_vocab)
+        guesses = []
         for i, row in enumerate(behind.rows.ids.tolist()):
             text = self.rows[row]
             index = int(behind.positions[i, -1]) + 1 - len(self.prompts[text])
             known = [*self.texts[text], VOCABULARY.eot, VOCABULARY.eot]
             right = known[min(index, len(known) - 1)]
-            logits[i, right + 1 if self.wrong(text, index) else right] = 50.0
-        return logits
+            guesses.append(right + 1 if self.wrong(text, index) else right)
+        return torch.tensor(guesses)
 
     def move(self, source: int, target: int) -> None:
         self.rows[target] = self.rows[source]
@@ -256,3 +258,38 @@ def test_what_may_draft(model: Model) -> None:
         load_draft(replace(draft, dims=replace(fewer, n_audio_layer=3)), target, model)
     with pytest.raises(OptionError, match="choose cache slim"):
         load_draft(draft, target, random_model(forms=("kv", "x")))
+
+
+def test_an_expected_text_is_followed(model: Model, asked: list[Window]) -> None:
+    """Without times and with another beginning, middle and end, it still saves most steps."""
+    eot = VOCABULARY.eot
+    expected = decode(model, asked, 3)
+    requests = []
+    for window, answer in zip(asked, expected, strict=True):
+        text = [t for t in answer.tokens if t < eot]
+        middle = len(text) // 2
+        script = (11, 12, 13, *text[:middle], 14, *text[middle + 1 :], 15, 16)
+        requests.append(replace(window, expected=script))
+    found, lane = speculate(model, requests, 3, lambda _: Lookup(3, eot, CPU))
+    assert_same(only(found), expected)
+    assert lane.right > 2 * lane.rounds
+    found, lane = speculate(model, asked, 3, lambda _: Lookup(3, eot, CPU))
+    assert_same(only(found), expected)
+
+
+def test_where_a_lookup_finds_its_place() -> None:
+    lookup = Lookup(2, 100, CPU)
+    rows = Rows.of(torch.tensor([0, 1]))
+    script = (1, 2, 3, 4, 1, 2, 5, 6)
+    windows = [Window(None, (), 0, None, expected=e) for e in (script, ())]
+    lookup.begin(windows, torch.zeros(2, 1, dtype=torch.int64), rows)
+
+    def guess(*text: int) -> int:
+        texts = torch.tensor([[*text, *[2] * (12 - len(text))]] * 2)
+        places = torch.tensor([[len(text) - 1]] * 2)
+        return int(lookup.guess(Behind(rows, texts, places, 12), lambda t: t)[0])
+
+    assert guess(200) == 1, "at the beginning"
+    assert guess(200, 1, 2) == 3 and guess(4, 1, 2) == 5, "the longest end decides"
+    assert guess(4, 101, 1, 150, 150, 2) == 5, "times are skipped"
+    assert guess(2, 9, 5) == 6, "after a difference"
