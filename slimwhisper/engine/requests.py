@@ -29,6 +29,7 @@ class Search:
     patience: float = 1.0  # beams * patience finished texts end a search
     samples: int = 1  # where temperature > 0
     length_penalty: float | None = None  # Google NMT's alpha; None: mean log-probability
+    expected: bool = False  # windows have expected texts, which are drafts
 
 
 @dataclass(frozen=True, slots=True)
