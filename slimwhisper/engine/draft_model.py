@@ -86,7 +86,7 @@ def load_draft(draft: Checkpoint, target: Checkpoint, model: Model) -> Model:
         if name.startswith("encoder."):
             other = draft.state.get(name)
             if other is None or not torch.equal(other.float(), tensor.float()):
-                raise OptionError(f"{where}: its encoder's {name} differs; {kept}")
+                raise OptionError(f"{where}: its {name} differs; {kept}")
     return Model(
         draft, model.device, model.dtype, ("e", "x"), int8=model.int8, encoder=model.encoder
     )
