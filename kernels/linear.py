@@ -1,9 +1,8 @@
 """x W^T + b: packed for a CPU, in int8, or PyTorch's own."""
 
+import math
 import platform
-import warnings
 from dataclasses import dataclass
-from typing import Any
 
 import torch
 import torch.nn.functional as F
@@ -35,7 +34,10 @@ class Packed:
 class Quantized:
     """A weight [out, in] in int8 with a factor per output, and its bias; only for `linear`."""
 
-    packed: Any  # opaque
+    packed: Tensor  # opaque
+    factors: Tensor  # [out] float32
+    zeros: Tensor  # [out] int32
+    bias: Tensor | None  # [out] float32
 
 
 Weight = Tensor | Packed | Quantized
@@ -46,16 +48,31 @@ def quantize(weight: Tensor, bias: Tensor | None = None) -> Quantized:
 
     `linear` then rounds its input too: to 8 bits, with one factor for the whole input.
     """
-    factors = weight.abs().amax(dim=1).clamp_(min=1e-30).double() / 127
-    zeros = torch.zeros(len(factors), dtype=torch.int64)
-    engine, torch.backends.quantized.engine = torch.backends.quantized.engine, "onednn"
-    try:
-        with warnings.catch_warnings():  # deprecated, but present in 2.13, the newest we support
-            warnings.simplefilter("ignore")
-            rounded = torch.quantize_per_channel(weight, factors, zeros, 0, torch.qint8)
-            return Quantized(torch.ops.quantized.linear_prepack(rounded, bias))
-    finally:
-        torch.backends.quantized.engine = engine
+    factors = weight.abs().amax(dim=1).clamp_(min=1e-30) / 127
+    integers = (weight / factors[:, None]).round_().to(torch.int8)
+    packed = torch.ops.onednn.qlinear_prepack(integers, None)
+    return Quantized(packed, factors, torch.zeros(len(factors), dtype=torch.int32), bias)
+
+
+def _multiply_integers(x: Tensor, weight: Quantized, gelu: bool) -> Tensor:
+    """x W^T + b of integers, then GELU if `gelu`: x [..., in] float32 -> [..., out] float32.
+
+    x is rounded to whole numbers from 0 to 255 times a factor, so that its least and its greatest
+    value, and 0, are among them.
+    """
+    least, greatest = (t.item() for t in torch.aminmax(x))
+    least, greatest = min(least, 0.0), max(greatest, 0.0)
+    factor = max((greatest - least) / (127 if NARROW else 255), 1e-30)
+    if not math.isfinite(factor):
+        return x.new_full((*x.shape[:-1], len(weight.factors)), math.nan)
+    zero = round(-least / factor)
+    rounded = torch.mul(x, 1 / factor).add_(zero + 0.5).to(torch.uint8)
+    what, how = ("gelu", "none") if gelu else ("none", "")
+    found: Tensor = torch.ops.onednn.qlinear_pointwise(
+        *(rounded, factor, zero, weight.packed, weight.factors, weight.zeros, weight.bias),
+        *(1.0, 0, torch.float32, what, [], how),
+    )
+    return found
 
 
 def pack(weight: Tensor) -> Weight:
@@ -92,7 +109,10 @@ def linear(
     if not isinstance(weight, Packed):
         if isinstance(weight, Quantized):
             assert bias is None  # it is in the weight
-            y = torch.ops.quantized.linear_dynamic(x.contiguous(), weight.packed, NARROW)
+            fused = gelu and onto is None
+            y = _multiply_integers(x, weight, fused)
+            if fused:
+                return y
         else:
             y = F.linear(x, weight, bias)
         y = y if onto is None else y + onto

@@ -21,6 +21,7 @@ from slimwhisper.checkpoint.alignment_heads import dumped_heads
 from slimwhisper.checkpoint.load import Adapters, load_checkpoint
 from slimwhisper.devices import INT8, choose_device, choose_dtype, choose_loaders
 from slimwhisper.digests import weights_digest
+from slimwhisper.engine.draft_model import load_draft
 from slimwhisper.errors import OptionError, SlimWhisperError
 from slimwhisper.kernels.graphs import bucket_of
 from slimwhisper.live.listen import Live, listen, listen_async
@@ -397,6 +398,7 @@ def load_model(
     strict_cache: bool = False,
     guard_audio: AudioSource | None = None,
     adapter: Adapters = None,
+    draft: str | PathLike[str] | None = None,
 ) -> SlimWhisper:
     """Load a model by name, Hugging Face id or folder, or `.pt` file.
 
@@ -416,6 +418,9 @@ def load_model(
         guard_audio: real speech for the guard to measure an inverse-based form on.
         adapter: folder or Hugging Face id of a LoRA adapter in PEFT's format, or several, which
             are merged into the weights in this order.
+        draft: a smaller model with the same encoder, such as distil-large-v3 for large-v3: it
+            guesses what comes next, and the model checks several tokens at once. The same texts
+            in fewer steps, without beams (docs/drafts.md).
     Raises:
         CheckpointError, OptionError, CacheError.
     """
@@ -437,4 +442,9 @@ def load_model(
         dims = checkpoint.dims
         mel = first_window(as_waveform(guard_audio), dims.n_mels, dims.window_frames)
         guard = Guard(strict_cache, mel)
-    return SlimWhisper(Model(checkpoint, place, number, forms, guard, dtype == INT8, learned))
+    eight = dtype == INT8
+    model = Model(checkpoint, place, number, forms, guard, eight, learned)
+    if draft is not None:
+        smaller = load_checkpoint(draft, download_root=download_root, in_memory=in_memory)
+        model.draft = load_draft(smaller, checkpoint, model)
+    return SlimWhisper(model)

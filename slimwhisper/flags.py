@@ -122,6 +122,12 @@ def model_flags() -> tuple[ModelFlag, ...]:
             "several: give the flag again",
             {"action": "append", "metavar": "PATH or ID"},
         ),
+        ModelFlag(
+            "draft",
+            ("--draft",),
+            "smaller model with the same encoder, such as distil-large-v3 for large-v3, that "
+            "guesses what comes next: the same text, faster, without beams [none]",
+        ),
         ModelFlag("device", ("--device",), "such as cpu, cuda or cuda:1 [a GPU if available]"),
         ModelFlag(
             "dtype",

@@ -87,6 +87,8 @@ def _check_search(options: Options) -> None:
             raise OptionError("patience belongs to beam search; give beam_size with it")
         if round(options.beam_size * options.patience) < 1:
             raise OptionError(f"patience {options.patience!r} leaves no text to find; give 1.0")
+    if options.expected is not None and options.beam_size is not None:
+        raise OptionError("expected needs greedy decoding; leave out beam_size")
     if options.length_penalty is not None and not 0 <= options.length_penalty <= 1:
         raise OptionError(f"length_penalty {options.length_penalty!r} is not between 0 and 1")
     if options.on_failure not in ON_FAILURE:

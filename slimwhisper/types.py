@@ -82,6 +82,9 @@ class Options:
     condition_on_previous_text: bool = True
     prefix: str | None = None  # every window's text begins with it
     hotwords: str | None = None  # words to expect, in every window's prompt
+    # a text that the recording follows: a file, or a folder of NAME.txt. Drafts: the same result
+    # in fewer steps, without beams
+    expected: str | None = None
     without_timestamps: bool = False
     max_initial_timestamp: float | None = 1.0  # seconds
     suppress_blank: bool = True

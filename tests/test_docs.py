@@ -57,6 +57,7 @@ def digits() -> SlimWhisper:
 @pytest.fixture
 def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     """The working folder of an example."""
+    (tmp_path / "scripts").mkdir()
     for name, sample in RECORDINGS.items():
         shutil.copy(SAMPLES / sample, tmp_path / name)
     (tmp_path / "more").mkdir()
@@ -103,7 +104,9 @@ def test_command_lines(page: Path, folder: Path) -> None:
         ).stdout.split("\n")[1:-1]
         asked = build_parser().parse_args(words)
         if words[0] == "transcribe" and asked.engine == "local":  # Ray: tests/ray/
-            words[words.index("--model") + 1] = "digits"
+            for flag in ("--model", "--draft"):
+                if flag in words:
+                    words[words.index(flag) + 1] = "digits"
             done = subprocess.run(
                 [sys.executable, "-m", "slimwhisper", *words], capture_output=True, text=True
             )

@@ -7,7 +7,7 @@ the query, the kept latent and the output; the decoder never knows which form it
 
 from abc import ABC, abstractmethod
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cache
 from typing import TypeVar
 
@@ -26,7 +26,9 @@ Kept = TypeVar("Kept", Tensor, Latent)  # [slots or rows, ...]
 class Rows:
     """Which cache rows a call works on, and which slot each one reads.
 
-    `group` is set when rows and slots are contiguous blocks, with `group` rows to a slot.
+    `group` is set when rows and slots are contiguous blocks, with `group` rows to a slot. In a step
+    of several tokens a text, each of them is a row of the call: adjacent, with the id and the slot
+    of its text.
     """
 
     ids: Tensor  # [R] int64
@@ -35,6 +37,7 @@ class Rows:
     first_row: int = 0  # where the blocks begin; only with `group`
     first_slot: int = 0
     lengths: Tensor | None = None  # [R] int64: of prompts that are padded
+    tokens: int = 1  # of each text
 
     @staticmethod
     def block(
@@ -54,30 +57,40 @@ class Rows:
         """Any rows, ids [R] int64; row r reads slot r unless `slots` [R] int64 says otherwise."""
         return Rows(ids, ids if slots is None else slots, lengths=lengths)
 
+    def spread(self, tokens: int) -> "Rows":
+        """The same texts with `tokens` rows each, one for each of a step's tokens."""
+        ids, slots = (t.repeat_interleave(tokens) for t in (self.ids, self.slots))
+        return replace(self, ids=ids, slots=slots, tokens=tokens)
+
+    @property
+    def together(self) -> int:
+        """How many adjacent rows read a slot in one pass."""
+        return 1 if self.group is None else self.group * self.tokens
+
     def prompt_lengths(self, tokens: int) -> Tensor:
         """[R] int64: of prompts [R, tokens], without their padding."""
         return torch.full_like(self.ids, tokens) if self.lengths is None else self.lengths
 
     def of_slots(self, kept: Kept) -> tuple[Kept, Tensor | None]:
-        """What to read of `kept` [S, ...], which is held by slot: a view [R / group, ...] and
+        """What to read of `kept` [S, ...], which is held by slot: a view [R / together, ...] and
         None, or all of it and the slot that each row reads, [R] int64.
         """
         if self.group is None:
             return kept, self.slots
-        return kept[self.first_slot : self.first_slot + len(self.ids) // self.group], None
+        return kept[self.first_slot : self.first_slot + len(self.ids) // self.together], None
 
     def of_rows(self, kept: Kept) -> tuple[Kept, Tensor | None]:
         """The same for `kept` [rows, ...], which is held by row: a view [R, ...] and None, or all
         of it and `ids` [R] int64.
         """
-        if self.group is None:
+        if self.group is None or self.tokens > 1:
             return kept, self.ids
         return kept[self.first_row : self.first_row + len(self.ids)], None
 
 
 @dataclass(frozen=True, slots=True)
 class Step:
-    """One token for each of R rows."""
+    """One token for each of R rows. All rows of a text keep theirs before any of them attends."""
 
     rows: Rows
     positions: Tensor  # [R] int64: the position of each row's token, 0 .. n_text_ctx - 1

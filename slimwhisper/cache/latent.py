@@ -118,7 +118,7 @@ class LatentCross(CrossLayer):
         """x [R, T, d] -> [R, T, d], in the cheaper of the two orders."""
         attention, (_, t, d) = self.attention, x.shape
         q = attention.queries(x)  # [R, T, h, d_k]
-        group = rows.group or 1
+        group = rows.together
         latent, slots = rows.of_slots(self.store.latent)
         bias = self.store.position_bias
         if bias is not None:

@@ -1,6 +1,6 @@
 """Which form each layer's caches have, and the allocation of all of them."""
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
 import torch
@@ -46,16 +46,21 @@ class CrossCache:
     """What all layers keep of the audio of `slots` windows. Allocated once; it never grows."""
 
     def __init__(
-        self, plan: CachePlan, slots: int, frames: int, device: torch.device | None = None
+        self,
+        plan: CachePlan,
+        slots: int,
+        frames: int,
+        device: torch.device | None = None,
+        held: Mapping[str, CrossStore] | None = None,
     ) -> None:
         """frames: p, encoder positions per window. device: None: the weights' own; "meta" takes
-        no memory, but `nbytes` is right.
+        no memory, but `nbytes` is right. held: stores of another cache, by form, to read.
         """
-        self.slots = slots
+        self.slots, self.frames = slots, frames
         room = plan.room(slots, frames, device)
         self.stores: list[CrossStore] = []
         self.layers: list[CrossLayer] = []
-        shared: dict[str, CrossStore] = {}
+        self.shared = shared = dict(held or {})
         for weights in plan.cross:
             form = form_of(weights.form)
             layer: CrossLayer = form.use("cross")(weights, room, shared.get(weights.form))
@@ -64,6 +69,12 @@ class CrossCache:
                 self.stores.append(layer.store)
             if form.shared:
                 shared[weights.form] = layer.store
+
+    def read_by(self, plan: CachePlan) -> "CrossCache":
+        """The same audio for the layers of another decoder, whose forms share these stores."""
+        other = CrossCache(plan, self.slots, self.frames, held=self.shared)
+        assert not other.stores, "a form that keeps its own"
+        return other
 
     def put(self, slots: Tensor, features: Tensor) -> None:
         """Store encoder outputs `features` [G, p, d] in `slots` [G] int64."""

@@ -4,6 +4,7 @@ import argparse
 import json
 import sys
 from collections.abc import Callable, Iterator, Sequence
+from dataclasses import asdict
 from functools import partial
 from pathlib import Path
 from typing import Any, TextIO
@@ -14,6 +15,7 @@ from rich.table import Table
 
 from slimwhisper.cache.forms import PRESETS
 from slimwhisper.commands.costs import PAPER_MODELS, SOURCE, Report, make_report
+from slimwhisper.commands.draft_costs import draft_cost
 from slimwhisper.commands.gpu.report import compute_times, print_times
 from slimwhisper.text import human_size
 
@@ -22,14 +24,20 @@ LABEL_WIDTH, MAX_NAME = 32, 17  # characters, printed
 
 def run_report(arguments: argparse.Namespace) -> int:
     """The `report` command: `model` (empty: the paper's five), `batch`, `dtype`, `json`, `device`
-    (None: memory only), `beam_size`.
+    (None: memory only), `beam_size`, `draft` (None, or a model).
 
     Raises `OptionError` for an invalid batch or dtype, `CheckpointError` for a model, and
     `MeasuredError` for the measurements.
     """
     models = arguments.model or PAPER_MODELS
     reports = [make_report(model, arguments.batch, arguments.dtype) for model in models]
-    if arguments.device:
+    if arguments.draft:
+        costs = [draft_cost(arguments.draft, report) for report in reports]
+        if arguments.json:
+            print(json.dumps([asdict(cost) for cost in costs]))
+        else:
+            print(*(cost.line(arguments.batch) for cost in costs), sep="\n")
+    elif arguments.device:
         device, beams = arguments.device, arguments.beam_size
         times = [t for report in reports for t in compute_times(report, device, beams)]
         if arguments.json:

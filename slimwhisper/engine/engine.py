@@ -19,9 +19,11 @@ import torch
 from torch import Tensor
 
 from slimwhisper.cache.base import Rows
+from slimwhisper.cache.plan import CrossCache
 from slimwhisper.engine.alignment import align
 from slimwhisper.engine.beams import BeamLane
 from slimwhisper.engine.beside import EncoderBeside
+from slimwhisper.engine.drafter import Drafter
 from slimwhisper.engine.drafts import Agreed, agree, usable_draft
 from slimwhisper.engine.lanes import Lane
 from slimwhisper.engine.looks import Look
@@ -35,12 +37,14 @@ from slimwhisper.engine.requests import (
     Search,
     Window,
 )
+from slimwhisper.engine.speculation import SpeculativeLane
 from slimwhisper.kernels.graphs import CUDAGraphs, Graphs, Recorder
 from slimwhisper.model.model import Model
 from slimwhisper.vocabulary import Vocabulary
 
 ENCODE_BATCH = 8  # windows encoded, or aligned, together on a GPU; bounds the activations
 CPU_ENCODE_BATCH = 1  # the activations of one window fit a CPU's caches, those of two do not
+MakeDrafter = Callable[[CrossCache, int], Drafter]  # of the slots' audio, for so many texts
 CHECK_EVERY = 4  # tokens between looks at ended texts on a GPU, each judged at the next one
 
 
@@ -59,9 +63,11 @@ class Engine:
         search: Search | None = None,
         check_every: int | None = None,
         recorder: Recorder | None = None,
+        draft: MakeDrafter | None = None,
     ) -> None:
         """search: None: greedy, one text per window. check_every: tokens; None: 1 on a CPU,
         `CHECK_EVERY` on a GPU. recorder: of the steps; None: CUDA graphs on a GPU, none on a CPU.
+        draft: makes what drafts the texts; not with beams.
         """
         if recorder is None and model.device.type == "cuda":
             recorder = CUDAGraphs(model.device)
@@ -72,7 +78,13 @@ class Engine:
         self.encode_batch = CPU_ENCODE_BATCH if model.device.type == "cpu" else ENCODE_BATCH
         self.cross = model.allocate_cross(slots)
         self.first: Lane
-        if self.search.beams is None:
+        if draft is not None:
+            assert self.search.beams is None
+            places, drafter = Places(slots), draft(self.cross, slots)
+            self.first = SpeculativeLane(
+                model, vocabulary, self.cross, places, drafter, self._graphs()
+            )
+        elif self.search.beams is None:
             self.first = Lane(model, vocabulary, self.cross, Places(slots), self._graphs())
         else:
             self.first = BeamLane(
@@ -115,7 +127,7 @@ class Engine:
 
     def nbytes(self) -> int:
         """Bytes of its caches."""
-        return self.cross.nbytes() + sum(lane.cache.self_.nbytes() for lane in self._lanes())
+        return self.cross.nbytes() + sum(lane.nbytes() for lane in self._lanes())
 
     def submit(self, tag: Any, window: Window) -> None:
         """Queue a window; `tag` comes back with its answers."""

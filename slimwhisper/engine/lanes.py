@@ -6,6 +6,7 @@ The active rows form one block, so that caches are read in place.
 """
 
 from collections.abc import Sequence
+from typing import Any
 
 import numpy as np
 import torch
@@ -72,6 +73,10 @@ class Lane:
         self._layout: Layout | None = None
         self._blocks: dict[tuple[int, int], Rows] = {}  # by first place and number of places
 
+    def nbytes(self) -> int:
+        """Bytes of what it keeps of the texts."""
+        return self.cache.self_.nbytes()
+
     def row_tensors(self) -> Sequence[Tensor]:
         """Everything kept per row, each [rows] or [rows, n], on the device."""
         asked = (self.token_logprobs,) if self.asked else ()
@@ -84,6 +89,10 @@ class Lane:
     def place_tensors(self) -> Sequence[Tensor]:
         """Everything kept per place, each [capacity, ...], on the device."""
         return (self.no_speech,)
+
+    def numbers(self) -> Sequence[NDArray[Any]]:
+        """Everything kept per place, each [capacity], on the host."""
+        return self.lengths, self.counts, self.limits
 
     @property
     def first(self) -> int:
@@ -120,17 +129,11 @@ class Lane:
         Returns the slot that leaves the lane; the caller swaps the slots' audio.
         """
         outer = 0 if self.from_end else len(self.tickets) - 1
-        first, width = self.first, self.width
+        first = self.first
         leaving = first + outer
         if index != outer:
             target = first + index
-            self.cache.self_.move(leaving * width, target * width, width)
-            for t in self.row_tensors():
-                t[target * width :][:width] = t[leaving * width :][:width]
-            for t in self.place_tensors():
-                t[target] = t[leaving]
-            for numbers in (self.lengths, self.counts, self.limits):
-                numbers[target] = numbers[leaving]
+            self.move(leaving, target)
             self.tickets[index], moved = self.tickets[outer], self.tickets[index]
             self.tickets[outer] = moved
             self.tickets[index].slot = target + self.offset
@@ -138,6 +141,17 @@ class Lane:
         del self.tickets[outer]
         self._layout = None
         return leaving + self.offset
+
+    def move(self, source: int, target: int) -> None:
+        """Copy one place over another."""
+        width = self.width
+        self.cache.self_.move(source * width, target * width, width)
+        for t in self.row_tensors():
+            t[target * width :][:width] = t[source * width :][:width]
+        for t in self.place_tensors():
+            t[target] = t[source]
+        for numbers in self.numbers():
+            numbers[target] = numbers[source]
 
     # -- decoding ------------------------------------------------------------------------------
 
@@ -282,19 +296,8 @@ class Lane:
 
         fresh: this is each text's first token.
         """
-        block, vocabulary, eot = layout.block, self.vocabulary, self.vocabulary.eot
-        if layout.drawing is None:
-            kernels = self.model.plan.kernels
-            tokens, logprobs = most_likely(logits, state, vocabulary, layout.timestamps, kernels)
-        else:
-            if layout.timestamps:
-                apply_timestamp_rules(logits, state, vocabulary)
-            rows, tokens = layout.drawing, logits.argmax(dim=-1)
-            keys = self.keys[block].gather(1, state.count[:, None]).squeeze(1)
-            heat = self.temperatures[block]
-            drawn = sample(logits[rows], heat[rows], keys[rows])
-            tokens[rows] = torch.where(heat[rows] > 0, drawn, tokens[rows])
-            logprobs = log_probability(logits, tokens)
+        block, eot = layout.block, self.vocabulary.eot
+        tokens, logprobs = self._decide(layout, logits, state)
         if not fresh:  # a finished text does not change while its neighbours continue
             ended = self.last[block] == eot
             tokens = tokens.masked_fill(ended, eot)
@@ -303,6 +306,22 @@ class Lane:
         if layout.logprobs:
             self.token_logprobs[layout.rows.ids, state.count] = logprobs.float()
         self._advance(layout, tokens, state)
+
+    def _decide(
+        self, layout: Layout, logits: Tensor, state: TimestampState
+    ) -> tuple[Tensor, Tensor]:
+        """What `_pick` chooses, and its log-probabilities, [R] each."""
+        vocabulary = self.vocabulary
+        if layout.drawing is None:
+            kernels = self.model.plan.kernels
+            return most_likely(logits, state, vocabulary, layout.timestamps, kernels)
+        if layout.timestamps:
+            apply_timestamp_rules(logits, state, vocabulary)
+        ids, rows, tokens = layout.rows.ids, layout.drawing, logits.argmax(dim=-1)
+        keys, heat = self.keys[ids, state.count], self.temperatures[ids]
+        drawn = sample(logits[rows], heat[rows], keys[rows])
+        tokens[rows] = torch.where(heat[rows] > 0, drawn, tokens[rows])
+        return tokens, log_probability(logits, tokens)
 
     def _advance(self, layout: Layout, tokens: Tensor, state: TimestampState) -> None:
         """Append tokens [R] int64 to the layout's rows."""

@@ -29,6 +29,7 @@ class Search:
     patience: float = 1.0  # beams * patience finished texts end a search
     samples: int = 1  # where temperature > 0
     length_penalty: float | None = None  # Google NMT's alpha; None: mean log-probability
+    expected: bool = False  # windows have expected texts, which are drafts
 
 
 @dataclass(frozen=True, slots=True)
@@ -52,6 +53,8 @@ class Window:
     # tokens that may be the text's first: checked at once, and kept as far as greedy decoding would
     # write them. The same text in fewer steps; ignored with beams and at a temperature above 0
     draft: tuple[int, ...] = ()
+    # text tokens that it may follow somewhere, for an engine whose drafter is `lookup.Lookup`
+    expected: tuple[int, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)

@@ -142,7 +142,7 @@ class BannedTokens:
         self.penalties[rows, : len(tokens)] = NEVER
         return more > 0
 
-    def apply(self, logits: Tensor, rows: slice) -> None:
+    def apply(self, logits: Tensor, rows: slice | Tensor) -> None:
         """Forbid them in the logits [R, V] of these rows, float32 or float64."""
         penalties = self.penalties[rows].to(logits.dtype)
         logits.scatter_add_(1, self.tokens[rows], penalties)

@@ -46,6 +46,8 @@ FOLDER_FILES = (  # that the loader reads, beside the weights
 )
 ADAPTER_FILES = ("adapter_config.json", "adapter_model.safetensors", "adapter_model.bin")
 
+SAME_TEXT = ("expected",)  # options that change no output
+
 Precision = dict[str, str]
 
 
@@ -63,7 +65,7 @@ def identify_job(
         **identify_adapters(a.adapter),
         "cache": identify_caches(a.cache, a.cross_cache, a.self_cache, a.cache_dtype),
         "formats": formats,
-        **options,
+        **{name: value for name, value in options.items() if name not in SAME_TEXT},
         **identify_speakers(options),
         **truncated,
     }

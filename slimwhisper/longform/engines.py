@@ -3,12 +3,16 @@
 import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
+from functools import partial
 
 import torch
 
-from slimwhisper.cache.plan import SelfCache
+from slimwhisper.cache.plan import CrossCache, SelfCache
 from slimwhisper.devices import check_batch_size, choose_batch_size
-from slimwhisper.engine.engine import Engine
+from slimwhisper.engine.draft_model import DraftModel
+from slimwhisper.engine.drafts import may_draft
+from slimwhisper.engine.engine import Engine, MakeDrafter
+from slimwhisper.engine.lookup import Lookup
 from slimwhisper.engine.requests import Search
 from slimwhisper.errors import OptionError
 from slimwhisper.model.model import Model
@@ -22,6 +26,7 @@ def search_of(options: Options) -> Search:
         patience=options.patience or 1.0,
         samples=options.best_of or 1,
         length_penalty=options.length_penalty,
+        expected=options.expected is not None,
     )
 
 
@@ -31,13 +36,17 @@ def slot_bytes(model: Model, search: Search) -> int:
     text = SelfCache(model.plan, 1, model.dims.n_text_ctx, meta).nbytes()
     # the second lane, where samples are drawn, has about as many rows as there are slots
     rows = 1 if search.beams is None and search.samples == 1 else (search.beams or 1) + 1
-    return model.bytes_per_window() + (rows - 1) * text
+    drafted = 0
+    if model.draft is not None:
+        length = model.draft.dims.n_text_ctx
+        drafted = SelfCache(model.draft.plan, 1, length, meta).nbytes()
+    return model.bytes_per_window() + (rows - 1) * text + drafted
 
 
 def make_engine(model: Model, search: Search, slots: int) -> Engine:
-    """An engine of this size. OptionError if memory is too small."""
+    """An engine of this size. OptionError if memory is too small, or for beams with a draft."""
     try:
-        return Engine(model, model.vocabulary, slots, search)
+        return Engine(model, model.vocabulary, slots, search, draft=_drafter(model, search))
     except (torch.OutOfMemoryError, RuntimeError) as error:
         if "memory" not in str(error):
             raise
@@ -46,6 +55,26 @@ def make_engine(model: Model, search: Search, slots: int) -> Engine:
             f"batch_size {slots}: no room on {model.device} for the caches, {need:.1f} GB and more "
             "with beams; choose a smaller one"
         ) from error
+
+
+def _drafter(model: Model, search: Search) -> MakeDrafter | None:
+    """What drafts the texts, if anything does. Raises OptionError."""
+    if search.expected and model.draft is not None:
+        raise OptionError("expected: a model drafts already; leave out one of the two")
+    if search.expected and may_draft(model.plan):
+
+        def lookup(_: CrossCache, rows: int) -> Lookup:
+            return Lookup(rows, model.vocabulary.eot, model.device)
+
+        return lookup
+    if model.draft is None:
+        return None
+    if search.beams is not None:
+        raise OptionError(
+            f"beams: {model.draft.name} drafts for {model.name}, which needs greedy decoding; "
+            "leave out the beam size, or the draft"
+        )
+    return partial(DraftModel, model.draft, model)
 
 
 class Engines:

@@ -8,6 +8,7 @@ from itertools import groupby, islice
 from slimwhisper.audio.mel import Spectrogram
 from slimwhisper.audio.samples import Excerpts, Samples
 from slimwhisper.audio.vad import merge_regions, speech_regions
+from slimwhisper.longform.expected import read_expected
 from slimwhisper.longform.session import Session, clips_of
 from slimwhisper.speakers.assign import assign_speakers
 from slimwhisper.speakers.diarize import find_speakers
@@ -46,7 +47,7 @@ class Recording:
         name: str = "",
     ) -> None:
         """Reads all samples once, or again to find the speech, and the speakers. vocabulary: as in
-        `Session`. name: without suffix, by which an RTTM file has the recording.
+        `Session`. name: without suffix, by which an RTTM file or an expected text has it.
         """
         self._vocabulary = vocabulary
         self._samples, self._dims, self._options = samples, dims, options
@@ -74,7 +75,10 @@ class Recording:
                 clips = []  # no speech; the language is still detected
         heard = samples if self._excerpts is None else self._excerpts
         self._mel = Spectrogram(heard, dims.n_mels, dims.window_frames)
-        self.sessions = [Session(self._mel, dims, self._options, clips, None, vocabulary)]
+        self._expected = read_expected(options, name)
+        self.sessions = [
+            Session(self._mel, dims, self._options, clips, None, vocabulary, self._expected)
+        ]
         self._handed_out = 0
 
     def next_session(self) -> Session | None:
@@ -85,7 +89,10 @@ class Recording:
         if self._handed_out and self._waiting and language is not None:
             piece = [self._waiting.popleft()]
             self.sessions.append(
-                Session(self._mel, self._dims, self._options, piece, language, self._vocabulary)
+                Session(
+                    *(self._mel, self._dims, self._options, piece, language),
+                    *(self._vocabulary, self._expected),
+                )
             )
         if self._handed_out == len(self.sessions):
             return None

@@ -25,6 +25,7 @@ from slimwhisper.engine.requests import (
 from slimwhisper.engine.rules import make_rules
 from slimwhisper.errors import SlimWhisperError
 from slimwhisper.longform.attempts import Check, Tried, compression_ratio, likeliest
+from slimwhisper.longform.expected import expected_tokens
 from slimwhisper.longform.hallucination import Place
 from slimwhisper.longform.prompts import Prompts
 from slimwhisper.longform.words import Cut, settle, text_tokens
@@ -63,12 +64,14 @@ class Session:
         clips: Sequence[Clip] | None = None,
         language: str | None = None,
         vocabulary: Vocabulary | None = None,
+        expected: str = "",
     ) -> None:
         """clips: instead of those in the options. language: a code, if already known. vocabulary:
-        None: Whisper's for these dimensions.
+        None: Whisper's for these dimensions. expected: a text that the recording follows.
         """
         self.mel, self.dims, self.options = mel, dims, options
         self.vocabulary = vocabulary or get_vocabulary(dims)
+        self._expected = expected_tokens(self.vocabulary, expected, options.hotwords)
         self.frames_per_token = MEL_FRAMES_PER_POSITION
         self.seek = 0  # mel frames
         self.segments: list[Segment] = []
@@ -142,7 +145,15 @@ class Session:
             return self._ask_language(self.mel.window(place.start, place.frames))
         prompt, sot_index = self.prompts.of_window(self.tokenizer)
         mel = None if in_slot else self.mel.window(place.start, place.frames)
-        return Window(mel, prompt, sot_index, self.rules, self._try(), self.options.token_logprobs)
+        return Window(
+            mel,
+            prompt,
+            sot_index,
+            self.rules,
+            self._try(),
+            self.options.token_logprobs,
+            expected=self._expected,
+        )
 
     def _ask_language(self, mel: Tensor) -> Window:
         """mel [n_mels, 3000] -> the request to detect its language."""

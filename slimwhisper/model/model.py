@@ -37,10 +37,12 @@ class Model:
         guard: Guard | None = None,
         int8: bool = False,
         learned: Learned | None = None,
+        encoder: Encoder | None = None,
     ) -> None:
         """forms: (cross, self) as `choose_forms` returns them. guard: None means `Guard()`.
         int8: weights of the encoder, the MLPs and the logits; on a CPU, with float32.
         learned: what forms that learn have found before; None: they learn from the guard's mel.
+        encoder: another model's, if the weights are the same.
 
         Raises `CacheError` if a form is not exact and the guard is strict, or if `learned` does
         not fit the forms.
@@ -64,8 +66,9 @@ class Model:
             logger.warning("%s: %s", self.name, line)
         self.plan = plan.to(device, dtype).packed()
         kernels = self.plan.kernels
-        self.encoder = Encoder(checkpoint.state, self.dims, device, dtype, int8, kernels)
+        self.encoder = encoder or Encoder(checkpoint.state, self.dims, device, dtype, int8, kernels)
         self.decoder = Decoder(checkpoint.state, self.dims, device, dtype, int8, kernels)
+        self.draft: Model | None = None  # a smaller one with the same encoder
 
     def shortened(self, positions: int) -> "Model":
         """The same weights, not copied, for windows of `positions` of the encoder (20 ms each), at

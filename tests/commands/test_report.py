@@ -4,6 +4,7 @@ import argparse
 import io
 import json
 from dataclasses import asdict, replace
+from functools import partial
 from pathlib import Path
 
 import pytest
@@ -11,6 +12,7 @@ import torch
 
 from slimwhisper.cache.forms import PRESETS
 from slimwhisper.cache.plan import DecoderCache
+from slimwhisper.checkpoint.random_weights import random_checkpoint
 from slimwhisper.commands.costs import (
     OFFICIAL_DIMS,
     PAPER_MODELS,
@@ -19,10 +21,16 @@ from slimwhisper.commands.costs import (
     known_dims,
     make_report,
 )
+from slimwhisper.commands.draft_costs import costs_of_draft
 from slimwhisper.commands.report import print_report, run_report
+from slimwhisper.engine.draft_model import DraftModel
+from slimwhisper.engine.engine import Engine
 from slimwhisper.errors import OptionError
 from slimwhisper.model.calibration import exact_plan
+from slimwhisper.model.model import Model
 from tests.support.checkpoints import random_state, save_openai, tiny_dims
+
+CPU = torch.device("cpu")
 
 # The paper's table for Whisper, cell by cell: tiny, base, small, medium, large
 PAPER_TABLE = {
@@ -186,9 +194,49 @@ def test_batch_one_is_not_printed_twice() -> None:
     assert "1 windows" not in text
 
 
+def test_a_draft(capsys: pytest.CaptureFixture[str]) -> None:
+    """What is computed is what a model of these dimensions holds, and what its engine allocates."""
+    dims = tiny_dims(multilingual=False, text_layers=3)
+    fewer = replace(dims, n_text_layer=1)
+    target = Model(random_checkpoint(dims), CPU, torch.float32)
+    draft = Model(random_checkpoint(fewer), CPU, torch.float32, encoder=target.encoder)
+    cost = costs_of_draft(fewer, make_report(dims, 4, "float32"), "small")
+    engine = Engine(target, target.vocabulary, 4, draft=partial(DraftModel, draft, target))
+    assert engine.nbytes() == 4 * cost.window
+    assert Engine(target, target.vocabulary, 4).nbytes() == 4 * cost.window_without
+    held = [
+        t
+        for folded in (*draft.plan.cross, *draft.plan.self_)
+        for t in (folded.query_bias, folded.out_bias, folded.key_map, folded.value_map)
+        if t is not None
+    ]
+    squares = 4 * fewer.n_text_layer * fewer.n_text_state**2  # query and out, packed
+    mlp = fewer.n_text_layer * (8 * fewer.n_text_state**2 + 5 * fewer.n_text_state)
+    norms = [
+        draft.decoder.norm,
+        *(n for b in draft.decoder.blocks for n in (b.self_norm, b.cross_norm, b.mlp.norm)),
+    ]
+    numbers = sum(t.numel() for t in held) + squares + mlp
+    numbers += sum(n.weight.numel() + n.bias.numel() for n in norms)
+    numbers += draft.decoder.embedding.numel() + draft.decoder.positions.numel()
+    assert cost.weights == 4 * numbers
+    asked = argparse.Namespace(
+        model=["large-v3"], batch=64, dtype="float16", json=False, device=None, draft="tiny"
+    )
+    with pytest.raises(
+        OptionError, match="tiny cannot draft for large-v3: its n_mels is 80, not 128"
+    ):
+        run_report(asked)
+    asked.draft = "distil-large-v3"
+    run_report(asked)
+    assert (
+        "no cache of the audio. A window takes 42.8 MB, 40.5 MB without." in capsys.readouterr().out
+    )
+
+
 def test_json(capsys: pytest.CaptureFixture[str]) -> None:
     arguments = argparse.Namespace(
-        model=["turbo"], batch=8, dtype="bfloat16", json=True, device=None
+        model=["turbo"], batch=8, dtype="bfloat16", json=True, device=None, draft=None
     )
     assert run_report(arguments) == 0
     (found,) = json.loads(capsys.readouterr().out)
@@ -201,5 +249,7 @@ def test_json(capsys: pytest.CaptureFixture[str]) -> None:
 
 
 def test_command_without_models_reports_the_papers(capsys: pytest.CaptureFixture[str]) -> None:
-    run_report(argparse.Namespace(model=[], batch=64, dtype="float16", json=False, device=None))
+    run_report(
+        argparse.Namespace(model=[], batch=64, dtype="float16", json=False, device=None, draft=None)
+    )
     assert capsys.readouterr().out == printed(PAPER)

@@ -35,9 +35,10 @@ def test_a_product_is_that_of_rounded_numbers() -> None:
     assert (found - exact).abs().max() > 0
     relative = (found - exact).norm() / exact.norm()
     assert relative < 0.02
-    assert torch.equal(
-        linear(x, quantize(weight, bias), gelu=True), torch.nn.functional.gelu(found)
-    )
+    curved = torch.nn.functional.gelu(found)
+    torch.testing.assert_close(linear(x, quantize(weight, bias), gelu=True), curved)
+    onto = torch.randn(3, 5, 96)
+    torch.testing.assert_close(linear(x, quantize(weight, bias), onto=onto), found + onto)
 
 
 def test_rows_of_zeros_and_huge_rows_are_kept() -> None:
@@ -45,6 +46,12 @@ def test_rows_of_zeros_and_huge_rows_are_kept() -> None:
     weight[1], weight[2] = 1e6, 1e-6
     found = linear(torch.ones(1, 32), quantize(weight))[0]
     assert found.tolist() == pytest.approx([0, 32e6, 32e-6], rel=0.01)
+
+
+def test_what_is_not_finite_stays_so() -> None:
+    for value in (float("nan"), float("inf")):
+        found = linear(torch.tensor([[1.0, value]]), quantize(torch.ones(3, 2)))
+        assert found.shape == (1, 3) and found.isnan().all()
 
 
 def test_which_matrices_are_rounded() -> None:

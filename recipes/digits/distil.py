@@ -1,0 +1,58 @@
+"""Distils a draft: python -m recipes.digits.distil CHECKPOINT FOLDER
+
+The draft keeps the checkpoint's encoder, to the bit, and begins with the last of its decoder's
+layers, as distil-whisper does (Gandhi et al., arXiv 2311.00430). FOLDER has the words.pt of
+`train`; it gets draft.pt, and the state from which a stopped run resumes.
+"""
+
+import argparse
+from pathlib import Path
+
+import torch
+
+from recipes.digits.model import Student, dimensions
+from recipes.digits.sequences import TOKEN_IDS, Composer
+from recipes.digits.train import Heard, fit, save
+from recipes.digits.voices import Bank
+
+
+def shortened(checkpoint: Path, layers: int) -> Student:
+    """A student with the checkpoint's encoder and the last `layers` of its decoder."""
+    found = torch.load(checkpoint, weights_only=True)
+    dims, old = found["dims"], found["model_state_dict"]
+    width, skipped = dims["n_text_state"], dims["n_text_layer"] - layers
+    student = Student(dimensions(width, (dims["n_audio_layer"], layers)))
+    state = student.state_dict()
+    for name in state:
+        source = name
+        if name.startswith("decoder.blocks."):
+            number, rest = name.removeprefix("decoder.blocks.").split(".", 1)
+            source = f"decoder.blocks.{int(number) + skipped}.{rest}"
+        if source in old:
+            state[name] = old[source].float()
+    state["rows"] = old["decoder.token_embedding.weight"][list(TOKEN_IDS)].float()
+    student.load_state_dict(state)
+    return student
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__.split("\n")[0])
+    parser.add_argument("checkpoint", type=Path, help="of this recipe, in OpenAI's format")
+    parser.add_argument("folder", type=Path, help="with words.pt; where the draft is written")
+    parser.add_argument("--layers", type=int, default=1, help="of the draft's decoder [1]")
+    parser.add_argument("--steps", type=int, default=1000)
+    parser.add_argument("--rate", type=float, default=2e-3)
+    parser.add_argument("--real", type=float, default=0.6, help="share of windows of real speech")
+    parser.add_argument("--seed", type=int, default=0)
+    asked = parser.parse_args()
+    torch.manual_seed(asked.seed)
+    student = shortened(asked.checkpoint, asked.layers)
+    student.train_only("decoder")
+    composer = Composer(Bank.load(asked.folder / "words.pt"), asked.real, None)
+    heard, state = Heard(composer, student.train(), asked.seed), asked.folder / "draft.state"
+    student = fit(student, student.saying_losses, heard.batch, asked.steps, asked.rate, state)
+    save(student.checkpoint(), state.with_suffix(".pt"))
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,65 @@
+"""What a draft adds to a model's memory; see docs/drafts.md."""
+
+from dataclasses import dataclass
+
+from slimwhisper.checkpoint.load import load_checkpoint
+from slimwhisper.commands.costs import Report, allocate, known_dims
+from slimwhisper.devices import as_dtype
+from slimwhisper.errors import OptionError
+from slimwhisper.text import human_size
+from slimwhisper.types import Dims
+
+
+@dataclass(frozen=True, slots=True)
+class DraftCost:
+    """Bytes that a draft takes beside a model with cache slim."""
+
+    draft: str
+    model: str
+    weights: int  # its decoder; the encoder is the model's
+    text: int  # its cache of the texts, for the whole batch
+    window: int  # both models' caches for one window
+    window_without: int  # the model's alone
+
+    def line(self, batch: int) -> str:
+        """For a person."""
+        return (
+            f"{self.draft} as a draft for {self.model}: {human_size(self.weights)} of weights, "
+            f"{human_size(self.text)} of text cache for {batch} windows, no cache of the audio. "
+            f"A window takes {human_size(self.window)}, {human_size(self.window_without)} without."
+        )
+
+
+def draft_cost(draft: str, report: Report) -> DraftCost:
+    """What it costs beside the report's model. Raises OptionError if their encoders cannot be one,
+    by their dimensions, and CheckpointError.
+    """
+    return costs_of_draft(known_dims(draft) or load_checkpoint(draft).dims, report, draft)
+
+
+def costs_of_draft(theirs: Dims, report: Report, draft: str) -> DraftCost:
+    """The same for a draft of these dimensions."""
+    ours = report.dims
+    for name in ("n_mels", "n_audio_ctx", "n_audio_state", "n_audio_head", "n_audio_layer"):
+        if getattr(theirs, name) != getattr(ours, name):
+            raise OptionError(
+                f"{draft} cannot draft for {report.model}: its {name} is {getattr(theirs, name)}, "
+                f"not {getattr(ours, name)}"
+            )
+    number = as_dtype(report.dtype)
+    text, alone = (
+        next(a for a in allocate(dims, report.batch, number) if a.preset == "slim")
+        for dims in (theirs, ours)
+    )
+    weights = decoder_weights(theirs) * number.itemsize
+    window = alone.bytes_per_window + text.self_bytes // report.batch
+    return DraftCost(draft, report.model, weights, text.self_bytes, window, alone.bytes_per_window)
+
+
+def decoder_weights(dims: Dims) -> int:
+    """Numbers in a decoder with folded weights: 16 d^2 in a layer's matrices, 15 d in its biases
+    and norms; the embedding, which the logits share, and the positions.
+    """
+    d = dims.n_text_state
+    layers = dims.n_text_layer * (16 * d * d + 15 * d)
+    return layers + (dims.n_vocab + dims.n_text_ctx) * d + 2 * d

@@ -1,0 +1,92 @@
+"""A smaller model that drafts a larger one's texts, on the larger one's encoder output.
+
+Distilled models such as distil-large-v3 keep the encoder of the model that they were distilled
+from. Both decoders then read ONE encoder output: a draft costs its few layers' weights and a small
+cache of the text, and no cache of the audio.
+"""
+
+from collections.abc import Sequence
+
+import torch
+from torch import Tensor
+
+from slimwhisper.cache.base import Rows, Step
+from slimwhisper.cache.plan import CrossCache, DecoderCache
+from slimwhisper.checkpoint.load import Checkpoint
+from slimwhisper.engine.drafter import Behind, Choose
+from slimwhisper.engine.drafts import may_draft
+from slimwhisper.engine.requests import Window
+from slimwhisper.errors import OptionError
+from slimwhisper.model.model import Model
+
+
+class DraftModel:
+    """A `Drafter`: a model whose encoder is the target's."""
+
+    def __init__(self, draft: Model, target: Model, cross: CrossCache, rows: int) -> None:
+        """cross: the target's, which is read and never written. rows: texts at a time."""
+        self.model = draft
+        own = draft.allocate_self(rows)
+        self.cache = DecoderCache(cross.read_by(draft.plan), own)
+        self.cost = _weights(draft) / _weights(target)
+
+    def begin(self, windows: Sequence[Window], prompts: Tensor, rows: Rows) -> None:
+        """prompts [R, T] int64, padded on the right."""
+        self.model.decoder.prefill(prompts, rows, self.cache)
+
+    def guess(self, behind: Behind, choose: Choose) -> Tensor:
+        """[R] int64."""
+        return choose(self.logits(behind))
+
+    def logits(self, behind: Behind) -> Tensor:
+        """[R, V], at least float32."""
+        tokens = behind.positions.shape[1]
+        rows = behind.rows.spread(tokens) if tokens > 1 else behind.rows
+        step = Step.at(rows, behind.positions.flatten(), behind.extent, False, self.model.dtype)
+        logits = self.model.decoder.step(behind.tokens.flatten(), step, self.cache)
+        return logits[tokens - 1 :: tokens]
+
+    def move(self, source: int, target: int) -> None:
+        """Copy one row over another."""
+        self.cache.self_.move(source, target)
+
+    def nbytes(self) -> int:
+        """Bytes of its cache of the texts."""
+        return self.cache.self_.nbytes()
+
+
+def _weights(model: Model) -> int:
+    """Weights that a step reads: every layer's, and the embedding for the logits."""
+    dims = model.dims
+    layer = 14 * dims.n_text_state**2  # two attentions and the MLP
+    return dims.n_text_layer * layer + dims.n_vocab * dims.n_text_state
+
+
+def load_draft(draft: Checkpoint, target: Checkpoint, model: Model) -> Model:
+    """The draft of `model`, whose checkpoint is `target`; they share the encoder's weights.
+
+    Raises OptionError if the draft cannot read the model's encoder output, or writes another
+    vocabulary.
+    """
+    where = f"{draft.name} cannot draft for {target.name}"
+    kept = "choose a draft that was distilled with the encoder kept"
+    if any(weights.form != "e" for weights in model.plan.cross):
+        raise OptionError(
+            f"{where}: the model keeps no encoder output that both could read; choose cache slim"
+        )
+    if not may_draft(model.plan):
+        raise OptionError(f"{where}: the cache of the text is not exact; choose self_cache x")
+    for name in ("n_mels", "n_audio_ctx", "n_audio_state", "n_audio_head", "n_audio_layer"):
+        theirs, ours = getattr(draft.dims, name), getattr(target.dims, name)
+        if theirs != ours:
+            raise OptionError(f"{where}: its {name} is {theirs}, not {ours}; {kept}")
+    if draft.dims.n_vocab != target.dims.n_vocab or draft.dims.n_text_ctx < target.dims.n_text_ctx:
+        raise OptionError(f"{where}: its vocabulary or its text context is another; {kept}")
+    for name, tensor in target.state.items():
+        if name.startswith("encoder."):
+            other = draft.state.get(name)
+            if other is None or not torch.equal(other.float(), tensor.float()):
+                raise OptionError(f"{where}: its {name} differs; {kept}")
+    return Model(
+        draft, model.device, model.dtype, ("e", "x"), int8=model.int8, encoder=model.encoder
+    )

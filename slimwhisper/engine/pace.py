@@ -1,0 +1,61 @@
+"""How many tokens to draft: as many as bring the most text a second, by what steps have taken."""
+
+from collections.abc import Sequence
+
+import numpy as np
+from numpy.typing import NDArray
+
+LENGTHS = (0, 1, 2, 3, 5, 7)  # of drafts; few, as each is a graph of its own on a GPU
+TRIED = (1, 3)  # that are timed once, whatever is expected of them
+FORGET = 1.02  # a time that was not reached again counts for so much more after each step
+
+
+class Pace:
+    """Times of steps, by their number of texts and the length of the draft.
+
+    They decide only how much is checked together, never what a text says.
+    """
+
+    def __init__(self, cost: float, timed: bool) -> None:
+        """cost: of one drafted token, relative to a step without drafts, where no time is known.
+        timed: whether `note` will be called.
+        """
+        self.cost, self.timed = cost, timed
+        self._seconds: dict[tuple[int, int], float] = {}
+
+    def choose(self, hopes: NDArray[np.float64], most: int) -> int:
+        """The length of the next draft, at most `most`; hopes [R]: how likely each text's next
+        guess is right.
+        """
+        texts = _bucket(len(hopes))
+        possible = [k for k in LENGTHS if k <= most]
+        for k in TRIED if self.timed else ():
+            if k in possible and (texts, k) not in self._seconds:
+                return k
+        return max(possible, key=lambda k: _gain(hopes, k) / self._expected(texts, k), default=0)
+
+    def note(self, texts: int, length: int, seconds: float) -> None:
+        """A step took so long."""
+        key = _bucket(texts), length
+        known = self._seconds.get(key)
+        self._seconds[key] = seconds if known is None else min(known * FORGET, seconds)
+
+    def _expected(self, texts: int, length: int) -> float:
+        """Seconds of a step, or a number in proportion to them."""
+        known = self._seconds.get((texts, length))
+        if known is not None:
+            return known
+        times = {k: s for (n, k), s in self._seconds.items() if n == texts}
+        nearest = min(times, key=lambda k: abs(k - length), default=0)
+        ratio = (1 + self.cost * length) / (1 + self.cost * nearest)
+        return times.get(nearest, 1.0) * ratio
+
+
+def _gain(hopes: NDArray[np.float64], length: int) -> float:
+    """Tokens that all texts gain by a step: 1 + a + a^2 + ... of each (Leviathan et al., eq. 1)."""
+    powers: Sequence[float] = [float((hopes**i).sum()) for i in range(length + 1)]
+    return sum(powers)
+
+
+def _bucket(texts: int) -> int:
+    return (texts - 1).bit_length()

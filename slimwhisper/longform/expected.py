@@ -1,0 +1,49 @@
+"""The text that a recording is expected to follow: read from a file, and turned into tokens."""
+
+from pathlib import Path
+
+from slimwhisper.errors import OptionError
+from slimwhisper.types import Options
+from slimwhisper.vocabulary import Vocabulary
+
+MOST_BYTES = 4 << 20  # 4 MiB: some 80 hours of speech
+SUFFIX = ".txt"
+
+
+def read_expected(options: Options, name: str) -> str:
+    """The expected text of a recording; "" if there is none. Raises OptionError.
+
+    name: the recording's, without suffix: in a folder, NAME.txt is its text. A recording without
+    one is decoded as usual.
+    """
+    if options.expected is None:
+        return ""
+    path = Path(options.expected)
+    if path.is_dir():
+        path = path / f"{Path(name).name}{SUFFIX}"
+        if not path.is_file():
+            return ""
+    try:
+        size = path.stat().st_size
+        if size > MOST_BYTES:
+            raise OptionError(f"{path}: {size:,} bytes are more than the {MOST_BYTES:,} allowed")
+        return path.read_text(encoding="utf-8")
+    except OSError as error:
+        raise OptionError(
+            f"expected: {path} cannot be read ({error.strerror}); give a text file, or a folder of "
+            "NAME.txt"
+        ) from None
+    except UnicodeDecodeError:
+        raise OptionError(f"expected: {path} is not a text in UTF-8") from None
+
+
+def expected_tokens(vocabulary: Vocabulary, expected: str, hotwords: str | None) -> tuple[int, ...]:
+    """The tokens to look up; of the hot words, too, which may complete each other. (): none."""
+    words = " ".join(expected.split())
+    if not words:
+        return ()
+    encode = vocabulary.tokenizer().encode
+    tokens = list(encode(f" {words}"))
+    if hotwords and hotwords.strip():
+        tokens += encode(f" {hotwords.strip()}")
+    return tuple(tokens)

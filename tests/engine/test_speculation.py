@@ -1,0 +1,295 @@
+"""A drafter: the same texts in fewer steps, whatever it guesses."""
+
+from collections.abc import Callable, Sequence
+from dataclasses import replace
+
+import pytest
+import torch
+from torch import Tensor
+
+from slimwhisper.cache.base import Rows
+from slimwhisper.checkpoint.load import Checkpoint
+from slimwhisper.engine.draft_model import DraftModel, load_draft
+from slimwhisper.engine.drafter import Behind, Choose, Drafter
+from slimwhisper.engine.engine import Engine
+from slimwhisper.engine.lookup import Lookup
+from slimwhisper.engine.requests import Answer, Attempt, Decoded, Request, Retry, Search, Window
+from slimwhisper.engine.speculation import MOST, SpeculativeLane
+from slimwhisper.errors import OptionError
+from slimwhisper.model.model import Model
+from tests.support.checkpoints import random_state, tiny_dims
+from tests.support.pretend.cuda import pretend_cuda
+from tests.support.windows import (
+    CPU,
+    DIMS,
+    SEARCHES,
+    VOCABULARY,
+    assert_same,
+    decode,
+    random_model,
+    run,
+    windows,
+)
+
+LENGTH = 30
+
+
+class Guesses:
+    """Knows the texts by their first token after the prompt; wrong at the indices `wrong`."""
+
+    cost = 0.01
+
+    def __init__(self, prompts: Sequence[Sequence[int]], texts: Sequence[Sequence[int]]) -> None:
+        self.prompts, self.texts = [tuple(p) for p in prompts], texts
+        self.wrong: Callable[[int, int], bool] = lambda text, index: False
+        self.rows: dict[int, int] = {}
+        self.read: list[int] = []  # tokens of a row, by call
+
+    def begin(self, windows: Sequence[Window], prompts: Tensor, rows: Rows) -> None:
+        assert rows.lengths is not None
+        given = zip(rows.ids.tolist(), prompts.tolist(), rows.lengths.tolist(), strict=True)
+        self.rows |= {row: self.prompts.index(tuple(p[:n])) for row, p, n in given}
+
+    def guess(self, behind: Behind, choose: Choose) -> Tensor:
+        self.read.append(behind.tokens.shape[1])
+        guesses = []
+        for i, row in enumerate(behind.rows.ids.tolist()):
+            text = self.rows[row]
+            index = int(behind.positions[i, -1]) + 1 - len(self.prompts[text])
+            known = [*self.texts[text], VOCABULARY.eot, VOCABULARY.eot]
+            right = known[min(index, len(known) - 1)]
+            guesses.append(right + 1 if self.wrong(text, index) else right)
+        return torch.tensor(guesses)
+
+    def move(self, source: int, target: int) -> None:
+        self.rows[target] = self.rows[source]
+
+    def nbytes(self) -> int:
+        return 0
+
+
+@pytest.fixture(scope="module")
+def model() -> Model:
+    return random_model()
+
+
+@pytest.fixture(scope="module")
+def asked() -> list[Window]:
+    """Each with a prompt of its own."""
+    found = windows(6, LENGTH)
+    return [
+        replace(w, prompt=(900 + i, *w.prompt), sot_index=w.sot_index + 1)
+        for i, w in enumerate(found)
+    ]
+
+
+@pytest.fixture(scope="module")
+def plain(model: Model, asked: list[Window]) -> list[Decoded]:
+    return decode(model, asked, 3)
+
+
+def speculate(
+    model: Model,
+    asked: Sequence[Window],
+    slots: int,
+    drafter: Callable[[SpeculativeLane | None], Drafter] | None = None,
+    draft: Model | None = None,
+    cost: float = 0.01,
+    search: Search | None = None,
+    then: Callable[[int, Answer], Request | None] = lambda *_: None,
+) -> tuple[dict[int, list[Answer]], SpeculativeLane]:
+    """All answers, and the lane."""
+
+    def make(cross: object, rows: int) -> Drafter:
+        if drafter is not None:
+            return drafter(None)
+        made = DraftModel(draft or model, model, cross, rows)  # type: ignore[arg-type]
+        made.cost = cost
+        return made
+
+    engine = Engine(model, VOCABULARY, slots, search, draft=make)
+    assert isinstance(engine.first, SpeculativeLane)
+    return run(engine, dict(enumerate(asked)), then), engine.first
+
+
+def only(answers: dict[int, list[Answer]]) -> list[Decoded]:
+    found = [answers[i][0] for i in range(len(answers))]
+    return [a for a in found if isinstance(a, Decoded)]
+
+
+def test_the_same_texts_wherever_it_is_wrong(
+    model: Model, asked: list[Window], plain: list[Decoded]
+) -> None:
+    texts = [p.tokens for p in plain]
+    for wrong in (
+        lambda text, index: False,
+        lambda text, index: True,
+        lambda text, index: index % 4 == 3,
+        lambda text, index: (text + index) % 3 == 0,
+        lambda text, index: text % 2 == 0,
+    ):
+        guesses = Guesses([w.prompt for w in asked], texts)
+        guesses.wrong = wrong
+        found, lane = speculate(model, asked, 3, lambda _, g=guesses: g)
+        assert_same(only(found), plain)
+        assert lane.guessed and lane.right <= lane.guessed
+        if not any(wrong(t, i) for t in range(6) for i in range(LENGTH)):
+            assert lane.right == lane.guessed
+            assert lane.rounds < sum(map(len, texts)) / 3 / (MOST / 2)
+
+
+def test_each_text_keeps_what_it_agrees_with(
+    model: Model, asked: list[Window], plain: list[Decoded]
+) -> None:
+    """Beside a text whose guesses are never right, the others end as early as without it."""
+    guesses = Guesses([w.prompt for w in asked[:3]], [p.tokens for p in plain[:3]])
+    guesses.wrong = lambda text, index: text == 1
+    done: list[int] = []
+    speculate(model, asked[:3], 3, lambda _: guesses, then=lambda tag, _: done.append(tag))
+    assert done[-1] == 1 and len(plain[1].tokens) == len(plain[2].tokens)
+
+
+def test_a_model_drafts_on_the_same_encoder_output(
+    model: Model, asked: list[Window], plain: list[Decoded]
+) -> None:
+    """Drafting for itself, it is always right: its cache follows the text, lengths and moves."""
+    found, lane = speculate(model, asked, 2)
+    assert_same(only(found), plain)
+    assert lane.right == lane.guessed > 0
+    drafter = lane.drafter
+    assert isinstance(drafter, DraftModel) and not drafter.cache.cross.stores
+    other = Model(
+        Checkpoint("other", DIMS, random_state(DIMS, seed=2)), CPU, torch.float32, ("e", "x")
+    )
+    found, lane = speculate(model, asked, 3, draft=other)
+    assert_same(only(found), plain)
+    assert lane.right < lane.guessed
+
+
+def test_random_texts_are_those_of_their_seeds(model: Model) -> None:
+    requests = windows(6, 20, (0.7, 0.0, 1.0))
+    expected = decode(model, requests, 3)
+    found, lane = speculate(model, requests, 3)
+    assert_same(only(found), expected)
+    assert lane.right == lane.guessed, "the draft draws with the same numbers"
+
+
+def test_samples_and_retries(model: Model, asked: list[Window]) -> None:
+    def again(tag: int, answer: Answer) -> Request | None:
+        cold = isinstance(answer, Decoded) and answer.temperature == 0
+        return Retry(Attempt(0.8, (1, tag))) if cold else None
+
+    for search in (None, SEARCHES[1][0]):
+        expected = run(Engine(model, VOCABULARY, 3, search), dict(enumerate(asked)), again)
+        found, lane = speculate(model, asked, 3, search=search, then=again)
+        assert lane.rounds
+        for tag, answers in found.items():
+            assert len(answers) == 2
+            assert_same([a for a in answers if isinstance(a, Decoded)], expected[tag])  # type: ignore[arg-type]
+
+
+def test_log_probabilities_and_an_expected_text(
+    model: Model, asked: list[Window], plain: list[Decoded]
+) -> None:
+    requests = [
+        replace(w, logprobs=True, draft=p.tokens[: 3 * i])
+        for i, (w, p) in enumerate(zip(asked, plain, strict=True))
+    ]
+    expected = decode(model, [replace(w, logprobs=True) for w in asked], 3)
+    found, _ = speculate(model, requests, 3)
+    for i, (ours, other) in enumerate(zip(only(found), expected, strict=True)):
+        assert ours.tokens == other.tokens and ours.drafted == min(3 * i, len(other.tokens))
+        assert ours.logprobs == pytest.approx(other.logprobs, abs=1e-4)
+
+
+def test_up_to_the_last_token_of_the_context(model: Model) -> None:
+    long = tuple(range(1000, 1000 + DIMS.n_text_ctx - 9))
+    requests = [replace(w, prompt=(*long, *w.prompt[-2:])) for w in windows(2, 20)]
+    expected = decode(model, requests, 2)
+    found, lane = speculate(model, requests, 2)
+    assert_same(only(found), expected)
+    assert lane.guessed
+
+
+@pytest.mark.parametrize("forms", [("e", "kv"), ("e", "k"), ("hybrid", "v"), ("kv", "x")])
+def test_other_caches(forms: tuple[str, str], asked: list[Window]) -> None:
+    model = random_model(forms=forms)
+    expected = decode(model, asked[:3], 2)
+    guesses = Guesses([w.prompt for w in asked], [e.tokens for e in expected])
+    guesses.wrong = lambda text, index: index % 5 == 4
+    found, lane = speculate(model, asked[:3], 2, lambda _: guesses)
+    assert_same(only(found), expected)
+    assert lane.right > lane.guessed / 2
+
+
+def test_on_a_gpu_with_graphs(asked: list[Window]) -> None:
+    cuda = torch.device("cuda", 1)
+    requests = asked[:3]
+    expected = decode(random_model(), requests, 3)
+    with pretend_cuda(count=2):
+        model = random_model(cuda)
+        found, lane = speculate(model, requests, 3)
+    assert_same(only(found), expected)
+    assert lane.right == lane.guessed
+    assert lane.graphs is not None and lane.graphs.replays and lane.graphs.failure is None
+
+
+def test_what_may_draft(model: Model) -> None:
+    own = random_state(DIMS, seed=1)
+    target = Checkpoint("large.pt", DIMS, own)
+    fewer = replace(DIMS, n_text_layer=1)
+    draft = Checkpoint(
+        "small.pt",
+        fewer,
+        {k: v for k, v in own.items() if "blocks.1." not in k or k.startswith("encoder")},
+    )
+    made = load_draft(draft, target, model)
+    assert made.encoder is model.encoder and made.dims.n_text_layer == 1
+    name = "encoder.ln_post.weight"
+    changed = replace(draft, state={**draft.state, name: own[name] + 1})
+    with pytest.raises(
+        OptionError, match=r"small\.pt cannot draft for large\.pt: .*ln_post\.weight"
+    ):
+        load_draft(changed, target, model)
+    wide = tiny_dims(multilingual=True, text_layers=1)
+    with pytest.raises(OptionError, match="vocabulary"):
+        load_draft(replace(draft, dims=wide), target, model)
+    with pytest.raises(OptionError, match="n_audio_layer is 3, not"):
+        load_draft(replace(draft, dims=replace(fewer, n_audio_layer=3)), target, model)
+    with pytest.raises(OptionError, match="choose cache slim"):
+        load_draft(draft, target, random_model(forms=("kv", "x")))
+
+
+def test_an_expected_text_is_followed(model: Model, asked: list[Window]) -> None:
+    """Without times and with another beginning, middle and end, it still saves most steps."""
+    eot = VOCABULARY.eot
+    expected = decode(model, asked, 3)
+    requests = []
+    for window, answer in zip(asked, expected, strict=True):
+        text = [t for t in answer.tokens if t < eot]
+        middle = len(text) // 2
+        script = (11, 12, 13, *text[:middle], 14, *text[middle + 1 :], 15, 16)
+        requests.append(replace(window, expected=script))
+    found, lane = speculate(model, requests, 3, lambda _: Lookup(3, eot, CPU))
+    assert_same(only(found), expected)
+    assert lane.right > 2 * lane.rounds
+    found, lane = speculate(model, asked, 3, lambda _: Lookup(3, eot, CPU))
+    assert_same(only(found), expected)
+
+
+def test_where_a_lookup_finds_its_place() -> None:
+    lookup = Lookup(2, 100, CPU)
+    rows = Rows.of(torch.tensor([0, 1]))
+    script = (1, 2, 3, 4, 1, 2, 5, 6)
+    windows = [Window(None, (), 0, None, expected=e) for e in (script, ())]
+    lookup.begin(windows, torch.zeros(2, 1, dtype=torch.int64), rows)
+
+    def guess(*text: int) -> int:
+        texts = torch.tensor([[*text, *[2] * (12 - len(text))]] * 2)
+        places = torch.tensor([[len(text) - 1]] * 2)
+        return int(lookup.guess(Behind(rows, texts, places, 12), lambda t: t)[0])
+
+    assert guess(200) == 1, "at the beginning"
+    assert guess(200, 1, 2) == 3 and guess(4, 1, 2) == 5, "the longest end decides"
+    assert guess(4, 101, 1, 150, 150, 2) == 5, "times are skipped"
+    assert guess(2, 9, 5) == 6, "after a difference"

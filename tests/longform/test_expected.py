@@ -1,0 +1,118 @@
+"""Texts that recordings are expected to follow, and drafts by a model: how they are asked for."""
+
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+import torch
+
+import slimwhisper
+from slimwhisper.api import SlimWhisper
+from slimwhisper.cli import build_parser
+from slimwhisper.engine.requests import Window
+from slimwhisper.engine.speculation import SpeculativeLane
+from slimwhisper.errors import OptionError
+from slimwhisper.jobs.decoding_flags import options_of
+from slimwhisper.longform.expected import expected_tokens, read_expected
+from slimwhisper.types import Options
+from slimwhisper.vocabulary import get_vocabulary
+from tests.support.paths import SAMPLES
+from tests.support.sessions import TOKENIZER, session
+from tests.support.spoken import EXPECTED
+
+PHONE = SAMPLES / "phone-number.wav"
+VOCABULARY = get_vocabulary(session(4).dims)
+
+
+def test_a_file_or_a_folder(tmp_path: Path) -> None:
+    script = tmp_path / "talk.txt"
+    script.write_text("good\nmorning", encoding="utf-8")
+    for place in (script, tmp_path):
+        assert read_expected(Options(expected=str(place)), "day/talk") == "good\nmorning"
+    assert read_expected(Options(expected=str(tmp_path)), "other") == ""
+    assert read_expected(Options(), "talk") == ""
+    with pytest.raises(OptionError, match=r"missing\.txt cannot be read \(No such file"):
+        read_expected(Options(expected=str(tmp_path / "missing.txt")), "talk")
+    script.write_bytes(b"\xff\xfe")
+    with pytest.raises(OptionError, match=r"talk\.txt is not a text in UTF-8"):
+        read_expected(Options(expected=str(script)), "talk")
+    with script.open("wb") as file:
+        file.truncate(5 << 20)
+    with pytest.raises(OptionError, match="more than the 4,194,304 allowed"):
+        read_expected(Options(expected=str(script)), "talk")
+
+
+def test_tokens() -> None:
+    assert expected_tokens(VOCABULARY, " ", "Smythe") == ()
+    both = expected_tokens(VOCABULARY, "good\n\nmorning", " Smythe ")
+    assert TOKENIZER.decode(list(both)) == " good morning Smythe"
+
+
+def test_windows_have_the_text() -> None:
+    state = session(4)
+    window = state.next_request()
+    assert isinstance(window, Window) and window.expected == ()
+
+
+def test_beams_and_drafts(tmp_path: Path) -> None:
+    with pytest.raises(OptionError, match="expected needs greedy decoding"):
+        slimwhisper.load_model("digits").make_options(expected="a.txt", beam_size=2)
+    common = ["transcribe", "a.wav", "--model", "digits"]
+    assert options_of(build_parser().parse_args(common))["beam_size"] == 5
+    for flag in ("--expected", "--draft"):
+        asked = build_parser().parse_args([*common, flag, "x"])
+        assert options_of(asked).get("beam_size") is None
+        beams = build_parser().parse_args([*common, flag, "x", "--beam_size", "3"])
+        assert options_of(beams)["beam_size"] == 3, "refused later, with a reason"
+
+
+def lane_of(model: SlimWhisper) -> SpeculativeLane:
+    kept = model._engines._kept
+    assert kept is not None and isinstance(kept.first, SpeculativeLane)
+    return kept.first
+
+
+def tokens_of(model: SlimWhisper, **options: object) -> list[list[int]]:
+    segments = model.transcribe(PHONE, temperature=0.0, **options)["segments"]
+    return [segment["tokens"] for segment in segments]
+
+
+def test_a_transcript_again(tmp_path: Path) -> None:
+    model = slimwhisper.load_model("digits")
+    plain = tokens_of(model)
+    script = tmp_path / "phone.txt"
+    script.write_text(EXPECTED[PHONE.name]["text"])
+    assert tokens_of(model, expected=str(script)) == plain
+    assert lane_of(model).right
+
+
+def test_a_draft_of_one_layer(tmp_path: Path) -> None:
+    """Most of its guesses are wrong; the text is the model's own, and so are its words' times."""
+    full = torch.load(Path(slimwhisper.__file__).parent / "models/digits.pt", weights_only=True)
+    others = [f"decoder.blocks.{i}." for i in (1, 2, 3)]
+    state = {
+        name: tensor
+        for name, tensor in full["model_state_dict"].items()
+        if not name.startswith(tuple(others))
+    }
+    small = {"dims": {**full["dims"], "n_text_layer": 1}, "model_state_dict": state}
+    torch.save(small, tmp_path / "draft.pt")
+    plain = slimwhisper.load_model("digits").transcribe(PHONE, word_timestamps=True)
+    model = slimwhisper.load_model("digits", draft=tmp_path / "draft.pt")
+    found = model.transcribe(PHONE, word_timestamps=True)
+    assert [s["tokens"] for s in found["segments"]] == [s["tokens"] for s in plain["segments"]]
+    times = [
+        [(w["word"], w["start"], w["end"]) for s in t["segments"] for w in s["words"]]
+        for t in (found, plain)
+    ]
+    assert times[0] == times[1]
+    assert lane_of(model).guessed
+    with pytest.raises(OptionError, match=r"beams: .*draft\.pt drafts for digits"):
+        model.transcribe(PHONE, beam_size=2)
+    with pytest.raises(OptionError, match="a model drafts already"):
+        model.transcribe(PHONE, expected=str(tmp_path))
+    state["encoder.conv1.bias"] = state["encoder.conv1.bias"] + 1
+    torch.save(small, tmp_path / "other.pt")
+    with pytest.raises(OptionError, match=r"its encoder\.conv1\.bias differs"):
+        slimwhisper.load_model("digits", draft=tmp_path / "other.pt")
+    assert replace(model.dims, n_text_layer=1) == model.network.draft.dims  # type: ignore[union-attr]
