@@ -2,6 +2,7 @@
 
 import json
 import os
+import queue
 import re
 import signal
 import subprocess
@@ -53,8 +54,11 @@ class Model:
         self.fails: Exception | None = None
         self.on_piece: Callable[[], object] = lambda: None
 
-    def live(self, source: Iterable[np.ndarray], **options: Any) -> Iterator[LiveEvent]:
+    def live(self, source: Iterable[np.ndarray] | None = None, **options: Any) -> Any:
         self.options = options
+        return Live(self) if source is None else self.events(source)
+
+    def events(self, source: Iterable[np.ndarray]) -> Iterator[LiveEvent]:
         told = 0
         for piece in source:
             self.pieces.append(len(piece))
@@ -64,6 +68,30 @@ class Model:
                 told += 1
             if self.fails is not None:
                 raise self.fails
+
+
+class Live:
+    """A stream of the model that is fed by another thread."""
+
+    def __init__(self, model: Model) -> None:
+        self._model = model
+        self._queue: queue.SimpleQueue[np.ndarray | None] = queue.SimpleQueue()
+        self.backlog = 0.0
+
+    def append(self, piece: np.ndarray) -> None:
+        self._queue.put(piece)
+
+    def finish(self) -> None:
+        self._queue.put(None)
+
+    def close(self) -> None: ...
+
+    def __iter__(self) -> Iterator[LiveEvent]:
+        return self._model.events(self._pieces())
+
+    def _pieces(self) -> Iterator[np.ndarray]:
+        while (piece := self._queue.get()) is not None:
+            yield piece
 
 
 @pytest.fixture
@@ -286,53 +314,68 @@ def test_own_speed() -> None:
     assert times[15:] == pytest.approx(100 + 0.1 * np.arange(16, 21))
 
 
-def test_a_slow_model_gets_all_that_came(monkeypatch: pytest.MonkeyPatch) -> None:
-    """What came meanwhile is one piece; being behind is told once; nothing is lost."""
-    now = [0.0]
+class Slow:
+    """A stream that decodes nothing until it is told to."""
+
+    def __init__(self) -> None:
+        self.pieces: list[np.ndarray] = []
+        self.backlog = 0.0
+        self.finished = False
+
+    def append(self, piece: np.ndarray) -> None:
+        self.pieces.append(piece)
+        self.backlog += len(piece) / SAMPLE_RATE
+
+    def finish(self) -> None:
+        self.finished = True
+
+
+def pumped(feed: Feed, stream: Slow) -> list[float]:
+    """How late it was told to be."""
+    late: list[float] = []
+    feed.pump(stream, late.append)
+    return late
+
+
+def test_a_slow_model_is_told_of_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A microphone goes on; nothing is lost."""
+    now = [1.0]
     monkeypatch.setattr(time, "monotonic", lambda: now[0])
-    sent = threading.Semaphore(0)
     sound = np.arange(12 * SAMPLE_RATE, dtype=np.float32)
 
     def source() -> Iterator[np.ndarray]:
         for i in range(120):
-            sent.acquire()
-            now[0] = i / 10
+            now[0] += 0.1
             yield sound[i * 1600 : (i + 1) * 1600]
 
-    late: list[float] = []
-    feed = Feed(source(), True, late.append)
-
-    def give(count: int) -> None:
-        came = feed._came + count / 10
-        sent.release(count)
-        while feed._came < came - 0.01:
-            pass
-
-    pieces, found = iter(feed), []
-    give(1)
-    found.append(next(pieces))
-    assert late == []
-    for count in (20, 30, 59):
-        give(count)
-        found.append(next(pieces))
-    assert [len(piece) // 1600 for piece in found] == [1, 20, 30, 50]
-    give(10)
-    found += pieces
-    assert np.array_equal(np.concatenate(found), sound)
-    assert late == []  # 5 s of a queue are given at once
-
-    behind = Feed(iter([]), True, late.append)
-    behind._was_level, behind._came, behind.seconds = True, 30.0, 22.0
-    now[0] = 30.0
-    behind._tell()
-    behind._tell()
-    assert late == [8.0]
+    stream = Slow()
+    late = pumped(Feed(source(), True), stream)
+    assert len(late) == 1 and 5 < late[0] < 5.2
+    assert stream.finished and np.array_equal(np.concatenate(stream.pieces), sound)
 
 
-def test_a_fast_pipe_is_not_joined() -> None:
-    feed = Feed(iter([np.zeros(60 * SAMPLE_RATE, np.float32)]), True)
-    time.sleep(0.05)  # it is read ahead
-    assert {len(piece) for piece in list(feed)[60:]} == {1600}
+def test_what_came_while_the_model_was_loaded_is_no_delay(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(time, "monotonic", lambda: 100.0)
+    stream = Slow()
+    stream.backlog = 8.0
+    feed = Feed(iter([np.zeros(4 * SAMPLE_RATE, np.float32)]), True)
+    assert pumped(feed, stream) == []
+
+
+def test_a_fast_pipe_waits_for_the_model(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A file through a pipe is decoded in the same steps as from a disk."""
+    stream, most = Slow(), [0.0]
+
+    def sleep(_: float) -> None:
+        most[0] = max(most[0], stream.backlog)
+        stream.backlog = 0.0
+
+    feed = Feed(iter([np.zeros(50 * SAMPLE_RATE, np.float32)]), True)
+    while feed._queue.qsize() < 500:
+        time.sleep(0.001)
+    monkeypatch.setattr("slimwhisper.commands.live.feed.time.sleep", sleep)
+    assert pumped(feed, stream) == []
+    assert sum(map(len, stream.pieces)) == 50 * SAMPLE_RATE and 1 < most[0] < 1.2
 
 
 class Terminal:
@@ -417,7 +460,7 @@ def test_wide_letters_fit(terminal: Terminal) -> None:
     assert "".join(lines) == text and max(map(len, lines)) <= 10
 
 
-def test_a_reader_that_leaves() -> None:
+def test_a_reader_that_leaves(tmp_path: Path) -> None:
     """`slimwhisper live | head -1` ends without a word."""
     program = (
         "import sys; from slimwhisper import cli; from slimwhisper.commands.live import command\n"
@@ -425,18 +468,15 @@ def test_a_reader_that_leaves() -> None:
         "class Model:\n"
         "    def live(self, source, **options): return (Text(0, ' one', '') for _ in source)\n"
         "command.load_chosen = lambda _: Model()\n"
-        "sys.exit(cli.main(['live']))"
+        "sys.exit(cli.main(['live', sys.argv[1]]))"
     )
     process = subprocess.Popen(
-        [sys.executable, "-c", program],
-        stdin=subprocess.PIPE,
+        [sys.executable, "-c", program, str(recording(tmp_path))],
         stdout=subprocess.PIPE,
         stderr=subprocess.PIPE,
     )
-    assert process.stdin and process.stdout and process.stderr
+    assert process.stdout and process.stderr
     process.stdout.close()
-    process.stdin.write(RAW)
-    process.stdin.close()
     assert process.wait(60) == 1
     assert process.stderr.read() == b""
     process.stderr.close()

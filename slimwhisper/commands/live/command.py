@@ -17,7 +17,7 @@ from slimwhisper.commands.live.flags import live_options
 from slimwhisper.commands.live.outputs import Output, opened
 from slimwhisper.errors import OptionError, as_ours
 from slimwhisper.flags import load_chosen
-from slimwhisper.live.types import Failed
+from slimwhisper.live.types import Failed, LiveEvent
 from slimwhisper.storage.uris import hide, is_uri
 from slimwhisper.text import shown
 from slimwhisper.types import SAMPLE_RATE
@@ -41,7 +41,7 @@ def run_live(arguments: argparse.Namespace) -> int:
     with ExitStack() as stack:
         pieces, threaded = _open_source(a, stack)
         outputs = stack.enter_context(opened(a.output_format, a.output))
-        feed = Feed(pieces, threaded, _warn)  # while the model loads, nothing is lost
+        feed = Feed(pieces, threaded)  # while the model loads, nothing is lost
         stack.callback(feed.stop)
         model = _load(a)
         interrupts = stack.enter_context(_Interrupts(feed))
@@ -92,13 +92,27 @@ def _load(a: argparse.Namespace) -> "SlimWhisper":
     return load_chosen(a)
 
 
-def _run(model: Any, feed: Feed, options: dict[str, Any], outputs: "Sequence[Output]") -> None:
+def _run(
+    model: "SlimWhisper", feed: Feed, options: dict[str, Any], outputs: "Sequence[Output]"
+) -> None:
     """Decode the whole feed. Raises what ends the stream."""
-    for event in model.live(feed, **options):
+    for event in _events(model, feed, options):
         for output in outputs:
             output.event(event)
         if isinstance(event, Failed):
             raise event.error
+
+
+def _events(model: "SlimWhisper", feed: Feed, options: dict[str, Any]) -> Iterator[LiveEvent]:
+    if not feed.threaded:
+        yield from model.live(feed, **options)
+        return
+    live = model.live(**options)
+    threading.Thread(target=feed.pump, args=(live, _warn), name="live feed", daemon=True).start()
+    try:
+        yield from live
+    finally:
+        live.close()
 
 
 def _warn(behind: float) -> None:

@@ -4,7 +4,7 @@ import queue
 import threading
 import time
 from collections.abc import Callable, Iterator
-from contextlib import suppress
+from typing import Protocol
 
 import numpy as np
 from numpy.typing import NDArray
@@ -15,8 +15,8 @@ from slimwhisper.types import SAMPLE_RATE
 Piece = NDArray[np.float32]  # [n], 16 kHz
 STEP = SAMPLE_RATE // 10  # samples of a piece, at most
 AHEAD = 600  # pieces that are read before they are asked for, at most
-MOST_JOINED = 50  # pieces
-BEHIND = 5.0  # seconds late from which the model is too slow
+BEHIND = 5.0  # seconds from which a model is behind, or a source ahead of real time
+POLL = 0.02  # seconds
 
 
 def stepped(pieces: Iterator[Piece]) -> Iterator[Piece]:
@@ -41,68 +41,85 @@ def paced(
         yield piece
 
 
-class Feed:
-    """The audio of a source, until its end, its error or `stop`.
+class Stream(Protocol):
+    """What a feed's audio is given to: `slimwhisper.live.listen.Live`."""
 
-    `threaded`: the source is read in a thread from now on, a minute ahead at most. What has come
-    while the model was at work is then one piece, so that a slow model has fewer updates, not a
-    queue of them. What comes faster than real time, as a file through a pipe, is not joined.
+    @property
+    def backlog(self) -> float: ...
+
+    def append(self, samples: Piece) -> None: ...
+
+    def finish(self) -> None: ...
+
+
+class Feed:
+    """The audio of a source, until its end, its error or `stop`. Iterating gives its pieces.
+
+    `threaded`: the source is read in a thread from now on, a minute ahead at most.
     """
 
-    def __init__(
-        self, pieces: Iterator[Piece], threaded: bool, late: Callable[[float], None] | None = None
-    ) -> None:
-        """late: told once by how many seconds the model is behind its source."""
-        self.stopped = False
+    def __init__(self, pieces: Iterator[Piece], threaded: bool) -> None:
         self.error: Exception | None = None  # what ended the source
-        self.seconds = 0.0  # given out so far
-        self._pieces, self._threaded, self._late = stepped(pieces), threaded, late
+        self._pieces, self.threaded = stepped(pieces), threaded
+        self._stopped = False
         self._queue: queue.SimpleQueue[Piece | None] = queue.SimpleQueue()
         self._room = threading.Semaphore(AHEAD)
         self._came = 0.0  # seconds that have arrived
         self._began = 0.0  # when the first piece came
-        self._was_level = False  # it was not behind, once: loading a model takes a while
         if threaded:
             threading.Thread(target=self._read, name="live source", daemon=True).start()
 
     def stop(self) -> None:
         """End the audio here. From any thread, and from a signal's handler."""
-        self.stopped = True
+        self._stopped = True
         self._queue.put(None)
 
     def __iter__(self) -> Iterator[Piece]:
-        try:
-            for piece in self._joined() if self._threaded else self._pieces:
-                if self.stopped and not self._threaded:
-                    return  # what a thread has read is still given out
-                self.seconds += len(piece) / SAMPLE_RATE
+        if self.threaded:  # what has been read is given out, also after `stop`
+            while (piece := self._taken()) is not None:
                 yield piece
+            self._stopped = True
+            self._room.release()  # the thread may be waiting
+            return
+        try:
+            for read in self._pieces:
+                if self._stopped:
+                    return
+                yield read
         except SlimWhisperError as error:
             self.error = error
-        finally:
-            self.stopped = True
-            self._room.release()  # the thread may be waiting
 
-    def _joined(self) -> Iterator[Piece]:
-        last: Piece | None = None
-        while (last := self._queue.get()) is not None:
-            waiting = [last]
-            with suppress(queue.Empty):
-                while last is not None and len(waiting) < MOST_JOINED and self._is_live():
-                    last = self._queue.get_nowait()
-                    waiting += [] if last is None else [last]
-            self._room.release(len(waiting))
-            yield np.concatenate(waiting)
-            if last is None:
-                return
-            self._tell()
+    def pump(self, stream: Stream, late: Callable[[float], None]) -> None:
+        """Give all of it to a stream, and finish that. What comes faster than real time, as a file
+        through a pipe, waits for the stream; a stream that is slower than real time has fewer
+        updates, and `late` is told once by how many seconds it is behind.
+        """
+        was_level = told = False  # loading the model takes a while
+        try:
+            for piece in self:
+                while stream.backlog > BEHIND / 5 and self._is_fast() and not self._stopped:
+                    time.sleep(POLL)
+                stream.append(piece)
+                behind = stream.backlog
+                was_level = was_level or behind < BEHIND / 5
+                if was_level and behind > BEHIND and not told and not self._is_fast():
+                    told = True
+                    late(behind)
+        finally:
+            stream.finish()
+
+    def _taken(self) -> Piece | None:
+        """The next piece that the thread has read; None: the end."""
+        piece = self._queue.get()
+        self._room.release()
+        return piece
 
     def _read(self) -> None:
         """The thread."""
         try:
             for piece in self._pieces:
                 self._room.acquire()
-                if self.stopped:
+                if self._stopped:
                     return
                 self._began = self._began or time.monotonic()
                 self._came += len(piece) / SAMPLE_RATE
@@ -111,13 +128,6 @@ class Feed:
             self.error = error
         self._queue.put(None)
 
-    def _is_live(self) -> bool:
-        """Whether the source does not come faster than real time."""
-        return self._came < time.monotonic() - self._began + BEHIND
-
-    def _tell(self) -> None:
-        behind = self._came - self.seconds
-        self._was_level = self._was_level or behind < 1
-        if self._late is not None and self._was_level and behind > BEHIND and self._is_live():
-            self._late(behind)
-            self._late = None
+    def _is_fast(self) -> bool:
+        """Whether the source comes faster than real time."""
+        return self._came > time.monotonic() - self._began + BEHIND
