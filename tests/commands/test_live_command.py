@@ -333,7 +333,7 @@ class Slow:
 def pumped(feed: Feed, stream: Slow) -> list[float]:
     """How late it was told to be."""
     late: list[float] = []
-    feed.pump(stream, late.append)
+    feed.pump(stream, 1.0, late.append)
     return late
 
 
@@ -350,12 +350,11 @@ def test_a_slow_model_is_told_of_once(monkeypatch: pytest.MonkeyPatch) -> None:
 
     stream = Slow()
     late = pumped(Feed(source(), True), stream)
-    assert len(late) == 1 and 5 < late[0] < 5.2
+    assert len(late) == 1 and 6 < late[0] < 6.2
     assert stream.finished and np.array_equal(np.concatenate(stream.pieces), sound)
 
 
-def test_what_came_while_the_model_was_loaded_is_no_delay(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(time, "monotonic", lambda: 100.0)
+def test_what_came_while_the_model_was_loaded_is_no_delay() -> None:
     stream = Slow()
     stream.backlog = 8.0
     feed = Feed(iter([np.zeros(4 * SAMPLE_RATE, np.float32)]), True)
@@ -376,6 +375,18 @@ def test_a_fast_pipe_waits_for_the_model(monkeypatch: pytest.MonkeyPatch) -> Non
     monkeypatch.setattr("slimwhisper.commands.live.feed.time.sleep", sleep)
     assert pumped(feed, stream) == []
     assert sum(map(len, stream.pieces)) == 50 * SAMPLE_RATE and 1 < most[0] < 1.2
+
+
+def test_a_stream_that_waits_for_more_is_given_it(monkeypatch: pytest.MonkeyPatch) -> None:
+    """An update that is not due yet is not waited for."""
+    now, stream = [0.0], Slow()
+    feed = Feed(iter([np.zeros(20 * SAMPLE_RATE, np.float32)]), True)
+    while feed._queue.qsize() < 200:
+        time.sleep(0.001)
+    monkeypatch.setattr(time, "monotonic", lambda: now[0])
+    monkeypatch.setattr(time, "sleep", lambda seconds: now.__setitem__(0, now[0] + seconds))
+    assert pumped(feed, stream) == []
+    assert stream.backlog == pytest.approx(20) and 0.19 * 190 < now[0] < 0.23 * 190
 
 
 class Terminal:

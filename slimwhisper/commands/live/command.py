@@ -108,7 +108,8 @@ def _events(model: "SlimWhisper", feed: Feed, options: dict[str, Any]) -> Iterat
         yield from model.live(feed, **options)
         return
     live = model.live(**options)
-    threading.Thread(target=feed.pump, args=(live, _warn), name="live feed", daemon=True).start()
+    feeder = (live, options["update"], _warn)
+    threading.Thread(target=feed.pump, args=feeder, name="live feed", daemon=True).start()
     try:
         yield from live
     finally:

@@ -16,7 +16,8 @@ Piece = NDArray[np.float32]  # [n], 16 kHz
 STEP = SAMPLE_RATE // 10  # samples of a piece, at most
 AHEAD = 600  # pieces that are read before they are asked for, at most
 BEHIND = 5.0  # seconds from which a model is behind, or a source ahead of real time
-POLL = 0.02  # seconds
+FORGETS = 1.5  # seconds a second: HLS begins with some segments at once
+POLL, PATIENCE = 0.01, 0.2  # seconds
 
 
 def stepped(pieces: Iterator[Piece]) -> Iterator[Piece]:
@@ -64,8 +65,7 @@ class Feed:
         self._stopped = False
         self._queue: queue.SimpleQueue[Piece | None] = queue.SimpleQueue()
         self._room = threading.Semaphore(AHEAD)
-        self._came = 0.0  # seconds that have arrived
-        self._began = 0.0  # when the first piece came
+        self._ahead = 0.0  # seconds by which the source has lately been faster than real time
         if threaded:
             threading.Thread(target=self._read, name="live source", daemon=True).start()
 
@@ -89,24 +89,34 @@ class Feed:
         except SlimWhisperError as error:
             self.error = error
 
-    def pump(self, stream: Stream, late: Callable[[float], None]) -> None:
-        """Give all of it to a stream, and finish that. What comes faster than real time, as a file
-        through a pipe, waits for the stream; a stream that is slower than real time has fewer
-        updates, and `late` is told once by how many seconds it is behind.
+    def pump(self, stream: Stream, update: float, late: Callable[[float], None]) -> None:
+        """Give all of it to a stream, and finish that.
+
+        update: seconds between the stream's updates. What comes faster than real time, as a file
+            through a pipe, waits for them.
+        late: told once by how many seconds the stream is behind a source that cannot wait.
         """
         was_level = told = False  # loading the model takes a while
         try:
             for piece in self:
-                while stream.backlog > BEHIND / 5 and self._is_fast() and not self._stopped:
-                    time.sleep(POLL)
+                if self._is_fast():
+                    self._wait(stream, update)
                 stream.append(piece)
                 behind = stream.backlog
-                was_level = was_level or behind < BEHIND / 5
-                if was_level and behind > BEHIND and not told and not self._is_fast():
+                was_level = was_level or behind < 2 * update
+                if was_level and behind > BEHIND + update and not told and not self._is_fast():
                     told = True
                     late(behind)
         finally:
             stream.finish()
+
+    def _wait(self, stream: Stream, update: float) -> None:
+        """Until the stream needs more audio; it may, too, where nothing of it changes."""
+        end, backlog = time.monotonic() + PATIENCE, stream.backlog
+        while backlog > update and time.monotonic() < end and not self._stopped:
+            time.sleep(POLL)
+            if stream.backlog != backlog:
+                end, backlog = time.monotonic() + PATIENCE, stream.backlog
 
     def _taken(self) -> Piece | None:
         """The next piece that the thread has read; None: the end."""
@@ -116,13 +126,16 @@ class Feed:
 
     def _read(self) -> None:
         """The thread."""
+        before = time.monotonic()
         try:
             for piece in self._pieces:
+                now = time.monotonic()
+                passed, before = now - before, now
+                came = len(piece) / SAMPLE_RATE
+                self._ahead = max(self._ahead + came - FORGETS * passed, 0.0)
                 self._room.acquire()
                 if self._stopped:
                     return
-                self._began = self._began or time.monotonic()
-                self._came += len(piece) / SAMPLE_RATE
                 self._queue.put(piece)
         except Exception as error:
             self.error = error
@@ -130,4 +143,4 @@ class Feed:
 
     def _is_fast(self) -> bool:
         """Whether the source comes faster than real time."""
-        return self._came > time.monotonic() - self._began + BEHIND
+        return self._ahead > BEHIND
