@@ -126,6 +126,35 @@ def add_serve(commands: Any) -> None:
     g.add_argument(
         "--patience", type=seconds, default=30.0, help="seconds to finish requests at exit [30]"
     )
+    g = p.add_argument_group("live streams")
+    g.add_argument("--streams", type=positive, default=64, help="at a time [%(default)s]")
+    g.add_argument(
+        "--update", type=seconds, default=1.0, help="seconds of audio between updates [1]"
+    )
+    g.add_argument(
+        *("--session-minutes", "--session_minutes"),
+        type=positive,
+        default=60,
+        help="minutes of a realtime session [%(default)s]",
+    )
+    g.add_argument(
+        *("--idle-seconds", "--idle_seconds"),
+        type=seconds,
+        default=300.0,
+        help="seconds without audio that end a realtime session [300]",
+    )
+    g.add_argument(
+        "--wyoming",
+        type=positive,
+        metavar="PORT",
+        help="also serve the Wyoming protocol, which asks for no key [not served]",
+    )
+    g.add_argument(
+        *("--live-window", "--live_window"),
+        type=seconds,
+        help="seconds of audio that an update encodes; fewer cost less, and are not exact "
+        "[the model's window]",
+    )
 
 
 def add_models(commands: Any) -> None:

@@ -1,0 +1,228 @@
+"""A session's items: what a stream tells, as the events of OpenAI's Realtime API.
+
+An utterance is an item, a user's message with the audio that was spoken. Its id is known from the
+first event about it: with server_vad that is speech_started, else the first text or the commit.
+The stream's events come later than the client's: where each commit and clear was, in seconds of
+audio, tells which utterance it was about.
+"""
+
+import secrets
+from collections import deque
+from dataclasses import dataclass
+from typing import Any
+
+from slimwhisper.app.api.errors import APIError, as_api_error
+from slimwhisper.app.realtime.fields import invalid
+from slimwhisper.app.realtime.session import TENTATIVE, TRANSCRIPTION, WORDS, SessionConfig
+from slimwhisper.live.types import Ended, Failed, LiveEvent, SpeechStarted, SpeechStopped, Text
+from slimwhisper.types import Segment, Word
+
+ServerEvent = dict[str, Any]
+DELTA, SEGMENT = f"conversation.{TRANSCRIPTION}.delta", f"conversation.{TRANSCRIPTION}.segment"
+COMPLETED, FAILED = (
+    f"conversation.{TRANSCRIPTION}.completed",
+    f"conversation.{TRANSCRIPTION}.failed",
+)
+TENTATIVE_TEXT = f"conversation.{TENTATIVE}"
+BUFFER = "input_audio_buffer"
+LEAST_COMMIT = 0.1  # seconds of audio, as at OpenAI
+ROUNDING = 0.001  # seconds, of the stream's times
+
+
+def make_id(kind: str) -> str:
+    """A new identifier, such as "item_0f3c..."."""
+    return f"{kind}_{secrets.token_hex(12)}"
+
+
+def server_event(type: str, **fields: Any) -> ServerEvent:
+    """An event of the server."""
+    return {"type": type, "event_id": make_id("event"), **fields}
+
+
+def error_event(error: APIError, event_id: str | None = None) -> ServerEvent:
+    """An `error` event. event_id: of the client's event that caused it."""
+    return server_event("error", error={**error.body()["error"], "event_id": event_id})
+
+
+@dataclass(eq=False, slots=True)
+class Item:
+    """An utterance, as the client knows it."""
+
+    id: str
+    start: float = 0.0  # seconds since the session began
+    seconds: float = 0.0  # of audio
+    committed: bool = False
+    cleared: bool = False
+    text: str = ""  # that was sent
+    tentative: str = ""  # likewise
+
+
+class Conversation:
+    """The items of one session."""
+
+    def __init__(self, config: SessionConfig) -> None:
+        self.config = config
+        self.last: str | None = None  # the id of the item committed last
+        self._items: dict[int, Item] = {}  # by utterance: those that have not ended
+        # commits and clears of audio whose utterance was not told yet: where, and its item
+        self._marks: deque[tuple[float, Item]] = deque()
+        self._heard = 0.0  # seconds of audio that the stream was given
+        self._marked = 0.0  # of which this is committed or cleared
+
+    @property
+    def speaking(self) -> bool:
+        """Whether an utterance goes on."""
+        return any(not (i.committed or i.cleared) for i in self._items.values())
+
+    def append(self, seconds: float) -> None:
+        """The stream is given so much audio."""
+        self._heard += seconds
+
+    def commit(self) -> list[ServerEvent]:
+        """The client ends the utterance. Raises APIError if there is too little audio.
+
+        With server_vad, the events come when the stream has told what the utterance was.
+        """
+        seconds = self._heard - self._marked
+        if seconds < LEAST_COMMIT:
+            message = (
+                f"{1000 * seconds:.0f} ms of audio are in the buffer; "
+                f"at least {1000 * LEAST_COMMIT:.0f} ms are needed to commit"
+            )
+            raise invalid(BUFFER, message, "input_audio_buffer_commit_empty")
+        self._marked = self._heard
+        if self.config.turns is not None:
+            return []
+        item = next((i for i in self._items.values() if not (i.committed or i.cleared)), None)
+        if item is None:
+            item = Item(make_id("item"))
+            self._marks.append((self._heard, item))
+        item.seconds = seconds
+        return self._commit(item)
+
+    def clear(self) -> list[ServerEvent]:
+        """The client forgets the audio that is not committed."""
+        self._marked = self._heard
+        for item in self._items.values():
+            item.cleared = not item.committed
+        self._marks.append((self._heard, Item(make_id("item"), cleared=True)))
+        return [server_event(f"{BUFFER}.cleared")]
+
+    def events(self, event: LiveEvent) -> list[ServerEvent]:
+        """What the client is told about an event of the stream."""
+        match event:
+            case SpeechStarted():
+                return self._started(event)
+            case SpeechStopped():
+                return self._stopped(event)
+            case Text():
+                return self._text(self._items[event.utterance], event)
+            case Ended():
+                return self._ended(event)
+            case Failed():
+                return self._failed(as_api_error(event.error))
+
+    def _started(self, event: SpeechStarted) -> list[ServerEvent]:
+        while self._marks and self._marks[0][0] <= event.start + ROUNDING:
+            self._marks.popleft()  # there was no utterance before it
+        item = self._marks.popleft()[1] if self._marks else Item(make_id("item"))
+        item.start = event.start
+        self._items[event.utterance] = item
+        if self.config.turns is None or item.cleared:
+            return []
+        start = round(1000 * event.start)
+        return [server_event(f"{BUFFER}.speech_started", audio_start_ms=start, item_id=item.id)]
+
+    def _stopped(self, event: SpeechStopped) -> list[ServerEvent]:
+        item = self._items[event.utterance]
+        if item.committed:
+            return []
+        item.seconds = event.end - item.start
+        if self.config.turns is None or item.cleared:
+            return []
+        end = round(1000 * event.end)
+        stopped = server_event(f"{BUFFER}.speech_stopped", audio_end_ms=end, item_id=item.id)
+        return [stopped, *self._commit(item)]
+
+    def _commit(self, item: Item) -> list[ServerEvent]:
+        item.committed = True
+        before, self.last = self.last, item.id
+        message = {
+            "id": item.id,
+            "object": "realtime.item",
+            "type": "message",
+            "status": "completed",
+            "role": "user",
+            "content": [{"type": "input_audio", "transcript": None}],
+        }
+        place = {"previous_item_id": before}
+        return [
+            server_event(f"{BUFFER}.committed", item_id=item.id, **place),
+            server_event("conversation.item.added", item=message, **place),
+            server_event("conversation.item.done", item=message, **place),
+        ]
+
+    def _text(self, item: Item, event: Text) -> list[ServerEvent]:
+        found = self._delta(item, event.committed, event.words)
+        tentative = event.tentative if item.text else event.tentative.lstrip()
+        if tentative != item.tentative and TENTATIVE in self.config.include:
+            found.append(self._about(item, TENTATIVE_TEXT, text=tentative))
+        item.tentative = tentative
+        return found
+
+    def _delta(self, item: Item, text: str, words: tuple[Word, ...]) -> list[ServerEvent]:
+        """New committed text; that of an item begins without a space."""
+        text = text if item.text else text.lstrip()
+        if not text:
+            return []
+        item.text += text
+        timed = {"words": list(map(_word, words))} if WORDS in self.config.include else {}
+        return [self._about(item, DELTA, delta=text, **timed)]
+
+    def _ended(self, event: Ended) -> list[ServerEvent]:
+        item = self._items.pop(event.utterance)
+        if item.cleared and not event.text:
+            return []
+        found = [] if item.committed else self._commit(item)
+        text = event.text.strip()
+        found += [self._segment(item, s) for s in event.segments if s.text.strip()]
+        completed = self._about(
+            item,
+            COMPLETED,
+            transcript=text,
+            usage={"type": "duration", "seconds": round(item.seconds, 3)},
+            languages=[{"code": event.language}] if text else [],
+        )
+        return [*found, completed]
+
+    def _segment(self, item: Item, segment: Segment) -> ServerEvent:
+        fields: dict[str, Any] = {
+            "id": make_id("seg"),
+            "start": round(segment.start, 3),
+            "end": round(segment.end, 3),
+            "text": segment.text,
+            "speaker": "",  # a field of the API; nobody is told apart
+        }
+        if WORDS in self.config.include:
+            fields["words"] = list(map(_word, segment.words or ()))
+        return self._about(item, SEGMENT, **fields)
+
+    def _failed(self, error: APIError) -> list[ServerEvent]:
+        """For every item that has not ended, and for the session."""
+        body = error.body()["error"]
+        items = (*self._items.values(), *(item for _, item in self._marks))
+        open_items = [item for item in items if not item.cleared]
+        failed = [self._about(item, FAILED, error=body) for item in open_items]
+        return [*failed, error_event(error)]
+
+    def _about(self, item: Item, type: str, **fields: Any) -> ServerEvent:
+        return server_event(type, item_id=item.id, content_index=0, **fields)
+
+
+def _word(word: Word) -> dict[str, Any]:
+    return {
+        "word": word.word,
+        "start": round(word.start, 3),
+        "end": round(word.end, 3),
+        "probability": round(word.probability, 4),
+    }
