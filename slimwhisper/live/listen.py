@@ -111,6 +111,7 @@ class Live:
                 self._behind = stream.backlog
                 if stream.due is not None and not self._closed:
                     _update(engine, stream, lambda: self._closed)
+                    self._behind = stream.backlog
                 yield from stream.events()
 
     def _append(self, samples: NDArray[np.float32]) -> None:

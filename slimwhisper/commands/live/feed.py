@@ -15,8 +15,9 @@ from slimwhisper.types import SAMPLE_RATE
 Piece = NDArray[np.float32]  # [n], 16 kHz
 STEP = SAMPLE_RATE // 10  # samples of a piece, at most
 AHEAD = 600  # pieces that are read before they are asked for, at most
-BEHIND = 5.0  # seconds from which a model is behind, or a source ahead of real time
-FORGETS = 1.5  # seconds a second: HLS begins with some segments at once
+BEHIND = 5.0  # seconds from which a model is too slow
+FAST = 2.0  # seconds ahead of real time from which a source is no live one
+FORGETS = 1.1  # seconds a second: HLS begins with some segments at once
 POLL, PATIENCE = 0.01, 0.2  # seconds
 
 
@@ -143,4 +144,4 @@ class Feed:
 
     def _is_fast(self) -> bool:
         """Whether the source comes faster than real time."""
-        return self._ahead > BEHIND
+        return self._ahead > FAST
