@@ -37,6 +37,7 @@ from slimwhisper.commands.gpu.costs import Decoding
 from slimwhisper.commands.gpu.devices import DEVICES
 from slimwhisper.commands.gpu.scenarios import SCENARIOS
 from slimwhisper.flags import positive
+from slimwhisper.live.types import POLICIES
 
 STREAMS = (1, 4, 16, 32, 64)
 DIFFERENT = 16  # conversations; more streams play them again, at other times
@@ -181,14 +182,15 @@ def compute(asked: argparse.Namespace) -> None:
 def run(asked: argparse.Namespace) -> None:
     """Measure what is not in the results yet, and print all."""
     device = torch.device("cuda" if torch.cuda.is_available() else "cpu")
-    case = {name: getattr(asked, name) for name in ("model", "seconds", "window", "update", "seed")}
+    names = ("model", "seconds", "window", "update", "policy", "seed")
+    case = {name: getattr(asked, name) for name in names}
     rows = Rows(asked.results, "live", device)
     done = {row["streams"]: row for row in kept(asked.results, rows.common | case)}
     missing = [n for n in asked.streams if n not in done]
     if missing:
         talks = conversations(asked.folder, max(missing), asked.seconds, asked.seed)
         flags = ["--model", asked.model, "--streams", str(max(missing) + 1), "--no-page"]
-        flags += ["--update", str(asked.update), *asked.flags]
+        flags += ["--update", str(asked.update), "--policy", asked.policy, *asked.flags]
         flags += ["--live-window", str(asked.window)] if asked.window else []
         process, url = started(flags)
         try:
@@ -234,6 +236,7 @@ def main() -> None:
     parser.add_argument("--seconds", type=float, default=60.0, help="of each conversation, about")
     parser.add_argument("--window", type=float, help="seconds that an update encodes [all]")
     parser.add_argument("--update", type=float, default=1.0, help="seconds between updates [1]")
+    parser.add_argument("--policy", choices=POLICIES, default=POLICIES[0])
     parser.add_argument("--seed", type=int, default=0, help="of the conversations")
     parser.add_argument("--gpu", choices=DEVICES, help="only compute what this one carries")
     parser.add_argument("--flags", nargs=argparse.REMAINDER, default=[], help="of the server")
