@@ -18,7 +18,11 @@ from websockets.sync.client import ClientConnection, connect
 
 from slimwhisper.api import SlimWhisper
 from slimwhisper.app.realtime import connection as module
+from slimwhisper.app.server import make_app, make_server
 from slimwhisper.app.service.jobs import Limits
+from slimwhisper.app.service.models import Models
+from slimwhisper.app.service.service import Service
+from slimwhisper.app.service.settings import Settings
 from tests.support.live import Live, free_port, start, stop
 from tests.support.realtime import silence, tone
 
@@ -116,7 +120,7 @@ def event(random: random.Random) -> Any:
     return found
 
 
-@pytest.mark.parametrize("seed", range(3))
+@pytest.mark.parametrize("seed", range(2))
 def test_random_events_never_end_a_session(live: Live, seed: int) -> None:
     generator = random.Random(seed)
     with opened(live) as websocket:
@@ -244,3 +248,15 @@ def test_wyoming_connections_that_drop(live: Live) -> None:
             chunk = CHUNK % (16_000, 2, 1, b', "payload_length": 3200') + b"\0" * 3200
             raw.sendall(chunk * (number % 3) + chunk[: number * 10])
     assert freed(live)
+
+
+def test_a_port_that_is_taken_ends_the_server_with_one_line(
+    live: Live, model: SlimWhisper, caplog: pytest.LogCaptureFixture
+) -> None:
+    settings = Settings(port=free_port(), wyoming=WYOMING)
+    service = Service(lambda _: model)
+    server = make_server(make_app(service, Models("digits"), settings), service, settings)
+    server.run()
+    service.close()
+    assert not server.started
+    assert f"--wyoming {WYOMING}: " in caplog.text and "choose another port" in caplog.text

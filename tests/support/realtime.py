@@ -1,9 +1,6 @@
 """A stream that follows a script, for tests of what is above it; and the sound to send."""
 
 import base64
-import threading
-from collections.abc import Iterator
-from contextlib import contextmanager
 from dataclasses import dataclass, field
 
 import numpy as np
@@ -125,14 +122,3 @@ def _encoded(samples: NDArray[np.float64]) -> str:
 def encoded(data: bytes) -> str:
     """As an event carries it."""
     return base64.b64encode(data).decode()
-
-
-@contextmanager
-def no_new_threads() -> Iterator[None]:
-    """Fails if a thread outlives the block."""
-    before = set(threading.enumerate())
-    yield
-    left = [t for t in threading.enumerate() if t not in before]
-    for thread in left:
-        thread.join(10)
-    assert not any(t.is_alive() for t in left), left
