@@ -26,6 +26,7 @@ from slimwhisper.errors import AudioError
 from slimwhisper.live.types import Ended, LiveEvent, LiveOptions, SpeechStarted, SpeechStopped, Text
 from slimwhisper.types import SAMPLE_RATE, Segment, Transcript, Word
 from tests.support.command import Run
+from tests.support.paths import SAMPLES
 
 RAW = (np.sin(np.arange(3 * SAMPLE_RATE) / 20) * 9_000).astype("<i2").tobytes()  # 3 s
 SAID = (" one", " two -->", " thrée & four")
@@ -145,6 +146,19 @@ def test_a_file_comes_in_step(
     assert run.status == 0 and run.out.count("\n") == 3
     assert set(model.pieces) == {SAMPLE_RATE // 10}
     assert model.options["update"] == 2.0 and model.options["language"] is None
+
+
+@pytest.mark.parametrize("piped", [False, True])
+def test_a_real_model(
+    capsys: pytest.CaptureFixture[str], stdin: Callable[[bytes], None], piped: bool
+) -> None:
+    """A file, and the same through a pipe, with the bundled model."""
+    name = "phone-number.wav"
+    stdin((SAMPLES / name).read_bytes() if piped else b"")
+    source = "-" if piped else str(SAMPLES / name)
+    run = Run(capsys, "live", source, "--model", "digits", "--window", "10", "--device", "cpu")
+    assert run.status == 0
+    assert run.out == "five five five\nzero one four\ntwo seven nine eight\n"
 
 
 def test_flags_are_the_options() -> None:
@@ -357,7 +371,7 @@ def test_a_slow_model_is_told_of_once(monkeypatch: pytest.MonkeyPatch) -> None:
 def test_what_came_while_the_model_was_loaded_is_no_delay() -> None:
     stream = Slow()
     stream.backlog = 8.0
-    feed = Feed(iter([np.zeros(4 * SAMPLE_RATE, np.float32)]), True)
+    feed = Feed(iter([np.zeros(SAMPLE_RATE, np.float32)]), True)
     assert pumped(feed, stream) == []
 
 
