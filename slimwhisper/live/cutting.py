@@ -2,15 +2,19 @@
 
 from dataclasses import dataclass
 from itertools import accumulate
+from typing import TYPE_CHECKING
 
 import torch
-from whisper.tokenizer import Tokenizer
 
 from slimwhisper.engine.requests import Alignment
 from slimwhisper.live.mel import LiveMel
 from slimwhisper.longform.words import time_words
 from slimwhisper.subtitles.endings import ends_sentence
 from slimwhisper.types import FRAMES_PER_SECOND
+
+if TYPE_CHECKING:  # it imports numba, which is slow to start
+    from whisper.tokenizer import Tokenizer
+
 
 QUIET = 5  # mel frames that are quiet together
 
@@ -28,7 +32,7 @@ def choose_cut(
     committed: int,
     mel: LiveMel,
     frames: int,
-    tokenizer: Tokenizer,
+    tokenizer: "Tokenizer",
 ) -> Cut:
     """Where to cut a buffer of which an update heard `frames` mel frames.
 
