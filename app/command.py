@@ -23,7 +23,7 @@ from slimwhisper.app.service.settings import Settings
 from slimwhisper.cache.forms import PRESETS, choose_forms
 from slimwhisper.devices import choose_device, choose_dtype
 from slimwhisper.flags import load_chosen
-from slimwhisper.live.types import LiveOptions
+from slimwhisper.live.setup import live_options
 
 logger = logging.getLogger("slimwhisper.serve")
 
@@ -71,7 +71,7 @@ def make_settings(a: argparse.Namespace, page: Path | None) -> Settings:
         session_seconds=60.0 * a.session_minutes,
         idle_seconds=a.idle_seconds,
         wyoming=a.wyoming,
-        live=LiveOptions(policy=a.policy, update=a.update, window=a.live_window),
+        live=live_options(policy=a.policy, update=a.update, window=a.live_window),
         cache=a.cache if a.cache in PRESETS and not any(getattr(a, n) for n in OVERRIDES) else None,
     )
 
