@@ -17,7 +17,7 @@ from websockets.exceptions import ConnectionClosed
 from websockets.sync.client import ClientConnection, connect
 
 from slimwhisper.api import SlimWhisper
-from slimwhisper.app.realtime import connection as module
+from slimwhisper.app.realtime.messages import MAX_MESSAGE
 from slimwhisper.app.server import make_app, make_server
 from slimwhisper.app.service.jobs import Limits
 from slimwhisper.app.service.models import Models
@@ -169,7 +169,7 @@ def test_each_wrong_message_says_what_is_wrong(live: Live) -> None:
     assert freed(live)
 
 
-@pytest.mark.parametrize(("size", "told"), [(module.MAX_MESSAGE + 1, True), (3 << 20, False)])
+@pytest.mark.parametrize(("size", "told"), [(MAX_MESSAGE + 1, True), (3 << 20, False)])
 def test_messages_that_are_too_large(live: Live, size: int, told: bool) -> None:
     with opened(live) as websocket:
         websocket.recv(timeout=10)
