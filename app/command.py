@@ -71,7 +71,7 @@ def make_settings(a: argparse.Namespace, page: Path | None) -> Settings:
         session_seconds=60.0 * a.session_minutes,
         idle_seconds=a.idle_seconds,
         wyoming=a.wyoming,
-        live=live_options(update=a.update, window=a.live_window),
+        live=live_options(policy=a.policy, update=a.update, window=a.live_window),
         cache=a.cache if a.cache in PRESETS and not any(getattr(a, n) for n in OVERRIDES) else None,
     )
 

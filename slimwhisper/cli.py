@@ -7,6 +7,7 @@ from collections.abc import Sequence
 from typing import NoReturn
 
 from slimwhisper import __version__
+from slimwhisper.commands.live.flags import add_live
 from slimwhisper.commands.parsers import (
     add_approximations,
     add_bench,
@@ -33,6 +34,7 @@ def build_parser() -> argparse.ArgumentParser:
     parser.add_argument("--version", action="version", version=__version__)
     commands = parser.add_subparsers(dest="command", required=True, parser_class=_Parser)
     add_transcribe(commands)
+    add_live(commands)
     add_serve(commands)
     add_models(commands)
     add_looks(commands)
@@ -56,6 +58,10 @@ def main(argv: Sequence[str] | None = None) -> int:
                 from slimwhisper.jobs.job import run_transcribe
 
                 return run_transcribe(arguments)
+            case "live":
+                from slimwhisper.commands.live.command import run_live
+
+                return run_live(arguments)
             case "serve":
                 try:
                     from slimwhisper.app.command import run_serve

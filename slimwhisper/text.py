@@ -1,6 +1,7 @@
 """Names, times, sizes and errors in messages."""
 
 import unicodedata
+from typing import TextIO
 
 WIDTH = 24  # characters of a shortened name
 
@@ -20,6 +21,12 @@ def shown(text: object) -> str:
         else c
         for c in str(text)
     )
+
+
+def printable(text: str, stream: TextIO) -> str:
+    """Replace what the stream's encoding lacks by question marks, as whisper does."""
+    encoding = stream.encoding or "utf-8"
+    return text.encode(encoding, "replace").decode(encoding)
 
 
 def shorten(name: str) -> str:

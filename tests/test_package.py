@@ -29,6 +29,7 @@ PACKAGES = [
     "slimwhisper/commands/approximate",
     "slimwhisper/commands/conversion",
     "slimwhisper/commands/gpu",
+    "slimwhisper/commands/live",
     "slimwhisper/engine",
     "slimwhisper/jobs",
     "slimwhisper/kernels",

@@ -45,14 +45,14 @@ def decode(name: str, file: BinaryIO, allow_truncated: bool) -> Iterator[NDArray
     damaged, or truncated without `allow_truncated`.
     """
     with _open(name, file) as container:
-        stream = _choose_stream(name, container)
+        stream = choose_stream(name, container)
         kind = container.format.name
         promised = promised_seconds(kind, stream, file)
         length = float((stream.duration or 0) * (stream.time_base or 0))
-        run = _Run()
+        run = Run()
         samples = 0
         try:
-            for piece in _mono(run.frames(container, stream)):
+            for piece in mono(run.frames(container, stream)):
                 samples += len(piece)
                 yield piece
         except FFMPEG_ERRORS as error:
@@ -97,7 +97,7 @@ def _open(name: str, file: BinaryIO) -> InputContainer:
         ) from error
 
 
-def _choose_stream(name: str, container: InputContainer) -> AudioStream:
+def choose_stream(name: str, container: InputContainer) -> AudioStream:
     """The audio stream that the ffmpeg program would choose. Raises AudioError."""
     streams = container.streams.audio
     if not streams:
@@ -112,7 +112,7 @@ def _choose_stream(name: str, container: InputContainer) -> AudioStream:
     return max(allowed, key=lambda s: (bool(s.disposition & Disposition.default), s.channels))
 
 
-class _Run:
+class Run:
     """One pass over a stream, and its errors."""
 
     packets = 0
@@ -150,7 +150,7 @@ class _Run:
                 return
 
 
-def _mono(frames: Iterator[AudioFrame]) -> Iterator[NDArray[np.int16]]:
+def mono(frames: Iterator[AudioFrame]) -> Iterator[NDArray[np.int16]]:
     """Frames of any format -> pieces of int16 [n], 16 kHz; the format may change midway."""
     graph: Graph | None = None
     kind = None

@@ -29,3 +29,9 @@ DECODERS = frozenset(
     " pcm_u16le pcm_u24be pcm_u24le pcm_u32be pcm_u32le pcm_u8 qcelp real_144 real_288 sipr"
     " speex truehd truespeech tta vorbis wavpack wmalossless wmapro wmav1 wmav2 wmavoice".split()
 )
+
+# What `slimwhisper live --allow_url` may open beside these: live streams, and the protocols that
+# they need. No "file": a playlist must not reach the files of this machine.
+LIVE_CONTAINERS = frozenset("hls mpegts rtp rtsp sdp".split())
+PROTOCOLS = frozenset("crypto http httpproxy https rtp tcp tls udp".split())
+ADDRESSES = ("http", "https", "rtsp", "udp", "rtp")  # how an address begins

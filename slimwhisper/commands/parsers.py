@@ -8,6 +8,7 @@ from typing import Any
 from slimwhisper.cache.forms import PRESETS
 from slimwhisper.commands.gpu.devices import DEVICES
 from slimwhisper.flags import DTYPES, MODEL, add_model_flags, model_flags, positive
+from slimwhisper.live.types import POLICIES
 
 BATCHES = (1, 8, 16, 64)
 
@@ -130,6 +131,12 @@ def add_serve(commands: Any) -> None:
     g.add_argument("--streams", type=positive, default=64, help="at a time [%(default)s]")
     g.add_argument(
         "--update", type=seconds, default=1.0, help="seconds of audio between updates [1]"
+    )
+    g.add_argument(
+        "--policy",
+        choices=POLICIES,
+        default=POLICIES[0],
+        help="when text is committed [%(default)s]",
     )
     g.add_argument(
         *("--session-minutes", "--session_minutes"),

@@ -7,14 +7,14 @@ import threading
 import time
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Any, Protocol, TextIO
+from typing import Any, Protocol
 
 from tqdm import tqdm
 
 from slimwhisper.errors import SlimWhisperError
 from slimwhisper.jobs.progress import Current, Tally
 from slimwhisper.storage.files import StoredFile
-from slimwhisper.text import shown
+from slimwhisper.text import printable, shown
 from slimwhisper.types import Segment, Transcript
 from slimwhisper.writers import segment_line
 
@@ -214,9 +214,3 @@ def with_path(path: Path | StoredFile, error: SlimWhisperError) -> str:
     """The error's message, preceded by the file's path unless it already contains it."""
     text = str(error)
     return text if str(path) in text or repr(str(path)) in text else f"{path}: {text}"
-
-
-def printable(text: str, stream: TextIO) -> str:
-    """Replace what the stream's encoding lacks by question marks, as whisper does."""
-    encoding = stream.encoding or "utf-8"
-    return text.encode(encoding, "replace").decode(encoding)

@@ -17,7 +17,7 @@ def write_srt(transcript: Transcript, file: TextIO, *, highlight: bool = False) 
     for cue in to_cues(transcript, broken=True, labelled=True):
         for start, end, text in _shown(cue, _plain, highlight):
             number += 1
-            print(f"{number}\n{_clock(start, ',')} --> {_clock(end, ',')}", file=file)
+            print(f"{number}\n{cue_clock(start, ',')} --> {cue_clock(end, ',')}", file=file)
             print(f"{cue.label}{text}\n", file=file)
 
 
@@ -27,7 +27,7 @@ def write_vtt(transcript: Transcript, file: TextIO, *, highlight: bool = False) 
     for cue in to_cues(transcript, broken=True):
         before = voice(cue.speaker)
         for start, end, text in _shown(cue, _escaped, highlight):
-            print(f"{_clock(start, '.')} --> {_clock(end, '.')}\n{before}{text}\n", file=file)
+            print(f"{cue_clock(start, '.')} --> {cue_clock(end, '.')}\n{before}{text}\n", file=file)
 
 
 def voice(speaker: str | None) -> str:
@@ -75,7 +75,7 @@ def _underlined(cue: Cue, chosen: int, write: Callable[[str], str]) -> str:
     return "\n".join(lines)
 
 
-def _clock(seconds: float, mark: str) -> str:
+def cue_clock(seconds: float, mark: str) -> str:
     """1.5 -> 00:00:01.500."""
     whole, thousandths = divmod(round(seconds * 1000), 1000)
     return f"{whole // 3600:02}:{whole // 60 % 60:02}:{whole % 60:02}{mark}{thousandths:03}"

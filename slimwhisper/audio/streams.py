@@ -1,0 +1,226 @@
+"""Audio that goes on: a pipe or an address -> pieces of float32 [n], 16 kHz, mono, as they come."""
+
+import os
+import struct
+from collections.abc import Iterator
+from dataclasses import dataclass, replace
+
+import av
+import numpy as np
+from av.container import InputContainer
+from av.stream import Discard
+from numpy.typing import NDArray
+
+from slimwhisper.audio.ffmpeg import ALLOWED, FFMPEG_ERRORS, TAGS, Run, choose_stream, mono
+from slimwhisper.audio.formats import ADDRESSES, CONTAINERS, LIVE_CONTAINERS, PROTOCOLS
+from slimwhisper.audio.headers import UNKNOWN_WAV_BYTES
+from slimwhisper.errors import AudioError, OptionError
+from slimwhisper.text import one_line
+from slimwhisper.types import SAMPLE_RATE
+
+MAX_CHANNELS = 64  # FFmpeg's own limit for PCM
+RATES = (4_000, 384_000)  # Hz, of PCM
+# FFmpeg's names of PCM by a WAV's format code and bits, and of what comes without a header
+PCM = {
+    (1, 8): "u8",
+    (1, 16): "s16le",
+    (1, 24): "s24le",
+    (1, 32): "s32le",
+    (3, 32): "f32le",
+    (3, 64): "f64le",
+    (6, 8): "alaw",
+    (7, 8): "mulaw",
+}
+EXTENSIBLE = 0xFFFE  # the format code is in the chunk's extension
+LONGEST_CHUNK = 1 << 20  # bytes of a WAV before its samples
+TIMEOUT = (15.0, 15.0)  # seconds without an answer, when opening and when reading
+# how containers begin that can be read without seeking; what begins otherwise is raw PCM
+CONTAINER_STARTS = (b"fLaC", b"OggS", b"ID3", b"\x1aE\xdf\xa3")
+AT_ONCE = {"probesize": "32", "analyzeduration": "1"}  # PCM needs no look ahead
+
+
+@dataclass(frozen=True, slots=True)
+class Pcm:
+    """How samples lie in a stream."""
+
+    kind: str  # FFmpeg's name
+    rate: int  # Hz
+    channels: int
+    frame: int  # bytes of a sample of all channels
+    bytes: int | None = None  # of all samples; None: not known
+
+
+def pipe_pieces(
+    file: int, name: str, rate: int = SAMPLE_RATE, channels: int = 1
+) -> Iterator[NDArray[np.float32]]:
+    """What comes from a pipe, such as a microphone's recorder: pieces of float32 [n].
+
+    Arguments:
+        file: its descriptor; it is left open.
+        name: for messages.
+        rate, channels: of raw PCM, signed 16-bit little-endian, in Hz; a container states its own.
+            WAV and other containers are known by how they begin.
+    Raises:
+        OptionError for a rate or a number of channels that cannot be; AudioError for a pipe
+        that is empty or ends too early, after all that came.
+    """
+    if not RATES[0] <= rate <= RATES[1]:
+        raise OptionError(f"--rate {rate}: give Hz from {RATES[0]} to {RATES[1]}, such as 16000")
+    if not 1 <= channels <= MAX_CHANNELS:
+        raise OptionError(f"--channels {channels}: give 1 to {MAX_CHANNELS}")
+    return _pipe_pieces(file, name, rate, channels)
+
+
+def _pipe_pieces(file: int, name: str, rate: int, channels: int) -> Iterator[NDArray[np.float32]]:
+    pipe = _Pipe(file)
+    head = pipe.peek(4)
+    if not head:
+        raise AudioError(f"{name}: is empty; pipe audio into it, such as arecord's")
+    pcm, kind, options = None, None, dict(ALLOWED)
+    if not head.startswith(CONTAINER_STARTS):
+        raw = Pcm("s16le", rate, channels, 2 * channels)
+        pcm = _wav(pipe, name) if head in (b"RIFF", b"RF64") else raw
+        kind = pcm.kind
+        layout = {"sample_rate": str(pcm.rate), "ch_layout": f"{pcm.channels}c"}
+        options |= AT_ONCE | layout | {"format_whitelist": pcm.kind}
+    try:
+        container = av.open(pipe, format=kind, mode="r", options=options, **TAGS)
+    except FFMPEG_ERRORS as error:
+        raise AudioError(
+            f"{name}: not audio that can be read as it comes; send WAV, or raw 16-bit PCM"
+        ) from error
+    with container:
+        yield from _pieces(name, container)
+    if pcm is None:
+        return
+    if pipe.bytes % pcm.frame:
+        raise AudioError(
+            f"{name}: ends within a sample ({pipe.bytes} bytes, {pcm.frame} each); check its "
+            "source, and --channels"
+        )
+    if pcm.bytes is not None and pipe.bytes < pcm.bytes:
+        missing = (pcm.bytes - pipe.bytes) / pcm.frame / pcm.rate
+        raise AudioError(f"{name}: ends {missing:.2f} s before its header says; check its source")
+
+
+def _wav(pipe: "_Pipe", name: str) -> Pcm:
+    """What a WAV's header says; the pipe is then at its samples. Raises AudioError."""
+    pipe.exactly(12)
+    found: Pcm | None = None
+    while len(head := pipe.exactly(8)) == 8:
+        kind, size = struct.unpack("<4sI", head)
+        if kind == b"data":
+            if found is None:
+                break
+            known = 0 < size < UNKNOWN_WAV_BYTES
+            pipe.bytes, pipe.left = 0, size if known else None
+            return replace(found, bytes=size if known else None)
+        if size > LONGEST_CHUNK:
+            break
+        chunk = pipe.exactly(size + size % 2)
+        if len(chunk) < size:
+            break
+        if kind == b"fmt " and size >= 16:
+            code, channels, rate, _, frame, bits = struct.unpack_from("<HHIIHH", chunk)
+            if code == EXTENSIBLE and size >= 26:
+                (code,) = struct.unpack_from("<H", chunk, 24)
+            sound = (code, bits) in PCM and frame == channels * bits // 8
+            if not (sound and RATES[0] <= rate <= RATES[1] and 1 <= channels <= MAX_CHANNELS):
+                raise AudioError(f"{name}: a WAV of a kind that is not read; send 16-bit PCM")
+            found = Pcm(PCM[code, bits], rate, channels, frame)
+    raise AudioError(f"{name}: a WAV with a damaged header; check its source")
+
+
+def url_pieces(url: str, name: str) -> Iterator[NDArray[np.float32]]:
+    """What comes from an address: pieces of float32 [n]. `name` stands for it in messages.
+
+    HTTP, ICY, HLS, RTSP, RTP and MPEG-TS over UDP, with FFmpeg's libraries, which may use only
+    the protocols, containers and decoders of `formats`: a playlist cannot open files.
+
+    Raises OptionError for another kind of address; AudioError where nothing answers, nothing can be
+    read, or the connection ends too early, after all that came.
+    """
+    if url.partition("://")[0].lower() not in ADDRESSES:
+        kinds = ", ".join(f"{kind}://" for kind in ADDRESSES)
+        raise OptionError(f"{name}: unknown kind of address; {kinds} and paths work")
+    return _url_pieces(url, name)
+
+
+def _url_pieces(url: str, name: str) -> Iterator[NDArray[np.float32]]:
+    options = ALLOWED | {
+        "protocol_whitelist": ",".join(sorted(PROTOCOLS)),
+        "format_whitelist": ",".join(sorted(CONTAINERS | LIVE_CONTAINERS)),
+        "rtsp_flags": "prefer_tcp",
+    }
+    try:
+        container = av.open(url, mode="r", options=options, timeout=TIMEOUT, **TAGS)
+    except FFMPEG_ERRORS as error:
+        raise AudioError(
+            f"{name}: cannot be opened ({one_line(error)}); check the address"
+        ) from error
+    with container:
+        yield from _pieces(name, container, endless=container.duration is None)
+
+
+def _pieces(
+    name: str, container: InputContainer, endless: bool = False
+) -> Iterator[NDArray[np.float32]]:
+    """All audio of a container. endless: it should not end. Raises AudioError at its end if that
+    is too early.
+    """
+    stream = choose_stream(name, container)
+    for other in container.streams:  # of HLS, other qualities are not fetched
+        if other is not stream:
+            other.discard = Discard.all
+    run, samples = Run(), 0
+    try:
+        for piece in mono(run.frames(container, stream)):
+            samples += len(piece)
+            yield np.multiply(piece, np.float32(1 / 32768), dtype=np.float32)
+    except FFMPEG_ERRORS as error:
+        raise AudioError(f"{name}: cannot be decoded ({one_line(error)})") from error
+    heard = f"after {samples / SAMPLE_RATE:.1f} s"
+    if run.cut_off or endless:
+        raise AudioError(f"{name}: the connection was lost {heard}; start the command again")
+    if not samples:
+        raise AudioError(f"{name}: holds no samples; check its source")
+
+
+class _Pipe:
+    """What FFmpeg reads a pipe through: what there is, without waiting for more.
+
+    It reads the descriptor: a thread that waits in Python's own reader would block the exit.
+    """
+
+    name = "audio"
+
+    def __init__(self, file: int) -> None:
+        self.bytes = 0  # that have been read
+        self.left: int | None = None  # that may be read; None: all
+        self._file, self._head = file, b""
+
+    def peek(self, count: int) -> bytes:
+        """The first bytes; fewer if there are no more."""
+        while len(self._head) < count and (more := os.read(self._file, count - len(self._head))):
+            self._head += more
+        return self._head
+
+    def exactly(self, count: int) -> bytes:
+        """The next bytes; fewer if there are no more."""
+        parts = b""
+        while len(parts) < count and (more := self.read(count - len(parts))):
+            parts += more
+        return parts
+
+    def read(self, count: int) -> bytes:
+        """Some of the next bytes; none at the end."""
+        if self.left is not None:
+            count = min(count, self.left)
+        if self._head:
+            found, self._head = self._head[:count], self._head[count:]
+        else:
+            found = os.read(self._file, count) if count else b""
+        if self.left is not None:
+            self.left -= len(found)
+        self.bytes += len(found)
+        return found

@@ -1,0 +1,150 @@
+"""The `live` command: audio from a pipe, a file or an address, written as it is said."""
+
+import argparse
+import os
+import signal
+import sys
+import threading
+from collections.abc import Iterator
+from contextlib import ExitStack
+from types import FrameType
+from typing import TYPE_CHECKING, Any
+
+from slimwhisper.audio.sources import open_source, pieces_of
+from slimwhisper.audio.streams import pipe_pieces, url_pieces
+from slimwhisper.commands.live.feed import Feed, Piece, paced
+from slimwhisper.commands.live.flags import live_options
+from slimwhisper.commands.live.outputs import Output, opened
+from slimwhisper.errors import OptionError, as_ours
+from slimwhisper.flags import load_chosen
+from slimwhisper.live.types import Failed, LiveEvent
+from slimwhisper.storage.uris import hide, is_uri
+from slimwhisper.text import shown
+from slimwhisper.types import SAMPLE_RATE
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from slimwhisper.api import SlimWhisper
+
+STDIN = "standard input"
+
+
+def run_live(arguments: argparse.Namespace) -> int:
+    """Write what a source says until it ends; returns the exit status, see `cli.main`.
+
+    Ctrl-C and SIGTERM end the source: what was said until then is still written.
+    """
+    a = arguments
+    if a.threads < 0:
+        raise OptionError(f"threads {a.threads} is not a positive number, or 0 for all")
+    with ExitStack() as stack:
+        pieces, threaded = _open_source(a, stack)
+        outputs = stack.enter_context(opened(a.output_format, a.output))
+        feed = Feed(pieces, threaded)  # while the model loads, nothing is lost
+        stack.callback(feed.stop)
+        model = _load(a)
+        interrupts = stack.enter_context(_Interrupts(feed))
+        _run(model, feed, live_options(a), outputs)
+        error, status = feed.error, interrupts.status
+    if error is not None:
+        raise as_ours(error)
+    return status
+
+
+def _open_source(a: argparse.Namespace, stack: ExitStack) -> tuple[Iterator[Piece], bool]:
+    """The source's audio, and whether it comes by itself; `stack` closes it. Raises OptionError,
+    AudioError.
+    """
+    of_file = a.source != "-" and not is_uri(a.source)
+    if a.realtime and not of_file:
+        raise OptionError("--realtime is for files; other sources have their own speed")
+    if a.source != "-" and (a.rate, a.channels) != (SAMPLE_RATE, 1):
+        raise OptionError("--rate and --channels are for raw PCM on standard input")
+    if of_file:
+        name, file = open_source(a.source)
+        pieces = _floats(pieces_of(name, stack.enter_context(file), False))
+        return (paced(pieces), True) if a.realtime else (pieces, False)
+    if a.source != "-":
+        name = shown(hide(a.source))
+        if not a.allow_url:
+            raise OptionError(f"{name}: is an address; add --allow_url to open it")
+        return url_pieces(a.source, name), True
+    if sys.stdin is None or sys.stdin.isatty():
+        raise OptionError(
+            f"{STDIN} is a terminal; pipe audio into it, such as "
+            "arecord -f S16_LE -r 16000 -t raw | slimwhisper live"
+        )
+    return pipe_pieces(sys.stdin.fileno(), STDIN, a.rate, a.channels), True
+
+
+def _floats(pieces: Iterator[Any]) -> Iterator[Piece]:
+    """int16 [n] -> float32 [n] in [-1, 1)."""
+    for piece in pieces:
+        yield piece.astype("float32") / 32768
+
+
+def _load(a: argparse.Namespace) -> "SlimWhisper":
+    if a.threads:
+        import torch
+
+        torch.set_num_threads(a.threads)
+    return load_chosen(a)
+
+
+def _run(
+    model: "SlimWhisper", feed: Feed, options: dict[str, Any], outputs: "Sequence[Output]"
+) -> None:
+    """Decode the whole feed. Raises what ends the stream."""
+    for event in _events(model, feed, options):
+        for output in outputs:
+            output.event(event)
+        if isinstance(event, Failed):
+            raise event.error
+
+
+def _events(model: "SlimWhisper", feed: Feed, options: dict[str, Any]) -> Iterator[LiveEvent]:
+    if not feed.threaded:
+        yield from model.live(feed, **options)
+        return
+    live = model.live(**options)
+    feeder = (live, options["update"], _warn)
+    threading.Thread(target=feed.pump, args=feeder, name="live feed", daemon=True).start()
+    try:
+        yield from live
+    finally:
+        live.close()
+
+
+def _warn(behind: float) -> None:
+    print(
+        f"slimwhisper: warning: {behind:.0f} s behind the source, so there are fewer updates; try "
+        "--update 2, --window 10 or a smaller model",
+        file=sys.stderr,
+    )
+
+
+class _Interrupts:
+    """The first SIGINT or SIGTERM ends the feed, the second one the program."""
+
+    def __init__(self, feed: Feed) -> None:
+        self.status = 0  # exit status
+        self._feed, self._before = feed, dict[signal.Signals, Any]()
+
+    def __enter__(self) -> "_Interrupts":
+        in_main = threading.current_thread() is threading.main_thread()  # others catch no signals
+        for number in (signal.SIGINT, signal.SIGTERM) if in_main else ():
+            self._before[number] = signal.signal(number, self._handle)
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        for number, handler in self._before.items():
+            signal.signal(number, handler)
+
+    def _handle(self, number: int, _: FrameType | None) -> None:
+        if self.status:
+            raise KeyboardInterrupt
+        self.status = 128 + number
+        self._feed.stop()
+        # unbuffered: the signal may have interrupted a write
+        os.write(2, b"\nslimwhisper: writing what was said; press Ctrl-C again to stop at once\n")

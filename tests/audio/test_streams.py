@@ -1,0 +1,199 @@
+"""Audio from pipes and addresses: the same samples as from files, as they come, and errors."""
+
+import http.server
+import io
+import os
+import threading
+from collections.abc import Iterator
+from typing import Any
+
+import numpy as np
+import pytest
+import soundfile
+
+from slimwhisper.audio.load import load_audio
+from slimwhisper.audio.streams import pipe_pieces, url_pieces
+from slimwhisper.errors import AudioError, OptionError
+from tests.support.recordings import sound
+
+NAME = "standard input"
+
+
+class Pipe:
+    """A pipe whose writer sends what it is told to."""
+
+    def __init__(self) -> None:
+        self.out, self._in = os.pipe()
+
+    def send(self, data: bytes) -> None:
+        os.write(self._in, data)
+
+    def end(self, data: bytes = b"") -> None:
+        """Send data, of any size, and close."""
+
+        def run() -> None:
+            with os.fdopen(self._in, "wb") as file:
+                file.write(data)
+
+        threading.Thread(target=run).start()
+
+
+@pytest.fixture
+def pipe() -> Iterator[Pipe]:
+    made = Pipe()
+    yield made
+    os.close(made.out)
+
+
+def wav(samples: np.ndarray, rate: int, subtype: str = "PCM_16", format: str = "WAV") -> bytes:
+    file = io.BytesIO()
+    soundfile.write(file, samples, rate, format=format, subtype=subtype)
+    return file.getvalue()
+
+
+def heard(pipe: Pipe, data: bytes, **options: Any) -> np.ndarray:
+    pipe.end(data)
+    return np.concatenate(list(pipe_pieces(pipe.out, NAME, **options)))
+
+
+@pytest.mark.parametrize("subtype", ["PCM_16", "PCM_U8", "PCM_24", "FLOAT", "DOUBLE", "ULAW"])
+@pytest.mark.parametrize("rate, channels", [(16_000, 1), (44_100, 2)])
+def test_wav_is_read_as_from_a_file(pipe: Pipe, subtype: str, rate: int, channels: int) -> None:
+    data = wav(sound(rate, channels, 0.5), rate, subtype)
+    assert np.array_equal(heard(pipe, data), load_audio(data))
+
+
+@pytest.mark.parametrize(
+    "format, subtype", [("WAVEX", "PCM_24"), ("RF64", "PCM_16"), ("FLAC", "PCM_16")]
+)
+def test_other_headers(pipe: Pipe, format: str, subtype: str) -> None:
+    data = wav(sound(22_050, 1, 0.5), 22_050, subtype, format)
+    assert np.array_equal(heard(pipe, data), load_audio(data))
+
+
+def test_raw(pipe: Pipe) -> None:
+    samples = (sound(48_000, 2, 0.5) * 20_000).astype("<i2")
+    found = heard(pipe, samples.tobytes(), rate=48_000, channels=2)
+    assert np.array_equal(found, load_audio(wav(samples, 48_000)))
+
+
+def test_a_recorder_does_not_know_how_long(pipe: Pipe) -> None:
+    """The sizes in its header are the largest there are, and what comes is not a whole number."""
+    data = bytearray(wav(sound(16_000, 1, 0.5), 16_000))
+    data[4:8] = data[40:44] = b"\xff\xff\xff\x7f"
+    assert len(heard(pipe, bytes(data))) == 8_000
+
+
+@pytest.mark.parametrize("header", [b"", "wav"])
+def test_pieces_come_while_the_pipe_is_open(pipe: Pipe, header: Any) -> None:
+    samples = (sound(16_000, 1, 0.5) * 20_000).astype("<i2")
+    data = wav(samples, 16_000) if header else samples.tobytes()
+    pieces = pipe_pieces(pipe.out, NAME)
+    pipe.send(data[:4_000])
+    assert 0 < len(next(pieces)) <= 2_000  # would wait for ever for more
+    pipe.end(data[4_000:])
+    rest = sum(map(len, pieces))
+    assert rest > 5_000
+
+
+@pytest.mark.parametrize(
+    "data, words",
+    [
+        (b"", "is empty"),
+        (b"x", "holds no samples"),
+        (b"\0" * 2_001, "ends within a sample"),
+        (wav(sound(16_000), 16_000)[:-640], "ends 0.02 s before its header says"),
+        (wav(sound(16_000), 16_000)[:-32_001], "ends within a sample"),
+        (wav(sound(16_000), 16_000)[:30], "damaged header"),
+        (b"RIFF" + b"\xff" * 100, "damaged header"),
+        (wav(sound(16_000), 16_000, "IMA_ADPCM"), "WAV of a kind that is not read"),
+        (wav(sound(16_000)[:0], 16_000), "holds no samples"),
+        (b"fLaC" + b"\xff" * 100, "not audio that can be read"),
+    ],
+)
+def test_errors_come_after_what_was_heard(pipe: Pipe, data: bytes, words: str) -> None:
+    pipe.end(data)
+    count = 0
+    with pytest.raises(AudioError, match=words) as raised:
+        for piece in pipe_pieces(pipe.out, NAME):
+            count += len(piece)
+    assert str(raised.value).startswith(f"{NAME}: ") and "\n" not in str(raised.value)
+    if len(data) > 1_000 and "kind" not in words:
+        assert count == (len(data) - 44 if data[:4] == b"RIFF" else len(data)) // 2
+
+
+@pytest.mark.parametrize("options", [{"rate": 0}, {"rate": 10**6}, {"channels": 0}])
+def test_options(options: dict[str, int]) -> None:
+    with pytest.raises(OptionError, match=f"--{next(iter(options))}"):
+        pipe_pieces(0, NAME, **options)
+
+
+class Site(http.server.BaseHTTPRequestHandler):
+    """Pages of a little server; `Site.pages` has them."""
+
+    pages: dict[str, bytes] = {}  # noqa: RUF012
+    endless = False  # no length is stated
+
+    def do_GET(self) -> None:
+        body = self.pages.get(self.path)
+        self.send_response(200 if body is not None else 404)
+        if not self.endless:
+            self.send_header("Content-Length", str(len(body or b"")))
+        self.end_headers()
+        self.wfile.write(body or b"")
+
+    def log_message(self, *_: object) -> None:
+        pass
+
+
+@pytest.fixture
+def site(monkeypatch: pytest.MonkeyPatch) -> Iterator[str]:
+    server = http.server.ThreadingHTTPServer(("127.0.0.1", 0), Site)
+    thread = threading.Thread(target=server.serve_forever, args=(0.01,))
+    thread.start()
+    monkeypatch.setattr(Site, "pages", {})
+    yield f"http://127.0.0.1:{server.server_port}"
+    server.shutdown()
+    thread.join()
+    server.server_close()
+
+
+def test_http(site: str) -> None:
+    data = wav(sound(16_000, 1, 1.0), 16_000, format="FLAC")
+    Site.pages["/talk.flac"] = data
+    url = f"{site}/talk.flac"
+    assert np.array_equal(np.concatenate(list(url_pieces(url, url))), load_audio(data))
+
+
+def test_a_stream_that_ends(site: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Without a stated length, the end of the connection is not the end of the audio."""
+    Site.pages["/radio"] = wav(sound(16_000, 1, 3.0), 16_000, "MPEG_LAYER_III", "MP3")
+    monkeypatch.setattr(Site, "endless", True)
+    count = 0
+    with pytest.raises(AudioError, match=r"radio: the connection was lost after 3\.\d s"):
+        for piece in url_pieces(f"{site}/radio", "radio"):
+            count += len(piece)
+    assert count >= 3 * 16_000
+
+
+def test_a_playlist_reaches_no_files(site: str, tmp_path: Any) -> None:
+    secret = tmp_path / "secret.aac"
+    secret.write_bytes(b"x" * 1_000)
+    Site.pages["/live.m3u8"] = (
+        f"#EXTM3U\n#EXT-X-TARGETDURATION:2\n#EXTINF:2,\nfile://{secret}\n#EXT-X-ENDLIST\n"
+    ).encode()
+    with pytest.raises(AudioError, match="radio: "):
+        list(url_pieces(f"{site}/live.m3u8", "radio"))
+
+
+@pytest.mark.parametrize(
+    "url, error", [("file:///etc/hostname", OptionError), ("concat:a|b", OptionError)]
+)
+def test_other_addresses(url: str, error: type[Exception]) -> None:
+    with pytest.raises(error, match="unknown kind of address"):
+        url_pieces(url, url)
+
+
+def test_nothing_there(site: str) -> None:
+    with pytest.raises(AudioError, match=r"radio: cannot be opened \(.*\); check the address"):
+        list(url_pieces(f"{site}/none", "radio"))

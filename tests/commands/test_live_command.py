@@ -1,0 +1,328 @@
+"""`slimwhisper live` with a model that is not there: sources, outputs, signals, errors."""
+
+import json
+import os
+import queue
+import re
+import signal
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import Callable, Iterable, Iterator
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import soundfile
+from whisper.utils import WriteSRT, WriteVTT
+
+from slimwhisper.cli import build_parser
+from slimwhisper.commands.live import command, flags, outputs
+from slimwhisper.errors import AudioError
+from slimwhisper.live.types import Ended, LiveEvent, LiveOptions, SpeechStarted, SpeechStopped, Text
+from slimwhisper.types import SAMPLE_RATE, Segment, Transcript, Word
+from tests.support.command import Run
+from tests.support.paths import SAMPLES
+
+RAW = (np.sin(np.arange(3 * SAMPLE_RATE) / 20) * 9_000).astype("<i2").tobytes()  # 3 s
+SAID = (" one", " two -->", " thrée & four")
+
+
+def segment(number: int, text: str) -> Segment:
+    return Segment(number, 0, float(number), number + 0.75, text, [], 0.0, -0.1, 1.0, 0.0)
+
+
+def utterance(number: int, text: str) -> list[LiveEvent]:
+    """What is told of an utterance whose text is committed word by word."""
+    words = re.findall(" *[^ ]+", text)
+    told: list[LiveEvent] = [SpeechStarted(number, float(number))]
+    for word, tail in zip(words, [*words[1:], ""], strict=True):
+        told.append(Text(number, word, tail, (Word(word, 0.5, 0.75, 0.9),), 1.0))
+    told.append(SpeechStopped(number, number + 0.75))
+    return [*told, Ended(number, (segment(number, text),), text, "en")]
+
+
+class Model:
+    """Says one of `SAID` for each second of audio."""
+
+    def __init__(self) -> None:
+        self.pieces: list[int] = []
+        self.options: dict[str, Any] = {}
+        self.fails: Exception | None = None
+        self.on_piece: Callable[[], object] = lambda: None
+
+    def live(self, source: Iterable[np.ndarray] | None = None, **options: Any) -> Any:
+        self.options = options
+        return Live(self) if source is None else self.events(source)
+
+    def events(self, source: Iterable[np.ndarray]) -> Iterator[LiveEvent]:
+        told = 0
+        for piece in source:
+            self.pieces.append(len(piece))
+            self.on_piece()
+            while told < len(SAID) and sum(self.pieces) >= (told + 1) * SAMPLE_RATE:
+                yield from utterance(told, SAID[told])
+                told += 1
+            if self.fails is not None:
+                raise self.fails
+
+
+class Live:
+    """A stream of the model that is fed by another thread."""
+
+    def __init__(self, model: Model) -> None:
+        self._model = model
+        self._queue: queue.SimpleQueue[np.ndarray | None] = queue.SimpleQueue()
+        self.backlog = 0.0
+
+    def append(self, piece: np.ndarray) -> None:
+        self._queue.put(piece)
+
+    def finish(self) -> None:
+        self._queue.put(None)
+
+    def close(self) -> None: ...
+
+    def __iter__(self) -> Iterator[LiveEvent]:
+        return self._model.events(self._pieces())
+
+    def _pieces(self) -> Iterator[np.ndarray]:
+        while (piece := self._queue.get()) is not None:
+            yield piece
+
+
+@pytest.fixture
+def model(monkeypatch: pytest.MonkeyPatch) -> Model:
+    made = Model()
+    monkeypatch.setattr(command, "load_chosen", lambda _: made)
+    return made
+
+
+@pytest.fixture
+def stdin(monkeypatch: pytest.MonkeyPatch) -> Iterator[Callable[[bytes], None]]:
+    """Sets what standard input holds."""
+    threads = []
+
+    def send(data: bytes) -> None:
+        out, into = os.pipe()
+        monkeypatch.setattr(sys, "stdin", os.fdopen(out, "rb"))
+
+        def run() -> None:
+            with os.fdopen(into, "wb") as file:
+                file.write(data)
+
+        threads.append(threading.Thread(target=run))
+        threads[-1].start()
+
+    yield send
+    for thread in threads:
+        thread.join()
+        sys.stdin.close()
+
+
+def recording(folder: Path) -> Path:
+    path = folder / "talk.wav"
+    soundfile.write(path, np.frombuffer(RAW, "<i2"), SAMPLE_RATE, subtype="PCM_16")
+    return path
+
+
+def test_raw_audio_from_a_pipe(
+    capsys: pytest.CaptureFixture[str], model: Model, stdin: Callable[[bytes], None]
+) -> None:
+    stdin(RAW)
+    run = Run(capsys, "live")
+    assert (run.status, run.out, run.err) == (0, "one\ntwo -->\nthrée & four\n", "")
+    assert sum(model.pieces) == 3 * SAMPLE_RATE
+
+
+def test_a_file_comes_in_step(
+    capsys: pytest.CaptureFixture[str], model: Model, tmp_path: Path
+) -> None:
+    run = Run(capsys, "live", str(recording(tmp_path)), "--update", "2", "--language", "None")
+    assert run.status == 0 and run.out.count("\n") == 3
+    assert set(model.pieces) == {SAMPLE_RATE // 10}
+    assert model.options["update"] == 2.0 and model.options["language"] is None
+
+
+@pytest.mark.parametrize("piped", [False, True])
+def test_a_real_model(
+    capsys: pytest.CaptureFixture[str], stdin: Callable[[bytes], None], piped: bool
+) -> None:
+    """A file, and the same through a pipe, with the bundled model."""
+    name = "phone-number.wav"
+    stdin((SAMPLES / name).read_bytes() if piped else b"")
+    source = "-" if piped else str(SAMPLES / name)
+    run = Run(capsys, "live", source, "--model", "digits", "--window", "10", "--device", "cpu")
+    assert run.status == 0
+    assert run.out == "five five five\nzero one four\ntwo seven nine eight\n"
+
+
+def test_flags_are_the_options() -> None:
+    """Names and defaults; those without a flag are what the library has."""
+    chosen = flags.live_options(build_parser().parse_args(["live"]))
+    assert LiveOptions(**chosen) == LiveOptions()
+    rest = set(LiveOptions.__dataclass_fields__) - set(chosen)
+    assert rest == {"turns", "prefix_padding_ms"}
+    assert tuple(outputs.OUTPUTS) == flags.FORMATS
+
+
+@pytest.mark.parametrize("name, writer", [("srt", WriteSRT), ("vtt", WriteVTT)])
+def test_subtitles_are_whispers(
+    capsys: pytest.CaptureFixture[str], model: Model, tmp_path: Path, name: str, writer: Any
+) -> None:
+    out, theirs = tmp_path / f"out.{name}", tmp_path / f"theirs.{name}"
+    run = Run(capsys, "live", str(recording(tmp_path)), "-f", name, "-o", str(out))
+    assert run.status == 0 and run.out == "one\ntwo -->\nthrée & four\n"
+    spoken = Transcript("", [segment(i, text) for i, text in enumerate(SAID)], "en")
+    with theirs.open("w", encoding="utf-8") as file:
+        writer("").write_result(spoken.as_dict(), file, {"always_include_hours": True})
+    expected = theirs.read_text(encoding="utf-8")
+    if name == "vtt":  # WebVTT needs escapes, and whisper leaves out hours
+        expected = expected.replace("&", "&amp;").replace("->\n", "--&gt;\n")
+        expected = re.sub(r"\b(\d\d:\d\d\.\d)", r"00:\1", expected)
+    assert out.read_text(encoding="utf-8") == expected
+
+
+def test_json(capsys: pytest.CaptureFixture[str], model: Model, tmp_path: Path) -> None:
+    run = Run(capsys, "live", str(recording(tmp_path)), "-f", "json")
+    rows = [json.loads(line) for line in run.out.splitlines()]
+    assert [row["event"] for row in rows[:4]] == [
+        "speech_started",
+        "text",
+        "speech_stopped",
+        "ended",
+    ]
+    assert rows[0] == {"event": "speech_started", "utterance": 0, "start": 0.0}
+    assert rows[1]["committed"] == " one" and rows[1]["tentative"] == ""
+    assert rows[1]["words"][0]["word"] == " one" and rows[1]["heard"] == 1.0
+    assert rows[3]["text"] == " one" and rows[3]["language"] == "en"
+    assert rows[3]["segments"][0]["end"] == 0.75
+    texts = [row for row in rows if row["event"] == "text" and row["utterance"] == 2]
+    ended = [row for row in rows if row["event"] == "ended"]
+    assert "".join(row["committed"] for row in texts) == ended[2]["text"] == SAID[2]
+
+
+def test_a_file_that_exists_is_kept(
+    capsys: pytest.CaptureFixture[str], model: Model, tmp_path: Path
+) -> None:
+    out = tmp_path / "out.txt"
+    out.write_text("yesterday")
+    run = Run(capsys, "live", str(recording(tmp_path)), "-o", str(out))
+    assert run.status == 2 and "out.txt: exists" in run.err
+    assert out.read_text() == "yesterday"
+
+
+@pytest.mark.parametrize(
+    "words, status, message",
+    [
+        (("missing.wav",), 1, "missing.wav: no such file"),
+        (("http://u:p@host/a?token=t",), 2, "http://host/a: is an address; add --allow_url"),
+        (("s3://bucket/a", "--allow_url"), 2, "unknown kind of address"),
+        (("file:///etc/hostname", "--allow_url"), 2, "unknown kind of address"),
+        (("--rate", "12"), 2, "--rate 12: give Hz"),
+        (("--channels", "0"), 2, "--channels 0"),
+        (("--rate", "x"), 2, "invalid int value"),
+        (("missing.wav", "--rate", "8000"), 2, "are for raw PCM"),
+        (("--realtime",), 2, "--realtime is for files"),
+        (("--threads", "-1"), 2, "threads -1"),
+        (("-f", "mp4"), 2, "invalid choice"),
+        ((), 1, "standard input: is empty"),
+        (("-o", "/dev/full"), 1, "/dev/full: cannot be written"),
+    ],
+)
+def test_errors(
+    capsys: pytest.CaptureFixture[str],
+    model: Model,
+    stdin: Callable[[bytes], None],
+    words: tuple[str, ...],
+    status: int,
+    message: str,
+) -> None:
+    stdin(RAW if "/dev/full" in words else b"")
+    run = Run(capsys, "live", *words)
+    assert run.status == status and message in run.err
+    assert len(run.err.splitlines()) == 1
+
+
+def test_what_was_heard_is_kept(
+    capsys: pytest.CaptureFixture[str], model: Model, stdin: Callable[[bytes], None]
+) -> None:
+    stdin(RAW + b"x")
+    run = Run(capsys, "live")
+    assert run.status == 1 and run.out == "one\ntwo -->\nthrée & four\n"
+    assert run.err.startswith("slimwhisper: standard input: ends within a sample")
+
+
+def test_an_error_of_the_model(
+    capsys: pytest.CaptureFixture[str], model: Model, stdin: Callable[[bytes], None]
+) -> None:
+    stdin(RAW)
+    model.fails = AudioError("too hot")
+    assert Run(capsys, "live").err == "slimwhisper: too hot\n"
+
+
+@pytest.mark.parametrize("number, status", [(signal.SIGINT, 130), (signal.SIGTERM, 143)])
+@pytest.mark.parametrize("threaded", [False, True])
+def test_a_signal_ends_the_source(
+    capsys: pytest.CaptureFixture[str],
+    model: Model,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    number: int,
+    status: int,
+    threaded: bool,
+) -> None:
+    """What was said until then is written."""
+
+    def interrupt() -> None:
+        if sum(model.pieces) >= SAMPLE_RATE and len(model.pieces) < 1000:
+            os.kill(os.getpid(), number)
+            model.on_piece = lambda: None
+
+    model.on_piece = interrupt
+    before = signal.getsignal(number)
+    if threaded:  # a microphone that says nothing more
+        out, into = os.pipe()
+        monkeypatch.setattr(sys, "stdin", os.fdopen(out, "rb"))
+        os.write(into, RAW[: 2 * SAMPLE_RATE + 6_400])
+    run = Run(capsys, "live", *([] if threaded else [str(recording(tmp_path))]))
+    assert (run.status, run.out) == (status, "one\n")
+    assert "writing what was said" not in run.out
+    assert signal.getsignal(number) == before
+    if threaded:
+        os.close(into)
+        time.sleep(0.05)  # its thread ends
+        sys.stdin.close()
+
+
+def test_a_second_signal_stops_at_once(
+    capsys: pytest.CaptureFixture[str], model: Model, stdin: Callable[[bytes], None]
+) -> None:
+    stdin(RAW)
+    model.on_piece = lambda: [os.kill(os.getpid(), signal.SIGINT) for _ in range(2)]
+    run = Run(capsys, "live")
+    assert run.status == 130 and run.err == "slimwhisper: interrupted\n"
+
+
+def test_a_reader_that_leaves(tmp_path: Path) -> None:
+    """`slimwhisper live | head -1` ends without a word."""
+    program = (
+        "import sys; from slimwhisper import cli; from slimwhisper.commands.live import command\n"
+        "from slimwhisper.live.types import Text\n"
+        "class Model:\n"
+        "    def live(self, source, **options): return (Text(0, ' one', '') for _ in source)\n"
+        "command.load_chosen = lambda _: Model()\n"
+        "sys.exit(cli.main(['live', sys.argv[1]]))"
+    )
+    process = subprocess.Popen(
+        [sys.executable, "-c", program, str(recording(tmp_path))],
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+    )
+    assert process.stdout and process.stderr
+    process.stdout.close()
+    assert process.wait(60) == 1
+    assert process.stderr.read() == b""
+    process.stderr.close()
