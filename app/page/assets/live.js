@@ -1,0 +1,291 @@
+// The Live tab: the microphone's sound goes to the server, what it says comes back.
+
+import { Connection, post, sessionOf } from "./connection.js";
+import { button, clock, copy, make } from "./dom.js";
+import { Microphone } from "./microphone.js";
+import { Problem } from "./problem.js";
+import { Sound } from "./sound.js";
+import { Utterances } from "./utterances.js";
+
+const AGAIN = 1000;  // milliseconds before a lost connection is tried again
+const LAST_TEXT = 20_000;  // milliseconds for the last text to come
+const QUIET = 60;  // dB below the loudest, where the meter begins
+const STATES = {
+  idle: "", starting: "Starting", running: "Listening", lost: "Reconnecting", paused: "Paused",
+  stopping: "Finishing",
+};
+const MAIN = { paused: "Resume", running: "Pause", lost: "Pause" };  // else Start
+
+const wait = (milliseconds) => new Promise((done) => { setTimeout(done, milliseconds); });
+
+class Live {
+  // view: the element that is drawn in. root: the server's path.
+  constructor(view, root) {
+    Object.assign(this, { view, root, options: {}, sound: new Sound(), base: 0, unsaved: false });
+    this.said = new Utterances();
+    this.draw();
+    this.become("idle");
+    window.addEventListener("beforeunload", (event) => {
+      if (this.state !== "idle" || this.unsaved) event.preventDefault();
+    });
+  }
+
+  draw() {
+    this.main = button("sw-main", "Start", () => this.press());
+    this.stopper = button("sw-stop", "Stop", () => this.stop());
+    this.meter = make("div", "sw-meter");
+    this.meter.setAttribute("role", "meter");
+    this.meter.setAttribute("aria-label", "Loudness of the microphone");
+    this.bar = make("i");
+    this.meter.append(this.bar);
+    this.status = make("span", "sw-state");
+    this.status.setAttribute("role", "status");
+    this.time = make("time", "sw-note");
+    this.problem = make("p", "sw-error sw-problem");
+    this.problem.setAttribute("role", "alert");
+    this.hint = make("p", "sw-note sw-hint", "Press Start and speak. Grey words may still change.");
+    const buttons = make("div", "sw-live-buttons");
+    buttons.append(this.main, this.stopper);
+    const head = make("header");
+    head.append(this.status, this.meter, this.time);
+    this.copier = button("sw-copy", "Copy text", () => copy(this.said.text, this.copier));
+    const files = make("span", "sw-downloads");
+    files.append(make("span", "sw-note", "Save as"), ...this.view.dataset.formats.split(" ").map((format) => {
+      const one = button("sw-download", format, () => this.save(format));
+      one.setAttribute("aria-label", `Save as ${format}`);
+      return one;
+    }));
+    const tools = make("span", "sw-downloads");
+    tools.append(this.copier, button("sw-tool", "Clear", () => this.clear()));
+    this.foot = make("footer");
+    this.foot.append(tools, files);
+    const card = make("article", "sw-file");
+    card.setAttribute("aria-label", "Live transcript");
+    card.append(head, this.hint, this.said.root, this.foot);
+    this.view.replaceChildren(buttons, this.problem, card);
+  }
+
+  become(state) {
+    this.state = this.view.dataset.state = state;
+    this.status.textContent = STATES[state];
+    this.main.textContent = MAIN[state] ?? "Start";
+    this.main.disabled = ["starting", "stopping"].includes(state);
+    this.stopper.hidden = !["running", "lost", "paused"].includes(state);
+    if (state !== "running" && state !== "lost") this.show(0);
+    this.refresh();
+  }
+
+  refresh() {
+    const some = this.said.all.length > 0;
+    this.hint.hidden = some;
+    this.said.root.hidden = !some;
+    this.foot.hidden = !this.said.parts.length;
+    this.time.textContent = this.sound.samples ? clock(this.sound.now) : "";
+  }
+
+  show(level) {
+    const loud = Math.min(Math.max(1 + (20 * Math.log10(level || 1e-9)) / QUIET, 0), 1);
+    this.bar.style.transform = `scaleX(${loud.toFixed(3)})`;
+    this.meter.setAttribute("aria-valuenow", Math.round(100 * loud));
+  }
+
+  tell(message) {
+    this.problem.hidden = !message;
+    this.problem.textContent = message;
+  }
+
+  press() {
+    if (this.state === "idle") this.start();
+    else if (this.state === "paused") this.resume();
+    else this.pause();
+  }
+
+  async start() {
+    this.tell("");
+    this.become("starting");
+    try {
+      this.microphone = await Microphone.open(
+        this.root,
+        (samples, level) => this.hear(samples, level),
+        () => this.fail("The microphone was disconnected."));
+      navigator.wakeLock?.request("screen").then((lock) => { this.awake = lock; }).catch(() => {});
+      await this.connect();
+      this.become("running");
+    } catch (error) {
+      this.fail(this.explain(error));
+    }
+  }
+
+  explain(error) {
+    if (!(error instanceof Problem)) console.error(error);
+    return error instanceof Problem ? error.message : "Something unexpected went wrong. Reload the page.";
+  }
+
+  async connect() {
+    const connection = new Connection(
+      this.root, (event) => this.said.draw(() => this.take(event)), (said) => this.lose(said));
+    this.connection = connection;
+    await connection.open(sessionOf(this.options));
+    this.said.lose(this.sound.start);
+    this.base = this.sound.again();
+    this.sound.send(connection, this.base);
+  }
+
+  // options: as the page shows them now; an utterance that has begun keeps those that it has.
+  change(options) {
+    this.options = options ?? {};
+    if (this.connection?.ready) this.connection.update(sessionOf(this.options));
+  }
+
+  hear(samples, level) {
+    this.sound.add(samples);
+    if (this.connection?.ready) this.sound.send(this.connection, this.said.open?.start);
+    this.show(level);
+    this.time.textContent = clock(this.sound.now);
+  }
+
+  take(event) {
+    const one = event.item_id && this.said.of(event.item_id, this.sound.now);
+    switch (event.type.replace("conversation.item.input_audio_transcription.", "")) {
+      case "input_audio_buffer.speech_started":
+        one.begin(this.base + event.audio_start_ms / 1000);
+        break;
+      case "input_audio_buffer.speech_stopped":
+        one.end = this.base + event.audio_end_ms / 1000;
+        break;
+      case "input_audio_buffer.committed":
+        this.answered = true;
+        break;
+      case "tentative":
+        one.guess(event.text);
+        break;
+      case "delta":
+        one.add(event.delta);
+        this.again = false;
+        this.unsaved = true;
+        break;
+      case "segment":
+        one.segments.push({
+          start: this.base + event.start, end: this.base + event.end, text: event.text,
+        });
+        break;
+      case "completed":
+        one.finish(event.transcript);
+        break;
+      case "failed":
+        one.finish(one.committed);
+        this.tell(event.error.message);
+        break;
+      case "error":
+        this.answered = true;
+        if (event.error.code !== "input_audio_buffer_commit_empty") this.tell(event.error.message);
+    }
+    this.refresh();
+    this.settle();
+  }
+
+  // The connection has ended without our asking for it: try once more.
+  async lose(said) {
+    this.connection = null;
+    if (this.state === "stopping") this.fail(said || "The connection was lost.");
+    if (this.state !== "running") return;
+    if (this.again) return this.fail(said || "The connection was lost.");
+    this.again = true;
+    this.become("lost");
+    await wait(AGAIN);
+    if (this.state !== "lost") return;
+    try {
+      await this.connect();
+    } catch (error) {
+      this.fail(`The connection was lost. ${said || this.explain(error)}`);
+      return;
+    }
+    if (this.state === "lost") this.become("running");
+    if (this.sound.lost >= 1) this.tell(`${Math.round(this.sound.lost)} s of speech were lost.`);
+    this.sound.lost = 0;
+  }
+
+  pause() {
+    this.microphone.silent = true;
+    this.connection?.commit();
+    this.become("paused");
+  }
+
+  async resume() {
+    this.microphone.silent = false;
+    this.become(this.connection ? "running" : "starting");
+    if (this.connection) return;
+    try {
+      await this.connect();
+      this.become("running");
+    } catch (error) {
+      this.fail(this.explain(error));
+    }
+  }
+
+  stop() {
+    this.microphone.close();
+    if (!this.connection?.ready) return this.fail("");
+    this.answered = false;
+    this.become("stopping");
+    this.connection.commit();
+    this.late = setTimeout(() => this.fail("The last text has not come."), LAST_TEXT);
+  }
+
+  // After Stop: whether all text is there.
+  settle() {
+    if (this.state === "stopping" && this.answered && !this.said.open) this.end();
+  }
+
+  end() {
+    clearTimeout(this.late);
+    this.microphone?.close();
+    this.awake?.release().catch(() => {});
+    this.connection?.close();
+    Object.assign(this, { microphone: null, connection: null, awake: null, again: false });
+    this.said.lose(Infinity);
+    this.sound.pieces = [];
+    this.become("idle");
+  }
+
+  fail(message) {
+    const missing = this.said.open ? this.said.open.start : this.sound.now - this.sound.unsent;
+    const seconds = Math.round(this.sound.now - missing);
+    this.end();
+    const note = seconds ? ` What was said in the last ${seconds} s may be missing.` : "";
+    this.tell(message + note);
+  }
+
+  clear() {
+    if (this.unsaved && !confirm("Clear the transcript? It has not been saved.")) return;
+    this.connection?.send({ type: "input_audio_buffer.clear" });
+    this.said.clear();
+    if (this.state === "idle") this.sound = new Sound();
+    this.unsaved = false;
+    this.tell("");
+    this.refresh();
+  }
+
+  async save(format) {
+    const body = { language: this.options.language || this.language || "en", segments: this.said.parts };
+    try {
+      const response = await post(`${this.root}/page/live/transcript.${format}`, body);
+      const link = make("a");
+      link.href = URL.createObjectURL(await response.blob());
+      const now = new Date();
+      const local = new Date(now - 60_000 * now.getTimezoneOffset()).toISOString();
+      link.download = `live-${local.slice(0, 16).replace("T", "-").replace(":", "")}.${format}`;
+      link.click();
+      setTimeout(() => URL.revokeObjectURL(link.href), 60_000);
+      this.unsaved = this.state !== "idle";
+    } catch (error) {
+      this.tell(`Not saved: ${this.explain(error)}`);
+    }
+  }
+}
+
+// Returns what to call when the page's options change. view: where to draw.
+export function start(view, root) {
+  const live = new Live(view, root);
+  return (options) => live.change(options);
+}
