@@ -23,6 +23,7 @@ from slimwhisper.app.service.settings import Settings
 from slimwhisper.cache.forms import PRESETS, choose_forms
 from slimwhisper.devices import choose_device, choose_dtype
 from slimwhisper.flags import load_chosen
+from slimwhisper.live.types import LiveOptions
 
 logger = logging.getLogger("slimwhisper.serve")
 
@@ -61,6 +62,7 @@ def make_settings(a: argparse.Namespace, page: Path | None) -> Settings:
         timeout=a.timeout,
         patience=a.patience,
         page=page,
+        live=LiveOptions(update=a.update, window=a.live_window),
         cache=a.cache if a.cache in PRESETS and not any(getattr(a, n) for n in OVERRIDES) else None,
     )
 
@@ -98,7 +100,7 @@ def _serve(a: argparse.Namespace, settings: Settings) -> int:
     service = Service(
         partial(load_choice, a),
         a.batch_size,
-        Limits(queue=a.queue, seconds=60.0 * a.max_minutes),
+        Limits(queue=a.queue, seconds=60.0 * a.max_minutes, streams=a.streams),
         a.unload_after or float("inf"),
         first=ModelChoice(a.model),
     )

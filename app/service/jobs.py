@@ -46,6 +46,8 @@ class Limits:
     """Limits on requests."""
 
     queue: int = 256  # requests that wait or run
+    streams: int = 64  # live streams at once
+    backlog: float = 120.0  # seconds of a stream's audio that may wait
     seconds: float = 4 * 3600.0  # of audio in a recording
     reading: float = 600.0  # seconds to decode a file
 

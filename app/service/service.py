@@ -28,11 +28,13 @@ from slimwhisper.app.service.jobs import (
     Started,
     StoppingError,
 )
+from slimwhisper.app.service.streams import Listener, LiveStream
 from slimwhisper.app.service.turns import next_jobs
 from slimwhisper.audio.read_ahead import WORKERS
 from slimwhisper.audio.readers import Readers
 from slimwhisper.audio.samples import Samples
 from slimwhisper.errors import SlimWhisperError, as_ours
+from slimwhisper.live.types import LiveOptions
 from slimwhisper.longform.recording import Recording
 from slimwhisper.types import Segment, Transcript
 
@@ -92,6 +94,18 @@ class Service:
             self._waiting.append(job)
             self._accepted.add(job)
             self._changed.notify()
+
+    def open_stream(
+        self, model: ModelChoice, options: LiveOptions, user: str, listener: Listener
+    ) -> LiveStream:
+        """A live stream. The listener is called on the service's thread: with events, then, after
+        the last `Ended` or after `Failed`, with None. A listener that raises closes its stream.
+
+        Raises BusyError if there are too many streams (`Limits.streams`) or another model has work,
+        StoppingError at shutdown, OptionError. What only a model that is not loaded yet can tell
+        comes as `Failed`.
+        """
+        raise NotImplementedError
 
     def read(self, path: Path, name: str) -> Samples:
         """A file's samples, by a reader process; waits. `name` stands for it in messages.

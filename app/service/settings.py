@@ -1,7 +1,9 @@
 """A server's settings."""
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
+
+from slimwhisper.live.types import LiveOptions
 
 
 @dataclass(frozen=True, slots=True)
@@ -18,3 +20,4 @@ class Settings:
     patience: float = 30.0  # seconds for running requests at shutdown
     page: Path | None = None  # the folder for the page's files; None: no page
     cache: str | None = None  # the preset the model is loaded with; None: not a preset
+    live: LiveOptions = field(default_factory=LiveOptions)  # streams, unless they say

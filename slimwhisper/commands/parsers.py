@@ -126,6 +126,17 @@ def add_serve(commands: Any) -> None:
     g.add_argument(
         "--patience", type=seconds, default=30.0, help="seconds to finish requests at exit [30]"
     )
+    g = p.add_argument_group("live streams")
+    g.add_argument("--streams", type=positive, default=64, help="at a time [%(default)s]")
+    g.add_argument(
+        "--update", type=seconds, default=1.0, help="seconds of audio between updates [1]"
+    )
+    g.add_argument(
+        *("--live-window", "--live_window"),
+        type=seconds,
+        help="seconds of audio that an update encodes; fewer cost less, and are not exact "
+        "[the model's window]",
+    )
 
 
 def add_models(commands: Any) -> None:
