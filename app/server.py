@@ -53,7 +53,9 @@ def make_app(service: Service, models: Models, settings: Settings) -> FastAPI:
     if settings.page is not None:
         from slimwhisper.app.page.mount import mount_page  # Gradio takes seconds to import
 
-        app.state.page = mount_page(app, service, models, settings)
+        app.state.page = mount_page(
+            app, service, models, settings, (lambda: "ek_x") if service.limits.streams else None
+        )
     app.add_middleware(
         Access,
         page=settings.page is not None,

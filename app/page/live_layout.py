@@ -19,5 +19,12 @@ def lay_out_live() -> None:
         apply_default_css=False,
         elem_id="sw-live",
     )
-    chosen = [options.language, options.task, options.prompt, options.words]
-    gr.on([one.change for one in chosen], None, chosen, view, js=OPTIONS, show_progress="hidden")
+    language, task, prompt, words = options.language, options.task, options.prompt, options.words
+    gr.on(
+        [language.change, task.change, prompt.change, words.change],
+        None,
+        [language, task, prompt, words],
+        view,
+        js=OPTIONS,
+        show_progress="hidden",
+    )

@@ -5,7 +5,7 @@ The page keeps the transcript: the server writes what the page posts, and forget
 
 import io
 from collections.abc import Callable
-from typing import Annotated, Any
+from typing import Annotated
 
 from fastapi import APIRouter, Request
 from fastapi.responses import JSONResponse, Response
@@ -26,7 +26,8 @@ MAX_SECONDS = 1e6  # 11 days
 
 NOT_KEPT = {"Cache-Control": "no-store"}
 
-MakeKey = Callable[[Request], dict[str, Any]]
+MakeKey = Callable[[], str]  # may raise APIError
+Text = Annotated[str, Field(max_length=MAX_TEXT)]
 Seconds = Annotated[float, Field(ge=0, le=MAX_SECONDS, allow_inf_nan=False)]
 
 
@@ -37,13 +38,12 @@ class Nothing(BaseModel):
 
 
 class Timed(BaseModel):
-    """Text with times in seconds."""
+    """Something that was said."""
 
     model_config = ConfigDict(extra="forbid")
 
     start: Seconds
     end: Seconds
-    text: Annotated[str, Field(max_length=MAX_TEXT)]
 
     @model_validator(mode="after")
     def _forwards(self) -> "Timed":
@@ -52,10 +52,23 @@ class Timed(BaseModel):
         return self
 
 
+class LiveWord(Timed):
+    """A word, with its leading space if it has one: not all scripts have spaces."""
+
+    word: Text
+    probability: Annotated[float, Field(ge=0, le=1)]
+
+    def made(self) -> Word:
+        """The word as the writers take it."""
+        space = " " if self.word[:1].isspace() else ""
+        return Word(space + clean(self.word), self.start, self.end, self.probability)
+
+
 class LiveSegment(Timed):
     """A segment of an utterance."""
 
-    words: Annotated[list[Timed], Field(max_length=MAX_WORDS)] | None = None
+    text: Text
+    words: Annotated[list[LiveWord], Field(max_length=MAX_WORDS)] | None = None
 
 
 class LiveTranscript(BaseModel):
@@ -78,7 +91,7 @@ class LiveTranscript(BaseModel):
         segments = []
         for i, one in enumerate(given):
             text = f" {clean(one.text)}"
-            words = [Word(_word(w.text), w.start, w.end, 1.0) for w in one.words or ()]
+            words = [word.made() for word in one.words or ()]
             segments.append(
                 Segment(
                     *(i, round(100 * one.start), one.start, one.end, text, []),
@@ -89,7 +102,7 @@ class LiveTranscript(BaseModel):
 
 
 def make_live_router(make_key: MakeKey, signed_in: Callable[[Request], bool]) -> APIRouter:
-    """POST /page/live/key -> {"value": "ek_...", ...} and /page/live/transcript.FORMAT -> a file.
+    """POST /page/live/key -> {"value": "ek_..."} and /page/live/transcript.FORMAT -> a file.
 
     make_key: of a request that `signed_in` lets pass.
     """
@@ -97,7 +110,7 @@ def make_live_router(make_key: MakeKey, signed_in: Callable[[Request], bool]) ->
 
     async def key(request: Request) -> Response:
         await _check(request, Nothing)
-        return JSONResponse(make_key(request), headers=NOT_KEPT)
+        return JSONResponse({"value": make_key()}, headers=NOT_KEPT)
 
     async def file(format: str, request: Request) -> Response:
         row = FORMATS.get(format)
@@ -128,8 +141,3 @@ def _written(posted: LiveTranscript, row: Format) -> bytes:
     text = io.StringIO()
     row.write(posted.transcript(), text, {})
     return text.getvalue().encode()
-
-
-def _word(text: str) -> str:
-    """A word, with its leading space if it has one: not all scripts have spaces."""
-    return f" {clean(text)}" if text[:1].isspace() else clean(text)

@@ -41,5 +41,3 @@ def options_row(elem_id: str) -> Options:
         )
         words = gr.Checkbox(label="Word times", elem_classes="sw-check", min_width=130)
     return Options(language, task, words, prompt)
-
-

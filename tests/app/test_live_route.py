@@ -5,7 +5,7 @@ from collections.abc import Iterator
 from typing import Any
 
 import pytest
-from fastapi import FastAPI, Request
+from fastapi import FastAPI
 from fastapi.testclient import TestClient
 
 from slimwhisper.app.page.live_route import MAX_SEGMENTS, MAX_WORDS, live_formats, make_live_router
@@ -17,8 +17,11 @@ SAID = [
     {"start": 3.0, "end": 61.5, "text": "zero\none --> four"},
 ]
 WORDS = [
-    [{"start": 0.5, "end": 1.0, "text": " five"}, {"start": 1.5, "end": 2.25, "text": "-five"}],
-    [{"start": 3.0, "end": 61.5, "text": " zero"}],
+    [
+        {"start": 0.5, "end": 1.0, "word": " five", "probability": 0.5},
+        {"start": 1.5, "end": 2.25, "word": "-five", "probability": 1},
+    ],
+    [{"start": 3.0, "end": 61.5, "word": " zero", "probability": 0}],
 ]
 FILE = "/page/live/transcript"
 
@@ -30,11 +33,8 @@ class Site:
         self.signed_in = True
         app = FastAPI()
         add_error_handlers(app)
-        app.include_router(make_live_router(self.make_key, lambda _: self.signed_in))
+        app.include_router(make_live_router(lambda: "ek_1", lambda _: self.signed_in))
         self.client = TestClient(app)
-
-    def make_key(self, _: Request) -> dict[str, Any]:
-        return {"value": "ek_1"}
 
     def written(self, format: str, segments: list[dict[str, Any]], language: str = "en") -> str:
         body = {"language": language, "segments": segments}

@@ -7,6 +7,9 @@ const PATIENCE = 15_000;  // milliseconds for the server to answer
 const [TENTATIVE, WORDS] = ["tentative", "words"].map((name) => `item.input_audio_transcription.${name}`);
 const UNREACHABLE = "The server cannot be reached.";
 
+const REFUSED = "The server does not answer on a websocket: it may serve as many streams as it can, or a "
+  + "proxy before it may not pass websockets on. Try again in a minute.";
+
 // A POST of the page. Fails with Problem.
 export async function post(address, body) {
   let response;
@@ -27,7 +30,7 @@ export class Connection {
   // root: the server's path. heard: called with each event. closed: called with a reason, or with
   // "", when the connection has ended and `close` was not called.
   constructor(root, heard, closed) {
-    Object.assign(this, { root, heard, closed, ready: false, said: "" });
+    Object.assign(this, { root, heard, closed, ready: false, heardAny: false, said: "" });
   }
 
   // Connect, and ask for what the session is to be. Fails with Problem.
@@ -48,7 +51,10 @@ export class Connection {
       };
       this.socket = new WebSocket(address, ["realtime", `openai-insecure-api-key.${value}`]);
       this.socket.onmessage = ({ data }) => this.take(JSON.parse(data), session);
-      this.socket.onclose = ({ reason }) => this.end(reason);
+      this.socket.onclose = ({ wasClean }) => {
+        if (!wasClean) this.said = this.heardAny ? "" : REFUSED;
+        this.end();
+      };
     });
   }
 
@@ -56,16 +62,16 @@ export class Connection {
     if (event.type === "session.created") this.update(session);
     else if (event.type === "session.updated") this.opened();
     else if (event.type === "error") {
-      if (!this.ready) this.said = sentence(event.error.message);
+      this.said = sentence(event.error.message);
       if (!this.ready) this.end();
     }
+    this.heardAny = true;
     if (this.socket) this.heard(event);
   }
 
-  end(reason = "") {
+  end() {
     if (!this.socket) return;
-    const ready = this.ready;
-    this.said ||= reason && sentence(reason);
+    const { ready } = this;
     this.close();
     if (ready) this.closed(this.said);
     else this.failed();

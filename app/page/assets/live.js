@@ -3,17 +3,20 @@
 import { Connection, post, sessionOf } from "./connection.js";
 import { button, clock, copy, make } from "./dom.js";
 import { Microphone } from "./microphone.js";
-import { Problem } from "./problem.js";
+import { Problem, sentence } from "./problem.js";
 import { Sound } from "./sound.js";
 import { Utterances } from "./utterances.js";
 
 const AGAIN = 1000;  // milliseconds before a lost connection is tried again
 const LAST_TEXT = 20_000;  // milliseconds for the last text to come
+const LAST_SPEECH = 1500;  // milliseconds for the server to notice speech that has just begun
 const QUIET = 60;  // dB below the loudest, where the meter begins
 const STATES = {
   idle: "", starting: "Starting", running: "Listening", lost: "Reconnecting", paused: "Paused",
   stopping: "Finishing",
 };
+// errors that need no word: nothing was said before a pause, or the session ends and another begins
+const EXPECTED = ["input_audio_buffer_commit_empty", "session_idle", "session_expired"];
 const MAIN = { paused: "Resume", running: "Pause", lost: "Pause" };  // else Start
 
 const wait = (milliseconds) => new Promise((done) => { setTimeout(done, milliseconds); });
@@ -21,9 +24,10 @@ const wait = (milliseconds) => new Promise((done) => { setTimeout(done, millisec
 class Live {
   // view: the element that is drawn in. root: the server's path.
   constructor(view, root) {
-    Object.assign(this, { view, root, options: {}, sound: new Sound(), base: 0, unsaved: false });
+    Object.assign(this, { view, root, options: {}, sound: new Sound(), base: 0, unsaved: false, timers: [] });
     this.said = new Utterances();
     this.draw();
+    this.tell("");
     this.become("idle");
     window.addEventListener("beforeunload", (event) => {
       if (this.state !== "idle" || this.unsaved) event.preventDefault();
@@ -43,7 +47,8 @@ class Live {
     this.time = make("time", "sw-note");
     this.problem = make("p", "sw-error sw-problem");
     this.problem.setAttribute("role", "alert");
-    this.hint = make("p", "sw-note sw-hint", "Press Start and speak. Grey words may still change.");
+    this.hint = make("p", "sw-note sw-hint", "Press Start and speak. Grey words may still "
+      + "change. The sound goes to this server only, which does not keep it.");
     const buttons = make("div", "sw-live-buttons");
     buttons.append(this.main, this.stopper);
     const head = make("header");
@@ -56,7 +61,7 @@ class Live {
       return one;
     }));
     const tools = make("span", "sw-downloads");
-    tools.append(this.copier, button("sw-tool", "Clear", () => this.clear()));
+    tools.append(this.copier, button("sw-download", "Clear", () => this.clear()));
     this.foot = make("footer");
     this.foot.append(tools, files);
     const card = make("article", "sw-file");
@@ -78,6 +83,7 @@ class Live {
   refresh() {
     const some = this.said.all.length > 0;
     this.hint.hidden = some;
+    this.view.toggleAttribute("data-fresh", this.state === "idle" && !this.sound.samples);
     this.said.root.hidden = !some;
     this.foot.hidden = !this.said.parts.length;
     this.time.textContent = this.sound.samples ? clock(this.sound.now) : "";
@@ -153,35 +159,41 @@ class Live {
       case "input_audio_buffer.speech_stopped":
         one.end = this.base + event.audio_end_ms / 1000;
         break;
-      case "input_audio_buffer.committed":
-        this.answered = true;
-        break;
       case "tentative":
         one.guess(event.text);
         break;
       case "delta":
-        one.add(event.delta);
+        one.add(event.delta, this.timed(event.words));
         this.again = false;
         this.unsaved = true;
         break;
       case "segment":
         one.segments.push({
-          start: this.base + event.start, end: this.base + event.end, text: event.text,
+          start: this.base + event.start,
+          end: this.base + event.end,
+          text: event.text,
+          words: this.timed(event.words),
         });
         break;
       case "completed":
         one.finish(event.transcript);
+        this.language = event.languages?.[0]?.code ?? this.language;
         break;
       case "failed":
         one.finish(one.committed);
-        this.tell(event.error.message);
+        this.tell(sentence(event.error.message));
         break;
       case "error":
-        this.answered = true;
-        if (event.error.code !== "input_audio_buffer_commit_empty") this.tell(event.error.message);
+        if (!EXPECTED.includes(event.error.code)) this.tell(sentence(event.error.message));
     }
     this.refresh();
     this.settle();
+  }
+
+  // Words with times since Start.
+  timed(words) {
+    return words?.length
+      ? words.map((one) => ({ ...one, start: this.base + one.start, end: this.base + one.end })) : null;
   }
 
   // The connection has ended without our asking for it: try once more.
@@ -226,19 +238,25 @@ class Live {
   stop() {
     this.microphone.close();
     if (!this.connection?.ready) return this.fail("");
-    this.answered = false;
     this.become("stopping");
     this.connection.commit();
-    this.late = setTimeout(() => this.fail("The last text has not come."), LAST_TEXT);
+    this.noticed = false;
+    this.timers = [
+      setTimeout(() => {
+        this.noticed = true;
+        this.settle();
+      }, LAST_SPEECH),
+      setTimeout(() => this.fail("The last text has not come."), LAST_TEXT),
+    ];
   }
 
   // After Stop: whether all text is there.
   settle() {
-    if (this.state === "stopping" && this.answered && !this.said.open) this.end();
+    if (this.state === "stopping" && this.noticed && !this.said.open) this.end();
   }
 
   end() {
-    clearTimeout(this.late);
+    this.timers.forEach(clearTimeout);
     this.microphone?.close();
     this.awake?.release().catch(() => {});
     this.connection?.close();

@@ -53,10 +53,10 @@ class Utterance {
 
 // An element for each word, which shows its time, and the spaces between them.
 function spoken(words, first) {
-  return words.flatMap(({ text, start, end }, i) => {
-    const part = make("span", "sw-word", text.trimStart());
+  return words.flatMap(({ word, start, end }, i) => {
+    const part = make("span", "sw-word", word.trimStart());
     part.title = `${start.toFixed(2)} to ${end.toFixed(2)} s`;
-    const spaced = /^\s/.test(text) && (i || !first);
+    const spaced = /^\s/.test(word) && (i || !first);
     return spaced ? [" ", part] : [part];
   });
 }
