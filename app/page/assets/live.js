@@ -85,7 +85,7 @@ class Live {
     this.hint.hidden = some;
     this.view.toggleAttribute("data-fresh", this.state === "idle" && !this.sound.samples);
     this.said.root.hidden = !some;
-    this.foot.hidden = !this.said.parts.length;
+    this.foot.hidden = !this.said.some;
     this.time.textContent = this.sound.samples ? clock(this.sound.now) : "";
   }
 
@@ -132,8 +132,7 @@ class Live {
       this.root, (event) => this.said.draw(() => this.take(event)), (said) => this.lose(said));
     this.connection = connection;
     await connection.open(sessionOf(this.options));
-    this.said.lose(this.sound.start);
-    this.base = this.sound.again();
+    this.base = this.sound.again(this.said.lose(this.sound.start));
     this.sound.send(connection, this.base);
   }
 
@@ -163,7 +162,7 @@ class Live {
         one.guess(event.text);
         break;
       case "delta":
-        one.add(event.delta, this.timed(event.words));
+        one.add(event.delta, this.timed(event.words), this.sound.now);
         this.again = false;
         this.unsaved = true;
         break;

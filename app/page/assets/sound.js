@@ -4,7 +4,8 @@
 import { RATE } from "./microphone.js";
 
 const KEEP = 60;  // seconds at most
-const BEFORE = 2;  // seconds that are kept in silence: speech may have begun
+const SILENCE = 2;  // seconds that are kept where nobody speaks: speech may have begun
+const BEFORE = 0.5;  // seconds that are kept before speech
 
 export class Sound {
   constructor() {
@@ -33,12 +34,16 @@ export class Sound {
   // Send what was not sent yet. open: when the first utterance began that has no whole text yet.
   send(connection, open) {
     for (; this.sent < this.pieces.length; this.sent++) connection.append(this.pieces[this.sent].samples);
-    const needed = Math.min(open ?? Infinity, this.now - BEFORE);
-    while (this.sent && this.pieces.length > 1 && this.pieces[1].at <= needed) this.drop();
+    this.forget(Math.min((open ?? Infinity) - BEFORE, this.now - SILENCE));
   }
 
-  // Another connection hears all that is kept. Returns when that began.
-  again() {
+  forget(before) {
+    while (this.sent && this.pieces.length > 1 && this.pieces[1].at <= before) this.drop();
+  }
+
+  // Another connection hears all that is kept from a time on. Returns when that began.
+  again(from) {
+    this.forget(from);
     this.sent = 0;
     return this.start;
   }

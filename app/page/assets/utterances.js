@@ -5,7 +5,7 @@ import { clock, make } from "./dom.js";
 
 class Utterance {
   constructor(start) {
-    Object.assign(this, { start, end: start, committed: "", segments: [], ended: false });
+    Object.assign(this, { start, end: start, heard: start, committed: "", segments: [], ended: false });
     this.root = make("p", "sw-utterance");
     this.text = make("span", "sw-said");
     this.tail = make("span", "sw-tail");
@@ -28,7 +28,9 @@ class Utterance {
     return text ? [{ start: this.start, end: Math.max(this.start, this.end), text }] : [];
   }
 
-  add(text, words) {
+  // heard: seconds, of the sound that the server knew, about
+  add(text, words, heard) {
+    this.end = this.heard = heard;
     const first = !this.committed;
     this.committed += text;
     if (words?.length) this.text.append(...spoken(words, first));
@@ -77,6 +79,7 @@ export class Utterances {
   }
 
   get parts() { return this.all.flatMap((one) => one.parts); }
+  get some() { return this.all.some((one) => one.committed); }
   get text() { return this.all.map((one) => one.committed.trim()).filter(Boolean).join("\n"); }
   get open() { return this.all.find((one) => !one.ended); }  // the first that has not ended
 
@@ -90,19 +93,22 @@ export class Utterances {
     return this.items.get(item);
   }
 
-  // The server will not name the open ones again: keep the text of those that began before a time;
-  // the others will be heard again.
+  // The server will not name the open ones again: those that began before a time keep their text;
+  // the others will be heard again. Returns up to when the sound is text already, about.
   lose(before) {
+    let heard = 0;
     this.items.clear();
     this.all = this.all.filter((one) => {
       if (one.ended) return true;
       if (one.start < before) {
+        heard = one.heard;
         one.finish(one.committed);
         return true;
       }
       one.root.remove();
       return false;
     });
+    return heard;
   }
 
   // Change the view, and stay at its end if it shows that.
