@@ -16,6 +16,8 @@ from slimwhisper.app.api.access import Access
 from slimwhisper.app.api.errors import APIError, internal_error
 from slimwhisper.app.api.metrics import metrics_text
 from slimwhisper.app.api.routes import make_routers
+from slimwhisper.app.realtime.connection import MAX_MESSAGE
+from slimwhisper.app.realtime.routes import Realtime, make_realtime_router
 from slimwhisper.app.service.models import Models
 from slimwhisper.app.service.service import Service
 from slimwhisper.app.service.settings import Settings
@@ -27,7 +29,10 @@ logger = logging.getLogger("slimwhisper.serve")
 
 
 def make_app(service: Service, models: Models, settings: Settings) -> FastAPI:
-    """All routes, error responses and access control. `state.page` is the page, or None."""
+    """All routes, error responses and access control.
+
+    `state.realtime` has the realtime sessions; `state.page` is the page, or None.
+    """
 
     @asynccontextmanager
     async def lifespan(app: FastAPI) -> AsyncIterator[None]:
@@ -45,6 +50,8 @@ def make_app(service: Service, models: Models, settings: Settings) -> FastAPI:
     )
     # mounted, so that unknown paths and methods under /v1 do not fall through to the page
     openai, whisper_cpp = make_routers(service, models, settings.timeout)
+    realtime = app.state.realtime = Realtime(service, models, settings)
+    openai.include_router(make_realtime_router(realtime))
     app.mount("/v1", openai)
     app.include_router(whisper_cpp)
     _add_status_routes(app, service)
@@ -62,6 +69,7 @@ def make_app(service: Service, models: Models, settings: Settings) -> FastAPI:
         api_key=settings.api_key,
         login=settings.login,
         max_bytes=settings.max_bytes,
+        is_secret=realtime.is_secret,
     )
     return app
 
@@ -102,11 +110,17 @@ class Server(uvicorn.Server):
     """Uvicorn's server; it tells the service about a signal at once."""
 
     def __init__(
-        self, config: uvicorn.Config, service: Service, page: "Page | None", patience: float
+        self,
+        config: uvicorn.Config,
+        service: Service,
+        realtime: Realtime,
+        page: "Page | None",
+        patience: float,
     ) -> None:
         """patience: seconds that running requests get after a signal."""
         super().__init__(config)
-        self._service, self._page, self._patience = service, page, patience
+        self._service, self._patience = service, patience
+        self._realtime, self._page = realtime, page
 
     def handle_exit(self, sig: int, frame: Any) -> None:
         """A signal: refuse new requests, then shut down."""
@@ -115,6 +129,7 @@ class Server(uvicorn.Server):
 
     async def shutdown(self, sockets: list[socket.socket] | None = None) -> None:
         """Wait for running requests, then close connections, those of open pages too."""
+        await self._realtime.leave()
         while self._service.finishing and not self.force_exit:
             await asyncio.sleep(0.1)
         if self._page is not None:
@@ -131,5 +146,8 @@ def make_server(app: FastAPI, service: Service, settings: Settings) -> Server:
         root_path=settings.root_path,
         timeout_graceful_shutdown=round(settings.patience) + 5,
         server_header=False,
+        ws_max_size=2 * MAX_MESSAGE,  # up to it, the session says what is wrong
+        ws_ping_timeout=None,  # a session that waits for the engine does not read pongs
+        ws_per_message_deflate=False,
     )
-    return Server(config, service, app.state.page, settings.patience)
+    return Server(config, service, app.state.realtime, app.state.page, settings.patience)

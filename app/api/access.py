@@ -4,7 +4,9 @@ Only what is known to be open is open:
 
     http        /health; the page's paths, if there is a page (it has its own login).
                 Every other path needs the key.
-    websocket   refused, unless the path is in WEBSOCKETS; then it needs the key
+    websocket   refused, unless the path is in WEBSOCKETS; then it needs the key, or a client
+                secret. The page of another site needs one of them even if no key is set: a
+                browser lets it connect, and sends a saved login along.
     lifespan    the server's own start and end: passed on
     any other   an error
 """
@@ -12,8 +14,8 @@ Only what is known to be open is open:
 import base64
 import re
 import secrets
-from collections.abc import Iterable
-from urllib.parse import unquote
+from collections.abc import Callable, Iterable
+from urllib.parse import unquote, urlsplit
 
 from starlette.responses import PlainTextResponse
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
@@ -22,7 +24,9 @@ from slimwhisper.app.api.errors import APIError
 
 OPEN = "/health"
 API = ("/v1", "/inference", "/metrics")  # need the key; with a page, all other paths are the page's
-WEBSOCKETS: frozenset[str] = frozenset()  # paths that serve a websocket: none today
+WEBSOCKETS = frozenset({"/v1/realtime"})  # paths that serve a websocket
+KEY_PROTOCOL = "openai-insecure-api-key."  # and a key: a websocket's subprotocol, in browsers
+SECRET = "ek_"  # how a client secret begins
 POLICY_VIOLATION = 1008  # a websocket's close code; before it is accepted, HTTP's 403
 # Gradio's routes that the page does not need: some fetch any URL, some keep files. In lower case.
 UNUSED = (
@@ -43,12 +47,14 @@ class Access:
         api_key: str | None = None,
         login: tuple[str, str] | None = None,
         max_bytes: int = 1 << 30,
+        is_secret: Callable[[str], bool] = lambda _: False,
     ) -> None:
         """page: whether `app` has the page, which checks its own users.
 
         api_key, login (user, password): either gives access; both None: open to everyone.
-        max_bytes: of a body.
+        max_bytes: of a body. is_secret: whether a client secret is valid now.
         """
+        self._is_secret = is_secret
         self.app, self.page, self.max_bytes = app, page, max_bytes
         self._accepted = [f"Bearer {api_key}"] if api_key else []
         if login is not None:
@@ -88,12 +94,24 @@ class Access:
         try:
             if route_path(scope) not in WEBSOCKETS:
                 raise APIError(403, "no websocket is served here")
-            self._check_key(scope)
+            self._check_websocket(scope)
         except APIError as error:
-            reason = str(error)
-            await send({"type": "websocket.close", "code": POLICY_VIOLATION, "reason": reason})
+            await refuse_websocket(error, scope, receive, send)
             return
         await self.app(scope, receive, send)
+
+    def _check_websocket(self, scope: Scope) -> None:
+        key = given_key(scope)
+        if key.startswith(SECRET):
+            if not self._is_secret(key):
+                message = "the client secret is unknown or has expired; make another"
+                raise APIError(401, message, "invalid_client_secret")
+        elif key and _matches(f"Bearer {key}", self._accepted):
+            return
+        elif _is_foreign(scope):
+            raise APIError(403, "a page of another site needs a client secret, or the key")
+        else:
+            self._check_key(scope)
 
     def _check_key(self, scope: Scope) -> None:
         if self._accepted and not _matches(_header(scope, b"authorization"), self._accepted):
@@ -126,6 +144,33 @@ class Access:
             return message
 
         return counted
+
+
+async def refuse_websocket(error: APIError, scope: Scope, receive: Receive, send: Send) -> None:
+    """Answer a websocket that was not accepted: by the error's status where the server can."""
+    if "websocket.http.response" in scope.get("extensions", {}):
+        await error.response()(scope, receive, send)
+    else:
+        reason = str(error)
+        await send({"type": "websocket.close", "code": POLICY_VIOLATION, "reason": reason})
+
+
+def given_key(scope: Scope) -> str:
+    """The key of `Authorization: Bearer KEY`, or of a websocket's subprotocol; "" if there is none.
+
+    Not a key of basic authentication, which a browser sends by itself.
+    """
+    kind, _, key = _header(scope, b"authorization").partition(" ")
+    if kind == "Bearer":
+        return key
+    named = [p for p in scope.get("subprotocols", ()) if p.startswith(KEY_PROTOCOL)]
+    return named[0].removeprefix(KEY_PROTOCOL) if named else ""
+
+
+def _is_foreign(scope: Scope) -> bool:
+    """Whether a browser connects for the page of another site. Other programs send no Origin."""
+    origin = _header(scope, b"origin")
+    return bool(origin) and urlsplit(origin).netloc.lower() != _header(scope, b"host").lower()
 
 
 def route_path(scope: Scope) -> str:

@@ -10,7 +10,7 @@ MAX_UNKNOWN = 20  # names of unknown fields that are kept
 MAX_NAME = 40  # characters of such a name
 
 
-def invalid(param: str, message: str, code: str = "invalid_value") -> APIError:
+def invalid(param: str | None, message: str, code: str = "invalid_value") -> APIError:
     """The error of a field that cannot be used."""
     return APIError(400, message, code, param)
 
@@ -26,7 +26,8 @@ class Fields:
     def __init__(self, given: object, path: str) -> None:
         """path: the object's own place, such as "session.audio". Raises APIError."""
         if not isinstance(given, dict):
-            raise invalid(path, f"{path} must be an object, not {_shown(given)}")
+            what = path or "the body"
+            raise invalid(path, f"{what} must be a JSON object, not {_shown(given)}")
         self.given: dict[str, Any] = given
         self.path = path
         self._known: set[str] = set()

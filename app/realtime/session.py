@@ -15,6 +15,7 @@ from slimwhisper.app.service.models import DIARIZE, Models
 from slimwhisper.live.types import LiveOptions
 
 FORMATS = {"audio/pcm": "pcm16", "audio/pcmu": "mulaw", "audio/pcma": "alaw"}
+PCM = Format()
 PCM_RATES = (24_000, 16_000)
 G711_RATE = 8_000
 BETA_FORMATS = {"pcm16": "audio/pcm", "g711_ulaw": "audio/pcmu", "g711_alaw": "audio/pcma"}
@@ -24,6 +25,7 @@ TRANSCRIPTION = "item.input_audio_transcription"
 TENTATIVE, WORDS = f"{TRANSCRIPTION}.tentative", f"{TRANSCRIPTION}.words"
 LOGPROBS = f"{TRANSCRIPTION}.logprobs"
 INCLUDE = (TENTATIVE, WORDS, LOGPROBS)
+_LIVE = LiveOptions()  # its defaults
 MAX_TEXT = 10_000  # characters of a prompt
 MAX_KEYWORD, MAX_KEYWORDS = 100, 100
 MAX_MS = 10_000  # of padding and of silence
@@ -33,29 +35,34 @@ MAX_MS = 10_000  # of padding and of silence
 class Turns:
     """server_vad: pauses end utterances."""
 
-    threshold: float = LiveOptions.vad_threshold
-    prefix_padding_ms: int = LiveOptions.prefix_padding_ms
-    silence_duration_ms: int = LiveOptions.silence_duration_ms
+    threshold: float = _LIVE.vad_threshold
+    prefix_padding_ms: int = _LIVE.prefix_padding_ms
+    silence_duration_ms: int = _LIVE.silence_duration_ms
+
+
+SERVER_VAD = Turns()
 
 
 @dataclass(frozen=True, slots=True)
 class SessionConfig:
     """A session's configuration."""
 
-    format: Format = Format()
+    format: Format = PCM
     model: str | None = None  # as it was asked for
     language: str | None = None
     prompt: str | None = None
     keywords: tuple[str, ...] = ()
     delay: str | None = None
-    turns: Turns | None = Turns()
+    task: str = _LIVE.task  # our own
+    turns: Turns | None = SERVER_VAD
     include: tuple[str, ...] = ()
 
     def options(self, defaults: LiveOptions) -> LiveOptions:
         """The options of the stream; `defaults` are the server's."""
-        turns = self.turns or Turns()
+        turns = self.turns or SERVER_VAD
         return replace(
             defaults,
+            task=self.task,
             language=self.language,
             prompt=self.prompt,
             hotwords=", ".join(self.keywords) or None,
@@ -83,6 +90,7 @@ class SessionConfig:
             "prompt": self.prompt,
             "keywords": list(self.keywords) or None,
             "delay": self.delay,
+            "task": self.task,
         }
         turns = self.turns and {
             "type": "server_vad",
@@ -172,7 +180,7 @@ def _sound(config: SessionConfig, sound: Fields) -> SessionConfig:
 
 def _format(format: Fields | None) -> Format:
     if format is None:
-        return Format()
+        return PCM
     kind = format.choice("type", tuple(FORMATS)) or "audio/pcm"
     rate = format.value("rate")
     rates = PCM_RATES if kind == "audio/pcm" else (G711_RATE,)
@@ -205,6 +213,8 @@ def _transcription(config: SessionConfig, given: Fields | None, sound: Fields) -
         changes["keywords"] = tuple(given.texts("keywords", MAX_KEYWORD, MAX_KEYWORDS))
     if given.has("delay"):
         changes["delay"] = given.choice("delay", tuple(DELAYS))
+    if given.has("task"):
+        changes["task"] = given.choice("task", ("transcribe", "translate")) or _LIVE.task
     return replace(config, **changes)
 
 
@@ -233,7 +243,7 @@ def _turns(before: Turns | None, given: Fields | None) -> Turns | None:
             raise unsupported(given.name(name), "a transcription session has no responses")
     if given.value("idle_timeout_ms") is not None:
         raise unsupported(given.name("idle_timeout_ms"), "there is no response to time out to")
-    found = before or Turns()
+    found = before or SERVER_VAD
     threshold = given.number("threshold", 0, 1)
     padding = given.whole("prefix_padding_ms", 0, MAX_MS)
     silence = given.whole("silence_duration_ms", 0, MAX_MS)
@@ -244,3 +254,13 @@ def _turns(before: Turns | None, given: Fields | None) -> Turns | None:
     )
 
 
+def session_object(
+    config: SessionConfig, id: str, expires_at: int | None = None, unknown: list[str] | None = None
+) -> dict[str, Any]:
+    """The `session` of an answer. unknown: fields that were ignored, named in `warnings`."""
+    found = {"id": id, "object": "realtime.transcription_session", **config.shown()}
+    if expires_at is not None:
+        found["expires_at"] = expires_at
+    if unknown:
+        found["warnings"] = [f"unknown field {name!r} was ignored" for name in unknown]
+    return found

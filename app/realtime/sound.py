@@ -5,8 +5,8 @@ from dataclasses import dataclass
 import numpy as np
 import soxr
 
-from slimwhisper.types import SAMPLE_RATE
 from slimwhisper.errors import AudioError
+from slimwhisper.types import SAMPLE_RATE
 
 Sound = np.ndarray[tuple[int, ...], np.dtype[np.float32]]
 MAX_CHANNELS = 8

@@ -21,3 +21,6 @@ class Settings:
     page: Path | None = None  # the folder for the page's files; None: no page
     cache: str | None = None  # the preset the model is loaded with; None: not a preset
     live: LiveOptions = field(default_factory=LiveOptions)  # streams, unless they say
+    session_seconds: float = 3600.0  # of a realtime session
+    idle_seconds: float = 300.0  # without audio, which end a realtime session
+    wyoming: int | None = None  # the port of the Wyoming protocol; None: it is not served

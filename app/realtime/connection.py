@@ -1,0 +1,343 @@
+"""One websocket of `/v1/realtime`: reads the client's events, and sends those of the server."""
+
+import asyncio
+import base64
+import binascii
+import json
+import logging
+import time
+from contextlib import suppress
+from dataclasses import dataclass
+from typing import Any
+
+from starlette.websockets import WebSocket, WebSocketDisconnect
+
+from slimwhisper.app.api.errors import APIError, as_api_error, internal_error
+from slimwhisper.app.realtime.conversation import (
+    Conversation,
+    ServerEvent,
+    error_event,
+    make_id,
+    server_event,
+)
+from slimwhisper.app.realtime.fields import Fields, invalid, unsupported
+from slimwhisper.app.realtime.session import (
+    SessionConfig,
+    from_beta,
+    session_object,
+    update_session,
+)
+from slimwhisper.app.realtime.sound import Decoder, Sound
+from slimwhisper.app.service.jobs import BusyError, StoppingError
+from slimwhisper.app.service.models import Models
+from slimwhisper.app.service.service import Service
+from slimwhisper.app.service.settings import Settings
+from slimwhisper.app.service.streams import LiveStream
+from slimwhisper.errors import AudioError, SlimWhisperError
+from slimwhisper.live.types import Failed, LiveEvent
+from slimwhisper.types import SAMPLE_RATE
+
+logger = logging.getLogger("slimwhisper.serve")
+
+MAX_MESSAGE = 1 << 20  # characters of a client's event
+MAX_EVENTS = 200  # client's events a second; more are read later
+MAX_UNREAD = 2000  # server's events that wait for the client to read
+MAX_BACKLOG = 30.0  # seconds of audio; nothing more is read while so much waits
+PIECE = 10 * SAMPLE_RATE  # samples that a stream is given at a time
+POLL = 0.05  # seconds between looks at a full backlog
+LAST_TEXTS = 10.0  # seconds for the last texts of a session that the server ends
+CLOSING = 5.0  # seconds for a client to read its last events
+MAX_ID = 512  # characters of a client's event_id
+
+NORMAL, GOING_AWAY, POLICY, TOO_BIG, INTERNAL, TRY_LATER = 1000, 1001, 1008, 1009, 1011, 1013
+
+# What the API has for conversations: known, and not for a session that only transcribes
+OTHERS = ("conversation.", "response.", "output_audio_buffer.")
+
+
+@dataclass(frozen=True, slots=True)
+class End:
+    """Why the server ends a session."""
+
+    code: int  # of the close
+    error: APIError | None = None  # told before
+    last_texts: bool = False  # whether what was heard is still transcribed
+
+
+class Connection:
+    """A session. Its state belongs to the event loop; the stream's events are passed on to it."""
+
+    def __init__(
+        self,
+        websocket: WebSocket,
+        config: SessionConfig,
+        service: Service,
+        models: Models,
+        settings: Settings,
+    ) -> None:
+        """Opens the stream; nothing is accepted yet. Raises SlimWhisperError, APIError."""
+        self._websocket, self._service, self._models = websocket, service, models
+        self._settings = settings
+        self._id = make_id("sess")
+        self._began = self._last_audio = time.monotonic()
+        self._expires_at = int(time.time() + settings.session_seconds)
+        self._conversation = Conversation(config)
+        self._decoder = Decoder(config.format)
+        self._heard = False  # any audio
+        self._out: asyncio.Queue[ServerEvent] = asyncio.Queue()
+        self._loop = asyncio.get_running_loop()
+        self._end: asyncio.Future[End] = self._loop.create_future()
+        self._silent = asyncio.Event()  # the stream tells no more
+        self._allowance, self._counted = float(MAX_EVENTS), self._began
+        self._stream = self._opened(config)
+
+    def leave(self, end: End) -> None:
+        """End the session; the first reason counts."""
+        if not self._end.done():
+            self._end.set_result(end)
+
+    async def run(self, subprotocol: str | None) -> None:
+        """Accept the websocket, and serve it to its end."""
+        tasks: list[asyncio.Task[Any]] = []
+        try:
+            await self._websocket.accept(subprotocol)
+            self._tell(server_event("session.created", session=self._session()))
+            reader = asyncio.create_task(self._read())
+            writer = asyncio.create_task(self._write())
+            tasks = [reader, writer]
+            await asyncio.wait([*tasks, self._end], return_when=asyncio.FIRST_COMPLETED)
+            if not self._end.done():  # the client has gone, or the reader has failed
+                for task in tasks:
+                    if task.done():
+                        task.result()
+                return
+            reader.cancel()
+            await self._close(self._end.result(), writer)
+        except WebSocketDisconnect:
+            pass
+        finally:
+            self._stream.close()
+            for task in tasks:
+                task.cancel()
+            await asyncio.gather(*tasks, return_exceptions=True)
+
+    async def _close(self, end: End, writer: asyncio.Task[None]) -> None:
+        """Tell the last events, then close."""
+        if end.last_texts:
+            with suppress(SlimWhisperError):
+                self._stream.append(self._decoder.flush())
+                self._stream.finish()
+                with suppress(TimeoutError):
+                    await asyncio.wait_for(self._silent.wait(), LAST_TEXTS)
+        if end.error is not None:
+            self._tell(error_event(end.error))
+        unsent = asyncio.create_task(self._out.join())
+        await asyncio.wait([unsent, writer], timeout=CLOSING, return_when=asyncio.FIRST_COMPLETED)
+        unsent.cancel()
+        with suppress(TimeoutError):
+            async with asyncio.timeout(CLOSING):
+                await self._websocket.close(end.code, str(end.error or "")[:100])
+
+    # -- from the stream ---------------------------------------------------------------------
+
+    def _opened(self, config: SessionConfig) -> LiveStream:
+        """A stream whose events are those of this session, as long as it is `self._stream`."""
+        stream: LiveStream | None = None
+
+        def listener(event: LiveEvent | None) -> None:
+            self._loop.call_soon_threadsafe(hear, event)
+
+        def hear(event: LiveEvent | None) -> None:
+            if stream is self._stream:
+                self._hear(event)
+
+        client = self._websocket.client
+        stream = self._service.open_stream(
+            config.choice(self._models),
+            config.options(self._settings.live),
+            client.host if client else "",
+            listener,
+        )
+        return stream
+
+    def _hear(self, event: LiveEvent | None) -> None:
+        if event is None:
+            self._silent.set()
+            return
+        for found in self._conversation.events(event):
+            self._tell(found)
+        if isinstance(event, Failed):
+            self._silent.set()
+            stopping = isinstance(event.error, StoppingError)
+            self.leave(End(GOING_AWAY if stopping else INTERNAL))
+
+    # -- to the client -----------------------------------------------------------------------
+
+    def _tell(self, event: ServerEvent) -> None:
+        if self._out.qsize() >= MAX_UNREAD:
+            message = f"{MAX_UNREAD} events wait to be read; read them as they come"
+            self.leave(End(TRY_LATER, APIError(429, message, "too_many_unread_events")))
+            return
+        self._out.put_nowait(event)
+
+    async def _write(self) -> None:
+        while True:
+            event = await self._out.get()
+            await self._websocket.send_text(json.dumps(event, ensure_ascii=False))
+            self._out.task_done()
+
+    def _session(self, unknown: list[str] | None = None) -> dict[str, Any]:
+        return session_object(self._conversation.config, self._id, self._expires_at, unknown)
+
+    # -- from the client ---------------------------------------------------------------------
+
+    async def _read(self) -> None:
+        """Handle the client's events until it disconnects or the session ends."""
+        while (message := await self._receive()) is not None:
+            event_id: str | None = None
+            try:
+                event = _parse(message)
+                event_id = _event_id(event)
+                await self._handle(event)
+            except APIError as error:
+                self._tell(error_event(error, event_id))
+                if error.status == 413:
+                    self.leave(End(TOO_BIG))
+                    return
+            except SlimWhisperError as error:
+                self._tell(error_event(as_api_error(error), event_id))
+            except Exception:
+                logger.exception("a realtime session failed")
+                self.leave(End(INTERNAL, internal_error()))
+                return
+
+    async def _receive(self) -> dict[str, Any] | None:
+        """The next message; None at the end of the connection or of the session."""
+        await self._pace()
+        idle, whole = (
+            self._last_audio + self._settings.idle_seconds,
+            self._began + self._settings.session_seconds,
+        )
+        try:
+            async with asyncio.timeout(max(min(idle, whole) - time.monotonic(), 0)):
+                message = await self._websocket.receive()
+        except TimeoutError:
+            if whole <= idle:
+                minutes = f"{self._settings.session_seconds / 60:g}"
+                reason = f"the session has lasted {minutes} minutes, the limit; open another"
+                error = APIError(400, reason, "session_expired")
+            else:
+                reason = f"no audio for {self._settings.idle_seconds:g} s; open another session"
+                error = APIError(400, reason, "session_idle")
+            self.leave(End(POLICY, error, last_texts=True))
+            return None
+        return None if message["type"] == "websocket.disconnect" else dict(message)
+
+    async def _pace(self) -> None:
+        """Wait if the client has sent too many events lately; meanwhile its connection fills."""
+        now = time.monotonic()
+        earned = (now - self._counted) * MAX_EVENTS
+        self._allowance = min(self._allowance + earned, float(MAX_EVENTS)) - 1
+        self._counted = now
+        if self._allowance < 0:
+            await asyncio.sleep(-self._allowance / MAX_EVENTS)
+
+    async def _handle(self, event: Fields) -> None:
+        """Do what an event asks for. Raises APIError, SlimWhisperError."""
+        match event.value("type"):
+            case "input_audio_buffer.append":
+                await self._append(event)
+            case "input_audio_buffer.commit":
+                await self._commit()
+            case "input_audio_buffer.clear":
+                self._stream.clear()
+                self._decoder.flush()
+                for found in self._conversation.clear():
+                    self._tell(found)
+            case "session.update":
+                await self._update(event.value("session"), "session.updated")
+            case "transcription_session.update":
+                session = from_beta(event.value("session"))
+                await self._update(session, "transcription_session.updated")
+            case str(other) if other.startswith(OTHERS):
+                raise unsupported("type", f"{other[:100]!r}: a session here only transcribes")
+            case other:
+                raise invalid("type", f"type {str(other)[:100]!r} is not a client's event")
+
+    async def _append(self, event: Fields) -> None:
+        audio = event.value("audio")
+        if not isinstance(audio, str):
+            raise invalid("audio", "audio must be text in base64", "missing_required_parameter")
+        try:
+            data = base64.b64decode(audio, validate=True)
+        except (binascii.Error, ValueError) as error:
+            raise invalid("audio", f"audio is not base64: {error}", "invalid_base64") from None
+        try:
+            samples = self._decoder.decode(data)
+        except AudioError as error:
+            raise invalid("audio", str(error), "invalid_audio") from None
+        if data:
+            self._heard = True
+            self._last_audio = time.monotonic()
+            format = self._decoder.format
+            self._conversation.append(len(data) / format.frame_bytes / format.rate)
+            await self._give(samples)
+
+    async def _give(self, samples: Sound) -> None:
+        """Append samples, float32 [n] at 16 kHz, as fast as the stream takes them."""
+        for start in range(0, len(samples), PIECE):
+            while self._stream.backlog > MAX_BACKLOG:
+                await asyncio.sleep(POLL)
+            while True:
+                try:
+                    self._stream.append(samples[start : start + PIECE])
+                    break
+                except BusyError:
+                    await asyncio.sleep(POLL)
+            self._last_audio = time.monotonic()
+
+    async def _commit(self) -> None:
+        for found in self._conversation.commit():
+            self._tell(found)
+        await self._give(self._decoder.flush())
+        self._stream.commit()
+
+    async def _update(self, given: object, answer: str) -> None:
+        before = self._conversation.config
+        config, unknown = update_session(before, given)
+        if config.model != before.model and self._heard:
+            reason = "the model cannot change once audio has been sent; open another session"
+            raise unsupported("session.audio.input.transcription.model", reason)
+        if config.model != before.model:
+            self._stream.close()
+            self._stream = self._opened(config)
+        self._stream.change(config.options(self._settings.live))
+        if config.format != before.format:
+            await self._give(self._decoder.flush())
+            self._decoder = Decoder(config.format)
+        self._conversation.config = config
+        self._tell(server_event(answer, session=self._session(unknown)))
+
+
+def _parse(message: dict[str, Any]) -> Fields:
+    """A message as an event. Raises APIError."""
+    text = message.get("text")
+    if text is None:
+        raise invalid(None, "send events as text, not as binary messages", "invalid_message")
+    if len(text) > MAX_MESSAGE:
+        raise APIError(
+            413, "the event is larger than 1 MiB; send less audio at a time", "too_large"
+        )
+    try:
+        event = json.loads(text)
+    except (ValueError, RecursionError):
+        raise invalid(None, "the message is not JSON", "invalid_json") from None
+    if not isinstance(event, dict) or not isinstance(event.get("type"), str):
+        reason = "an event is a JSON object with a type"
+        raise invalid("type", reason, "missing_required_parameter")
+    return Fields(event, "")
+
+
+def _event_id(event: Fields) -> str | None:
+    found = event.value("event_id")
+    return found if isinstance(found, str) and len(found) <= MAX_ID else None

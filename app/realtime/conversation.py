@@ -1,0 +1,214 @@
+"""A session's items: what a stream tells, as the events of OpenAI's Realtime API.
+
+An utterance is an item, a user's message with the audio that was spoken. Its id is known from the
+first event about it: with server_vad that is speech_started, else the first text or the commit.
+"""
+
+import secrets
+from collections import deque
+from dataclasses import dataclass
+from typing import Any
+
+from slimwhisper.app.api.errors import APIError, as_api_error
+from slimwhisper.app.realtime.fields import invalid
+from slimwhisper.app.realtime.session import TENTATIVE, TRANSCRIPTION, WORDS, SessionConfig
+from slimwhisper.live.types import Ended, Failed, LiveEvent, SpeechStarted, SpeechStopped, Text
+from slimwhisper.types import Segment, Word
+
+ServerEvent = dict[str, Any]
+DELTA, SEGMENT = f"conversation.{TRANSCRIPTION}.delta", f"conversation.{TRANSCRIPTION}.segment"
+COMPLETED, FAILED = (
+    f"conversation.{TRANSCRIPTION}.completed",
+    f"conversation.{TRANSCRIPTION}.failed",
+)
+TENTATIVE_TEXT = f"conversation.{TENTATIVE}"
+BUFFER = "input_audio_buffer"
+
+
+def make_id(kind: str) -> str:
+    """A new identifier, such as "item_0f3c..."."""
+    return f"{kind}_{secrets.token_hex(12)}"
+
+
+def server_event(type: str, **fields: Any) -> ServerEvent:
+    """An event of the server."""
+    return {"type": type, "event_id": make_id("event"), **fields}
+
+
+def error_event(error: APIError, event_id: str | None = None) -> ServerEvent:
+    """An `error` event. event_id: of the client's event that caused it."""
+    return server_event("error", error={**error.body()["error"], "event_id": event_id})
+
+
+@dataclass(eq=False, slots=True)
+class Item:
+    """An utterance, as the client knows it."""
+
+    id: str
+    start: float = 0.0  # seconds since the session began
+    seconds: float = 0.0  # of audio
+    committed: bool = False
+    text: str = ""  # that was sent
+    tentative: str = ""  # likewise
+
+
+class Conversation:
+    """The items of one session."""
+
+    def __init__(self, config: SessionConfig) -> None:
+        self.config = config
+        self._items: dict[int, Item] = {}  # by utterance: those that have not ended
+        self._committed: deque[Item] = deque()  # by the client, before their utterance was told
+        self._last: str | None = None  # the id of the item committed last
+        self._buffered = 0.0  # seconds of audio since the last commit or clear
+
+    def append(self, seconds: float) -> None:
+        """The client has sent so much audio."""
+        self._buffered += seconds
+
+    def commit(self) -> list[ServerEvent]:
+        """The client ends the utterance. Raises APIError if there is no audio.
+
+        With server_vad, the events come when the stream has told what the utterance was.
+        """
+        if not self._buffered:
+            message = "the input audio buffer is empty: there is nothing to commit"
+            raise invalid(BUFFER, message, "input_audio_buffer_commit_empty")
+        seconds, self._buffered = self._buffered, 0.0
+        if self.config.turns is not None:
+            return []
+        item = next((i for i in self._items.values() if not i.committed), None)
+        if item is None:
+            item = Item(make_id("item"))
+            self._committed.append(item)
+        item.seconds = seconds
+        return self._commit(item)
+
+    def clear(self) -> list[ServerEvent]:
+        """The client forgets the audio that is not committed."""
+        self._buffered = 0.0
+        self._items = {u: item for u, item in self._items.items() if item.committed}
+        return [server_event(f"{BUFFER}.cleared")]
+
+    def events(self, event: LiveEvent) -> list[ServerEvent]:
+        """What the client is told about an event of the stream."""
+        match event:
+            case SpeechStarted():
+                return self._started(event)
+            case SpeechStopped():
+                return self._stopped(event)
+            case Text():
+                return self._text(self._item(event.utterance), event)
+            case Ended():
+                return self._ended(event)
+            case Failed():
+                return self._failed(as_api_error(event.error))
+
+    def _item(self, utterance: int) -> Item:
+        """The item of an utterance, a new one if nothing was told of it."""
+        if utterance not in self._items:
+            waiting = self._committed
+            self._items[utterance] = waiting.popleft() if waiting else Item(make_id("item"))
+        return self._items[utterance]
+
+    def _started(self, event: SpeechStarted) -> list[ServerEvent]:
+        item = self._item(event.utterance)
+        item.start = event.start
+        if self.config.turns is None:
+            return []
+        start = round(1000 * event.start)
+        return [server_event(f"{BUFFER}.speech_started", audio_start_ms=start, item_id=item.id)]
+
+    def _stopped(self, event: SpeechStopped) -> list[ServerEvent]:
+        item = self._item(event.utterance)
+        if self.config.turns is None or item.committed:
+            return []
+        item.seconds = event.end - item.start
+        end = round(1000 * event.end)
+        stopped = server_event(f"{BUFFER}.speech_stopped", audio_end_ms=end, item_id=item.id)
+        return [stopped, *self._commit(item)]
+
+    def _commit(self, item: Item) -> list[ServerEvent]:
+        item.committed = True
+        before, self._last = self._last, item.id
+        message = {
+            "id": item.id,
+            "object": "realtime.item",
+            "type": "message",
+            "status": "completed",
+            "role": "user",
+            "content": [{"type": "input_audio", "transcript": None}],
+        }
+        place = {"previous_item_id": before}
+        return [
+            server_event(f"{BUFFER}.committed", item_id=item.id, **place),
+            server_event("conversation.item.added", item=message, **place),
+            server_event("conversation.item.done", item=message, **place),
+        ]
+
+    def _text(self, item: Item, event: Text) -> list[ServerEvent]:
+        found = self._delta(item, event.committed, event.words)
+        tentative = event.tentative if item.text else event.tentative.lstrip()
+        if tentative != item.tentative and TENTATIVE in self.config.include:
+            found.append(self._about(item, TENTATIVE_TEXT, text=tentative))
+        item.tentative = tentative
+        return found
+
+    def _delta(self, item: Item, text: str, words: tuple[Word, ...]) -> list[ServerEvent]:
+        """New committed text; that of an item begins without a space."""
+        text = text if item.text else text.lstrip()
+        if not text:
+            return []
+        item.text += text
+        timed = {"words": list(map(_word, words))} if WORDS in self.config.include else {}
+        return [self._about(item, DELTA, delta=text, **timed)]
+
+    def _ended(self, event: Ended) -> list[ServerEvent]:
+        item = self._item(event.utterance)
+        del self._items[event.utterance]
+        found = [] if item.committed else self._commit(item)
+        text = event.text.lstrip()
+        if text.startswith(item.text):
+            found += self._delta(item, text[len(item.text) :], ())
+        found += [self._segment(item, s) for s in event.segments if s.text.strip()]
+        completed = self._about(
+            item,
+            COMPLETED,
+            transcript=text.rstrip(),
+            usage={"type": "duration", "seconds": round(item.seconds, 3)},
+            languages=[{"code": event.language}] if text else [],
+        )
+        return [*found, completed]
+
+    def _segment(self, item: Item, segment: Segment) -> ServerEvent:
+        fields: dict[str, Any] = {
+            "id": make_id("seg"),
+            "start": round(segment.start, 3),
+            "end": round(segment.end, 3),
+            "text": segment.text,
+            "speaker": "",  # a field of the API; nobody is told apart
+        }
+        if WORDS in self.config.include:
+            fields["words"] = list(map(_word, segment.words or ()))
+        return self._about(item, SEGMENT, **fields)
+
+    def _failed(self, error: APIError) -> list[ServerEvent]:
+        """For every item that has not ended, and for the session."""
+        body = error.body()["error"]
+        open_items = [*self._items.values(), *self._committed]
+        self._items.clear()
+        self._committed.clear()
+        failed = [self._about(item, FAILED, error=body) for item in open_items]
+        return [*failed, error_event(error)]
+
+    def _about(self, item: Item, type: str, **fields: Any) -> ServerEvent:
+        return server_event(type, item_id=item.id, content_index=0, **fields)
+
+
+def _word(word: Word) -> dict[str, Any]:
+    return {
+        "word": word.word,
+        "start": round(word.start, 3),
+        "end": round(word.end, 3),
+        "probability": round(word.probability, 4),
+    }

@@ -1,0 +1,114 @@
+"""`/v1/realtime`: OpenAI's Realtime API, for transcription; and its client secrets.
+
+The websocket's events are those of openai-python 3.54 (types/realtime); docs/realtime.md has them
+all, with what differs.
+"""
+
+import asyncio
+import json
+from dataclasses import replace
+from typing import Any
+
+from fastapi import APIRouter, Request, WebSocket
+
+from slimwhisper.app.api.access import given_key, refuse_websocket
+from slimwhisper.app.api.errors import APIError, as_api_error
+from slimwhisper.app.realtime.client_secrets import ClientSecrets, read_request, secret_response
+from slimwhisper.app.realtime.connection import GOING_AWAY, Connection, End
+from slimwhisper.app.realtime.fields import unsupported
+from slimwhisper.app.realtime.session import SessionConfig
+from slimwhisper.app.service.models import Models
+from slimwhisper.app.service.service import Service
+from slimwhisper.app.service.settings import Settings
+from slimwhisper.errors import SlimWhisperError
+
+SUBPROTOCOL = "realtime"
+MAX_BODY = 1 << 20  # bytes
+
+
+class Realtime:
+    """All sessions of a server, and its client secrets."""
+
+    def __init__(self, service: Service, models: Models, settings: Settings) -> None:
+        self.client_secrets = ClientSecrets()
+        self._service, self._models, self._settings = service, models, settings
+        self._open: dict[Connection, asyncio.Task[Any] | None] = {}
+
+    def __len__(self) -> int:
+        """The number of open sessions."""
+        return len(self._open)
+
+    def is_secret(self, key: str) -> bool:
+        """Whether a key is a client secret that has not expired."""
+        return self.client_secrets.session(key) is not None
+
+    async def serve(self, websocket: WebSocket) -> None:
+        """A session, from the request to its end."""
+        try:
+            config = self._config(websocket)
+            connection = Connection(websocket, config, self._service, self._models, self._settings)
+        except SlimWhisperError as error:
+            await self._refuse(websocket, as_api_error(error))
+        except APIError as error:
+            await self._refuse(websocket, error)
+        else:
+            self._open[connection] = asyncio.current_task()
+            try:
+                offered = websocket.scope["subprotocols"]
+                await connection.run(SUBPROTOCOL if SUBPROTOCOL in offered else None)
+            finally:
+                del self._open[connection]
+
+    async def leave(self) -> None:
+        """End all sessions: what was heard is transcribed, then the clients are told."""
+        message = "the server is shutting down; connect again in a minute"
+        error = APIError(503, message, "stopping")
+        tasks = [task for task in self._open.values() if task is not None]
+        for connection in self._open:
+            connection.leave(End(GOING_AWAY, error, last_texts=True))
+        if tasks:
+            await asyncio.wait(tasks)
+
+    def _config(self, websocket: WebSocket) -> SessionConfig:
+        """What a session starts with. Raises APIError."""
+        config = self.client_secrets.session(given_key(websocket.scope)) or SessionConfig()
+        query = websocket.query_params
+        if query.get("intent", "transcription") != "transcription":
+            raise unsupported("intent", "sessions here only transcribe; send intent=transcription")
+        if "call_id" in query:
+            raise unsupported("call_id", "there are no calls here")
+        return replace(config, model=query["model"]) if query.get("model") else config
+
+    async def _refuse(self, websocket: WebSocket, error: APIError) -> None:
+        scope, receive, send = websocket.scope, websocket.receive, websocket.send
+        await refuse_websocket(error, scope, receive, send)
+
+
+def make_realtime_router(realtime: Realtime) -> APIRouter:
+    """The routes to be mounted at /v1."""
+    router = APIRouter()
+
+    @router.websocket("/realtime")
+    async def connect(websocket: WebSocket) -> None:
+        await realtime.serve(websocket)
+
+    @router.post("/realtime/client_secrets")
+    async def client_secrets(request: Request) -> dict[str, Any]:
+        config, seconds, unknown = read_request(await _json(request))
+        value, expires_at = realtime.client_secrets.issue(config, seconds)
+        return secret_response(value, expires_at, config, unknown)
+
+    return router
+
+
+async def _json(request: Request) -> object:
+    """The body; an empty one is {}. Raises APIError."""
+    body = b""
+    async for part in request.stream():
+        body += part
+        if len(body) > MAX_BODY:
+            raise APIError(413, f"the body is larger than {MAX_BODY >> 20} MiB", "too_large")
+    try:
+        return json.loads(body) if body else {}
+    except (ValueError, RecursionError):
+        raise APIError(400, "the body is not JSON", "invalid_json") from None
