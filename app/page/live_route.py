@@ -14,8 +14,10 @@ from starlette.concurrency import run_in_threadpool
 from starlette.exceptions import HTTPException
 from whisper.tokenizer import LANGUAGES
 
+from slimwhisper.app.api.errors import as_api_error
 from slimwhisper.app.page.posted import MAX_TEXT, Body, add_post, clean, read_posted
 from slimwhisper.app.page.results import download
+from slimwhisper.errors import SlimWhisperError
 from slimwhisper.longform.attempts import compression_ratio
 from slimwhisper.types import Segment, Transcript, Word
 from slimwhisper.writers import FORMATS, Format
@@ -26,7 +28,7 @@ MAX_SECONDS = 1e6  # 11 days
 
 NOT_KEPT = {"Cache-Control": "no-store"}
 
-MakeKey = Callable[[], str]  # may raise APIError
+MakeKey = Callable[[], str]  # raises SlimWhisperError, APIError
 Text = Annotated[str, Field(max_length=MAX_TEXT)]
 Seconds = Annotated[float, Field(ge=0, le=MAX_SECONDS, allow_inf_nan=False)]
 
@@ -110,7 +112,11 @@ def make_live_router(make_key: MakeKey, signed_in: Callable[[Request], bool]) ->
 
     async def key(request: Request) -> Response:
         await _check(request, Nothing)
-        return JSONResponse({"value": make_key()}, headers=NOT_KEPT)
+        try:
+            value = await run_in_threadpool(make_key)
+        except SlimWhisperError as error:
+            raise as_api_error(error) from None
+        return JSONResponse({"value": value}, headers=NOT_KEPT)
 
     async def file(format: str, request: Request) -> Response:
         row = FORMATS.get(format)

@@ -2,9 +2,9 @@
 // neighbours, weighted by a sinc in a Kaiser window, which lets nothing above both halves of the
 // rates pass (Smith, "Digital Audio Resampling", ccrma.stanford.edu/~jos/resample).
 
-const CROSSINGS = 16;  // zeros of the sinc on each side
+const CROSSINGS = 24;  // zeros of the sinc on each side
 const BETA = 9;  // of the window: 90 dB
-const PASS = 0.94;  // of the lower rate's half
+const PASS = 0.92;  // of the lower rate's half
 
 function bessel(x) {  // the modified one, of order 0
   let [sum, term] = [1, 1];
