@@ -148,11 +148,13 @@ def test_login(begin_page: Begin, settings: Any, right: Any, wrong: Any) -> None
         assert '"auth_required":true' in client.get("/").text.replace(" ", "")
         assert ("key as the password" in client.get("/").text) == ("login" not in settings)
         assert client.get("/config").status_code == 401
+        assert client.post("/page/live/key", json={}).status_code == 401
         refused = client.post("/gradio_api/upload", files={"files": ("a.wav", b"")})
         assert refused.status_code == 401
         assert log_in(client, wrong) == 400 and client.get("/config").status_code == 401
         assert log_in(client, right) == 200 and client.get("/config").status_code == 200
         assert call(client, upload(client, PHONE))[0] == "complete"
+        assert client.post("/page/live/key", json={}).json()["value"].startswith("ek_")
         assert client.get("/health").status_code == 200
         assert client.get("/v1/models").status_code == 401
 

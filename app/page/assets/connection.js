@@ -36,6 +36,7 @@ export class Connection {
   // Connect, and ask for what the session is to be. Fails with Problem.
   async open(session) {
     const { value } = await (await post(`${this.root}/page/live/key`, {})).json();
+    if (this.gone) await new Promise(() => {});  // nobody waits any more
     const address = new URL(`${this.root}/v1/realtime?intent=transcription`, location.href);
     address.protocol = address.protocol.replace("http", "ws");
     await new Promise((opened, failed) => {
@@ -79,7 +80,7 @@ export class Connection {
 
   close() {
     const { socket } = this;
-    [this.socket, this.ready] = [null, false];
+    [this.socket, this.ready, this.gone] = [null, false, true];
     socket?.close();
   }
 

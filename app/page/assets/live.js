@@ -1,7 +1,8 @@
 // The Live tab: the microphone's sound goes to the server, what it says comes back.
 
 import { Connection, post, sessionOf } from "./connection.js";
-import { button, clock, copy, make } from "./dom.js";
+import { copy, make } from "./dom.js";
+import { LiveView } from "./live-view.js";
 import { Microphone } from "./microphone.js";
 import { Problem, sentence } from "./problem.js";
 import { Sound } from "./sound.js";
@@ -10,95 +11,37 @@ import { Utterances } from "./utterances.js";
 const AGAIN = 1000;  // milliseconds before a lost connection is tried again
 const LAST_TEXT = 20_000;  // milliseconds for the last text to come
 const LAST_SPEECH = 1500;  // milliseconds for the server to notice speech that has just begun
-const QUIET = 60;  // dB below the loudest, where the meter begins
-const STATES = {
-  idle: "", starting: "Starting", running: "Listening", lost: "Reconnecting", paused: "Paused",
-  stopping: "Finishing",
-};
 // errors that need no word: nothing was said before a pause, or the session ends and another begins
 const EXPECTED = ["input_audio_buffer_commit_empty", "session_idle", "session_expired"];
-const MAIN = { paused: "Resume", running: "Pause", lost: "Pause" };  // else Start
 
 const wait = (milliseconds) => new Promise((done) => { setTimeout(done, milliseconds); });
 
 class Live {
-  // view: the element that is drawn in. root: the server's path.
-  constructor(view, root) {
-    Object.assign(this, { view, root, options: {}, sound: new Sound(), base: 0, unsaved: false, timers: [] });
+  // element: where to draw. root: the server's path.
+  constructor(element, root) {
+    Object.assign(this, { root, options: {}, sound: new Sound(), base: 0, unsaved: false, timers: [] });
     this.said = new Utterances();
-    this.draw();
-    this.tell("");
+    this.view = new LiveView(element, this.said, {
+      press: () => this.press(),
+      stop: () => this.stop(),
+      clear: () => this.clear(),
+      copy: (from) => copy(this.said.text, from),
+      save: (format) => this.save(format),
+    });
     this.become("idle");
     window.addEventListener("beforeunload", (event) => {
       if (this.state !== "idle" || this.unsaved) event.preventDefault();
     });
   }
 
-  draw() {
-    this.main = button("sw-main", "Start", () => this.press());
-    this.stopper = button("sw-stop", "Stop", () => this.stop());
-    this.meter = make("div", "sw-meter");
-    this.meter.setAttribute("role", "meter");
-    this.meter.setAttribute("aria-label", "Loudness of the microphone");
-    this.bar = make("i");
-    this.meter.append(this.bar);
-    this.status = make("span", "sw-state");
-    this.status.setAttribute("role", "status");
-    this.time = make("time", "sw-note");
-    this.problem = make("p", "sw-error sw-problem");
-    this.problem.setAttribute("role", "alert");
-    this.hint = make("p", "sw-note sw-hint", "Press Start and speak. Grey words may still "
-      + "change. The sound goes to this server only, which does not keep it.");
-    const buttons = make("div", "sw-live-buttons");
-    buttons.append(this.main, this.stopper);
-    const head = make("header");
-    head.append(this.status, this.meter, this.time);
-    this.copier = button("sw-copy", "Copy text", () => copy(this.said.text, this.copier));
-    const files = make("span", "sw-downloads");
-    files.append(make("span", "sw-note", "Save as"), ...this.view.dataset.formats.split(" ").map((format) => {
-      const one = button("sw-download", format, () => this.save(format));
-      one.setAttribute("aria-label", `Save as ${format}`);
-      return one;
-    }));
-    const tools = make("span", "sw-downloads");
-    tools.append(this.copier, button("sw-download", "Clear", () => this.clear()));
-    this.foot = make("footer");
-    this.foot.append(tools, files);
-    const card = make("article", "sw-file");
-    card.setAttribute("aria-label", "Live transcript");
-    card.append(head, this.hint, this.said.root, this.foot);
-    this.view.replaceChildren(buttons, this.problem, card);
-  }
-
   become(state) {
-    this.state = this.view.dataset.state = state;
-    this.status.textContent = STATES[state];
-    this.main.textContent = MAIN[state] ?? "Start";
-    this.main.disabled = ["starting", "stopping"].includes(state);
-    this.stopper.hidden = !["running", "lost", "paused"].includes(state);
-    if (state !== "running" && state !== "lost") this.show(0);
+    this.state = state;
+    if (state !== "running" && state !== "lost") this.view.show(0);
     this.refresh();
   }
 
-  refresh() {
-    const some = this.said.all.length > 0;
-    this.hint.hidden = some;
-    this.view.toggleAttribute("data-fresh", this.state === "idle" && !this.sound.samples);
-    this.said.root.hidden = !some;
-    this.foot.hidden = !this.said.some;
-    this.time.textContent = this.sound.samples ? clock(this.sound.now) : "";
-  }
-
-  show(level) {
-    const loud = Math.min(Math.max(1 + (20 * Math.log10(level || 1e-9)) / QUIET, 0), 1);
-    this.bar.style.transform = `scaleX(${loud.toFixed(3)})`;
-    this.meter.setAttribute("aria-valuenow", Math.round(100 * loud));
-  }
-
-  tell(message) {
-    this.problem.hidden = !message;
-    this.problem.textContent = message;
-  }
+  refresh() { this.view.refresh(this.state, this.sound.now); }
+  tell(message) { this.view.tell(message); }
 
   press() {
     if (this.state === "idle") this.start();
@@ -145,8 +88,8 @@ class Live {
   hear(samples, level) {
     this.sound.add(samples);
     if (this.connection?.ready) this.sound.send(this.connection, this.said.open?.start);
-    this.show(level);
-    this.time.textContent = clock(this.sound.now);
+    this.view.show(level);
+    this.refresh();
   }
 
   take(event) {
@@ -156,13 +99,14 @@ class Live {
         one.begin(this.base + event.audio_start_ms / 1000);
         break;
       case "input_audio_buffer.speech_stopped":
-        one.end = this.base + event.audio_end_ms / 1000;
+        one.stopped = this.base + event.audio_end_ms / 1000;
         break;
       case "tentative":
         one.guess(event.text);
         break;
       case "delta":
         one.add(event.delta, this.timed(event.words), this.sound.now);
+        this.said.tell(event.delta);
         this.again = false;
         this.unsaved = true;
         break;
@@ -212,6 +156,7 @@ class Live {
       return;
     }
     if (this.state === "lost") this.become("running");
+    else if (this.state === "paused") this.connection.commit();
     if (this.sound.lost >= 1) this.tell(`${Math.round(this.sound.lost)} s of speech were lost.`);
     this.sound.lost = 0;
   }
@@ -270,7 +215,7 @@ class Live {
     const seconds = Math.round(this.sound.now - missing);
     this.end();
     const note = seconds ? ` What was said in the last ${seconds} s may be missing.` : "";
-    this.tell(message + note);
+    this.tell((message + note).trim());
   }
 
   clear() {
@@ -301,8 +246,8 @@ class Live {
   }
 }
 
-// Returns what to call when the page's options change. view: where to draw.
-export function start(view, root) {
-  const live = new Live(view, root);
+// Returns what to call when the page's options change. element: where to draw.
+export function start(element, root) {
+  const live = new Live(element, root);
   return (options) => live.change(options);
 }

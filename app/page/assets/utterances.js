@@ -1,15 +1,16 @@
 // What was said: a paragraph for each utterance, with its time, the text that stays, and the tail
-// that may still change. Screen readers are told the text that stays.
+// that may still change. Screen readers are told the text that stays, once, as it comes.
 
 import { clock, make } from "./dom.js";
 
+const TOLD = 20;  // pieces that are kept for screen readers
+
 class Utterance {
   constructor(start) {
-    Object.assign(this, { start, end: start, heard: start, committed: "", segments: [], ended: false });
+    Object.assign(this, { start, heard: start, stopped: null, committed: "", segments: [], ended: false });
     this.root = make("p", "sw-utterance");
     this.text = make("span", "sw-said");
     this.tail = make("span", "sw-tail");
-    this.tail.setAttribute("aria-hidden", "true");
     this.time = make("time", "", clock(start));
     const text = make("span", "sw-words");
     text.append(this.text, this.tail);
@@ -21,6 +22,8 @@ class Utterance {
     this.time.textContent = clock(start);
   }
 
+  get end() { return this.stopped ?? this.heard; }
+
   // The parts of the text that stays, each with its times, as files are written of them.
   get parts() {
     if (this.segments.length) return this.segments;
@@ -30,7 +33,7 @@ class Utterance {
 
   // heard: seconds, of the sound that the server knew, about
   add(text, words, heard) {
-    this.end = this.heard = heard;
+    this.heard = heard;
     const first = !this.committed;
     this.committed += text;
     if (words?.length) this.text.append(...spoken(words, first));
@@ -66,9 +69,11 @@ function spoken(words, first) {
 export class Utterances {
   constructor() {
     this.root = make("div", "sw-log");
-    this.root.setAttribute("role", "log");
+    this.root.setAttribute("role", "region");
     this.root.setAttribute("aria-label", "What was said");
     this.root.tabIndex = 0;  // it scrolls
+    this.told = make("div", "sw-announced");
+    this.told.setAttribute("role", "log");
     this.clear();
   }
 
@@ -76,6 +81,7 @@ export class Utterances {
     this.all = [];
     this.items = new Map();  // by the server's names; other connections have others
     this.root.replaceChildren();
+    this.told.replaceChildren();
   }
 
   get parts() { return this.all.flatMap((one) => one.parts); }
@@ -99,9 +105,10 @@ export class Utterances {
     let heard = 0;
     this.items.clear();
     this.all = this.all.filter((one) => {
+      if (one.ended) heard = Math.max(heard, one.end);
       if (one.ended) return true;
       if (one.start < before) {
-        heard = one.heard;
+        heard = Math.max(heard, one.heard);
         one.finish(one.committed);
         return true;
       }
@@ -109,6 +116,12 @@ export class Utterances {
       return false;
     });
     return heard;
+  }
+
+  // Tell screen readers.
+  tell(text) {
+    this.told.append(make("p", "", text));
+    if (this.told.childElementCount > TOLD) this.told.firstChild.remove();
   }
 
   // Change the view, and stay at its end if it shows that.
