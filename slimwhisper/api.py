@@ -1,12 +1,13 @@
 """The library: `load_model(...)` returns a model with the methods of `whisper`'s, and our own."""
 
 import logging
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import AsyncIterable, AsyncIterator, Callable, Iterable, Iterator
 from contextlib import closing
 from os import PathLike, fspath
 from typing import TYPE_CHECKING, Any, TypeVar, overload
 
 import torch
+from numpy.typing import ArrayLike
 from torch import Tensor
 from tqdm import tqdm
 
@@ -20,8 +21,11 @@ from slimwhisper.checkpoint.alignment_heads import dumped_heads
 from slimwhisper.checkpoint.load import Adapters, load_checkpoint
 from slimwhisper.devices import INT8, choose_device, choose_dtype, choose_loaders
 from slimwhisper.digests import weights_digest
-from slimwhisper.errors import SlimWhisperError
+from slimwhisper.errors import OptionError, SlimWhisperError
 from slimwhisper.kernels.graphs import bucket_of
+from slimwhisper.live.listen import Live, listen, listen_async
+from slimwhisper.live.setup import LEAST_WINDOW, live_options
+from slimwhisper.live.types import LiveEvent
 from slimwhisper.longform.batch import Listeners, transcribe_all
 from slimwhisper.longform.engines import Engines
 from slimwhisper.longform.recording import Recording
@@ -29,7 +33,15 @@ from slimwhisper.model.calibration import Guard
 from slimwhisper.model.model import Model
 from slimwhisper.options import changed_settings, make_options
 from slimwhisper.speakers.diarize import prepare
-from slimwhisper.types import SAMPLE_RATE, Dims, Options, Segment, Transcript
+from slimwhisper.types import (
+    FRAMES_PER_SECOND,
+    MEL_FRAMES_PER_POSITION,
+    SAMPLE_RATE,
+    Dims,
+    Options,
+    Segment,
+    Transcript,
+)
 from slimwhisper.windows import as_windows, decode_windows, hear_languages
 from slimwhisper.writers import segment_line
 
@@ -50,6 +62,7 @@ class SlimWhisper:
     def __init__(self, network: Model) -> None:
         self.network = network
         self._engines = Engines(network)
+        self._shortened: dict[int, SlimWhisper] = {}  # by their positions
 
     # -- what is loaded, and where ---------------------------------------------------------------
 
@@ -126,6 +139,8 @@ class SlimWhisper:
     def release(self) -> None:
         """Free the caches that are kept for the next call. Any later call allocates them anew."""
         self._engines.release()
+        for other in self._shortened.values():
+            other.release()
 
     def default_batch_size(self, **options: Any) -> int:
         """How many windows `transcribe_many` decodes together with these options unless told: 16
@@ -267,6 +282,57 @@ class SlimWhisper:
         mel = first_window(as_waveform(audio), *window)
         heard = hear_languages(self._engines, mel.unsqueeze(0))
         return heard[0].likeliest(), heard[0].probs
+
+    # -- streams -------------------------------------------------------------------------------
+
+    @overload
+    def live(self, source: None = None, **options: Any) -> Live: ...
+    @overload
+    def live(
+        self, source: AsyncIterable[ArrayLike], **options: Any
+    ) -> AsyncIterator[LiveEvent]: ...
+    @overload
+    def live(self, source: Iterable[ArrayLike], **options: Any) -> Iterator[LiveEvent]: ...
+    def live(self, source: Any = None, **options: Any) -> Any:
+        """Transcribe speech while it is spoken.
+
+        Arguments:
+            source: pieces of audio as they come, float32 [n] at 16 kHz of any length: an iterable
+                or an asynchronous one; None: you append them to what is returned.
+            options: the fields of `slimwhisper.live.types.LiveOptions`.
+        Returns:
+            The stream's events, `slimwhisper.live.types.LiveEvent`: an iterator, or an asynchronous
+            one, which works in a thread and leaves nothing running; or a `Live`.
+        Raises:
+            OptionError, and DependencyError without silero-vad, at once; AudioError for pieces
+            that are no such audio.
+        """
+        chosen = live_options(**options)
+        model = self if chosen.window is None else self.shortened(chosen.window)
+        if source is None:
+            return Live(model._engines, chosen)
+        if isinstance(source, AsyncIterable):
+            return listen_async(Live(model._engines, chosen), source)
+        return listen(model._engines, chosen, source)
+
+    def shortened(self, seconds: float) -> "SlimWhisper":
+        """A model with the same weights, not copied, whose windows are shorter: several times
+        cheaper, not exact, and no window may end in speech. The same one for the same number.
+
+        seconds: from 4 to the model's own window, 30. Raises OptionError.
+        """
+        positions = round(seconds * FRAMES_PER_SECOND / MEL_FRAMES_PER_POSITION)
+        most = self.dims.n_audio_ctx
+        whole = self.dims.window_frames / FRAMES_PER_SECOND
+        if not LEAST_WINDOW <= seconds <= whole:
+            raise OptionError(
+                f"window {seconds!r} is not from {LEAST_WINDOW:g} to {whole:g} seconds"
+            )
+        if positions == most:
+            return self
+        if positions not in self._shortened:
+            self._shortened[positions] = SlimWhisper(self.network.shortened(positions))
+        return self._shortened[positions]
 
     # -- the network, as `whisper` has it --------------------------------------------------------
 

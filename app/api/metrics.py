@@ -3,7 +3,12 @@
 from collections.abc import Iterator
 
 from prometheus_client import CollectorRegistry, generate_latest
-from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metric
+from prometheus_client.core import (
+    CounterMetricFamily,
+    GaugeMetricFamily,
+    HistogramMetricFamily,
+    Metric,
+)
 from prometheus_client.registry import Collector
 
 from slimwhisper.app.service.service import Service
@@ -18,8 +23,9 @@ class ServiceCollector(Collector):
         self.service = service
 
     def collect(self) -> Iterator[Metric]:
-        """All metrics: first the requests, then the engines' work, then their memory."""
+        """All metrics: requests, live streams, the engines' work, their memory."""
         yield from self._requests()
+        yield from self._streams()
         yield from self._work()
         engines = self.service.engines
         yield GaugeMetricFamily("slimwhisper_slots", "Slots of an engine.", value=engines.slots)
@@ -40,6 +46,30 @@ class ServiceCollector(Collector):
         for state, count in self.service.states().items():
             in_flight.add_metric([state], count)
         yield in_flight
+
+    def _streams(self) -> Iterator[Metric]:
+        counts = self.service.counts
+        yield GaugeMetricFamily(
+            "slimwhisper_streams",
+            "Live streams that are open.",
+            value=len(self.service.streams.open),
+        )
+        yield CounterMetricFamily(
+            "slimwhisper_updates", "Updates of live streams.", value=counts.updates
+        )
+        yield CounterMetricFamily(
+            "slimwhisper_merged_updates",
+            "Updates of live streams that fell due while another ran, and became part of the next.",
+            value=counts.merged,
+        )
+        latency = counts.commit_latency
+        yield HistogramMetricFamily(
+            "slimwhisper_commit_latency_seconds",
+            "Seconds from the arrival of the newest audio that an update knew until the text that "
+            "it committed was sent.",
+            buckets=list(latency.buckets()),
+            sum_value=latency.total,
+        )
 
     def _work(self) -> Iterator[Metric]:
         counts = self.service.counts

@@ -1,4 +1,6 @@
-"""The loaded model and its engines: one model at a time, one engine for each kind of search."""
+"""The loaded model and its engines: one model at a time, one engine for each kind of search, and
+for each window of live streams that is shorter than the model's.
+"""
 
 import gc
 import logging
@@ -11,11 +13,15 @@ from slimwhisper.app.service.jobs import Job, ModelChoice, ModelError
 from slimwhisper.devices import check_batch_size, choose_batch_size
 from slimwhisper.engine.requests import Search
 from slimwhisper.errors import CacheError, DependencyError, OptionError, SlimWhisperError
-from slimwhisper.longform.batch import Batch, OnSegments
+from slimwhisper.live.types import LiveOptions
+from slimwhisper.live.updates import SharedEngine
+from slimwhisper.longform.batch import OnSegments
 from slimwhisper.longform.engines import make_engine, search_of, slot_bytes
 from slimwhisper.types import Options
 
 logger = logging.getLogger("slimwhisper.serve")
+
+Key = tuple[Search, float | None]  # and the seconds of a window; None: the model's own
 
 
 class Engines:
@@ -39,7 +45,7 @@ class Engines:
         self.loading = False
         self.slots = 0  # of a greedy engine; 0: no model is loaded
         self._load, self._batch_size, self._on_segments = load, batch_size, on_segments
-        self._batches: dict[Search, Batch[Job]] = {}
+        self._engines: dict[Key, SharedEngine[Job]] = {}
 
     def load(self, choice: ModelChoice) -> SlimWhisper:
         """The chosen model. A different one is unloaded first. Raises what loading raises."""
@@ -67,34 +73,44 @@ class Engines:
 
     def drop_all(self) -> None:
         """Drop every engine, with what runs in it. The model stays."""
-        self._batches.clear()
+        self._engines.clear()
 
-    def batch_for(self, options: Options) -> "Batch[Job]":
-        """The batch whose engine searches as the options say.
+    def for_recordings(self, options: Options) -> SharedEngine[Job]:
+        """The engine that searches as the options say.
 
         A new one replaces those that are idle. Raises OptionError if memory is short.
         """
-        assert self.model is not None
-        search = search_of(options)
-        batch = self._batches.get(search)
-        if batch is None:
-            self._batches = {k: b for k, b in self._batches.items() if b.running}
-            rows = options.beam_size or 1
-            slots = max(self.slots // rows, 1)
-            if self._batch_size is None:  # others may be running: less memory is free now
-                size = slot_bytes(self.model.network, search)
-                slots = min(slots, choose_batch_size(self.model.device, size))
-            batch = Batch(make_engine(self.model.network, search, slots), self._on_segments)
-            self._batches[search] = batch
-        return batch
+        return self._engine(search_of(options), None)
 
-    def running(self) -> "list[Batch[Job]]":
-        """The batches that have something to do."""
-        return [batch for batch in self._batches.values() if batch.running]
+    def for_streams(self, options: LiveOptions) -> SharedEngine[Job]:
+        """The engine whose windows are as long as the options say; as `for_recordings`."""
+        assert self.model is not None
+        window = options.window
+        whole = window is None or self.model.shortened(window) is self.model
+        return self._engine(Search(), None if whole else window)
+
+    def _engine(self, search: Search, window: float | None) -> SharedEngine[Job]:
+        assert self.model is not None
+        found = self._engines.get((search, window))
+        if found is None:
+            model = self.model if window is None else self.model.shortened(window)
+            self._engines = {k: e for k, e in self._engines.items() if e.used}
+            slots = max(self.slots // (search.beams or 1), 1)
+            if self._batch_size is None:  # others may be running: less memory is free now
+                size = slot_bytes(model.network, search)
+                slots = min(slots, choose_batch_size(model.device, size))
+            engine = make_engine(model.network, search, slots)
+            found = SharedEngine(engine, self._on_segments)
+            self._engines[search, window] = found
+        return found
+
+    def working(self) -> list[SharedEngine[Job]]:
+        """The engines that have something to do."""
+        return [engine for engine in self._engines.values() if engine.working]
 
     def cache_bytes(self) -> int:
         """Bytes allocated for the caches of all engines."""
-        return sum(batch.engine.nbytes() for batch in list(self._batches.values()))
+        return sum(shared.engine.nbytes() for shared in list(self._engines.values()))
 
 
 def public_error(error: Exception, choice: ModelChoice) -> SlimWhisperError:

@@ -1,4 +1,4 @@
-"""The service's jobs, the events they report, and its limits and counts."""
+"""The service's jobs, the events they report, and its limits."""
 
 import logging
 from collections.abc import Callable
@@ -119,17 +119,3 @@ class Job:
                 self.on_samples(samples)
             except Exception:
                 logger.exception("on_samples failed")
-
-
-@dataclass
-class Counts:
-    """The counters behind `/metrics`; only the service's thread writes them, except `refused`."""
-
-    finished: int = 0
-    failed: int = 0
-    cancelled: int = 0
-    refused: int = 0
-    audio_seconds: float = 0.0  # of finished recordings
-    busy_seconds: float = 0.0  # that engines worked
-    steps: int = 0  # of engines
-    filled: int = 0  # slots in use, summed over the steps

@@ -15,10 +15,10 @@ from concurrent.futures import Future, ThreadPoolExecutor
 from pathlib import Path
 
 from slimwhisper.api import SlimWhisper
+from slimwhisper.app.service.counts import Counts
 from slimwhisper.app.service.engines import Engines, public_error
 from slimwhisper.app.service.jobs import (
     BusyError,
-    Counts,
     Failed,
     Finished,
     Job,
@@ -28,7 +28,7 @@ from slimwhisper.app.service.jobs import (
     Started,
     StoppingError,
 )
-from slimwhisper.app.service.streams import Listener, LiveStream
+from slimwhisper.app.service.streams import Listener, LiveStream, Streams
 from slimwhisper.app.service.turns import next_jobs
 from slimwhisper.audio.read_ahead import WORKERS
 from slimwhisper.audio.readers import Readers
@@ -61,7 +61,9 @@ class Service:
         """
         self.limits = limits or Limits()
         self.counts = Counts()
+        self._changed = threading.Condition()
         self.engines = Engines(load, batch_size, _report)
+        self.streams = Streams(self.engines, self.limits, self.counts, self._changed)
         self.engines.loading = first is not None
         self.load_error: SlimWhisperError | None = None  # of the first model
         self.begun = threading.Event()  # set when the first model is loaded or has failed to
@@ -73,7 +75,6 @@ class Service:
         self._reading: dict[Job, Future[Recording]] = {}
         self._running: set[Job] = set()
         self._cancelled: set[Job] = set()
-        self._changed = threading.Condition()
         self._stopping, self._patience_ends = False, 0.0
         self._idle_since = time.monotonic()
         self._thread = threading.Thread(
@@ -84,10 +85,11 @@ class Service:
     # -- from any thread ---------------------------------------------------------------------
 
     def submit(self, job: Job) -> None:
-        """Accept a job. Raises BusyError if the queue is full, StoppingError at shutdown."""
+        """Accept a job. Raises BusyError if the queue is full or live streams have another model,
+        StoppingError at shutdown.
+        """
         with self._changed:
-            if self._stopping:
-                raise StoppingError("the server is shutting down; try again in a minute")
+            self._check_model(job.model, self.streams.open)
             if self.in_flight >= self.limits.queue:
                 self.counts.refused += 1
                 raise BusyError(f"{self.in_flight} requests are waiting; try again in a minute")
@@ -105,7 +107,24 @@ class Service:
         StoppingError at shutdown, OptionError. What only a model that is not loaded yet can tell
         comes as `Failed`.
         """
-        raise NotImplementedError
+        self.streams.check(model, options)
+        with self._changed:
+            self._check_model(model, [*self.streams.open, *self._accepted])
+            stream = LiveStream(model, options, user, listener, self.streams)
+            self.streams.admit(stream)
+        return stream
+
+    def _check_model(self, model: ModelChoice, others: Iterable[Job | LiveStream]) -> None:
+        """Raises StoppingError at shutdown, BusyError if others have another model: a stream may
+        last for hours, so that one who wants another model is not kept waiting.
+        """
+        if self._stopping:
+            raise StoppingError("the server is shutting down; try again in a minute")
+        if any(other.model != model for other in others):
+            self.counts.refused += 1
+            raise BusyError(
+                "the server is busy with another model or another cache; try again in a minute"
+            )
 
     def read(self, path: Path, name: str) -> Samples:
         """A file's samples, by a reader process; waits. `name` stands for it in messages.
@@ -139,8 +158,8 @@ class Service:
 
     @property
     def finishing(self) -> bool:
-        """Whether the service is stopping and still has jobs."""
-        return self._stopping and self.in_flight > 0
+        """Whether the service is stopping and still has jobs or streams."""
+        return self._stopping and bool(self.in_flight or self.streams.open)
 
     def health(self) -> str:
         """ "ready", "loading" or "stopping"."""
@@ -182,26 +201,37 @@ class Service:
                 )
             for job in cancelled:
                 self._end(job, None)
+            stopping = StoppingError("the server is shutting down")
             if late:
-                self._fail(list(self._accepted), StoppingError("the server is shutting down"))
+                self._fail(list(self._accepted), stopping)
+                self.streams.fail(stopping)
                 continue
+            if self._stopping:
+                self.streams.finish(stopping)
             try:
                 self._start(starting)
+                self.streams.take_in()
                 self._work()
+                self.streams.tell()
             except Exception as error:  # fails the jobs in the engine, but not those in the queue
                 logger.exception("the engine failed")
                 self._fail(list(self._running), as_ours(error))
+                self.streams.fail(as_ours(error))
                 self.engines.drop_all()
             self._idle_since = time.monotonic()
         self.engines.unload()
 
     def _wait_for_jobs(self) -> bool:
-        """Wait until there are jobs, new or cancelled; False at the end. Unloads an idle model."""
+        """Wait until there are jobs, new or cancelled, or streams have work; False at the end.
+        Unloads an idle model.
+        """
         with self._changed:
             while not (self._cancelled or self.in_flight):
-                if self._stopping:
-                    return False
+                if self._stopping or self.streams.waiting or self.engines.working():
+                    return bool(self.streams.open or not self._stopping)
                 self._changed.wait(IDLE_POLL)
+                if self.streams.open:
+                    self._idle_since = time.monotonic()
                 model, idle = self.engines.model, time.monotonic() - self._idle_since
                 if model is not None and idle > self._unload_after:
                     logger.info("idle: %s is unloaded until it is needed again", model.name)
@@ -235,18 +265,18 @@ class Service:
             if future.done():
                 del self._reading[job]
                 self._begin(job, future)
-        batches = self.engines.running()
-        if not batches:  # only the readers have work
+        working = self.engines.working()
+        if not working and self.in_flight:  # only the readers have work
             with self._changed:
-                if not (self._cancelled or self._stopping):
+                if not (self._cancelled or self._stopping or self.streams.waiting):
                     self._changed.wait(READING_POLL)
-            return
-        for batch in batches:
+        live = bool(self.streams.open)
+        for shared in working:
             since = time.monotonic()
-            batch.fill()
+            shared.fill(live)
             self.counts.steps += 1
-            self.counts.filled += batch.engine.slots - batch.engine.free
-            for job, outcome in batch.step():
+            self.counts.filled += shared.engine.slots - shared.engine.free
+            for job, outcome in shared.batch.step():
                 self._end(job, outcome)
             self.counts.busy_seconds += time.monotonic() - since
 
@@ -254,7 +284,7 @@ class Service:
         """Hand a recording that has been read to an engine."""
         try:
             recording = future.result()
-            batch = self.engines.batch_for(recording.options)
+            batch = self.engines.for_recordings(recording.options).batch
         except Exception as error:
             if not isinstance(error, SlimWhisperError):
                 logger.error("a recording could not be read", exc_info=error)

@@ -3,6 +3,8 @@
 from array import array
 from collections.abc import Callable, Iterable
 from concurrent.futures import ThreadPoolExecutor
+from copy import copy
+from functools import cache
 from typing import Any, Protocol
 
 import numpy as np
@@ -16,9 +18,10 @@ from slimwhisper.types import SAMPLE_RATE
 
 Region = tuple[int, int]  # samples [start, stop)
 
-_FRAME = 512  # samples per probability
+FRAME = 512  # samples per probability
 _CONTEXT = 64  # samples before a frame that it sees too
 _BLOCK_FRAMES = 938  # 30 s
+DROP = 0.15  # speech goes on while its probability is above the threshold less this, as in silero
 
 
 class Readable(Protocol):
@@ -42,8 +45,8 @@ def speech_regions(
     """Where there is speech, in order and without overlap; defaults are faster-whisper's.
 
     Speech starts where a frame's probability reaches `threshold`, and ends where it stays lower by
-    0.15 for `min_silence_ms`; `pad_ms` are added on both sides. At most `block_frames` of 32 ms are
-    held at a time. Raises DependencyError without silero-vad.
+    `DROP` for `min_silence_ms`; `pad_ms` are added on both sides. At most `block_frames` of 32 ms
+    are held at a time. Raises DependencyError without silero-vad.
     """
     probabilities = array("f")
     # In a separate thread, because torch sets its number of threads per calling thread.
@@ -51,8 +54,8 @@ def speech_regions(
         run = pool.submit
         make_regions, model = run(_load_package).result()
         network = run(_Network, model).result()
-        for start in range(0, len(samples), block_frames * _FRAME):
-            block = samples.read(start, min(start + block_frames * _FRAME, len(samples)))
+        for start in range(0, len(samples), block_frames * FRAME):
+            block = samples.read(start, min(start + block_frames * FRAME, len(samples)))
             probabilities.frombytes(run(network.probabilities, block).result().tobytes())
     found = make_regions(
         probabilities,
@@ -64,6 +67,32 @@ def speech_regions(
         audio_length_samples=len(samples),
     )
     return [(int(region["start"]), int(region["end"])) for region in found]
+
+
+class SpeechStream:
+    """Speech probabilities of audio that is still going on, for one stream.
+
+    All streams share one network, and one thread of its own in which torch uses one thread. Raises
+    DependencyError without silero-vad.
+    """
+
+    def __init__(self) -> None:
+        self._network = _shared_network().again()
+
+    def probabilities(self, block: NDArray[np.float32]) -> NDArray[np.float32]:
+        """float32 [n] samples, the next ones -> [frames], as in `_Network`."""
+        return _shared_thread().submit(self._network.probabilities, block).result()
+
+
+@cache
+def _shared_thread() -> ThreadPoolExecutor:
+    return ThreadPoolExecutor(1, "slimwhisper-vad")
+
+
+@cache
+def _shared_network() -> "_Network":
+    run = _shared_thread().submit
+    return run(_Network, run(_load_package).result()[1]).result()
 
 
 def merge_regions(regions: Iterable[Region], gap: int, limit: int) -> list[Region]:
@@ -110,17 +139,26 @@ class _Network:
         weights = {f"{name}_l0": p for name, p in network.decoder.rnn.named_parameters()}
         self._lstm = nn.LSTM(weights["weight_ih_l0"].shape[1], weights["weight_hh_l0"].shape[1])
         self._lstm.load_state_dict(weights)
+        self._begin()
+
+    def _begin(self) -> None:
         self._state: tuple[torch.Tensor, torch.Tensor] | None = None
         self._before = np.zeros(_CONTEXT, np.float32)  # the last samples of the previous block
+
+    def again(self) -> "_Network":
+        """The same weights for another recording."""
+        other = copy(self)
+        other._begin()
+        return other
 
     @torch.inference_mode()
     def probabilities(self, block: NDArray[np.float32]) -> NDArray[np.float32]:
         """float32 [n] samples -> speech probabilities [frames]; only the last block may end within
         a frame.
         """
-        block = np.concatenate([self._before, block, np.zeros(-len(block) % _FRAME, np.float32)])
+        block = np.concatenate([self._before, block, np.zeros(-len(block) % FRAME, np.float32)])
         self._before = block[-_CONTEXT:]
-        frames = torch.from_numpy(block).unfold(0, _CONTEXT + _FRAME, _FRAME)
+        frames = torch.from_numpy(block).unfold(0, _CONTEXT + FRAME, FRAME)
         features = self._encoder(self._spectrum(frames)).squeeze(-1)  # [frames, 128]
         hidden, self._state = self._lstm(features.unsqueeze(1), self._state)
         speech: NDArray[np.float32] = self._output(hidden.transpose(1, 2)).flatten().numpy()

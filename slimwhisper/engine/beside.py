@@ -88,6 +88,11 @@ class EncoderBeside:
     def _is_done(batch: _Batch) -> bool:
         return batch.done is None or batch.done.query()
 
+    def tickets(self) -> Iterator[Ticket]:
+        """The tickets that are being encoded."""
+        for batch in self._batches:
+            yield from (ticket for ticket in batch.tickets if ticket is not None)
+
     def drop(self, given_up: Callable[[Any], bool]) -> list[Ticket]:
         """Forget the windows whose tag is `given_up`, and return their tickets."""
         dropped: list[Ticket] = []

@@ -108,6 +108,11 @@ class Engine:
         """Free slots."""
         return self.slots - len(self._held) - sum(len(lane.tickets) for lane in self._lanes())
 
+    def unencoded(self, mine: Callable[[Any], bool]) -> int:
+        """How many windows whose tag is `mine` wait for the encoder, or are in it."""
+        tags = [tag for tag, _ in self._waiting] + [t.tag for t in self._encoder.tickets()]
+        return sum(map(mine, tags))
+
     def nbytes(self) -> int:
         """Bytes of its caches."""
         return self.cross.nbytes() + sum(lane.cache.self_.nbytes() for lane in self._lanes())

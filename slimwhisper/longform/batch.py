@@ -23,6 +23,7 @@ Outcome = Transcript | SlimWhisperError
 OnSegments = Callable[[Any, list[Segment], float], None]
 OnDuration = Callable[[Any, float], None]
 OnStep = Callable[[int, int, float], None]
+OnForeign = Callable[[Ticket, Answer], None]
 
 
 @dataclass(frozen=True, slots=True)
@@ -38,11 +39,17 @@ class Batch(Generic[Source]):
     """Recordings whose windows share the slots of one engine fairly."""
 
     def __init__(
-        self, engine: Engine, on_segments: OnSegments | None = None, slots: int | None = None
+        self,
+        engine: Engine,
+        on_segments: OnSegments | None = None,
+        slots: int | None = None,
+        on_foreign: OnForeign | None = None,
     ) -> None:
-        """slots: at most so many of the engine's are used; None: all."""
-        self.engine, self.on_segments = engine, on_segments
-        self._unused = 0 if slots is None else engine.slots - slots
+        """slots: at most so many of the engine's are used; None: all. on_foreign: replies to the
+        answers for windows that others have submitted to the engine; None: there are none.
+        """
+        self.engine, self.on_segments, self._on_foreign = engine, on_segments, on_foreign
+        self.unused = 0 if slots is None else engine.slots - slots  # slots that are left free
         self.running: dict[Recording, Source] = {}  # most recently given a slot last
         self._windows: Counter[Recording] = Counter()  # sessions in a slot; never 0
         self._paused: dict[Recording, deque[tuple[Session, Window]]] = {}
@@ -50,7 +57,7 @@ class Batch(Generic[Source]):
     @property
     def slots(self) -> int:
         """How many slots may be used."""
-        return self.engine.slots - self._unused
+        return self.engine.slots - self.unused
 
     @property
     def filled(self) -> int:
@@ -65,12 +72,16 @@ class Batch(Generic[Source]):
         self.running[recording] = source
         return None
 
-    def fill(self) -> bool:
+    def fill(self, most: int | None = None) -> bool:
         """Fill free slots with windows. Returns whether slots are still free.
 
         The recording with the fewest windows in slots comes first, then the one waiting longest.
+
+        most: windows of recordings that may wait for the encoder, or be in it; None: any number.
         """
-        while self.engine.room > self._unused:
+        while self.engine.room > self.unused:
+            if most is not None and self.engine.unencoded(self._is_own) >= most:
+                return False
             for recording in sorted(self.running, key=self._windows.__getitem__):
                 if (found := self._next(recording)) is not None:
                     break
@@ -80,6 +91,9 @@ class Batch(Generic[Source]):
             self._windows[recording] += 1
             self.engine.submit((recording, found[0]), found[1])
         return False
+
+    def _is_own(self, tag: Any) -> bool:
+        return tag[0] in self.running
 
     def _next(self, recording: Recording) -> tuple[Session, Window] | None:
         """A session of the recording that needs a slot, and its window."""
@@ -97,8 +111,11 @@ class Batch(Generic[Source]):
         ended: list[tuple[Source, Outcome]] = []
         for ticket, answer in self.engine.step():
             recording = ticket.tag[0]
-            if recording not in self.running:  # dropped
-                self.engine.reply(ticket, None)
+            if recording not in self.running:
+                if self._on_foreign is None:  # dropped
+                    self.engine.reply(ticket, None)
+                else:
+                    self._on_foreign(ticket, answer)
                 continue
             source, outcome = self.running[recording], self._take(ticket, answer)
             if outcome is not None:

@@ -103,21 +103,32 @@ def text_tokens(segments: Iterable[Segment], tokenizer: "Tokenizer") -> tuple[in
     )
 
 
+def attention(alignment: Alignment, frames: int) -> torch.Tensor:
+    """[len(text) + 1, p] floating: how much each text token, and <|endoftext|>, attends to each of
+    the window's positions with audio; over all alignment heads, filtered as in `whisper`.
+
+    `frames`: mel frames of the recording in the window.
+    """
+    from whisper.timing import median_filter
+
+    weights = alignment.scores[:, :, : frames // MEL_FRAMES_PER_POSITION].softmax(dim=-1)
+    deviation, mean = torch.std_mean(weights, dim=-2, keepdim=True, unbiased=False)
+    weights = median_filter((weights - mean) / deviation, _MEDIAN_WIDTH)
+    # each text token is predicted, and so timed, by the token before it
+    return weights.mean(dim=0)[alignment.before - 1 : -1]
+
+
 def time_words(alignment: Alignment, tokenizer: "Tokenizer", frames: int) -> "list[WordTiming]":
     """Each word's tokens, probability, start and end in seconds from the window's start.
 
     `frames`: mel frames of the recording in the window.
     """
-    from whisper.timing import WordTiming, dtw, median_filter
+    from whisper.timing import WordTiming, dtw
 
     words, pieces = tokenizer.split_to_word_tokens([*alignment.text, tokenizer.eot])
     if not alignment.text or len(words) <= 1:  # the last is <|endoftext|>
         return []
-    weights = alignment.scores[:, :, : frames // MEL_FRAMES_PER_POSITION].softmax(dim=-1)
-    deviation, mean = torch.std_mean(weights, dim=-2, keepdim=True, unbiased=False)
-    weights = median_filter((weights - mean) / deviation, _MEDIAN_WIDTH)
-    # [1 + len(text), p]: each text token is predicted, and so timed, by the token before it
-    match = weights.mean(dim=0)[alignment.before - 1 : -1]
+    match = attention(alignment, frames)
     with _WARPING:
         threads = torch.get_num_threads()
         rows, positions = dtw(-match)

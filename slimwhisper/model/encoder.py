@@ -1,6 +1,7 @@
 """Mel spectrogram -> encoder output E, which is all that the slim cache keeps of the audio."""
 
 from collections.abc import Mapping
+from copy import copy
 from dataclasses import dataclass
 
 import torch
@@ -82,6 +83,12 @@ class Encoder:
             _Block.read(blocks / str(i), dims.n_audio_head) for i in range(dims.n_audio_layer)
         ]
         self.norm = LayerNorm.read(source / "ln_post")
+
+    def shortened(self, dims: Dims) -> "Encoder":
+        """The same weights for fewer positions, the first `dims.n_audio_ctx`."""
+        other = copy(self)
+        other.dims, other.positions = dims, self.positions[: dims.n_audio_ctx]
+        return other
 
     @torch.inference_mode()
     def __call__(self, mel: Tensor) -> Tensor:

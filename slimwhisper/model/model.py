@@ -1,6 +1,8 @@
 """A checkpoint set up for use: encoder, decoder, and a plan of caches that the guard accepted."""
 
 import logging
+from copy import copy
+from dataclasses import replace
 
 import torch
 from torch import Tensor
@@ -64,6 +66,16 @@ class Model:
         kernels = self.plan.kernels
         self.encoder = Encoder(checkpoint.state, self.dims, device, dtype, int8, kernels)
         self.decoder = Decoder(checkpoint.state, self.dims, device, dtype, int8, kernels)
+
+    def shortened(self, positions: int) -> "Model":
+        """The same weights, not copied, for windows of `positions` of the encoder (20 ms each), at
+        most its own. Its results are not those of the whole window: the encoder knows no silence
+        after the audio.
+        """
+        other = copy(self)
+        other.dims = replace(self.dims, n_audio_ctx=positions)
+        other.encoder = self.encoder.shortened(other.dims)
+        return other
 
     @property
     def compute_type(self) -> str:

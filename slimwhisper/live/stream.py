@@ -1,0 +1,291 @@
+"""One stream of audio as its updates decode it: samples in, windows for an engine, events out."""
+
+import time
+from collections import deque
+
+import numpy as np
+from numpy.typing import ArrayLike, NDArray
+
+from slimwhisper.checkpoint.settings import Settings
+from slimwhisper.engine.requests import Answer, Request, Window
+from slimwhisper.errors import AudioError, OptionError
+from slimwhisper.live.activity import BLOCK, Activity
+from slimwhisper.live.passage import Passage
+from slimwhisper.live.setup import Setup
+from slimwhisper.live.types import LiveEvent, LiveOptions, SpeechStarted, SpeechStopped, Text
+from slimwhisper.live.utterance import Utterance
+from slimwhisper.types import SAMPLE_RATE, Dims
+from slimwhisper.vocabulary import Vocabulary
+
+
+def as_samples(piece: ArrayLike) -> NDArray[np.float32]:
+    """Floating [n] -> float32 [n]. Raises AudioError for other arrays and numbers that are not
+    finite.
+    """
+    samples = np.asarray(piece)
+    if samples.ndim != 1 or not np.issubdtype(samples.dtype, np.floating):
+        raise AudioError(
+            f"samples of shape {list(samples.shape)} and dtype {samples.dtype}: give float32 [n], "
+            "one channel at 16 kHz in [-1, 1]"
+        )
+    if not np.isfinite(samples).all():
+        raise AudioError("samples that are not finite numbers; give float32 in [-1, 1]")
+    return samples.astype(np.float32, copy=False)
+
+
+class Stream:
+    """The state machine of one stream. It knows no model, and belongs to one thread.
+
+    `append` audio; whenever an update is `due`, give the engine what `request` returns, and
+    `accept` its answers; take the `events`. For each utterance they are, in order: SpeechStarted,
+    Text of its updates, SpeechStopped, Text of the rest, Ended. Without turns too: an utterance
+    then reaches from its first speech to `commit`, and a pause in it commits the text so far.
+    """
+
+    def __init__(
+        self,
+        dims: Dims,
+        vocabulary: Vocabulary,
+        options: LiveOptions,
+        settings: Settings | None = None,
+    ) -> None:
+        """dims: of the model, as `SlimWhisper.shortened` makes it where a `window` is asked for.
+        settings: that came with the model. Raises OptionError, and DependencyError without
+        silero-vad.
+        """
+        self._of_model = dims, vocabulary, settings
+        self._setup = self._next_setup = Setup.of(dims, vocabulary, options, settings)
+        self._activity = Activity(options.vad_threshold, options.silence_duration_ms)
+        self._pending: NDArray[np.float32] = np.empty(0, np.float32)  # less than a block
+        self._recent: NDArray[np.float32] = np.empty(0, np.float32)  # the last ones judged
+        self._begins = 0  # samples since the stream began: no later passage begins earlier
+        self._passages: deque[Passage] = deque()  # not done; only the last may be open
+        self._utterance: Utterance | None = None  # that goes on
+        self._number = 0  # of the next utterance
+        self._history: list[int] = []  # tokens of what was committed before the last cut
+        self._running: Passage | None = None  # an update of it is in the engine
+        self._due: float | None = None
+        self._finished = False
+        self._events: list[LiveEvent] = []
+        self._latencies: list[float] = []
+        self._began = 0.0  # when the last update was due, in seconds of `time.monotonic`
+        self.merged = 0  # updates that were due while another ran, and became one
+        self.updates = 0  # that are done
+
+    # -- audio in --------------------------------------------------------------------------------
+
+    def append(self, samples: ArrayLike) -> None:
+        """Floating [n] at 16 kHz, in [-1, 1]; any n. Raises AudioError for other arrays and for
+        numbers that are not finite, OptionError after `finish`.
+        """
+        if self._finished:
+            raise OptionError("the stream is finished; open another one for more audio")
+        self._pending = np.concatenate([self._pending, as_samples(samples)])
+        while len(self._pending) >= BLOCK:
+            block, self._pending = self._pending[:BLOCK], self._pending[BLOCK:]
+            self._hear(block)
+        self._pending = self._pending.copy()  # not a view of all that was given
+        self._look()
+
+    def commit(self) -> None:
+        """End the utterance now, whoever still speaks. Without turns, one that has no speech ends
+        too, if there was audio; with turns, nothing happens between utterances.
+        """
+        self._judge_pending()
+        self._activity.stop()
+        self._end_utterance()
+        self._look()
+
+    def clear(self) -> None:
+        """Forget what is not committed; the utterance that goes on ends with what is."""
+        self._judge_pending()
+        self._activity.stop()
+        if self._utterance is not None:
+            forgotten = self._utterance
+            self._passages = deque(p for p in self._passages if p.utterance is not forgotten)
+            self._end_utterance()
+        self._begins = self._activity.heard
+        self._look()
+
+    def finish(self) -> None:
+        """No more audio comes: the last utterance ends."""
+        if not self._finished:
+            self._judge_pending()
+            if self._utterance is not None:
+                self._end_utterance()
+            self._finished = True
+            self._look()
+
+    def change(self, options: LiveOptions) -> None:
+        """Use these options from the next utterance on. The window stays the model's. Raises
+        OptionError.
+        """
+        dims, vocabulary, settings = self._of_model
+        if options.window != self._setup.live.window:
+            raise OptionError("window: it cannot change within a stream; open another one")
+        self._next_setup = Setup.of(dims, vocabulary, options, settings)
+
+    # -- updates ---------------------------------------------------------------------------------
+
+    @property
+    def backlog(self) -> float:
+        """Seconds that were appended and no update has known yet; silence is not counted."""
+        return sum(p.unheard for p in self._passages)
+
+    @property
+    def due(self) -> float | None:
+        """When the next update became due, in seconds of `time.monotonic`, as a deadline: smallest
+        first. None: nothing is to be done yet, or an update runs.
+        """
+        return None if self._running is not None else self._due
+
+    def request(self) -> Window | None:
+        """Begin an update with the newest audio; None: there is nothing to decode after all."""
+        assert self._running is None
+        if not self._passages or not self._passages[0].ready():
+            self._due = None
+            return None
+        passage = self._running = self._passages[0]
+        if passage.updates and not passage.closed:
+            self.merged += max(int(passage.unheard / passage.setup.live.update) - 1, 0)
+        self._began, self._due = self._due or time.monotonic(), None
+        return passage.request()
+
+    def accept(self, answer: Answer) -> Request | None:
+        """Take an answer to the running update. Returns the next request for the same slot; None:
+        the update is done. Raises SlimWhisperError if the model's output was not finite; the
+        stream is of no use then.
+        """
+        passage = self._running
+        assert passage is not None
+        if passage not in self._passages:  # cleared meanwhile
+            self._running = None
+            self._look()
+            return None
+        found = passage.accept(answer)
+        if not isinstance(found, Text):
+            return found
+        self._running = None
+        self.updates += 1
+        self._tell(found)
+        self._look()
+        return None
+
+    # -- events ----------------------------------------------------------------------------------
+
+    def events(self) -> list[LiveEvent]:
+        """What has happened since the last call."""
+        events, self._events = self._events, []
+        return events
+
+    def latencies(self) -> list[float]:
+        """Seconds from the time that an update became due to its text, for each that committed
+        some since the last call.
+        """
+        latencies, self._latencies = self._latencies, []
+        return latencies
+
+    @property
+    def ended(self) -> bool:
+        """Whether the stream is finished, and all of it is told."""
+        return self._finished and not (self._passages or self._running or self._events)
+
+    # -- what the audio says ---------------------------------------------------------------------
+
+    def _judge_pending(self) -> None:
+        """Hear what is less than a block."""
+        block, self._pending = self._pending, self._pending[:0]
+        if len(block):
+            self._hear(block)
+
+    def _hear(self, block: NDArray[np.float32]) -> None:
+        """Judge the next samples [n], and put those with speech into passages."""
+        begin = self._activity.heard - len(self._recent)
+        sound = np.concatenate([self._recent, block])
+        at = self._activity.heard  # an open passage has all samples before it
+        for change in self._activity.hear(block):
+            if change.speech:
+                at = max(change.at - self._setup.padding, self._begins, begin)
+                self._open(at, change.at)
+            else:
+                self._passages[-1].mel.append(sound[at - begin : change.at - begin])
+                at = change.at
+                self._close()
+                if self._setup.live.turns:
+                    self._end_utterance()
+        if self._is_open():
+            passage = self._passages[-1]
+            passage.mel.append(sound[at - begin :])
+            passage.spoken = self._activity.spoken
+        kept = self._setup.padding
+        self._recent = sound[len(sound) - min(kept, len(sound)) :].copy()
+        self._look()
+
+    def _is_open(self) -> bool:
+        return bool(self._passages) and not self._passages[-1].closed
+
+    def _open(self, start: int, speech: int) -> None:
+        """A passage, and an utterance if none goes on, begin."""
+        utterance = self._utterance or self._begin_utterance(start)
+        self._passages.append(Passage(utterance, start, speech))
+
+    def _begin_utterance(self, start: int) -> Utterance:
+        seconds = start / SAMPLE_RATE
+        self._setup = self._next_setup
+        live = self._setup.live
+        self._activity.change(live.vad_threshold, live.silence_duration_ms)
+        self._utterance = Utterance(self._number, seconds, self._setup, self._history)
+        self._number += 1
+        self._events.append(SpeechStarted(self._utterance.number, round(seconds, 3)))
+        return self._utterance
+
+    def _close(self) -> None:
+        """A pause, or the end: no more audio for the open passage."""
+        passage = self._passages[-1]
+        passage.closed = True
+        passage.spoken = min(self._activity.spoken, passage.end)
+        self._begins = passage.end
+
+    def _end_utterance(self) -> None:
+        """The utterance that goes on ends; without turns, else one without speech."""
+        turns = self._setup.live.turns
+        if self._utterance is None and (turns or self._activity.heard == self._begins):
+            return
+        utterance = self._utterance or self._begin_utterance(self._begins)
+        if self._is_open():
+            self._close()
+        if not self._passages or self._passages[-1].utterance is not utterance:
+            here = self._activity.heard
+            self._passages.append(Passage(utterance, here, here))
+            self._passages[-1].closed = True
+        last = self._passages[-1]
+        last.ends_utterance = True
+        self._begins = last.end if turns else self._activity.heard
+        utterance.end = self._begins / SAMPLE_RATE
+        self._events.append(SpeechStopped(utterance.number, round(utterance.end, 3)))
+        self._utterance = None
+
+    # -- what is done, and what is next ----------------------------------------------------------
+
+    def _look(self) -> None:
+        """Finish the passages that need no update, and see whether one is due."""
+        while self._passages and self._passages[0] is not self._running:
+            passage = self._passages[0]
+            if (text := passage.settle()) is not None:
+                self._tell(text)
+            if not passage.done:
+                break
+            self._passages.popleft()
+            if passage.ends_utterance:
+                self._events.append(passage.utterance.ended())
+        ready = bool(self._passages) and self._passages[0].ready()
+        if not ready:
+            self._due = None
+        elif self._due is None:
+            self._due = time.monotonic()
+
+    def _tell(self, text: Text) -> None:
+        """An update's text."""
+        self._events.append(text)
+        if text.committed:
+            self._latencies.append(time.monotonic() - self._began)

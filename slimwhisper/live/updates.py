@@ -1,0 +1,145 @@
+"""Many streams in one engine: whose update starts next, and what recordings keep beside them."""
+
+from typing import Any, Generic
+
+from slimwhisper.engine.engine import Engine
+from slimwhisper.engine.places import Ticket
+from slimwhisper.engine.requests import Answer, Request
+from slimwhisper.errors import SlimWhisperError, as_ours
+from slimwhisper.live.stream import Stream
+from slimwhisper.longform.batch import Batch, OnSegments, Source
+
+RECORDINGS_SHARE = 4  # streams leave 1 / so many of the slots to recordings that have work
+
+
+class Updates:
+    """The streams of one engine. Each has one update in it at most; of those that are due, the one
+    with the oldest deadline starts first, with the newest audio.
+    """
+
+    def __init__(self, engine: Engine) -> None:
+        self.engine = engine
+        self.streams: dict[Stream, None] = {}
+        self.failures: dict[Stream, SlimWhisperError] = {}  # of streams that were dropped for it
+        self._busy: set[Stream] = set()  # whose update waits, or has a slot
+
+    @property
+    def busy(self) -> int:
+        """Updates that wait for a slot or have one."""
+        return len(self._busy)
+
+    @property
+    def speaking(self) -> int:
+        """Streams with an update at work, or with audio that no update has known."""
+        return sum(stream in self._busy or stream.backlog > 0 for stream in self.streams)
+
+    @property
+    def due(self) -> bool:
+        """Whether an update can start."""
+        return any(stream.due is not None for stream in self.streams)
+
+    def add(self, stream: Stream) -> None:
+        """Serve a stream until it is dropped."""
+        self.streams[stream] = None
+
+    def drop(self, stream: Stream) -> None:
+        """Abandon a stream; no effect on one that was dropped."""
+        self.streams.pop(stream, None)
+        self.failures.pop(stream, None)
+        if stream in self._busy:
+            self._busy.remove(stream)
+            self.engine.stop(lambda tag: tag[0] is stream)
+
+    def fill(self, most: int) -> None:
+        """Start updates that are due while slots are free.
+
+        As many as the encoder takes at once, so that a step is never far: one on a CPU. On a GPU,
+        where it runs beside the decoder, the next ones wait for it.
+
+        most: updates in the engine.
+        """
+        batch = self.engine.encode_batch
+        room = min(batch, 2 * batch - self.engine.unencoded(self._is_own))
+        due = [(stream.due, i, stream) for i, stream in enumerate(self.streams)]
+        for _, _, stream in sorted((d, i, s) for d, i, s in due if d is not None):
+            if room <= 0 or self.busy >= most or self.engine.room <= 0:
+                return
+            try:
+                window = stream.request()
+            except Exception as error:
+                self._fail(stream, error)
+                continue
+            if window is not None:
+                self._busy.add(stream)
+                self.engine.submit((stream, None), window)
+                room -= 1
+
+    def take(self, ticket: Ticket, answer: Answer) -> None:
+        """Pass an answer to its stream, and reply."""
+        stream: Stream = ticket.tag[0]
+        request: Request | None = None
+        failure: Exception | None = None
+        if stream in self._busy:  # else dropped
+            try:
+                request = stream.accept(answer)
+            except Exception as error:
+                failure = error
+        self.engine.reply(ticket, request)
+        if request is None:
+            self._busy.discard(stream)
+        if failure is not None:
+            self._fail(stream, failure)
+
+    def _is_own(self, tag: Any) -> bool:
+        return tag[0] in self._busy
+
+    def _fail(self, stream: Stream, error: Exception) -> None:
+        self.drop(stream)
+        self.failures[stream] = as_ours(error)
+
+
+class SharedEngine(Generic[Source]):
+    """An engine, its recordings and its streams.
+
+    Recordings that have work keep a quarter of the slots, one at least. Streams find slots free:
+    as many as speak, and one for the next. While there are streams, recordings hand the encoder one
+    window at a time, so an update never waits for more. Without streams all is as in `Batch` alone.
+    """
+
+    def __init__(self, engine: Engine, on_segments: OnSegments | None = None) -> None:
+        """on_segments: as in `Batch`."""
+        self.engine, self.updates = engine, Updates(engine)
+        self.batch: Batch[Source] = Batch(engine, on_segments, on_foreign=self.updates.take)
+        self._streams_had_it = False  # if there is one slot, they take turns
+
+    @property
+    def used(self) -> bool:
+        """Whether it has recordings or streams, at work or not."""
+        return bool(self.batch.running or self.updates.streams)
+
+    @property
+    def working(self) -> bool:
+        """Whether a step has something to do."""
+        return bool(self.batch.running or self.updates.due or not self.engine.idle)
+
+    def fill(self, live: bool) -> None:
+        """Fill free slots. live: there are streams, in this engine or in another."""
+        if not live:
+            self.batch.unused = 0
+            self.batch.fill()
+            return
+        slots = self.engine.slots
+        kept = -(-slots // RECORDINGS_SHARE)
+        most = max(slots - kept, 1) if self.batch.running else slots
+        reserved = min(len(self.updates.streams), self.updates.speaking + 1, slots - kept)
+        if slots == 1 and self._streams_had_it:
+            self._fill_recordings(reserved)
+            self.updates.fill(most)
+        else:
+            self.updates.fill(most)
+            self._fill_recordings(reserved)
+        self._streams_had_it = self.updates.busy > 0
+
+    def _fill_recordings(self, reserved: int) -> None:
+        self.batch.unused = max(reserved - self.updates.busy, 0)
+        self.batch.fill(most=1)

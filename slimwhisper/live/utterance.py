@@ -1,0 +1,86 @@
+"""What somebody says until a pause: its language, its committed text, its segments."""
+
+from collections.abc import Sequence
+
+from whisper.tokenizer import Tokenizer
+
+from slimwhisper.engine.requests import Decoded
+from slimwhisper.live.setup import Setup
+from slimwhisper.live.types import Ended
+from slimwhisper.longform.attempts import compression_ratio
+from slimwhisper.longform.prompts import Prompts
+from slimwhisper.types import Segment, Word
+
+
+class Utterance:
+    """The text of one utterance; its audio is in passages."""
+
+    def __init__(self, number: int, start: float, setup: Setup, history: list[int]) -> None:
+        """start: seconds. history: tokens that were committed before, of all utterances; those of
+        this one are added.
+        """
+        self.number, self.start, self.end, self.setup = number, start, start, setup
+        self.text = ""  # all that is committed
+        self._history, self._segments = history, list[Segment]()
+        self.language = setup.language  # code; None: not known yet
+
+    @property
+    def tokenizer(self) -> Tokenizer:
+        return self.setup.vocabulary.tokenizer(self.language, self.setup.options.task)
+
+    def prompt(self, since: Sequence[int]) -> tuple[tuple[int, ...], int]:
+        """The prompt of an update with the committed tokens since the cut, and the index of
+        <|startoftranscript|>.
+        """
+        prompts = Prompts(self.tokenizer, self.setup.dims, self.setup.options)
+        prompts.add(self._history, keep=True)
+        prompt, index = prompts.of_window(self.tokenizer)
+        return (*prompt, *since), index
+
+    def commit(self, text: str) -> str:
+        """Add to the text; returns what is told of it: without a space at the beginning."""
+        fresh = text if self.text else text.lstrip()
+        self.text += fresh
+        return fresh
+
+    def close_segment(
+        self,
+        tokens: Sequence[int],
+        times: tuple[float, float],
+        words: Sequence[Word] | None,
+        result: Decoded,
+    ) -> None:
+        """Add a segment of committed tokens. times: seconds, where there are no words. words: None:
+        not requested. result: of the update that committed the last of them.
+        """
+        if not tokens:
+            return
+        text = self.tokenizer.decode(list(tokens))
+        start, end = (words[0].start, words[-1].end) if words else times
+        self._segments.append(
+            Segment(
+                id=len(self._segments),
+                seek=round(times[0] * 100),
+                start=round(start, 2),
+                end=round(max(start, end), 2),
+                text=text,
+                tokens=list(tokens),
+                temperature=result.temperature,
+                avg_logprob=result.avg_logprob,
+                compression_ratio=compression_ratio(text.strip()),
+                no_speech_prob=result.no_speech_prob,
+                words=None if words is None else list(words),
+            )
+        )
+        if result.temperature > 0.5:  # as `whisper` does: such text misleads
+            self._history.clear()
+        else:
+            self._history += tokens
+            del self._history[: -self.setup.dims.n_text_ctx // 2]
+
+    def ended(self) -> Ended:
+        """The event at its end."""
+        segments = self._segments or [
+            Segment(0, round(self.start * 100), self.start, self.end, "", [], 0.0, 0.0, 0.0, 1.0)
+        ]
+        return Ended(self.number, tuple(segments), self.text, self.language or "en")

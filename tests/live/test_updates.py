@@ -1,0 +1,324 @@
+"""Streams and recordings that share an engine: who is next, and what each is sure of."""
+
+from collections import deque
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from typing import Any
+
+import pytest
+import torch
+
+from slimwhisper.engine.requests import Window
+from slimwhisper.errors import SlimWhisperError
+from slimwhisper.live.updates import SharedEngine
+from slimwhisper.types import Transcript
+
+
+@dataclass(eq=False)
+class Stay:
+    """A window's stay in the simulated engine."""
+
+    tag: Any
+    left: int  # steps
+
+
+def window(steps: int) -> Window:
+    """One that the simulated engine decodes in so many steps."""
+    return Window(torch.empty(0), (steps,), 0, None)
+
+
+@dataclass
+class Engine:
+    """As `slimwhisper.engine`, without a model. As on a CPU, all windows that wait and find a slot
+    are encoded before a step.
+    """
+
+    slots: int
+    encode_batch: int = 1
+    now: int = 0  # steps so far
+    waiting: deque[tuple[Any, Window]] = field(default_factory=deque)
+    inside: list[Stay] = field(default_factory=list)
+    encoded: list[list[Any]] = field(default_factory=list)  # whose windows, in each step
+
+    @property
+    def free(self) -> int:
+        return self.slots - len(self.inside)
+
+    @property
+    def room(self) -> int:
+        return self.free - len(self.waiting)
+
+    @property
+    def idle(self) -> bool:
+        return not (self.waiting or self.inside)
+
+    def unencoded(self, mine: Callable[[Any], bool]) -> int:
+        return sum(mine(tag) for tag, _ in self.waiting)
+
+    def submit(self, tag: Any, window: Window) -> None:
+        self.waiting.append((tag, window))
+
+    def reply(self, stay: Stay, request: Window | None) -> None:
+        if request is None:
+            self.inside.remove(stay)
+        else:
+            stay.left = request.prompt[0]
+
+    def stop(self, given_up: Callable[[Any], bool]) -> None:
+        self.waiting = deque(w for w in self.waiting if not given_up(w[0]))
+        for stay in self.inside:
+            if given_up(stay.tag):
+                stay.left = 0
+
+    def step(self) -> list[tuple[Stay, Any]]:
+        self.encoded.append([])
+        while self.waiting and self.free:
+            tag, window = self.waiting.popleft()
+            self.inside.append(Stay(tag, window.prompt[0]))
+            self.encoded[-1].append(tag[0])
+        self.now += 1
+        for stay in self.inside:
+            stay.left -= 1
+        return [(stay, "answer") for stay in self.inside if stay.left <= 0]
+
+
+@dataclass(eq=False)
+class Talker:
+    """A stream in an endless utterance, an update of which is due every `period` steps."""
+
+    engine: Engine
+    begins: int = 0
+    period: int = 20
+    length: int = 4  # steps of an update
+    looks: int = 0  # more requests in the slot
+    starts: list[tuple[int, float]] = field(default_factory=list)  # step, deadline
+    known: int = 0  # the audio that the last update knew, in steps
+    ends: int = 0  # updates that are done
+    running: bool = False
+    ahead: int = 0
+    on_start: Callable[[], None] = lambda: None
+
+    @property
+    def due(self) -> float | None:
+        deadline = self.known + self.period if self.starts else self.begins
+        return None if self.running or self.engine.now < deadline else deadline
+
+    @property
+    def backlog(self) -> float:
+        return max(self.engine.now - max(self.known, self.begins), 0)
+
+    def request(self) -> Window:
+        assert self.due is not None
+        self.on_start()
+        self.starts.append((self.engine.now, self.due))
+        self.running, self.known, self.ahead = True, self.engine.now, self.looks
+        return window(self.length)
+
+    def accept(self, answer: str) -> Window | None:
+        assert self.running and answer == "answer"
+        self.ahead -= 1
+        if self.ahead >= 0:
+            return window(self.length)
+        self.running = False
+        self.ends += 1
+        return None
+
+    @property
+    def lateness(self) -> list[float]:
+        """Steps between each deadline and the start."""
+        return [start - deadline for start, deadline in self.starts]
+
+
+class Recording:
+    """An upload of some windows, one after the other; it is its own session."""
+
+    seconds_done = 0.0
+
+    def __init__(self, windows: int = 2, length: int = 30) -> None:
+        self.left, self.length, self.handed_out = windows, length, False
+
+    def next_session(self) -> "Recording | None":
+        first, self.handed_out = not self.handed_out, True
+        return self if first else None
+
+    def next_request(self) -> Window | None:
+        return window(self.length) if self.left else None
+
+    def accept(self, answer: str) -> None:
+        self.left -= 1
+
+    @property
+    def done(self) -> bool:
+        return not self.left
+
+    def report(self) -> list[Any]:
+        return []
+
+    def transcript(self) -> Transcript:
+        return Transcript("", [], "en")
+
+    def close(self) -> None:
+        pass
+
+
+def shared(slots: int, encode_batch: int = 1) -> Any:
+    """A `SharedEngine` over a simulated one."""
+    engine: Any = Engine(slots, encode_batch)
+    return SharedEngine(engine)
+
+
+def add_talkers(both: Any, count: int, **settings: Any) -> list[Talker]:
+    made = [Talker(both.engine, **settings) for _ in range(count)]
+    for talker in made:
+        both.updates.add(talker)
+    return made
+
+
+def run(both: Any, steps: int, each: Callable[[], None] = lambda: None) -> list[Any]:
+    """The recordings that end."""
+    ended = []
+    for _ in range(steps):
+        both.fill(live=bool(both.updates.streams))
+        ended += [source for source, _ in both.batch.step()]
+        each()
+    return ended
+
+
+def test_the_oldest_deadline_first() -> None:
+    both = shared(slots=2)
+    order: list[int] = []
+    for begins in (5, 3, 4, 1, 2):
+        (talker,) = add_talkers(both, 1, begins=begins, period=1000, length=3)
+        talker.on_start = lambda begins=begins: order.append(begins)
+    run(both, 30)
+    assert order == [1, 2, 3, 4, 5]
+
+
+@pytest.mark.parametrize("looks", [0, 2])
+def test_one_update_of_a_stream_at_a_time(looks: int) -> None:
+    """Those that are due meanwhile start once, with the newest audio; retries keep the slot."""
+    both = shared(slots=4)
+    (talker,) = add_talkers(both, 1, period=2, length=9, looks=looks)
+    run(both, 101)
+    stay = 9 * (1 + looks)
+    assert [start for start, _ in talker.starts] == list(range(0, 101, stay))
+
+
+@pytest.mark.parametrize("encode_batch", [1, 8])
+def test_uploads_do_not_keep_streams_waiting(encode_batch: int) -> None:
+    """64 uploads and 8 streams: there is always a slot, and at most one window of an upload goes
+    to the encoder with an update.
+    """
+    both = shared(slots=16, encode_batch=encode_batch)
+    talkers = add_talkers(both, 8, period=20, length=4)
+    for number in range(64):
+        assert both.batch.add(number, Recording()) is None
+    ended = run(both, 700)
+    assert len(ended) == 64
+    for talker in talkers:
+        assert len(talker.starts) > 25 and max(talker.lateness) <= 8
+    for encoded in both.engine.encoded:
+        uploads = [who for who in encoded if isinstance(who, Recording)]
+        assert len(uploads) <= 1 and len(encoded) - len(uploads) <= encode_batch
+
+
+def test_streams_that_come_late_find_a_slot() -> None:
+    """Where uploads have all slots already, from the first one that gets free."""
+    both = shared(slots=8)
+    for number in range(64):
+        both.batch.add(number, Recording(windows=5))
+    run(both, 45)
+    assert both.engine.free == 0
+    talkers = add_talkers(both, 4, begins=45, period=20)
+    run(both, 400)
+    for talker in talkers:
+        assert talker.lateness[0] <= 45 and max(talker.lateness[2:]) <= 4
+
+
+def test_streams_leave_uploads_a_quarter() -> None:
+    """64 streams want more than the engine can do."""
+    both = shared(slots=16, encode_batch=4)
+    talkers = add_talkers(both, 64, period=5, length=10)
+    for number in range(8):
+        both.batch.add(number, Recording(windows=1000, length=10))
+    shares = []
+
+    def count() -> None:
+        inside = [stay.tag[0] for stay in both.engine.inside]
+        shares.append(sum(isinstance(who, Recording) for who in inside))
+
+    run(both, 400, count)
+    assert min(shares[20:]) >= 4 - 1, "one may have just ended"
+    assert sum(shares[20:]) / len(shares[20:]) >= 3.5
+    ends = [talker.ends for talker in talkers]
+    assert min(ends) > 0 and max(ends) - min(ends) <= 1, "all in turn"
+
+
+def test_streams_use_what_uploads_do_not_need() -> None:
+    both = shared(slots=8, encode_batch=8)
+    add_talkers(both, 32, period=1, length=10)
+    used = []
+    run(both, 40, lambda: used.append(both.updates.busy))
+    assert max(used) == 8
+
+
+def test_one_slot_is_shared_in_turn() -> None:
+    both = shared(slots=1)
+    talkers = add_talkers(both, 2, period=5, length=5)
+    both.batch.add("upload", Recording(windows=5, length=10))
+    assert run(both, 150) == ["upload"]
+    assert min(len(talker.starts) for talker in talkers) >= 4
+
+
+def test_without_streams_uploads_fill_all_slots_at_once() -> None:
+    both = shared(slots=16)
+    for number in range(64):
+        both.batch.add(number, Recording())
+    run(both, 1)
+    assert [len(encoded) for encoded in both.engine.encoded] == [16]
+
+
+def test_silent_streams_take_one_slot_from_uploads() -> None:
+    both = shared(slots=16)
+    add_talkers(both, 10, begins=10_000)
+    for number in range(64):
+        both.batch.add(number, Recording())
+    run(both, 25)
+    assert both.engine.free == 1
+
+
+def test_dropped_streams_leave_nothing() -> None:
+    """While they wait, decode, or have been answered; others go on."""
+    both = shared(slots=4, encode_batch=2)
+    both.batch.add("upload", Recording(windows=4))
+    stays = add_talkers(both, 1, period=10)
+    for at in range(1, 60):
+        gone = add_talkers(both, 3, length=7)
+        run(both, at % 9)
+        for talker in gone:
+            both.updates.drop(talker)
+            both.updates.drop(talker)
+    run(both, 200)
+    both.updates.drop(stays[0])
+    assert not both.batch.running and not both.used
+    while both.working:
+        run(both, 1)
+    assert both.engine.idle and both.engine.free == 4
+    assert not (both.updates.busy or both.updates.streams or both.updates.failures)
+    assert stays[0].ends > 10
+
+
+@pytest.mark.parametrize("method", ["request", "accept"])
+def test_a_stream_that_fails_is_alone_in_it(method: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    both = shared(slots=4)
+    bad, good = add_talkers(both, 2)
+
+    def fails(*_: object) -> None:
+        raise OSError("no more")
+
+    setattr(bad, method, fails)
+    run(both, 50)
+    assert "unexpected OSError: no more" in str(both.updates.failures[bad])
+    assert isinstance(both.updates.failures[bad], SlimWhisperError)
+    assert good.ends >= 2 and list(both.updates.streams) == [good]
+    assert len(both.engine.inside) <= 1
