@@ -28,7 +28,7 @@ from slimwhisper.app.realtime.session import (
     update_session,
 )
 from slimwhisper.app.realtime.sound import Decoder, Sound
-from slimwhisper.app.service.jobs import BusyError, StoppingError
+from slimwhisper.app.service.jobs import StoppingError
 from slimwhisper.app.service.models import Models
 from slimwhisper.app.service.service import Service
 from slimwhisper.app.service.settings import Settings
@@ -160,6 +160,14 @@ class Connection:
         )
         return stream
 
+    def _reopen(self, config: SessionConfig) -> None:
+        """Another stream in place of this one, which has heard nothing."""
+        self._stream.close()
+        try:
+            self._stream = self._opened(config)
+        except SlimWhisperError as error:
+            self.leave(End(TRY_LATER, as_api_error(error)))
+
     def _hear(self, event: LiveEvent | None) -> None:
         if event is None:
             self._silent.set()
@@ -279,8 +287,6 @@ class Connection:
         if data:
             self._heard = True
             self._last_audio = time.monotonic()
-            format = self._decoder.format
-            self._conversation.append(len(data) / format.frame_bytes / format.rate)
             await self._give(samples)
 
     async def _give(self, samples: Sound) -> None:
@@ -288,30 +294,41 @@ class Connection:
         for start in range(0, len(samples), PIECE):
             while self._stream.backlog > MAX_BACKLOG:
                 await asyncio.sleep(POLL)
-            while True:
-                try:
-                    self._stream.append(samples[start : start + PIECE])
-                    break
-                except BusyError:
-                    await asyncio.sleep(POLL)
+            piece = samples[start : start + PIECE]
+            self._stream.append(piece)
+            self._conversation.append(len(piece) / SAMPLE_RATE)
             self._last_audio = time.monotonic()
 
     async def _commit(self) -> None:
+        await self._give(self._decoder.flush())
+        before = self._conversation.last
         for found in self._conversation.commit():
             self._tell(found)
-        await self._give(self._decoder.flush())
         self._stream.commit()
+        if self._conversation.config.turns is not None:
+            await self._check_committed(before)
+
+    async def _check_committed(self, before: str | None) -> None:
+        """With server_vad: raises APIError if there was no speech to commit, so that a client does
+        not wait for an item in vain. before: the item committed before.
+        """
+        while self._stream.backlog > 0:
+            await asyncio.sleep(POLL)
+        await asyncio.sleep(POLL)
+        if self._conversation.last == before:
+            message = "there is no speech in the input audio buffer: nothing to commit"
+            raise invalid("input_audio_buffer", message, "input_audio_buffer_commit_empty")
 
     async def _update(self, given: object, answer: str) -> None:
         before = self._conversation.config
         config, unknown = update_session(before, given)
-        if config.model != before.model and self._heard:
+        if config.choice(self._models) == before.choice(self._models):
+            self._stream.change(config.options(self._settings.live))
+        elif self._heard:
             reason = "the model cannot change once audio has been sent; open another session"
             raise unsupported("session.audio.input.transcription.model", reason)
-        if config.model != before.model:
-            self._stream.close()
-            self._stream = self._opened(config)
-        self._stream.change(config.options(self._settings.live))
+        else:
+            self._reopen(config)
         if config.format != before.format:
             await self._give(self._decoder.flush())
             self._decoder = Decoder(config.format)

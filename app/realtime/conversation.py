@@ -2,6 +2,8 @@
 
 An utterance is an item, a user's message with the audio that was spoken. Its id is known from the
 first event about it: with server_vad that is speech_started, else the first text or the commit.
+The stream's events come later than the client's: where each commit and clear was, in seconds of
+audio, tells which utterance it was about.
 """
 
 import secrets
@@ -23,6 +25,8 @@ COMPLETED, FAILED = (
 )
 TENTATIVE_TEXT = f"conversation.{TENTATIVE}"
 BUFFER = "input_audio_buffer"
+LEAST_COMMIT = 0.1  # seconds of audio, as at OpenAI
+ROUNDING = 0.001  # seconds, of the stream's times
 
 
 def make_id(kind: str) -> str:
@@ -48,6 +52,7 @@ class Item:
     start: float = 0.0  # seconds since the session began
     seconds: float = 0.0  # of audio
     committed: bool = False
+    cleared: bool = False
     text: str = ""  # that was sent
     tentative: str = ""  # likewise
 
@@ -57,37 +62,45 @@ class Conversation:
 
     def __init__(self, config: SessionConfig) -> None:
         self.config = config
+        self.last: str | None = None  # the id of the item committed last
         self._items: dict[int, Item] = {}  # by utterance: those that have not ended
-        self._committed: deque[Item] = deque()  # by the client, before their utterance was told
-        self._last: str | None = None  # the id of the item committed last
-        self._buffered = 0.0  # seconds of audio since the last commit or clear
+        # commits and clears of audio whose utterance was not told yet: where, and its item
+        self._marks: deque[tuple[float, Item]] = deque()
+        self._heard = 0.0  # seconds of audio that the stream was given
+        self._marked = 0.0  # of which this is committed or cleared
 
     def append(self, seconds: float) -> None:
-        """The client has sent so much audio."""
-        self._buffered += seconds
+        """The stream is given so much audio."""
+        self._heard += seconds
 
     def commit(self) -> list[ServerEvent]:
-        """The client ends the utterance. Raises APIError if there is no audio.
+        """The client ends the utterance. Raises APIError if there is too little audio.
 
         With server_vad, the events come when the stream has told what the utterance was.
         """
-        if not self._buffered:
-            message = "the input audio buffer is empty: there is nothing to commit"
+        seconds = self._heard - self._marked
+        if seconds < LEAST_COMMIT:
+            message = (
+                f"{1000 * seconds:.0f} ms of audio are in the buffer; "
+                f"at least {1000 * LEAST_COMMIT:.0f} ms are needed to commit"
+            )
             raise invalid(BUFFER, message, "input_audio_buffer_commit_empty")
-        seconds, self._buffered = self._buffered, 0.0
+        self._marked = self._heard
         if self.config.turns is not None:
             return []
-        item = next((i for i in self._items.values() if not i.committed), None)
+        item = next((i for i in self._items.values() if not (i.committed or i.cleared)), None)
         if item is None:
             item = Item(make_id("item"))
-            self._committed.append(item)
+            self._marks.append((self._heard, item))
         item.seconds = seconds
         return self._commit(item)
 
     def clear(self) -> list[ServerEvent]:
         """The client forgets the audio that is not committed."""
-        self._buffered = 0.0
-        self._items = {u: item for u, item in self._items.items() if item.committed}
+        self._marked = self._heard
+        for item in self._items.values():
+            item.cleared = not item.committed
+        self._marks.append((self._heard, Item(make_id("item"), cleared=True)))
         return [server_event(f"{BUFFER}.cleared")]
 
     def events(self, event: LiveEvent) -> list[ServerEvent]:
@@ -98,39 +111,37 @@ class Conversation:
             case SpeechStopped():
                 return self._stopped(event)
             case Text():
-                return self._text(self._item(event.utterance), event)
+                return self._text(self._items[event.utterance], event)
             case Ended():
                 return self._ended(event)
             case Failed():
                 return self._failed(as_api_error(event.error))
 
-    def _item(self, utterance: int) -> Item:
-        """The item of an utterance, a new one if nothing was told of it."""
-        if utterance not in self._items:
-            waiting = self._committed
-            self._items[utterance] = waiting.popleft() if waiting else Item(make_id("item"))
-        return self._items[utterance]
-
     def _started(self, event: SpeechStarted) -> list[ServerEvent]:
-        item = self._item(event.utterance)
+        while self._marks and self._marks[0][0] <= event.start + ROUNDING:
+            self._marks.popleft()  # there was no utterance before it
+        item = self._marks.popleft()[1] if self._marks else Item(make_id("item"))
         item.start = event.start
-        if self.config.turns is None:
+        self._items[event.utterance] = item
+        if self.config.turns is None or item.cleared:
             return []
         start = round(1000 * event.start)
         return [server_event(f"{BUFFER}.speech_started", audio_start_ms=start, item_id=item.id)]
 
     def _stopped(self, event: SpeechStopped) -> list[ServerEvent]:
-        item = self._item(event.utterance)
-        if self.config.turns is None or item.committed:
+        item = self._items[event.utterance]
+        if item.committed:
             return []
         item.seconds = event.end - item.start
+        if self.config.turns is None or item.cleared:
+            return []
         end = round(1000 * event.end)
         stopped = server_event(f"{BUFFER}.speech_stopped", audio_end_ms=end, item_id=item.id)
         return [stopped, *self._commit(item)]
 
     def _commit(self, item: Item) -> list[ServerEvent]:
         item.committed = True
-        before, self._last = self._last, item.id
+        before, self.last = self.last, item.id
         message = {
             "id": item.id,
             "object": "realtime.item",
@@ -164,17 +175,16 @@ class Conversation:
         return [self._about(item, DELTA, delta=text, **timed)]
 
     def _ended(self, event: Ended) -> list[ServerEvent]:
-        item = self._item(event.utterance)
-        del self._items[event.utterance]
+        item = self._items.pop(event.utterance)
+        if item.cleared and not event.text:
+            return []
         found = [] if item.committed else self._commit(item)
-        text = event.text.lstrip()
-        if text.startswith(item.text):
-            found += self._delta(item, text[len(item.text) :], ())
+        text = event.text.strip()
         found += [self._segment(item, s) for s in event.segments if s.text.strip()]
         completed = self._about(
             item,
             COMPLETED,
-            transcript=text.rstrip(),
+            transcript=text,
             usage={"type": "duration", "seconds": round(item.seconds, 3)},
             languages=[{"code": event.language}] if text else [],
         )
@@ -195,9 +205,8 @@ class Conversation:
     def _failed(self, error: APIError) -> list[ServerEvent]:
         """For every item that has not ended, and for the session."""
         body = error.body()["error"]
-        open_items = [*self._items.values(), *self._committed]
-        self._items.clear()
-        self._committed.clear()
+        items = (*self._items.values(), *(item for _, item in self._marks))
+        open_items = [item for item in items if not item.cleared]
         failed = [self._about(item, FAILED, error=body) for item in open_items]
         return [*failed, error_event(error)]
 

@@ -1,0 +1,133 @@
+"""A stream that follows a script, for tests of what is above it; and the sound to send."""
+
+import base64
+import threading
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+
+import numpy as np
+from numpy.typing import NDArray
+
+from slimwhisper.app.service.jobs import ModelChoice
+from slimwhisper.app.service.streams import Listener
+from slimwhisper.errors import OptionError
+from slimwhisper.live.types import (
+    Ended,
+    Failed,
+    LiveEvent,
+    LiveOptions,
+    SpeechStarted,
+    SpeechStopped,
+    Text,
+)
+from slimwhisper.types import SAMPLE_RATE, Segment, Word
+
+WORD = Word(" five", 0.25, 0.5, 0.875)
+
+
+@dataclass(eq=False)
+class ScriptedStream:
+    """Sound is speech, zeros are silence: half a second of them ends an utterance with turns.
+
+    Each piece of speech commits " five"; " six" is tentative.
+    """
+
+    model: ModelChoice
+    options: LiveOptions
+    user: str
+    listener: Listener
+    backlog: float = 0.0
+    heard: int = 0  # samples
+    closed: bool = False
+    number: int = 0
+    text: str | None = None  # of the open utterance
+    began: int = 0
+    silence: int = 0
+    appended: list[NDArray[np.float32]] = field(default_factory=list)
+
+    def tell(self, event: LiveEvent | None) -> None:
+        if not self.closed:
+            self.listener(event)
+
+    def append(self, samples: NDArray[np.float32]) -> None:
+        self.appended.append(samples)
+        speaks = bool(len(samples)) and float(np.abs(samples).max()) > 0.01
+        self.silence = 0 if speaks else self.silence + len(samples)
+        if speaks and self.text is None:
+            self._begin(self.heard)
+        self.heard += len(samples)
+        if speaks:
+            new = " five" if self.text else "five"
+            self.text = f"{self.text}{new}"
+            now = self.heard / SAMPLE_RATE
+            words = (WORD,) if self.options.words else ()
+            self.tell(Text(self.number, new, " six", words, now))
+        elif self.text is not None and self.options.turns and self.silence >= SAMPLE_RATE // 2:
+            self._stop()
+
+    def commit(self) -> None:
+        if self.text is None and not self.options.turns:
+            self._begin(self.began)
+        if self.text is not None:
+            self._stop()
+        self.began = self.heard
+
+    def clear(self) -> None:
+        if self.text is not None:
+            self._stop()
+        self.began = self.heard
+
+    def change(self, options: LiveOptions) -> None:
+        if options.language == "yi":
+            raise OptionError("language 'yi': not in this model")
+        self.options = options
+
+    def finish(self) -> None:
+        if self.text is not None:
+            self._stop()
+        self.tell(None)
+
+    def fail(self, error: OptionError) -> None:
+        self.tell(Failed(error))
+        self.tell(None)
+
+    def close(self) -> None:
+        self.closed = True
+
+    def _begin(self, at: int) -> None:
+        self.text, self.began = "", at
+        self.tell(SpeechStarted(self.number, round(at / SAMPLE_RATE, 3)))
+
+    def _stop(self) -> None:
+        start, end, text = self.began / SAMPLE_RATE, self.heard / SAMPLE_RATE, self.text or ""
+        self.tell(SpeechStopped(self.number, round(end, 3)))
+        words = [WORD] if self.options.words else None
+        segment = Segment(0, 0, start, end, text, [], 0.0, -0.1, 1.0, 0.0, words=words)
+        self.tell(Ended(self.number, (segment,), text, "en"))
+        self.number, self.text, self.began = self.number + 1, None, self.heard
+
+
+def tone(seconds: float, rate: int = 24_000) -> str:
+    """Speech, as pcm16 in base64."""
+    return _encoded(np.sin(np.arange(round(seconds * rate)) / 5) * 8000)
+
+
+def silence(seconds: float, rate: int = 24_000) -> str:
+    """Silence, as pcm16 in base64."""
+    return _encoded(np.zeros(round(seconds * rate)))
+
+
+def _encoded(samples: NDArray[np.float64]) -> str:
+    return base64.b64encode(samples.astype("<i2").tobytes()).decode()
+
+
+@contextmanager
+def no_new_threads() -> Iterator[None]:
+    """Fails if a thread outlives the block."""
+    before = set(threading.enumerate())
+    yield
+    left = [t for t in threading.enumerate() if t not in before]
+    for thread in left:
+        thread.join(10)
+    assert not any(t.is_alive() for t in left), left
