@@ -11,9 +11,10 @@ import soxr
 
 import slimwhisper
 from slimwhisper.app.page.tempdir import page_folder
-from slimwhisper.app.service.jobs import BusyError, Limits
+from slimwhisper.app.service.jobs import BusyError
 from tests.support.browser import Shown, chromium
 from tests.support.live import Live, start, stop
+from tests.support.proxy import proxy
 from tests.support.spoken import EXPECTED, SAMPLES
 
 pytestmark = pytest.mark.slow
@@ -22,7 +23,7 @@ SOUND = SAMPLES / "phone-number.wav"
 TEXT = EXPECTED[SOUND.name]["text"]
 PREFIX = "/speech"  # of the server behind a proxy
 STRANGER = "speech.test"  # a name of this machine, neither https nor localhost
-WIDE, PHONE = {"width": 1100, "height": 900}, {"width": 390, "height": 844}
+PHONE = {"width": 390, "height": 844}
 TOLD = "conversation.item.input_audio_transcription"
 
 
@@ -34,8 +35,7 @@ def servers() -> Iterator[dict[str, Live]]:
         kept: dict[str, Any] = {"page": folder, "cache": "slim"}
         found = {
             "open": start(model, **kept),
-            "behind": start(model, root_path=PREFIX, **kept),
-            "none": start(model, Limits(streams=0), **kept),
+            "behind": start(model, root_path=PREFIX, login=("ann", "secret"), **kept),
         }
         yield found
         for live in found.values():
@@ -137,9 +137,8 @@ def word(text: str, start: float) -> dict[str, Any]:
     return {"word": text, "start": start, "end": start + 0.2, "probability": 0.5}
 
 
-@pytest.mark.parametrize("size", [WIDE, PHONE], ids=["desktop", "phone"])
-def test_what_is_shown(show: Open, size: dict[str, int]) -> None:
-    tab = show(viewport=size)
+def test_what_is_shown(show: Open) -> None:
+    tab = show()
     page = tab.page
     tab.fake()
     for name in ("Word times", "Prompt", "Language"):
@@ -169,11 +168,6 @@ def test_what_is_shown(show: Open, size: dict[str, int]) -> None:
     assert page.inner_text(".sw-utterance") == "1:02:05\nfive five nine"
     assert page.locator(".sw-word").nth(1).get_attribute("title") == "3725.70 to 3725.90 s"
     assert page.get_by_role("log").all_text_contents() == ["five five"], "for screen readers"
-    for theme in ("light", "dark"):
-        page.evaluate("dark => document.body.classList.toggle('dark', dark)", theme == "dark")
-        for text in (".sw-said .sw-word", ".sw-tail", ".sw-utterance time", ".sw-main", ".sw-stop"):
-            assert tab.contrast(text) > 4.5, (theme, text)
-    assert page.evaluate("document.documentElement.scrollWidth") <= size["width"]
     tab.until("Number(document.querySelector('.sw-meter').ariaValueNow) > 20")
     tab.tell(f"{TOLD}.delta", "a", delta=" five")
     text = "five five five"
@@ -214,12 +208,29 @@ def test_what_is_shown(show: Open, size: dict[str, int]) -> None:
     assert page.locator(".sw-utterance").count() == 0
 
 
+def test_it_fits_a_phone_and_can_be_read(show: Open) -> None:
+    tab = show(viewport=PHONE)
+    tab.fake()
+    tab.begin()
+    for number in range(60):
+        tab.tell(f"{TOLD}.delta", str(number), delta="five zero one four and then much more " * 3)
+    tab.tell(f"{TOLD}.tentative", "59", text=" nine" * 9)
+    tab.page.wait_for_selector(".sw-tail >> text=nine")
+    log, tail = (tab.page.locator(s).last.bounding_box() for s in (".sw-log", ".sw-tail"))
+    assert tail["y"] + tail["height"] <= log["y"] + log["height"] + 1, "the newest is in sight"
+    assert tab.page.evaluate("document.documentElement.scrollWidth") <= PHONE["width"]
+    for theme in ("light", "dark"):
+        tab.page.evaluate("dark => document.body.classList.toggle('dark', dark)", theme == "dark")
+        for text in (".sw-said", ".sw-tail", ".sw-utterance time", ".sw-main", ".sw-stop"):
+            assert tab.contrast(text) > 4.5, (theme, text)
+
+
 def test_a_lost_connection(show: Open) -> None:
     tab = show()
     page = tab.page
     tab.fake()
     tab.begin()
-    page.wait_for_timeout(1000)
+    page.wait_for_timeout(600)
     tab.tell("input_audio_buffer.speech_started", "a", audio_start_ms=200)
     tab.tell(f"{TOLD}.delta", "a", delta="five")
     page.wait_for_selector(".sw-said >> text=five")
@@ -235,12 +246,12 @@ def test_a_lost_connection(show: Open) -> None:
     tab.tell(f"{TOLD}.delta", "other", delta="five five")
     tab.tell(f"{TOLD}.completed", "other", transcript="five five")
     page.wait_for_selector(".sw-said >> text=five five")
-    page.wait_for_timeout(2500)
+    page.wait_for_timeout(1500)
     tab.socket.close()
     tab.become("lost")
     tab.become("running")
     page.wait_for_timeout(300)
-    assert 15 <= tab.appended() <= 60, "what has its text is not sent again"
+    assert 15 <= tab.appended() < 40, "what has its text is not sent again"
     tab.tell("error", error={"message": "the server is shutting down", "code": "stopping"})
     tab.socket.close()
     tab.become("idle")
@@ -288,9 +299,6 @@ def test_what_is_refused(
     unsafe.page.wait_for_selector("text=Open this page over https, or on the server's own machine")
     assert unsafe.strange == []
     unsafe.close()
-    none = Shown(browser, servers["none"].url)
-    assert none.page.get_by_role("tab").count() == 0
-    none.close()
 
 
 def test_other_sample_rates(show: Open) -> None:
@@ -298,23 +306,23 @@ def test_other_sample_rates(show: Open) -> None:
     page = show().page
     rng = np.random.default_rng(5)
     for rate in (48_000, 44_100, 8_000):
-        seconds = np.arange(rate) / rate
+        seconds = np.arange(rate // 2) / rate
         low = sum(np.sin(2 * np.pi * f * seconds + f) for f in (100, 440, 2000, 3000)) / 8
         high = np.sin(2 * np.pi * 9500 * seconds) / 4 if rate > 20_000 else 0 * seconds
         given = (low + high).astype(np.float32)
-        cuts = np.sort(rng.integers(0, rate, 9)).tolist()
+        cuts = np.sort(rng.integers(0, rate // 2, 9)).tolist()
         made = page.evaluate(
             """async ([given, rate, cuts]) => {
               const { Resampler } = await import("/page/assets/resample.js");
               const resampler = new Resampler(rate, 16000);
               return [0, ...cuts].flatMap((from, i) =>
-                [...resampler.push(Float32Array.from(given.slice(from, cuts[i] ?? rate)))]);
+                [...resampler.push(Float32Array.from(given.slice(from, cuts[i] ?? given.length)))]);
             }""",
             [given.tolist(), rate, cuts],
         )
         expected = soxr.resample(given, rate, 16_000)
         assert 0 <= len(expected) - len(made) < 64
-        middle = slice(500, 15_000)
+        middle = slice(500, 7500)
         np.testing.assert_allclose(made[middle], expected[middle], atol=1e-3)
 
 
@@ -337,27 +345,23 @@ def test_words_appear_while_they_are_spoken(show: Open) -> None:
     assert page.locator(".sw-error:visible").count() == 0
 
 
-def test_behind_a_proxy(browser: Any, servers: dict[str, Live]) -> None:
-    """A proxy hands on /speech/..., without the prefix."""
-    behind = servers["behind"]
-    context = browser.new_context(permissions=["microphone"])
-    page = context.new_page()
-    sockets: list[str] = []
-
-    def connected(socket: Any) -> None:
-        sockets.append(socket.url)
-        socket.on_message(lambda _: socket.send(json.dumps({"type": "session.updated"})))
-        socket.send(json.dumps({"type": "session.created"}))
-
-    def hand_on(route: Any) -> None:
-        route.continue_(url=route.request.url.replace(PREFIX, "", 1))
-
-    page.route(f"{behind.url}{PREFIX}/**", hand_on)
-    page.route_web_socket("**/*", connected)
-    page.goto(f"{behind.url}{PREFIX}/")
-    page.get_by_role("tab", name="Live").click()
-    page.get_by_role("button", name="Start", exact=True).click()
-    page.wait_for_selector(".sw-live[data-state=running]")
-    place = behind.url.replace("http", "ws", 1)
-    assert sockets == [f"{place}{PREFIX}/v1/realtime?intent=transcription"]
-    context.close()
+def test_behind_a_proxy_and_a_login(browser: Any, servers: dict[str, Live]) -> None:
+    port = servers["behind"].server.config.port
+    with proxy(port, PREFIX) as url:
+        context = browser.new_context(permissions=["microphone"])
+        page = context.new_page()
+        sockets: list[str] = []
+        page.on("websocket", lambda socket: sockets.append(socket.url))
+        page.goto(f"{url}{PREFIX}/")
+        page.get_by_label("Username").fill("ann")
+        page.get_by_label("Password").fill("secret")
+        page.get_by_role("button", name="Login").click()
+        page.get_by_role("tab", name="Live").click()
+        page.get_by_role("button", name="Start", exact=True).click()
+        page.wait_for_function("document.querySelector('.sw-said')?.textContent.includes('five')")
+        with page.expect_download() as download:
+            page.get_by_label("Save as txt").click()
+        assert "five" in download.value.path().read_text()
+        place = url.replace("http", "ws", 1) + PREFIX
+        assert sockets == [f"{place}/v1/realtime?intent=transcription"]
+        context.close()

@@ -23,11 +23,11 @@ from slimwhisper.app.page.outline import COLUMNS, outline
 from slimwhisper.app.page.results import Results
 from slimwhisper.app.page.run import Run, Runs
 from slimwhisper.app.page.tempdir import PREFIX, page_folder, sweep
-from slimwhisper.app.service.jobs import ModelChoice
+from slimwhisper.app.service.jobs import Limits, ModelChoice
 from slimwhisper.app.service.service import Service
 from slimwhisper.app.service.turns import AHEAD
 from slimwhisper.audio.samples import ArraySamples
-from tests.support.live import Begin, held_readers
+from tests.support.live import Begin, held_readers, start, stop
 from tests.support.page_calls import PHONE, call, call_begins, upload
 from tests.support.paths import ROOT
 from tests.support.spoken import EXPECTED, SAMPLES
@@ -120,6 +120,17 @@ def test_only_uploads_are_read(begin_page: Begin, folder: Path, tmp_path: Path) 
             assert client.get(path).status_code in (403, 404), path
     assert {p for p in folder.rglob("*") if p.is_file()} == before
     assert live.service.counts.finished == 0
+
+
+def test_a_page_without_live_streams(model: SlimWhisper, folder: Path) -> None:
+    found = []
+    for streams in (0, 1):
+        live = start(model, Limits(streams=streams), page=folder, cache="slim")
+        found.append("sw-live" in httpx.get(live.url).text)
+        key = httpx.post(f"{live.url}/page/live/key", json={})
+        assert key.status_code == (200 if streams else 404)
+        stop(live)
+    assert found == [False, True]
 
 
 def test_files_that_are_too_large(begin_page: Begin) -> None:

@@ -10,7 +10,7 @@ import pytest
 
 playwright = pytest.importorskip("playwright.sync_api", reason="playwright is not installed")
 CHROMIUM = shutil.which("chromium") or shutil.which("google-chrome")
-WAIT = 8_000  # milliseconds for anything that happens on a busy machine
+WAIT = 90_000  # milliseconds for anything that happens on a busy machine
 FAKES = ("--use-fake-device-for-media-stream", "--use-fake-ui-for-media-stream")
 
 

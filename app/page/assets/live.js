@@ -152,7 +152,7 @@ class Live {
     try {
       await this.connect();
     } catch (error) {
-      this.fail(`The connection was lost. ${said || this.explain(error)}`);
+      this.fail(said || `The connection was lost. ${this.explain(error)}`);
       return;
     }
     if (this.state === "lost") this.become("running");
