@@ -46,6 +46,12 @@ def run_serve(a: argparse.Namespace) -> int:
                 "user:password or --api-key KEY, or listen on 127.0.0.1",
                 settings.host,
             )
+        if settings.wyoming and not is_loopback(settings.host):
+            logger.warning(
+                "--wyoming: anyone who can reach %s can use port %d, with or without a key",
+                settings.host,
+                settings.wyoming,
+            )
         return _serve(a, settings)
 
 
@@ -62,6 +68,9 @@ def make_settings(a: argparse.Namespace, page: Path | None) -> Settings:
         timeout=a.timeout,
         patience=a.patience,
         page=page,
+        session_seconds=60.0 * a.session_minutes,
+        idle_seconds=a.idle_seconds,
+        wyoming=a.wyoming,
         live=LiveOptions(update=a.update, window=a.live_window),
         cache=a.cache if a.cache in PRESETS and not any(getattr(a, n) for n in OVERRIDES) else None,
     )

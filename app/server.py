@@ -18,10 +18,12 @@ from slimwhisper.app.api.metrics import metrics_text
 from slimwhisper.app.api.routes import make_routers
 from slimwhisper.app.realtime.connection import MAX_MESSAGE
 from slimwhisper.app.realtime.routes import Realtime, make_realtime_router
+from slimwhisper.app.realtime.wyoming import Wyoming
 from slimwhisper.app.service.jobs import ModelChoice
 from slimwhisper.app.service.models import Models
 from slimwhisper.app.service.service import Service
 from slimwhisper.app.service.settings import Settings
+from slimwhisper.errors import OptionError
 
 if TYPE_CHECKING:
     from slimwhisper.app.page.mount import Page
@@ -55,6 +57,7 @@ def make_app(service: Service, models: Models, settings: Settings) -> FastAPI:
     openai, whisper_cpp = make_routers(service, models, settings.timeout)
     realtime = app.state.realtime = Realtime(service, models, settings)
     openai.include_router(make_realtime_router(realtime))
+    app.state.wyoming = Wyoming(service, models, settings) if settings.wyoming else None
     app.mount("/v1", openai)
     app.include_router(whisper_cpp)
     _add_status_routes(app, service)
@@ -122,22 +125,36 @@ class Server(uvicorn.Server):
         config: uvicorn.Config,
         service: Service,
         realtime: Realtime,
+        wyoming: Wyoming | None,
         page: "Page | None",
         patience: float,
     ) -> None:
         """patience: seconds that running requests get after a signal."""
         super().__init__(config)
         self._service, self._patience = service, patience
-        self._realtime, self._page = realtime, page
+        self._realtime, self._wyoming, self._page = realtime, wyoming, page
 
     def handle_exit(self, sig: int, frame: Any) -> None:
         """A signal: refuse new requests, then shut down."""
         self._service.stop(self._patience)
         super().handle_exit(sig, frame)
 
+    async def startup(self, sockets: list[socket.socket] | None = None) -> None:
+        """Listen."""
+        if self._wyoming is not None:
+            try:
+                await self._wyoming.start()
+            except OptionError as error:
+                logger.error("%s", error)
+                self.should_exit = True
+                return
+        await super().startup(sockets)
+
     async def shutdown(self, sockets: list[socket.socket] | None = None) -> None:
         """Wait for running requests, then close connections, those of open pages too."""
         await self._realtime.leave()
+        if self._wyoming is not None:
+            await self._wyoming.stop()
         while self._service.finishing and not self.force_exit:
             await asyncio.sleep(0.1)
         if self._page is not None:
@@ -158,4 +175,5 @@ def make_server(app: FastAPI, service: Service, settings: Settings) -> Server:
         ws_ping_timeout=None,  # a session that waits for the engine does not read pongs
         ws_per_message_deflate=False,
     )
-    return Server(config, service, app.state.realtime, app.state.page, settings.patience)
+    state = app.state
+    return Server(config, service, state.realtime, state.wyoming, state.page, settings.patience)

@@ -20,6 +20,7 @@ from slimwhisper.app.realtime.conversation import (
     make_id,
     server_event,
 )
+from slimwhisper.app.realtime.feed import POLL, feed
 from slimwhisper.app.realtime.fields import Fields, invalid, unsupported
 from slimwhisper.app.realtime.session import (
     SessionConfig,
@@ -42,9 +43,6 @@ logger = logging.getLogger("slimwhisper.serve")
 MAX_MESSAGE = 1 << 20  # characters of a client's event
 MAX_EVENTS = 200  # client's events a second; more are read later
 MAX_UNREAD = 2000  # server's events that wait for the client to read
-MAX_BACKLOG = 30.0  # seconds of audio; nothing more is read while so much waits
-PIECE = 10 * SAMPLE_RATE  # samples that a stream is given at a time
-POLL = 0.05  # seconds between looks at a full backlog
 LAST_TEXTS = 10.0  # seconds for the last texts of a session that the server ends
 CLOSING = 5.0  # seconds for a client to read its last events
 MAX_ID = 512  # characters of a client's event_id
@@ -286,18 +284,13 @@ class Connection:
             raise invalid("audio", str(error), "invalid_audio") from None
         if data:
             self._heard = True
-            self._last_audio = time.monotonic()
             await self._give(samples)
 
     async def _give(self, samples: Sound) -> None:
-        """Append samples, float32 [n] at 16 kHz, as fast as the stream takes them."""
-        for start in range(0, len(samples), PIECE):
-            while self._stream.backlog > MAX_BACKLOG:
-                await asyncio.sleep(POLL)
-            piece = samples[start : start + PIECE]
-            self._stream.append(piece)
-            self._conversation.append(len(piece) / SAMPLE_RATE)
-            self._last_audio = time.monotonic()
+        """Give the stream samples, float32 [n] at 16 kHz."""
+        self._conversation.append(len(samples) / SAMPLE_RATE)
+        await feed(self._stream, samples)
+        self._last_audio = time.monotonic()
 
     async def _commit(self) -> None:
         await self._give(self._decoder.flush())
@@ -312,7 +305,7 @@ class Connection:
         """With server_vad: raises APIError if there was no speech to commit, so that a client does
         not wait for an item in vain. before: the item committed before.
         """
-        while self._stream.backlog > 0:
+        while self._stream.backlog > 0 or self._conversation.speaking:
             await asyncio.sleep(POLL)
         await asyncio.sleep(POLL)
         if self._conversation.last == before:

@@ -69,6 +69,11 @@ class Conversation:
         self._heard = 0.0  # seconds of audio that the stream was given
         self._marked = 0.0  # of which this is committed or cleared
 
+    @property
+    def speaking(self) -> bool:
+        """Whether an utterance goes on."""
+        return any(not (i.committed or i.cleared) for i in self._items.values())
+
     def append(self, seconds: float) -> None:
         """The stream is given so much audio."""
         self._heard += seconds

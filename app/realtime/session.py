@@ -137,7 +137,7 @@ def from_beta(given: object) -> dict[str, Any]:
     session = dict(Fields(given, "session").given)
     sound: dict[str, Any] = {}
     if (kind := session.pop("input_audio_format", None)) is not None:
-        if kind not in BETA_FORMATS:
+        if not isinstance(kind, str) or kind not in BETA_FORMATS:
             known = ", ".join(BETA_FORMATS)
             raise invalid("session.input_audio_format", f"input_audio_format: choose {known}")
         sound["format"] = {"type": BETA_FORMATS[kind]}

@@ -14,7 +14,7 @@ from slimwhisper.app.service.engines import Engines, public_error
 from slimwhisper.app.service.jobs import BusyError, Limits, ModelChoice
 from slimwhisper.errors import OptionError, SlimWhisperError, as_ours
 from slimwhisper.live.setup import Setup, check
-from slimwhisper.live.stream import Stream
+from slimwhisper.live.stream import Stream, as_samples
 from slimwhisper.live.types import Failed, LiveEvent, LiveOptions, Text
 from slimwhisper.live.updates import Updates
 from slimwhisper.types import SAMPLE_RATE
@@ -67,11 +67,13 @@ class LiveStream:
         return self._waiting / SAMPLE_RATE + self._stream_backlog
 
     def append(self, samples: NDArray[np.float32]) -> None:
-        """More audio: samples float32 [n] at 16 kHz, which must not change afterwards.
+        """More audio: samples float32 [n] at 16 kHz, in [-1, 1], which must not change afterwards.
 
-        Raises BusyError if too much waits (`Limits.backlog`); nothing of it is taken then.
+        Raises AudioError for others, BusyError if too much waits (`Limits.backlog`); nothing of it
+        is taken then.
         """
-        now, count = time.monotonic(), len(samples)
+        samples, now = as_samples(samples), time.monotonic()
+        count = len(samples)
         with self._changed:
             if self._finished or self.closed:
                 return
@@ -195,9 +197,10 @@ class Streams:
 
     def admit(self, stream: LiveStream) -> None:
         """Accept a stream, with `changed` held. Raises BusyError."""
-        if len(self.open) >= self.limits.streams:
+        count = sum(not other.closed for other in self.open)
+        if count >= self.limits.streams:
             self._counts.refused += 1
-            raise BusyError(f"{len(self.open)} live streams are open; try again in a minute")
+            raise BusyError(f"{count} live streams are open; try again in a minute")
         self.open[stream] = None
         self.changed.notify()
 

@@ -55,6 +55,11 @@ def login(text: str) -> tuple[str, str]:
     return user, password
 
 
+def count(text: str) -> int:
+    """A whole number from 0 up."""
+    return 0 if text == "0" else positive(text)
+
+
 def seconds(text: str) -> float:
     """A number of seconds above 0."""
     try:
@@ -127,9 +132,27 @@ def add_serve(commands: Any) -> None:
         "--patience", type=seconds, default=30.0, help="seconds to finish requests at exit [30]"
     )
     g = p.add_argument_group("live streams")
-    g.add_argument("--streams", type=positive, default=64, help="at a time [%(default)s]")
+    g.add_argument("--streams", type=count, default=64, help="at a time; 0: none [%(default)s]")
     g.add_argument(
         "--update", type=seconds, default=1.0, help="seconds of audio between updates [1]"
+    )
+    g.add_argument(
+        *("--session-minutes", "--session_minutes"),
+        type=positive,
+        default=60,
+        help="minutes of a realtime session [%(default)s]",
+    )
+    g.add_argument(
+        *("--idle-seconds", "--idle_seconds"),
+        type=seconds,
+        default=300.0,
+        help="seconds without audio that end a realtime session [300]",
+    )
+    g.add_argument(
+        "--wyoming",
+        type=positive,
+        metavar="PORT",
+        help="also serve the Wyoming protocol, which asks for no key [not served]",
     )
     g.add_argument(
         *("--live-window", "--live_window"),

@@ -33,16 +33,19 @@ def choose_cut(
     """Where to cut a buffer of which an update heard `frames` mel frames.
 
     alignment: of its text; None: there is none. committed: how many of the tokens are. The cut is
-    behind the last sentence, else at the quietest place between two words, of those that are
-    committed and end in the latter half; if none ends there, of those that are not committed.
+    behind the last sentence, else at the quietest place between two words: of those committed ones
+    that end behind the first quarter. If none does, all words that have a length are as good as
+    committed (words without one are no speech, but a loop), and one in the latter half is chosen.
     """
     timings = [] if alignment is None else time_words(alignment, tokenizer, frames)
     ends = list(accumulate(len(t.tokens) for t in timings))
-    half = frames / FRAMES_PER_SECOND / 2
-    late = [i for i, timing in enumerate(timings[:-1]) if timing.end >= half]
-    places = [i for i in late if ends[i] <= committed] or late
+    seconds = frames / FRAMES_PER_SECOND
+    spoken = next((i for i, t in enumerate(timings) if t.end <= t.start), len(timings))
+    inner = range(len(timings) - 1)  # with a word after them
+    places = [i for i in inner if ends[i] <= committed and timings[i].end >= seconds / 4]
+    places = places or [i for i in inner[:spoken] if timings[i].end >= seconds / 2]
     if not places:
-        return Cut(ends[-1] if ends else 0, min(frames, mel.complete))
+        return Cut(ends[spoken - 1] if spoken else 0, min(frames, mel.complete))
     text = "".join(t.word for t in timings)
     before = accumulate(len(t.word) for t in timings)
     lengths = dict(enumerate(before))

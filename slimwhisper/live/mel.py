@@ -68,9 +68,9 @@ class LiveMel:
         self.samples -= frames * HOP_SAMPLES
 
     def loudness(self, start: int, stop: int) -> Tensor:
-        """[stop - start] float32: how loud these mel frames are: the mean of their log10 bins."""
+        """[stop - start] float32: the power of each of these mel frames, over all bins."""
         self._compute()
-        return self._logs[:, start:stop].mean(dim=0)
+        return (10 ** self._logs[:, start:stop]).sum(dim=0)
 
     def _compute(self) -> None:
         """The frames that have become complete."""

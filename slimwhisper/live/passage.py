@@ -95,6 +95,11 @@ class Passage:
             return None
         return self._commit(self._last, len(self._tentative), final=True)
 
+    def forget(self) -> None:
+        """Commit nothing more; what is committed stays."""
+        if self._since:
+            self._close_segment(len(self._since), self.samples_heard, self._result)
+
     # -- updates ---------------------------------------------------------------------------------
 
     def request(self) -> Window:
@@ -104,10 +109,10 @@ class Passage:
         if self.closed:  # the silence that ended it is not waited for
             useful = min(useful, -(-(self.spoken + TAIL - self.start) // HOP_SAMPLES))
         self.heard = min(useful, self.setup.most)
-        self._full = self.heard == self.setup.most
-        self._full |= len(self._since) > self.setup.dims.n_text_ctx // 4
         self._final = self.closed and self.heard == useful
-        self._attempt = 0
+        self._full = self.heard >= self.setup.full
+        self._full |= len(self._since) > self.setup.dims.n_text_ctx // 4
+        self._attempt, self._alignment = 0, None
         mel = self.mel.window(self.heard)
         if self.setup.language is None and not self.utterance.text:  # until some is committed
             return Window(mel, (self.setup.vocabulary.sot,), 0, rules=None)

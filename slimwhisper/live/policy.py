@@ -11,6 +11,7 @@ from torch import Tensor
 # encoder positions of 20 ms: the default `frame_threshold` of SimulStreaming, Simul-Whisper's
 # successor (github.com/ufal/SimulStreaming)
 ALIGNATT_FRAMES = 25
+REWIND_FRAMES = 50  # ours: a second back; words that overlap in time go back less
 
 
 @dataclass(frozen=True, slots=True)
@@ -40,13 +41,14 @@ def agreement(update: Update) -> int:
 
 def alignatt(update: Update) -> int:
     """AlignAtt (Papi et al., arXiv 2305.11408): the words before the first token that attends to
-    the last `ALIGNATT_FRAMES` positions, whose sound may not be complete.
+    the last `ALIGNATT_FRAMES` positions, whose sound may not be complete, or far back: a loop.
     """
-    first = 0
+    first, latest = 0, 0
     for number, word in enumerate(update.words):
-        own = update.attended[first : first + len(word.tokens)]
-        if any(p >= update.positions - ALIGNATT_FRAMES for p in own):
-            return number
+        for position in update.attended[first : first + len(word.tokens)]:
+            if position >= update.positions - ALIGNATT_FRAMES or position < latest - REWIND_FRAMES:
+                return number
+            latest = max(latest, position)
         first += len(word.tokens)
     return len(update.words)
 

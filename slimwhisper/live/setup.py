@@ -71,6 +71,11 @@ class Setup:
         return None if self.vocabulary.languages else "en"
 
     @property
+    def full(self) -> int:
+        """Mel frames of a buffer that is cut: the next update would not hear all that is new."""
+        return max(self.most - round(self.live.update * FRAMES_PER_SECOND), self.most // 2)
+
+    @property
     def padding(self) -> int:
         """Samples kept before speech begins."""
         return self.live.prefix_padding_ms * SAMPLE_RATE // 1000

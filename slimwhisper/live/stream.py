@@ -38,8 +38,9 @@ class Stream:
 
     `append` audio; whenever an update is `due`, give the engine what `request` returns, and
     `accept` its answers; take the `events`. For each utterance they are, in order: SpeechStarted,
-    Text of its updates, SpeechStopped, Text of the rest, Ended. Without turns too: an utterance
-    then reaches from its first speech to `commit`, and a pause in it commits the text so far.
+    Text of its updates, SpeechStopped, Text of the rest, Ended; the next one may start before that.
+    Without turns too: an utterance then reaches from its first speech to `commit`, and a pause in
+    it commits the text so far.
     """
 
     def __init__(
@@ -101,8 +102,10 @@ class Stream:
         self._judge_pending()
         self._activity.stop()
         if self._utterance is not None:
-            forgotten = self._utterance
-            self._passages = deque(p for p in self._passages if p.utterance is not forgotten)
+            forgotten = [p for p in self._passages if p.utterance is self._utterance]
+            for passage in forgotten:
+                self._passages.remove(passage)
+                passage.forget()
             self._end_utterance()
         self._begins = self._activity.heard
         self._look()

@@ -240,7 +240,7 @@ def test_a_lost_connection(show: Open) -> None:
     page.wait_for_timeout(300)
     tab.become("running")
     page.wait_for_timeout(300)
-    assert tab.appended() >= heard + 10, "what has no whole text, and what was said meanwhile"
+    assert tab.appended() >= heard + 5, "what has no whole text, and what was said meanwhile"
     assert page.locator(".sw-utterance").count() == 0, "heard again"
     tab.tell("input_audio_buffer.speech_started", "other", audio_start_ms=200)
     tab.tell(f"{TOLD}.delta", "other", delta="five five")
@@ -251,7 +251,9 @@ def test_a_lost_connection(show: Open) -> None:
     tab.become("lost")
     tab.become("running")
     page.wait_for_timeout(300)
-    assert 15 <= tab.appended() < 40, "what has its text is not sent again"
+    minutes, _, seconds = page.inner_text(".sw-live header time").partition(":")
+    given = 10 * (60 * int(minutes) + int(seconds))
+    assert 15 <= tab.appended() <= given - 10, "what has its text is not sent again"
     tab.tell("error", error={"message": "the server is shutting down", "code": "stopping"})
     tab.socket.close()
     tab.become("idle")

@@ -1,17 +1,25 @@
 """Streams and recordings that share an engine: who is next, and what each is sure of."""
 
 from collections import deque
-from collections.abc import Callable
-from dataclasses import dataclass, field
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 import pytest
 import torch
 
-from slimwhisper.engine.requests import Window
+import slimwhisper
+from slimwhisper.audio.samples import ArraySamples
+from slimwhisper.engine.requests import Search, Window
 from slimwhisper.errors import SlimWhisperError
+from slimwhisper.live.activity import BLOCK
+from slimwhisper.live.stream import Stream
+from slimwhisper.live.types import LiveEvent, LiveOptions, Text
 from slimwhisper.live.updates import SharedEngine
+from slimwhisper.longform.engines import make_engine
+from slimwhisper.longform.recording import Recording
 from slimwhisper.types import Transcript
+from tests.support.spoken import SAMPLES
 
 
 @dataclass(eq=False)
@@ -129,7 +137,7 @@ class Talker:
         return [start - deadline for start, deadline in self.starts]
 
 
-class Recording:
+class Upload:
     """An upload of some windows, one after the other; it is its own session."""
 
     seconds_done = 0.0
@@ -137,7 +145,7 @@ class Recording:
     def __init__(self, windows: int = 2, length: int = 30) -> None:
         self.left, self.length, self.handed_out = windows, length, False
 
-    def next_session(self) -> "Recording | None":
+    def next_session(self) -> "Upload | None":
         first, self.handed_out = not self.handed_out, True
         return self if first else None
 
@@ -212,13 +220,13 @@ def test_uploads_do_not_keep_streams_waiting(encode_batch: int) -> None:
     both = shared(slots=16, encode_batch=encode_batch)
     talkers = add_talkers(both, 8, period=20, length=4)
     for number in range(64):
-        assert both.batch.add(number, Recording()) is None
+        assert both.batch.add(number, Upload()) is None
     ended = run(both, 700)
     assert len(ended) == 64
     for talker in talkers:
         assert len(talker.starts) > 25 and max(talker.lateness) <= 8
     for encoded in both.engine.encoded:
-        uploads = [who for who in encoded if isinstance(who, Recording)]
+        uploads = [who for who in encoded if isinstance(who, Upload)]
         assert len(uploads) <= 1 and len(encoded) - len(uploads) <= encode_batch
 
 
@@ -226,7 +234,7 @@ def test_streams_that_come_late_find_a_slot() -> None:
     """Where uploads have all slots already, from the first one that gets free."""
     both = shared(slots=8)
     for number in range(64):
-        both.batch.add(number, Recording(windows=5))
+        both.batch.add(number, Upload(windows=5))
     run(both, 45)
     assert both.engine.free == 0
     talkers = add_talkers(both, 4, begins=45, period=20)
@@ -240,12 +248,12 @@ def test_streams_leave_uploads_a_quarter() -> None:
     both = shared(slots=16, encode_batch=4)
     talkers = add_talkers(both, 64, period=5, length=10)
     for number in range(8):
-        both.batch.add(number, Recording(windows=1000, length=10))
+        both.batch.add(number, Upload(windows=1000, length=10))
     shares = []
 
     def count() -> None:
         inside = [stay.tag[0] for stay in both.engine.inside]
-        shares.append(sum(isinstance(who, Recording) for who in inside))
+        shares.append(sum(isinstance(who, Upload) for who in inside))
 
     run(both, 400, count)
     assert min(shares[20:]) >= 4 - 1, "one may have just ended"
@@ -265,7 +273,7 @@ def test_streams_use_what_uploads_do_not_need() -> None:
 def test_one_slot_is_shared_in_turn() -> None:
     both = shared(slots=1)
     talkers = add_talkers(both, 2, period=5, length=5)
-    both.batch.add("upload", Recording(windows=5, length=10))
+    both.batch.add("upload", Upload(windows=5, length=10))
     assert run(both, 150) == ["upload"]
     assert min(len(talker.starts) for talker in talkers) >= 4
 
@@ -273,7 +281,7 @@ def test_one_slot_is_shared_in_turn() -> None:
 def test_without_streams_uploads_fill_all_slots_at_once() -> None:
     both = shared(slots=16)
     for number in range(64):
-        both.batch.add(number, Recording())
+        both.batch.add(number, Upload())
     run(both, 1)
     assert [len(encoded) for encoded in both.engine.encoded] == [16]
 
@@ -282,7 +290,7 @@ def test_silent_streams_take_one_slot_from_uploads() -> None:
     both = shared(slots=16)
     add_talkers(both, 10, begins=10_000)
     for number in range(64):
-        both.batch.add(number, Recording())
+        both.batch.add(number, Upload())
     run(both, 25)
     assert both.engine.free == 1
 
@@ -290,7 +298,7 @@ def test_silent_streams_take_one_slot_from_uploads() -> None:
 def test_dropped_streams_leave_nothing() -> None:
     """While they wait, decode, or have been answered; others go on."""
     both = shared(slots=4, encode_batch=2)
-    both.batch.add("upload", Recording(windows=4))
+    both.batch.add("upload", Upload(windows=4))
     stays = add_talkers(both, 1, period=10)
     for at in range(1, 60):
         gone = add_talkers(both, 3, length=7)
@@ -322,3 +330,52 @@ def test_a_stream_that_fails_is_alone_in_it(method: str, monkeypatch: pytest.Mon
     assert isinstance(both.updates.failures[bad], SlimWhisperError)
     assert good.ends >= 2 and list(both.updates.streams) == [good]
     assert len(both.engine.inside) <= 1
+
+
+@pytest.mark.slow
+def test_results_do_not_depend_on_neighbours() -> None:
+    """Streams of real speech beside each other and an upload: the events that each has alone, where
+    each update knows the same audio.
+    """
+    model = slimwhisper.load_model("digits")
+    network = model.network
+    options = LiveOptions(language="en", words=True, update=1.0)
+    names = ("door-code.mp3", "flight.m4a")
+    sounds = {name: slimwhisper.load_audio(SAMPLES / name) for name in names}
+
+    def told(together: Sequence[str], uploads: int) -> dict[str, list[LiveEvent]]:
+        both = SharedEngine[str](make_engine(network, Search(), 4))
+        streams = {n: Stream(network.dims, network.vocabulary, options) for n in together}
+        for stream in streams.values():
+            both.updates.add(stream)
+        chosen = model.make_options(language="en")
+        for _ in range(uploads):
+            samples = ArraySamples(sounds["door-code.mp3"])
+            both.batch.add("upload", Recording(samples, network.dims, chosen, network.vocabulary))
+        found: dict[str, list[LiveEvent]] = {name: [] for name in together}
+        longest = max(len(sounds[name]) for name in together)
+        for start in range(0, longest + BLOCK, BLOCK):
+            for name, stream in streams.items():
+                if start < longest:
+                    stream.append(sounds[name][start : start + BLOCK])
+                else:
+                    stream.finish()
+            while both.updates.due or both.updates.busy:
+                both.fill(live=True)
+                both.batch.step()
+            for name, stream in streams.items():
+                found[name] += stream.events()
+        assert all(stream.ended for stream in streams.values())
+        return found
+
+    beside = told(names, uploads=1)
+    for name in names:
+        alone = told([name], uploads=0)[name]
+        texts = [[e for e in es if isinstance(e, Text)] for es in (alone, beside[name])]
+        assert [without_probs(t) for t in texts[0]] == [without_probs(t) for t in texts[1]]
+        assert sum(len(t.words) for t in texts[0]) >= 4
+
+
+def without_probs(text: Text) -> Text:
+    """Probabilities differ by rounding."""
+    return replace(text, words=tuple(replace(w, probability=0.0) for w in text.words))

@@ -52,18 +52,18 @@ class ScriptedStream:
 
     def append(self, samples: NDArray[np.float32]) -> None:
         self.appended.append(samples)
-        speaks = bool(len(samples)) and float(np.abs(samples).max()) > 0.01
+        speaks = bool(len(samples)) and float(np.abs(samples).mean()) > 0.05
         self.silence = 0 if speaks else self.silence + len(samples)
         if speaks and self.text is None:
             self._begin(self.heard)
         self.heard += len(samples)
-        if speaks:
+        if speaks and len(samples) > SAMPLE_RATE // 20:  # not what a resampler held back
             new = " five" if self.text else "five"
             self.text = f"{self.text}{new}"
             now = self.heard / SAMPLE_RATE
             words = (WORD,) if self.options.words else ()
             self.tell(Text(self.number, new, " six", words, now))
-        elif self.text is not None and self.options.turns and self.silence >= SAMPLE_RATE // 2:
+        if self.text is not None and self.options.turns and self.silence >= SAMPLE_RATE // 2:
             self._stop()
 
     def commit(self) -> None:
@@ -119,7 +119,12 @@ def silence(seconds: float, rate: int = 24_000) -> str:
 
 
 def _encoded(samples: NDArray[np.float64]) -> str:
-    return base64.b64encode(samples.astype("<i2").tobytes()).decode()
+    return encoded(samples.astype("<i2").tobytes())
+
+
+def encoded(data: bytes) -> str:
+    """As an event carries it."""
+    return base64.b64encode(data).decode()
 
 
 @contextmanager

@@ -1,0 +1,82 @@
+"""The frames of the Wyoming protocol (github.com/OHF-Voice/wyoming, version 1.10).
+
+A frame is a line of JSON with its type, then "data_length" bytes of JSON, then "payload_length"
+bytes of sound.
+The project's own package reads whatever length a peer names; a server must not.
+"""
+
+import asyncio
+import json
+from dataclasses import dataclass, field
+from typing import Any
+
+from slimwhisper.errors import SlimWhisperError
+
+MAX_LINE = 1 << 16  # bytes, with data that stands in it
+MAX_PART = 1 << 20  # bytes of data, and of a payload
+
+
+class FrameError(SlimWhisperError):
+    """What arrives is not a frame of the protocol."""
+
+
+@dataclass(frozen=True, slots=True)
+class Frame:
+    """An event."""
+
+    type: str
+    data: dict[str, Any] = field(default_factory=dict)
+    payload: bytes = b""
+
+    def encoded(self) -> bytes:
+        """As it is sent."""
+        data = json.dumps(self.data, ensure_ascii=False).encode() if self.data else b""
+        head: dict[str, Any] = {"type": self.type}
+        if data:
+            head["data_length"] = len(data)
+        if self.payload:
+            head["payload_length"] = len(self.payload)
+        return json.dumps(head).encode() + b"\n" + data + self.payload
+
+
+async def read_frame(reader: asyncio.StreamReader) -> Frame | None:
+    """The next frame; None at the end of the connection.
+
+    The reader's limit must be at least `MAX_LINE`. Raises FrameError.
+    """
+    try:
+        line = await reader.readuntil(b"\n")
+    except asyncio.IncompleteReadError as error:
+        if error.partial:
+            raise FrameError("the connection ended within an event") from None
+        return None
+    except asyncio.LimitOverrunError:
+        raise FrameError(f"the line of an event is longer than {MAX_LINE} bytes") from None
+    head = _object(line)
+    kind, data = head.get("type"), head.get("data") or {}
+    if not isinstance(kind, str) or not isinstance(data, dict):
+        raise FrameError("an event has a type, which is a text, and data, which is an object")
+    try:
+        if length := _length(head, "data_length"):
+            data = data | _object(await reader.readexactly(length))
+        payload = await reader.readexactly(_length(head, "payload_length"))
+    except asyncio.IncompleteReadError:
+        raise FrameError("the connection ended within an event") from None
+    return Frame(kind, data, payload)
+
+
+def _length(head: dict[str, Any], name: str) -> int:
+    length = head.get(name) or 0
+    if not isinstance(length, int) or not 0 <= length <= MAX_PART:
+        raise FrameError(f"{name} {str(length)[:40]} is not a number of bytes up to {MAX_PART}")
+    return length
+
+
+def _object(text: bytes) -> dict[str, Any]:
+    try:
+        found = json.loads(text)
+    except (ValueError, RecursionError):
+        found = None
+    if not isinstance(found, dict):
+        raise FrameError("an event is a JSON object")
+    return found

@@ -1,0 +1,289 @@
+"""The Wyoming protocol, by which Home Assistant asks for transcripts: describe, transcribe, audio.
+
+It has no authentication: whoever reaches the port may use it.
+"""
+
+import asyncio
+import logging
+import time
+from contextlib import suppress
+from dataclasses import replace
+from typing import Any
+
+from slimwhisper.app.api.errors import APIError
+from slimwhisper.app.api.request import choose_model
+from slimwhisper.app.realtime.feed import feed
+from slimwhisper.app.realtime.frames import MAX_LINE, Frame, FrameError, read_frame
+from slimwhisper.app.realtime.sound import MAX_CHANNELS, Decoder, Format
+from slimwhisper.app.service.jobs import ModelChoice
+from slimwhisper.app.service.models import Models
+from slimwhisper.app.service.service import Service
+from slimwhisper.app.service.settings import Settings
+from slimwhisper.app.service.streams import LiveStream
+from slimwhisper.checkpoint.bundled import BUNDLED
+from slimwhisper.checkpoint.names import HUB_MODELS
+from slimwhisper.errors import AudioError, OptionError, SlimWhisperError
+from slimwhisper.live.types import Ended, Failed, LiveEvent, LiveOptions, Text
+
+logger = logging.getLogger("slimwhisper.serve")
+
+MAX_CONNECTIONS = 256
+CODINGS = {2: "pcm16", 4: "pcm32"}  # by bytes of a sample
+RATES = 8_000, 192_000
+MAX_TERMS, MAX_TERM = 100, 100
+
+
+class Wyoming:
+    """The server of the protocol: a port, and its connections."""
+
+    def __init__(self, service: Service, models: Models, settings: Settings) -> None:
+        self._service, self._models, self._settings = service, models, settings
+        self._tasks: set[asyncio.Task[Any]] = set()
+        self._server: asyncio.Server | None = None
+
+    async def start(self) -> None:
+        """Listen. Raises OptionError if the port cannot be used."""
+        host, port = self._settings.host, self._settings.wyoming
+        try:
+            self._server = await asyncio.start_server(self._connected, host, port, limit=MAX_LINE)
+        except OSError as error:
+            raise OptionError(f"--wyoming {port}: {error.strerror}; choose another port") from error
+        logger.info("Wyoming protocol on tcp://%s:%s; it asks for no key", host, port)
+
+    async def stop(self) -> None:
+        """End all connections, and listen no more."""
+        if self._server is not None:
+            self._server.close()
+        for task in self._tasks:
+            task.cancel()
+        if self._tasks:
+            await asyncio.wait(self._tasks)
+
+    async def _connected(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        task = asyncio.current_task()
+        assert task is not None
+        self._tasks.add(task)
+        connection = Connection(reader, writer, self._service, self._models, self._settings)
+        try:
+            if len(self._tasks) > MAX_CONNECTIONS:
+                await connection.refuse("busy", "too many connections; try again in a minute")
+            else:
+                await connection.run()
+        except ConnectionError:
+            pass
+        finally:
+            connection.close()
+            self._tasks.discard(task)
+            with suppress(ConnectionError, TimeoutError):
+                writer.close()
+                async with asyncio.timeout(1):
+                    await writer.wait_closed()
+
+
+class Connection:
+    """One client; it may ask for one transcript after another."""
+
+    def __init__(
+        self,
+        reader: asyncio.StreamReader,
+        writer: asyncio.StreamWriter,
+        service: Service,
+        models: Models,
+        settings: Settings,
+    ) -> None:
+        self._reader, self._writer = reader, writer
+        self._service, self._models, self._settings = service, models, settings
+        self._loop = asyncio.get_running_loop()
+        self._asked: dict[str, Any] = {}  # by the last `transcribe`
+        self._stream: LiveStream | None = None
+        self._decoder = Decoder(Format())
+        self._telling: asyncio.Task[None] | None = None
+        self._began = time.monotonic()
+
+    async def run(self) -> None:
+        """Answer the client's events until it disconnects."""
+        while True:
+            try:
+                async with asyncio.timeout(self._settings.idle_seconds):
+                    frame = await read_frame(self._reader)
+                if frame is None:
+                    return
+                await self._handle(frame)
+            except TimeoutError:
+                seconds = f"{self._settings.idle_seconds:g}"
+                return await self.refuse("idle", f"nothing was sent for {seconds} s")
+            except FrameError as error:  # where the next event begins is not known
+                return await self.refuse("invalid_event", str(error))
+            except APIError as error:
+                await self.refuse(error.code or "invalid_request", str(error))
+                self.close()
+            except SlimWhisperError as error:
+                await self.refuse(type(error).__name__, str(error))
+                self.close()
+
+    async def refuse(self, code: str, text: str) -> None:
+        """Tell what is wrong."""
+        await self._send("error", text=text, code=code)
+
+    def close(self) -> None:
+        """Drop the stream, if there is one."""
+        if self._telling is not None:
+            self._telling.cancel()
+        if self._stream is not None:
+            self._stream.close()
+        self._stream = self._telling = None
+
+    async def _send(self, type: str, **data: Any) -> None:
+        self._writer.write(Frame(type, data).encoded())
+        await self._writer.drain()
+
+    async def _handle(self, frame: Frame) -> None:
+        """Do what an event asks for; others than these are for other services, and ignored."""
+        match frame.type:
+            case "describe":
+                self._writer.write(Frame("info", self._info()).encoded())
+                await self._writer.drain()
+            case "ping":
+                await self._send("pong", text=frame.data.get("text"))
+            case "transcribe":
+                self._asked = frame.data
+            case "audio-start":
+                self.close()
+                self._begin(_format(frame.data))
+            case "audio-chunk":
+                await self._hear(frame)
+            case "audio-stop":
+                await self._finish()
+
+    def _begin(self, format: Format) -> None:
+        """Open the stream. Raises SlimWhisperError, APIError."""
+        events: asyncio.Queue[LiveEvent | None] = asyncio.Queue()
+
+        def listener(event: LiveEvent | None) -> None:
+            self._loop.call_soon_threadsafe(events.put_nowait, event)
+
+        choice, options = self._wanted()
+        peer = self._writer.get_extra_info("peername")
+        user = str(peer[0]) if peer else ""
+        self._decoder, self._began = Decoder(format), time.monotonic()
+        self._stream = self._service.open_stream(choice, options, user, listener)
+        self._telling = asyncio.create_task(self._tell(events))
+
+    def _wanted(self) -> tuple[ModelChoice, LiveOptions]:
+        """The model and the options of the last `transcribe`."""
+        asked = self._asked
+        name, language = asked.get("name"), asked.get("language")
+        if not all(value is None or isinstance(value, str) for value in (name, language)):
+            raise APIError(400, "transcribe: name and language must be texts", "invalid_request")
+        choice = choose_model(name, self._models)[0]
+        terms = [*_texts(asked, "transcript_names"), *_texts(asked, "transcript_terms")]
+        hotwords = ", ".join(terms) or None
+        return choice, replace(self._settings.live, language=language or None, hotwords=hotwords)
+
+    async def _hear(self, frame: Frame) -> None:
+        format = _format(frame.data)
+        if self._telling is not None and self._telling.done():
+            return  # the stream has failed, which was told
+        if self._stream is None:  # older clients send no audio-start
+            self._begin(format)
+        assert self._stream is not None
+        if format != self._decoder.format:
+            await feed(self._stream, self._decoder.flush())
+            self._decoder = Decoder(format)
+        if time.monotonic() - self._began > self._settings.session_seconds:
+            minutes = f"{self._settings.session_seconds / 60:g}"
+            raise AudioError(f"the recording is longer than the limit of {minutes} minutes")
+        await feed(self._stream, self._decoder.decode(frame.payload))
+
+    async def _finish(self) -> None:
+        """The recording is over: wait for its text."""
+        if self._stream is None:
+            raise APIError(400, "audio-stop came before any audio", "invalid_request")
+        assert self._telling is not None
+        await feed(self._stream, self._decoder.flush())
+        self._stream.finish()
+        await self._telling
+        self.close()
+
+    async def _tell(self, events: "asyncio.Queue[LiveEvent | None]") -> None:
+        """Send the text as it is committed, then all of it."""
+        parts: list[str] = []
+        open_text, language = "", None
+        await self._send("transcript-start")
+        while (event := await events.get()) is not None:
+            match event:
+                case Text() if event.committed:
+                    space = " " if parts and not open_text else ""
+                    open_text += event.committed
+                    await self._send("transcript-chunk", text=space + event.committed)
+                case Ended() if event.text.strip():
+                    parts.append(event.text.strip())
+                    open_text, language = "", language or event.language
+                case Failed():
+                    await self.refuse(type(event.error).__name__, str(event.error))
+                    return
+        told = {"language": language} if language else {}
+        await self._send("transcript", text=" ".join(parts), **told)
+        await self._send("transcript-stop")
+
+    def _info(self) -> dict[str, Any]:
+        """What this server offers."""
+        common = {
+            "attribution": {"name": "OpenAI's Whisper", "url": "https://github.com/openai/whisper"},
+            "installed": True,
+            "version": None,
+        }
+        models = [
+            {
+                "name": name,
+                "description": f"Whisper model {name}",
+                "languages": self._languages(name),
+                **common,
+            }
+            for name in self._models.installed()
+        ]
+        program = {
+            "name": "slimwhisper",
+            "description": "Whisper speech-to-text with a small decoder cache",
+            "models": models,
+            "supports_transcript_streaming": True,
+            "requires_external_vad": True,  # a recording ends with audio-stop
+            **common,
+        }
+        return {"asr": [program]}
+
+    def _languages(self, name: str) -> list[str]:
+        """The codes of a model's languages: as it says if it is loaded, else by its name."""
+        from whisper.tokenizer import LANGUAGES
+
+        loaded = self._service.engines.model
+        if name == self._models.shown and loaded is not None:
+            return list(loaded.network.vocabulary.languages.values()) or ["en"]
+        code = HUB_MODELS[name].language if name in HUB_MODELS else ""
+        if code in LANGUAGES:
+            return [code]
+        return ["en"] if name.endswith(".en") or name in BUNDLED else list(LANGUAGES)
+
+
+def _format(data: dict[str, Any]) -> Format:
+    """How a chunk's samples are sent. Raises AudioError."""
+    rate, width, channels = (data.get(name) for name in ("rate", "width", "channels"))
+    least, most = RATES
+    fits = isinstance(rate, int) and least <= rate <= most and isinstance(width, int)
+    fits = fits and isinstance(channels, int) and 1 <= channels <= MAX_CHANNELS
+    if not fits or width not in CODINGS:
+        raise AudioError(
+            f"audio of rate {str(rate)[:20]}, width {str(width)[:20]}, channels "
+            f"{str(channels)[:20]} is not taken: send {least} to {most} Hz, 2 or 4 bytes, "
+            f"1 to {MAX_CHANNELS} channels"
+        )
+    assert isinstance(rate, int) and isinstance(width, int) and isinstance(channels, int)
+    return Format(CODINGS[width], rate, channels)
+
+
+def _texts(asked: dict[str, Any], name: str) -> list[str]:
+    """A list of words to expect; what is too long is cut, as they are only hints."""
+    found = asked.get(name)
+    if not isinstance(found, list):
+        return []
+    return [text[:MAX_TERM] for text in found[:MAX_TERMS] if isinstance(text, str)]

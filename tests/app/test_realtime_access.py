@@ -1,0 +1,163 @@
+"""Who may open a realtime session: keys, client secrets, and pages of other sites."""
+
+import base64
+import json
+from collections.abc import Iterator
+from typing import Any
+
+import httpx
+import pytest
+from openai.types.realtime import ClientSecretCreateResponse
+
+from slimwhisper.api import SlimWhisper
+from slimwhisper.app.api.errors import APIError
+from slimwhisper.app.realtime import client_secrets
+from slimwhisper.app.realtime.client_secrets import ClientSecrets, read_request
+from slimwhisper.app.realtime.session import SessionConfig
+from tests.support.live import Live, start, stop
+
+BASIC = "Basic " + base64.b64encode(b"ann:secret").decode()
+KEY = "openai-insecure-api-key."
+SESSION = {
+    "type": "transcription",
+    "audio": {"input": {"transcription": {"language": "en"}, "turn_detection": None}},
+}
+
+
+@pytest.fixture(scope="module")
+def closed(model: SlimWhisper) -> Iterator[Live]:
+    """A server with a key and a login."""
+    running = start(model, api_key="the-key", login=("ann", "secret"))
+    yield running
+    stop(running)
+
+
+@pytest.fixture(scope="module")
+def unlocked(model: SlimWhisper) -> Iterator[Live]:
+    """A server without either."""
+    running = start(model)
+    yield running
+    stop(running)
+
+
+def connects(live: Live, *, protocols: Any = None, **headers: str) -> int | dict[str, Any]:
+    """The first event of a session, or the status of the refusal."""
+    from websockets.exceptions import InvalidStatus
+    from websockets.sync.client import connect
+
+    url = f"{live.url}/v1/realtime?intent=transcription".replace("http", "ws", 1)
+    origin = headers.pop("Origin", None)
+    options: Any = {"subprotocols": protocols, "origin": origin, "additional_headers": headers}
+    try:
+        with connect(url, **options) as websocket:
+            assert websocket.subprotocol == ("realtime" if protocols else None)
+            return dict(json.loads(websocket.recv(timeout=10)))
+    except InvalidStatus as refused:
+        assert json.loads(refused.response.body)["error"]["message"]
+        return refused.response.status_code
+
+
+def secret_of(live: Live, body: Any, **headers: str) -> httpx.Response:
+    return httpx.post(f"{live.url}/v1/realtime/client_secrets", json=body, headers=headers)
+
+
+def test_a_websocket_needs_a_key(closed: Live) -> None:
+    assert connects(closed) == 401
+    assert connects(closed, Authorization="Bearer wrong") == 401
+    assert connects(closed, protocols=["realtime", f"{KEY}wrong"]) == 401
+    for headers in ({"Authorization": "Bearer the-key"}, {"Authorization": BASIC}):
+        assert isinstance(connects(closed, **headers), dict)
+    assert isinstance(connects(closed, protocols=["realtime", f"{KEY}the-key"]), dict)
+
+
+def test_pages_of_other_sites_need_a_key_of_their_own(closed: Live, unlocked: Live) -> None:
+    own = closed.url
+    for origin in ("https://evil.example", "null", own.replace("http://", "http://x.")):
+        assert connects(closed, Origin=origin, Authorization=BASIC) == 403
+        assert connects(unlocked, Origin=origin) == 403
+    found = connects(closed, Origin="https://app.example", protocols=["realtime", f"{KEY}the-key"])
+    assert isinstance(found, dict)
+    assert isinstance(connects(closed, Origin=own, Authorization=BASIC), dict)
+    assert isinstance(connects(unlocked, Origin=unlocked.url), dict)
+    secret = secret_of(unlocked, {}).json()["value"]
+    found = connects(unlocked, Origin="https://a.example", protocols=["realtime", KEY + secret])
+    assert isinstance(found, dict)
+
+
+def test_a_client_secret_opens_its_session_and_nothing_else(closed: Live) -> None:
+    assert secret_of(closed, {}).status_code == 401
+    answer = secret_of(closed, {"session": SESSION}, Authorization="Bearer the-key")
+    found = ClientSecretCreateResponse.model_validate_json(answer.content, strict=True)
+    assert found.value.startswith("ek_")
+    bearer = {"Authorization": f"Bearer {found.value}"}
+    for headers in (bearer, {**bearer, "Origin": "https://a.example"}):
+        created = connects(closed, **headers)
+        assert isinstance(created, dict)
+        sound = created["session"]["audio"]["input"]
+        assert sound["transcription"]["language"] == "en" and sound["turn_detection"] is None
+    with_subprotocol = connects(closed, protocols=["realtime", KEY + found.value])
+    assert isinstance(with_subprotocol, dict)
+    for path in ("/v1/models", "/metrics", "/v1/realtime"):
+        assert httpx.get(closed.url + path, headers=bearer).status_code == 401
+    assert secret_of(closed, {}, **bearer).status_code == 401
+    assert closed.post(headers=bearer, files={"file": b"x"}).status_code == 401
+
+
+def test_unknown_secrets_are_refused_even_without_a_key(unlocked: Live) -> None:
+    assert connects(unlocked, Authorization="Bearer ek_x") == 401
+    assert connects(unlocked, protocols=["realtime", f"{KEY}ek_x"]) == 401
+
+
+def test_secrets_expire() -> None:
+    now = [1000.0]
+    found = ClientSecrets(lambda: now[0])
+    value, expires_at = found.issue(SessionConfig(language="de"), 60)
+    assert expires_at == 1060 and value not in repr(vars(found))
+    now[0] = 1059.9
+    session = found.session(value)
+    assert session is not None and session.language == "de"
+    now[0] = 1060.1
+    assert found.session(value) is None and found.session("") is None
+
+
+def test_the_number_of_secrets_is_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(client_secrets, "MAX_SECRETS", 2)
+    now = [0.0]
+    found = ClientSecrets(lambda: now[0])
+    found.issue(), found.issue()
+    with pytest.raises(APIError) as raised:
+        found.issue()
+    assert raised.value.status == 429
+    now[0] = 601.0
+    found.issue()
+
+
+@pytest.mark.parametrize(
+    ("body", "message"),
+    [
+        ([], "the body must be a JSON object"),
+        ({"expires_after": {"anchor": "now"}}, "is not one of created_at"),
+        ({"expires_after": {"seconds": 9}}, "is not between 10 and 7200"),
+        ({"expires_after": {"seconds": True}}, "is not between 10 and 7200"),
+        ({"expires_after": {"seconds": 10.5}}, "is not a whole number"),
+        ({"session": {"type": "realtime"}}, "transcribes and makes no responses"),
+    ],
+)
+def test_secrets_that_are_refused(body: Any, message: str) -> None:
+    with pytest.raises(APIError, match=message) as raised:
+        read_request(body)
+    assert raised.value.status == 400
+
+
+def test_a_secret_lasts_as_long_as_asked() -> None:
+    body = {"expires_after": {"anchor": "created_at", "seconds": 7200}, "x": 1}
+    assert read_request(body) == (SessionConfig(), 7200, ["x"])
+    assert read_request({})[1] == 600
+
+
+def test_bodies_that_are_no_json_or_too_large(unlocked: Live) -> None:
+    url = f"{unlocked.url}/v1/realtime/client_secrets"
+    assert httpx.post(url, content=b"{").status_code == 400
+    assert httpx.post(url, content=b"[" * 100_000).status_code == 400
+    assert httpx.post(url, content=b" " * (2 << 20)).status_code == 413
+    assert httpx.post(url).status_code == 200

@@ -1,0 +1,246 @@
+"""What no client should send to the realtime routes and the Wyoming port: each gets an answer, and
+nothing is left behind.
+"""
+
+import json
+import random
+import socket
+import threading
+import time
+from collections.abc import Iterator
+from copy import deepcopy
+from pathlib import Path
+from typing import Any
+
+import pytest
+from websockets.exceptions import ConnectionClosed
+from websockets.sync.client import ClientConnection, connect
+
+from slimwhisper.api import SlimWhisper
+from slimwhisper.app.realtime import connection as module
+from slimwhisper.app.service.jobs import Limits
+from tests.support.live import Live, free_port, start, stop
+from tests.support.realtime import silence, tone
+
+WYOMING = free_port()
+PIECES = (
+    *(
+        None,
+        "",
+        "x",
+        0,
+        -1,
+        1e9,
+        True,
+        [],
+        {},
+        {"type": "server_vad"},
+        "transcription",
+        "audio/pcm",
+    ),
+    *(
+        "input_audio_buffer.append",
+        "session.update",
+        "\ud800",
+        "é" * 300,
+        tone(0.05),
+        "AAA",
+        "AA==",
+    ),
+)
+KEYS = (
+    *(
+        "type",
+        "event_id",
+        "audio",
+        "session",
+        "include",
+        "input",
+        "format",
+        "rate",
+        "turn_detection",
+    ),
+    *("transcription", "language", "prompt", "model", "threshold", "x"),
+)
+TYPES = (
+    *("session.update", "input_audio_buffer.append", "input_audio_buffer.commit"),
+    *("input_audio_buffer.clear", "transcription_session.update", "response.create"),
+)
+
+
+@pytest.fixture(scope="module")
+def live(model: SlimWhisper) -> Iterator[Live]:
+    """A server; no thread of it outlives it."""
+    before = set(threading.enumerate())
+    running = start(model, Limits(streams=8), wyoming=WYOMING)
+    yield running
+    assert freed(running)
+    stop(running)
+    left = [t for t in threading.enumerate() if t not in before and "engine" in t.name]
+    assert not left
+
+
+def freed(live: Live) -> bool:
+    """Whether, soon, no session, no stream and no slot is in use."""
+    deadline = time.monotonic() + 20
+    while time.monotonic() < deadline:
+        if not live.service.streams.open and not len(live.server._realtime):
+            return True
+        time.sleep(0.02)
+    return False
+
+
+def opened(live: Live) -> ClientConnection:
+    url = f"{live.url}/v1/realtime".replace("http", "ws", 1)
+    return connect(url, max_size=None)
+
+
+def anything(random: random.Random, depth: int = 0) -> Any:
+    """A JSON value."""
+    kind = random.random()
+    if depth > 3 or kind < 0.4:
+        return deepcopy(random.choice(PIECES))
+    if kind < 0.5:
+        return [anything(random, depth + 1) for _ in range(random.randrange(3))]
+    return {random.choice(KEYS): anything(random, depth + 1) for _ in range(random.randrange(4))}
+
+
+def event(random: random.Random) -> Any:
+    """An event of a client that is nearly right."""
+    found = {"type": random.choice(TYPES), "session": anything(random), "audio": anything(random)}
+    if isinstance(found["session"], dict) and random.random() < 0.7:
+        found["session"]["type"] = "transcription"
+        found["session"]["audio"] = {"input": anything(random)}
+    if random.random() < 0.3:
+        found["audio"] = random.choice([tone(0.05), silence(0.1), "", tone(0.01)[:-4]])
+    return found
+
+
+@pytest.mark.parametrize("seed", range(3))
+def test_random_events_never_end_a_session(live: Live, seed: int) -> None:
+    generator = random.Random(seed)
+    with opened(live) as websocket:
+        for _ in range(60):
+            websocket.send(json.dumps(event(generator)))
+        websocket.send(json.dumps({"type": "end", "event_id": "end"}))
+        while True:
+            found = json.loads(websocket.recv(timeout=20))
+            if found["type"] == "error":
+                assert found["error"]["type"] in ("invalid_request_error", "rate_limit_error")
+                if found["error"]["event_id"] == "end":
+                    break
+    assert freed(live)
+
+
+MESSAGES = [
+    (b"\x00\x01", "as text, not as binary"),
+    ("{", "is not JSON"),
+    ("[" * 10_000, "is not JSON"),
+    ("[]", "a JSON object with a type"),
+    ('{"type": 1}', "a JSON object with a type"),
+    ('{"type": "x"}', "is not a client's event"),
+    ('{"type": "response.create"}', "only transcribes"),
+    ('{"type": "conversation.item.create", "item": {}}', "only transcribes"),
+    ('{"type": "input_audio_buffer.append"}', "must be text in base64"),
+    ('{"type": "input_audio_buffer.append", "audio": "a"}', "is not base64"),
+    ('{"type": "input_audio_buffer.append", "audio": "é"}', "is not base64"),
+    ('{"type": "input_audio_buffer.append", "audio": "AAAA"}', "3 bytes are not a whole number"),
+    ('{"type": "input_audio_buffer.commit"}', "0 ms of audio"),
+    ('{"type": "session.update"}', "session must be a JSON object"),
+    ('{"type": "session.update", "session": {}}', "must be 'transcription'"),
+    ('{"type": "session.update", "session": 1e400}', "session must be a JSON object"),
+    ('{"type": "transcription_session.update", "session": {"input_audio_format": []}}', "choose"),
+    ('{"type": 1' + "1" * 5000 + "}", "is not JSON"),
+]
+
+
+def test_each_wrong_message_says_what_is_wrong(live: Live) -> None:
+    with opened(live) as websocket:
+        websocket.recv(timeout=10)
+        for message, expected in MESSAGES:
+            websocket.send(message)
+            found = json.loads(websocket.recv(timeout=10))
+            assert found["type"] == "error", message
+            assert expected in found["error"]["message"], (message, found)
+    assert freed(live)
+
+
+@pytest.mark.parametrize(("size", "told"), [(module.MAX_MESSAGE + 1, True), (3 << 20, False)])
+def test_messages_that_are_too_large(live: Live, size: int, told: bool) -> None:
+    with opened(live) as websocket:
+        websocket.recv(timeout=10)
+        websocket.send(" " * size)
+        if told:
+            assert json.loads(websocket.recv(timeout=10))["error"]["code"] == "too_large"
+        with pytest.raises(ConnectionClosed) as closed:
+            websocket.recv(timeout=10)
+        assert closed.value.rcvd is not None and closed.value.rcvd.code == 1009
+    assert freed(live)
+
+
+def test_a_hundred_connections_opened_and_dropped(live: Live) -> None:
+    descriptors = Path("/proc/self/fd")
+    before = len(list(descriptors.iterdir())) if descriptors.exists() else 0
+    port = int(live.url.rpartition(":")[2])
+    head = (
+        b"GET /v1/realtime HTTP/1.1\r\nHost: here\r\nConnection: Upgrade\r\nUpgrade: websocket\r\n"
+        b"Sec-WebSocket-Version: 13\r\nSec-WebSocket-Key: dGhlIHNhbXBsZSBub25jZQ==\r\n\r\n"
+    )
+    generator = random.Random(0)
+    for number in range(100):
+        with socket.create_connection(("127.0.0.1", port), timeout=10) as raw:
+            whole = bool(number % 4)
+            raw.sendall(head if whole else head[:20])
+            if whole and number % 2:
+                raw.recv(100)
+            raw.sendall(generator.randbytes(generator.randrange(40)))
+    assert freed(live)
+    if before:
+        assert len(list(descriptors.iterdir())) <= before + 5
+
+
+TRANSCRIBE = b'{"type": "transcribe", "data": {%s}}\n'
+CHUNK = b'{"type": "audio-chunk", "data": {"rate": %d, "width": %d, "channels": %d}%s}\n'
+
+
+@pytest.mark.parametrize(
+    ("data", "message"),
+    [
+        (b"{\n", "is a JSON object"),
+        (b"[]\n", "is a JSON object"),
+        (b'{"data": {}}\n', "has a type"),
+        (b"x" * 70_000, "is longer than"),
+        (b'{"type": "x", "data_length": -1}\n', "is not a number of bytes"),
+        (b'{"type": "x", "payload_length": 99999999999}\n', "is not a number of bytes"),
+        (b'{"type": "x", "data_length": 2}\n[]', "is a JSON object"),
+        (b'{"type": "x", "data_length": 9}\n{', "ended within an event"),
+        (b'{"type": "audio-stop"}\n', "before any audio"),
+        (
+            b'{"type": "transcribe", "data": {"name": 1}}\n' + CHUNK % (16_000, 2, 1, b""),
+            "be texts",
+        ),
+        (TRANSCRIBE % b'"name": "large"' + CHUNK % (16_000, 2, 1, b""), "not available here"),
+        (TRANSCRIBE % b'"language": "de"' + CHUNK % (16_000, 2, 1, b""), "English-only"),
+        (CHUNK % (16_000, 3, 1, b""), "is not taken"),
+        (CHUNK % (1, 2, 1, b""), "is not taken"),
+        (CHUNK % (16_000, 2, 99, b""), "is not taken"),
+        (CHUNK % (16_000, 2, 1, b', "payload_length": 3') + b"abc", "not a whole number"),
+    ],
+)
+def test_wyoming_says_what_is_wrong(live: Live, data: bytes, message: str) -> None:
+    answer = b""
+    with socket.create_connection(("127.0.0.1", WYOMING), timeout=10) as raw:
+        raw.sendall(data)
+        raw.shutdown(socket.SHUT_WR)
+        while part := raw.recv(1 << 16):
+            answer += part
+    assert b'"type": "error"' in answer and message.encode() in answer, answer
+    assert freed(live)
+
+
+def test_wyoming_connections_that_drop(live: Live) -> None:
+    for number in range(40):
+        with socket.create_connection(("127.0.0.1", WYOMING), timeout=10) as raw:
+            chunk = CHUNK % (16_000, 2, 1, b', "payload_length": 3200') + b"\0" * 3200
+            raw.sendall(chunk * (number % 3) + chunk[: number * 10])
+    assert freed(live)

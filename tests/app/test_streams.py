@@ -1,0 +1,359 @@
+"""Live streams in the service: beside each other and beside uploads, to the end or not."""
+
+import gc
+import queue
+import threading
+import time
+import weakref
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+
+import slimwhisper
+from slimwhisper.api import SlimWhisper
+from slimwhisper.app.api.metrics import metrics_text
+from slimwhisper.app.service.jobs import (
+    BusyError,
+    Finished,
+    Job,
+    Limits,
+    ModelChoice,
+    ModelError,
+    StoppingError,
+)
+from slimwhisper.app.service.service import Service
+from slimwhisper.errors import AudioError, CheckpointError, OptionError
+from slimwhisper.live.stream import Stream
+from slimwhisper.live.types import Ended, Failed, LiveEvent, LiveOptions, SpeechStarted, Text
+from slimwhisper.longform.batch import Batch
+from tests.support.spoken import EXPECTED, SAMPLES
+
+SAMPLE = "door-code.mp3"
+WORDS = 2  # of the sample: as few as will do
+SPOKEN = " ".join(EXPECTED[SAMPLE]["text"].split()[:WORDS])
+DIGITS = ModelChoice("digits")
+RATE = 16_000
+
+Make = Callable[..., Service]
+
+
+@pytest.fixture(scope="module")
+def audio() -> np.ndarray:
+    """The sample's first words."""
+    words = [word for part in EXPECTED[SAMPLE]["segments"] for word in part["words"]]
+    end = (words[WORDS - 1]["end"] + words[WORDS]["start"]) / 2
+    found: np.ndarray = slimwhisper.load_audio(SAMPLES / SAMPLE)
+    return found[: round(end * RATE)]
+
+
+@pytest.fixture
+def make(model: SlimWhisper) -> Iterator[Make]:
+    made: list[Service] = []
+
+    def load(choice: ModelChoice) -> SlimWhisper:
+        if choice.name not in ("digits", "other"):
+            raise CheckpointError(f"{choice.name}: no such model")
+        return model
+
+    def service(**options: Any) -> Service:
+        options = {"batch_size": 4, "first": DIGITS, **options}
+        made.append(Service(load, **options))
+        made[-1].begun.wait(60)
+        return made[-1]
+
+    yield service
+    for each in made:
+        each.close()
+
+
+class Heard:
+    """A stream and all that it was told."""
+
+    def __init__(self, service: Service, model: str = "digits", **options: Any) -> None:
+        self.told: queue.SimpleQueue[LiveEvent | None] = queue.SimpleQueue()
+        asked = LiveOptions(**options)
+        self.stream = service.open_stream(ModelChoice(model), asked, "user", self.told.put)
+
+    def until_the_end(self) -> list[LiveEvent]:
+        """All events before the None."""
+        found = []
+        while (event := self.told.get(timeout=60)) is not None:
+            found.append(event)
+        return found
+
+    @property
+    def text(self) -> str:
+        return " ".join(e.text.strip() for e in self.until_the_end() if isinstance(e, Ended))
+
+    @property
+    def error(self) -> Any:
+        last = self.until_the_end()[-1]
+        assert isinstance(last, Failed), last
+        return last.error
+
+
+def upload(service: Service, told: Callable[[Any], None], model: str = "digits") -> Job:
+    job = Job(SAMPLES / SAMPLE, SAMPLE, ModelChoice(model), {}, "uploads", told)
+    service.submit(job)
+    return job
+
+
+def wait_for(what: Callable[[], bool]) -> None:
+    deadline = time.monotonic() + 30
+    while not what():
+        assert time.monotonic() < deadline
+        time.sleep(0.005)
+
+
+def nothing_left(service: Service) -> bool:
+    """No stream, no update, no slot in use."""
+    engines = list(service.engines._engines.values())
+    return not service.streams.open and not any(
+        e.used or e.updates.busy or not e.engine.idle or e.engine.free < e.engine.slots
+        for e in engines
+    )
+
+
+def test_a_stream_is_told_what_is_said(make: Make, audio: np.ndarray) -> None:
+    service = make()
+    heard = Heard(service, language="en")
+    for start in range(0, len(audio), 1600):
+        heard.stream.append(audio[start : start + 1600])
+    heard.stream.finish()
+    heard.stream.append(audio)  # too late: ignored
+    events = heard.until_the_end()
+    ended = [e for e in events if isinstance(e, Ended)]
+    assert isinstance(events[0], SpeechStarted) and events[-1] is ended[-1]
+    assert " ".join(e.text.strip() for e in ended) == SPOKEN
+    for end in ended:
+        texts = [e for e in events if isinstance(e, Text) and e.utterance == end.utterance]
+        assert "".join(t.committed for t in texts) == end.text
+    assert heard.told.empty() and nothing_left(service)
+    counts = service.counts
+    assert counts.updates > 0 and sum(counts.commit_latency.counts) > 0
+    assert 0 < counts.commit_latency.total < 60
+
+
+@pytest.mark.slow
+def test_streams_and_uploads_side_by_side(make: Make, audio: np.ndarray) -> None:
+    """The same texts as alone; a shortened window has an engine of its own."""
+    service = make()
+    streams = [Heard(service, language="en", words=i == 0) for i in range(2)]
+    streams += [Heard(service, language="en", window=10.0)]
+    done: queue.SimpleQueue[Any] = queue.SimpleQueue()
+    for _ in range(2):
+        upload(service, lambda e: done.put(e) if isinstance(e, Finished) else None)
+    for heard in streams:
+        heard.stream.append(audio)
+        heard.stream.finish()
+    assert [heard.text for heard in streams] == [SPOKEN] * 3
+    assert {done.get(timeout=60).transcript.text.strip() for _ in range(2)} == {
+        EXPECTED[SAMPLE]["text"]
+    }
+    wait_for(lambda: nothing_left(service))
+    assert len({e.engine.model.dims.n_audio_ctx for e in service.engines._engines.values()}) == 2
+
+
+def test_commit_clear_and_change(make: Make, audio: np.ndarray) -> None:
+    service = make()
+    heard = Heard(service, language="en", turns=False)
+    heard.stream.append(audio)
+    heard.stream.clear()
+    heard.stream.append(audio)
+    heard.stream.commit()
+    heard.stream.change(LiveOptions(language="en", words=True, turns=False))
+    heard.stream.append(audio)
+    with pytest.raises(OptionError, match="language"):
+        heard.stream.change(LiveOptions(language="klingon"))
+    with pytest.raises(OptionError, match="window: it cannot change"):
+        heard.stream.change(LiveOptions(window=10.0))
+    with pytest.raises(AudioError, match="shape"):
+        heard.stream.append(audio[None])
+    heard.stream.finish()
+    ended = [e for e in heard.until_the_end() if isinstance(e, Ended)]
+    assert [e.text.strip() for e in ended if e.text] == [SPOKEN, SPOKEN]
+    assert ended[-2].segments[0].words is None and ended[-1].segments[0].words
+
+
+def test_who_is_refused(make: Make) -> None:
+    service = make(limits=Limits(streams=2))
+    with pytest.raises(OptionError, match="klingon"):
+        Heard(service, language="klingon")
+    with pytest.raises(OptionError, match="policy"):
+        Heard(service, policy="none")
+    with pytest.raises(OptionError, match="window"):
+        Heard(service, window=29.0 + 2)
+    first = Heard(service)
+    for call in (lambda: Heard(service, "other"), lambda: upload(service, print, "other")):
+        with pytest.raises(BusyError, match="busy with another model"):
+            call()
+    Heard(service)
+    with pytest.raises(BusyError, match="2 live streams are open; try again"):
+        Heard(service)
+    first.stream.close()
+    Heard(service).stream.close()
+    assert service.counts.refused == 3
+    service.stop()
+    with pytest.raises(StoppingError):
+        Heard(service)
+
+
+def test_a_model_that_cannot_be_loaded(make: Make, audio: np.ndarray) -> None:
+    service = make(first=None)
+    heard = Heard(service, "gigantic")
+    assert isinstance(heard.error, ModelError)
+    late = Heard(service, language="klingon")  # nobody knows before the model is loaded
+    assert isinstance(late.error, OptionError)
+    good = Heard(service)
+    good.stream.append(audio)
+    good.stream.finish()
+    assert good.text == SPOKEN
+
+
+def test_a_model_with_streams_is_not_unloaded(make: Make) -> None:
+    service = make(unload_after=0.1)
+    heard = Heard(service)
+    time.sleep(0.4)
+    assert service.engines.model is not None
+    heard.stream.close()
+    wait_for(lambda: service.engines.model is None)
+
+
+def hold(monkeypatch: pytest.MonkeyPatch) -> threading.Event:
+    """Engines work only once this is set."""
+    go, step = threading.Event(), Batch.step
+
+    def waits(self: Any) -> Any:
+        go.wait(60)
+        return step(self)
+
+    monkeypatch.setattr(Batch, "step", waits)
+    return go
+
+
+def test_audio_that_waits_is_bounded(
+    make: Make, audio: np.ndarray, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    go = hold(monkeypatch)
+    service = make(limits=Limits(backlog=2.5 * len(audio) / RATE))
+    heard = Heard(service, language="en")
+    heard.stream.append(audio)
+    heard.stream.append(audio)
+    backlog = heard.stream.backlog
+    assert 1.2 * len(audio) / RATE < backlog <= 2 * len(audio) / RATE
+    with pytest.raises(BusyError, match="s of the stream's audio wait; send it as fast"):
+        heard.stream.append(audio)
+    go.set()
+    wait_for(lambda: heard.stream.backlog < 0.5 * backlog)
+    heard.stream.append(audio)
+    heard.stream.finish()
+    assert heard.text.replace(" ", "") == 3 * SPOKEN.replace(" ", "")
+
+
+def test_a_hundred_streams_leave_nothing(make: Make, audio: np.ndarray) -> None:
+    """Dropped before, while and after they are told something."""
+    service = make(limits=Limits(streams=8))
+    first = Heard(service)  # starts the thread of the voice activity
+    first.stream.append(audio[:RATE])
+    first.stream.finish()
+    first.until_the_end()
+    threads, streams = {t.name for t in threading.enumerate()}, weakref.WeakSet[Any]()
+    for number in range(100):
+        heard = Heard(service, language="en")
+        streams.add(heard.stream)
+        heard.stream.append(audio[: number % 7 * RATE // 4])
+        if number in (6, 20, 34):  # 1.5 s of audio
+            heard.told.get(timeout=20)
+        if number % 3 == 1:
+            heard.stream.commit()
+        heard.stream.close()
+        heard.stream.close()
+    heard = Heard(service, language="en")
+    heard.stream.append(audio)
+    heard.stream.finish()
+    assert heard.text == SPOKEN
+    wait_for(lambda: nothing_left(service))
+    del heard, first
+    gc.collect()
+    assert not streams and not [o for o in gc.get_objects() if isinstance(o, Stream)]
+    assert {t.name for t in threading.enumerate()} == threads
+
+
+def test_a_listener_that_fails_closes_its_stream(make: Make, audio: np.ndarray) -> None:
+    service = make()
+    calls: list[Any] = []
+
+    def fails(event: Any) -> None:
+        calls.append(event)
+        raise ConnectionError("gone")
+
+    bad = service.open_stream(DIGITS, LiveOptions(), "user", fails)
+    good = Heard(service)
+    for stream in (bad, good.stream):
+        stream.append(audio)
+        stream.finish()
+    assert good.text == SPOKEN
+    wait_for(lambda: nothing_left(service))
+    assert len(calls) == 1
+
+
+def test_a_failing_engine_fails_its_streams(
+    make: Make, audio: np.ndarray, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    service = make()
+    step = Batch.step
+
+    def fails(self: Any) -> Any:
+        monkeypatch.setattr(Batch, "step", step)
+        raise torch.OutOfMemoryError("CUDA out of memory")
+
+    monkeypatch.setattr(Batch, "step", fails)
+    heard, quiet = Heard(service), Heard(service)
+    heard.stream.append(audio)
+    for each in (heard, quiet):
+        assert "unexpected OutOfMemoryError: CUDA out of memory" in str(each.error)
+    again = Heard(service)
+    again.stream.append(audio)
+    again.stream.finish()
+    assert again.text == SPOKEN
+
+
+@pytest.mark.parametrize("patience", [60.0, 0.0])
+def test_shutting_down(make: Make, audio: np.ndarray, patience: float) -> None:
+    """With patience, what has been said is committed first."""
+    service = make()
+    heard, silent = Heard(service), Heard(service)
+    heard.stream.append(audio)
+    service.close(patience)
+    events = heard.until_the_end()
+    assert isinstance(events[-1], Failed) and isinstance(events[-1].error, StoppingError)
+    if patience:
+        assert isinstance(events[-2], Ended) and events[-2].text.strip() == SPOKEN
+    assert isinstance(silent.error, StoppingError)
+    heard.stream.append(audio)  # no effect
+    heard.stream.finish()
+    assert not service.streams.open
+
+
+def test_metrics(make: Make, audio: np.ndarray) -> None:
+    service = make()
+    stays, heard = Heard(service), Heard(service)
+    heard.stream.append(audio)
+    heard.stream.finish()
+    assert heard.text == SPOKEN
+    wait_for(lambda: len(service.streams.open) == 1)
+    lines = dict(
+        line.rsplit(" ", 1)
+        for line in metrics_text(service).decode().splitlines()
+        if not line.startswith("#")
+    )
+    assert lines["slimwhisper_streams"] == "1.0"
+    assert float(lines["slimwhisper_updates_total"]) == service.counts.updates > 0
+    assert "slimwhisper_merged_updates_total" in lines
+    name = "slimwhisper_commit_latency_seconds"
+    assert lines[f'{name}_bucket{{le="+Inf"}}'] == lines[f"{name}_count"] != "0.0"
+    assert float(lines[f"{name}_sum"]) > 0
+    stays.stream.close()

@@ -1,0 +1,164 @@
+"""Words as tones, and an engine that reads them off a spectrogram: streams without a model."""
+
+from collections.abc import Sequence
+from functools import cache
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+
+from recipes.digits.catalogue import WORDS
+from slimwhisper.engine.requests import (
+    Align,
+    Alignment,
+    Answer,
+    Decoded,
+    Languages,
+    Request,
+    Retry,
+    Window,
+)
+from slimwhisper.live.activity import BLOCK
+from slimwhisper.live.mel import LiveMel
+from slimwhisper.live.stream import Stream
+from slimwhisper.live.types import LiveEvent
+from slimwhisper.types import SAMPLE_RATE, Dims
+from slimwhisper.vocabulary import Vocabulary, get_vocabulary
+
+DIMS = Dims(80, 500, 8, 1, 1, 51_864, 448, 8, 1, 1)  # windows of 10 s, English
+MULTILINGUAL = Dims(80, 500, 8, 1, 1, 51_865, 448, 8, 1, 1)
+LENGTH, GAP = 0.34, 0.06  # seconds of a word, and the quiet after it
+SOUND = int(LENGTH * 100) - 4  # mel frames of a word that are loud, at least
+
+
+class Loudness:
+    """In place of silero: whatever is loud is speech."""
+
+    def probabilities(self, block: NDArray[np.float32]) -> NDArray[np.float32]:
+        frames = np.pad(block, (0, -len(block) % 512)).reshape(-1, 512)
+        loud: NDArray[np.float32] = (np.abs(frames).max(axis=1) > 0.05).astype(np.float32)
+        return loud
+
+
+def tone(digit: int) -> NDArray[np.float32]:
+    """A word, and the quiet after it."""
+    times = np.arange(round(LENGTH * SAMPLE_RATE)) / SAMPLE_RATE
+    sound = 0.3 * np.sin(2 * np.pi * 300 * 1.27**digit * times)
+    return np.pad(sound, (0, round(GAP * SAMPLE_RATE))).astype(np.float32)
+
+
+def say(phrases: Sequence[Sequence[int]], pause: float) -> NDArray[np.float32]:
+    """Phrases of digits, with a pause in seconds before each."""
+    silence = np.zeros(round(pause * SAMPLE_RATE), np.float32)
+    return np.concatenate([part for p in phrases for part in (silence, *map(tone, p))])
+
+
+def text(digits: Sequence[int]) -> str:
+    return " ".join(WORDS[d] for d in digits)
+
+
+@cache
+def _bands() -> torch.Tensor:
+    """[10]: the loudest mel bin of each digit's tone."""
+    found = []
+    for digit in range(10):
+        mel = LiveMel(80, 100)
+        mel.append(tone(digit))
+        found.append(int(mel.window(30)[:, 15].argmax()))
+    return torch.tensor(found)
+
+
+def read(mel: torch.Tensor) -> list[tuple[int, int]]:
+    """[80, frames] -> each word's digit and the mel frame in its middle. One that is cut off is
+    taken for another.
+    """
+    loud = (mel.amax(dim=0) > mel.max() - 0.5).tolist()
+    if mel.max() < -1.0:  # silence
+        return []
+    found, start = list[tuple[int, int]](), None
+    for frame, now in enumerate([*loud, False]):
+        if now and start is None:
+            start = frame
+        elif not now and start is not None:
+            middle = (start + frame) // 2
+            band = int(mel[:, middle].argmax())
+            digit = int((_bands() - band).abs().argmin())
+            found.append((digit if frame - start >= SOUND else (digit + frame) % 10, middle))
+            start = None
+    return found
+
+
+class Reader:
+    """Answers as an engine with one slot would."""
+
+    def __init__(self, vocabulary: Vocabulary) -> None:
+        self.vocabulary, self.tokenizer = vocabulary, vocabulary.tokenizer("en")
+        self.tokens = [self.tokenizer.encode(f" {word}")[0] for word in WORDS]
+        self.windows: list[Window] = []
+        self.logprob = -0.1
+        self.texts: list[list[str]] = []  # the words of each window
+        self._heard: list[tuple[int, int]] = []
+
+    def answer(self, request: Request) -> Answer:
+        match request:
+            case Align(before=before, text=asked):
+                words = [i for i, t in enumerate(asked) if t in self.tokens]
+                scores = torch.zeros(1, len(before) + len(asked) + 1, DIMS.n_audio_ctx)
+                for number, i in enumerate(words):
+                    digit = self._heard[min(number, len(self._heard) - 1)]
+                    scores[
+                        0, len(before) - 1 + i, max(digit[1] // 2 - 8, 0) : digit[1] // 2 + 8
+                    ] = 9
+                return Alignment(asked, len(before), scores, (0.9,) * len(asked))
+            case Retry():
+                return self._decoded(self.windows[-1], request.attempt.temperature)
+            case Window():
+                self.windows.append(request)
+                if request.mel is not None:
+                    self._heard = read(request.mel)
+                if request.rules is None:
+                    codes = list(self.vocabulary.languages.values())
+                    return Languages({c: 0.9 if c == "de" else 0.001 for c in codes})
+                return self._decoded(request, 0.0)
+
+    def _decoded(self, window: Window, temperature: float) -> Decoded:
+        begun = window.prompt[window.sot_index :]
+        already = sum(t in self.tokens for t in begun)
+        spoken = [self.tokens[d] for d, _ in self._heard]
+        self.texts.append([WORDS[d] for d, _ in self._heard])
+        assert [t for t in begun if t in self.tokens] == spoken[:already]
+        rest = spoken[already:]
+        logprobs = (self.logprob,) * (len(rest) + 1)
+        return Decoded(tuple(rest), self.logprob, 0.0, temperature, 0, logprobs)
+
+
+def vocabulary(dims: Dims = DIMS) -> Vocabulary:
+    return get_vocabulary(dims)
+
+
+def update(stream: Stream, reader: Reader) -> None:
+    """Run one update, if there is anything to decode."""
+    request: Request | None = stream.request()
+    while request is not None:
+        request = stream.accept(reader.answer(request))
+
+
+def play(
+    stream: Stream, reader: Reader, pieces: Sequence[NDArray[np.float32]], finish: bool = True
+) -> list[LiveEvent]:
+    """The events of audio in pieces, with each update as soon as it is due."""
+    events: list[LiveEvent] = []
+
+    def run() -> None:
+        while stream.due is not None:
+            update(stream, reader)
+        events.extend(stream.events())
+
+    for piece in pieces:
+        for start in range(0, len(piece), BLOCK):
+            stream.append(piece[start : start + BLOCK])
+            run()
+    if finish:
+        stream.finish()
+        run()
+    return events
