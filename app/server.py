@@ -152,7 +152,9 @@ class Server(uvicorn.Server):
 
     async def shutdown(self, sockets: list[socket.socket] | None = None) -> None:
         """Wait for running requests, then close connections, those of open pages too."""
-        await self._realtime.leave()
+        leaving = asyncio.create_task(self._realtime.leave())
+        while not (leaving.done() or self.force_exit):
+            await asyncio.sleep(0.05)
         if self._wyoming is not None:
             await self._wyoming.stop()
         while self._service.finishing and not self.force_exit:

@@ -321,14 +321,13 @@ class SlimWhisper:
 
         seconds: from 4 to the model's own window, 30. Raises OptionError.
         """
-        positions = round(seconds * FRAMES_PER_SECOND / MEL_FRAMES_PER_POSITION)
-        most = self.dims.n_audio_ctx
         whole = self.dims.window_frames / FRAMES_PER_SECOND
         if not LEAST_WINDOW <= seconds <= whole:
             raise OptionError(
                 f"window {seconds!r} is not from {LEAST_WINDOW:g} to {whole:g} seconds"
             )
-        if positions == most:
+        positions = round(seconds * FRAMES_PER_SECOND / MEL_FRAMES_PER_POSITION)
+        if positions == self.dims.n_audio_ctx:
             return self
         if positions not in self._shortened:
             self._shortened[positions] = SlimWhisper(self.network.shortened(positions))

@@ -82,6 +82,7 @@ class Connection:
         self._conversation = Conversation(config)
         self._decoder = Decoder(config.format)
         self._heard = False  # any audio
+        self._failed = False
         self._out: asyncio.Queue[ServerEvent] = asyncio.Queue()
         self._loop = asyncio.get_running_loop()
         self._end: asyncio.Future[End] = self._loop.create_future()
@@ -127,7 +128,7 @@ class Connection:
                 self._stream.finish()
                 with suppress(TimeoutError):
                     await asyncio.wait_for(self._silent.wait(), LAST_TEXTS)
-        if end.error is not None:
+        if end.error is not None and not self._failed:  # else the stream's own error was told
             self._tell(error_event(end.error))
         unsent = asyncio.create_task(self._out.join())
         await asyncio.wait([unsent, writer], timeout=CLOSING, return_when=asyncio.FIRST_COMPLETED)
@@ -173,6 +174,7 @@ class Connection:
         for found in self._conversation.events(event):
             self._tell(found)
         if isinstance(event, Failed):
+            self._failed = True
             self._silent.set()
             stopping = isinstance(event.error, StoppingError)
             self.leave(End(GOING_AWAY if stopping else INTERNAL))

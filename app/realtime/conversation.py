@@ -64,8 +64,8 @@ class Conversation:
         self.config = config
         self.last: str | None = None  # the id of the item committed last
         self._items: dict[int, Item] = {}  # by utterance: those that have not ended
-        # commits and clears of audio whose utterance was not told yet: where, and its item
-        self._marks: deque[tuple[float, Item]] = deque()
+        # commits and clears of audio whose utterances were not told yet: where, and a commit's item
+        self._marks: deque[tuple[float, Item | None]] = deque()
         self._heard = 0.0  # seconds of audio that the stream was given
         self._marked = 0.0  # of which this is committed or cleared
 
@@ -105,7 +105,9 @@ class Conversation:
         self._marked = self._heard
         for item in self._items.values():
             item.cleared = not item.committed
-        self._marks.append((self._heard, Item(make_id("item"), cleared=True)))
+        if self._marks and self._marks[-1][1] is None:
+            self._marks.pop()
+        self._marks.append((self._heard, None))
         return [server_event(f"{BUFFER}.cleared")]
 
     def events(self, event: LiveEvent) -> list[ServerEvent]:
@@ -125,7 +127,11 @@ class Conversation:
     def _started(self, event: SpeechStarted) -> list[ServerEvent]:
         while self._marks and self._marks[0][0] <= event.start + ROUNDING:
             self._marks.popleft()  # there was no utterance before it
-        item = self._marks.popleft()[1] if self._marks else Item(make_id("item"))
+        item = self._marks[0][1] if self._marks else None
+        if item is None:
+            item = Item(make_id("item"), cleared=bool(self._marks))
+        else:
+            self._marks.popleft()
         item.start = event.start
         self._items[event.utterance] = item
         if self.config.turns is None or item.cleared:
@@ -211,7 +217,7 @@ class Conversation:
         """For every item that has not ended, and for the session."""
         body = error.body()["error"]
         items = (*self._items.values(), *(item for _, item in self._marks))
-        open_items = [item for item in items if not item.cleared]
+        open_items = [item for item in items if item is not None and not item.cleared]
         failed = [self._about(item, FAILED, error=body) for item in open_items]
         return [*failed, error_event(error)]
 

@@ -11,7 +11,7 @@ from slimwhisper.app.api.request import choose_model
 from slimwhisper.app.realtime.fields import Fields, invalid, unsupported
 from slimwhisper.app.realtime.sound import Format
 from slimwhisper.app.service.jobs import ModelChoice
-from slimwhisper.app.service.models import DIARIZE, Models
+from slimwhisper.app.service.models import DIARIZE, Models, openai_model
 from slimwhisper.live.types import LiveOptions
 
 FORMATS = {"audio/pcm": "pcm16", "audio/pcmu": "mulaw", "audio/pcma": "alaw"}
@@ -76,6 +76,8 @@ class SessionConfig:
 
     def choice(self, models: Models) -> ModelChoice:
         """The model that is meant. Raises APIError."""
+        if openai_model(self.model) == DIARIZE:
+            raise unsupported("model", "speakers are not told apart in a stream")
         return choose_model(None if self.model in LIVE_MODELS else self.model, models)[0]
 
     def shown(self) -> dict[str, Any]:
@@ -197,8 +199,6 @@ def _transcription(config: SessionConfig, given: Fields | None, sound: Fields) -
     changes: dict[str, Any] = {}
     if given.has("model"):
         changes["model"] = given.text("model", MAX_TEXT)
-        if (changes["model"] or "").startswith(DIARIZE):
-            raise unsupported(given.name("model"), "speakers are not told apart in a stream")
     if given.has("language"):
         changes["language"] = _language(given, given.text("language", 40))
     if given.has("languages"):

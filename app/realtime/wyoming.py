@@ -206,7 +206,11 @@ class Connection:
         self.close()
 
     async def _tell(self, events: "asyncio.Queue[LiveEvent | None]") -> None:
-        """Send the text as it is committed, then all of it."""
+        """Send the text as it is committed, then all of it; the client may have gone."""
+        with suppress(ConnectionError):
+            await self._tell_all(events)
+
+    async def _tell_all(self, events: "asyncio.Queue[LiveEvent | None]") -> None:
         parts: list[str] = []
         open_text, language = "", None
         await self._send("transcript-start")

@@ -104,19 +104,20 @@ class Live:
         stream = self._stream
         with self._engines.lend(Search(), 1) as engine:
             while not (stream.ended or self._closed):
-                if stream.due is None or not self._orders.empty():
+                waiting = self._orders.qsize()
+                for _ in range(max(waiting, stream.due is None)):
                     self._orders.get()()
-                    while not self._orders.empty():
-                        self._orders.get()()
-                self._behind = stream.backlog
+                yield from stream.events()
                 if stream.due is not None and not self._closed:
                     _update(engine, stream, lambda: self._closed)
+                    self._behind = stream.backlog
                 yield from stream.events()
 
     def _append(self, samples: NDArray[np.float32]) -> None:
         with self._lock:
             self._queued -= len(samples)
         self._stream.append(samples)
+        self._behind = self._stream.backlog
 
 
 async def listen_async(live: Live, source: AsyncIterable[ArrayLike]) -> AsyncIterator[LiveEvent]:

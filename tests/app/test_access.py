@@ -101,6 +101,15 @@ def test_a_served_websocket_needs_the_key(monkeypatch: pytest.MonkeyPatch) -> No
     assert other["type"] == "websocket.close"
 
 
+@pytest.mark.parametrize("root", ["", "/speech", "/v1"])
+def test_the_realtime_route_behind_a_path(app: ASGIApp, root: str) -> None:
+    path = f"{root}/v1/realtime"
+    (refused,) = sent_by(app, scope_of("websocket", path, root_path=root))
+    assert refused["type"] == "websocket.close" and "key" in refused["reason"]
+    accepted, *_ = sent_by(app, scope_of("websocket", path, KEY, root_path=root))
+    assert accepted["type"] == "websocket.accept"
+
+
 def test_unknown_scopes_are_an_error(app: ASGIApp) -> None:
     for kind in ("webtransport", "HTTP", ""):
         with pytest.raises(RuntimeError, match=f"ASGI scopes of type '{kind}' are not served"):

@@ -12,11 +12,14 @@ from openai.types.realtime import RealtimeServerEvent
 from pydantic import TypeAdapter
 
 from slimwhisper.api import SlimWhisper
+from slimwhisper.app.realtime.conversation import Conversation
+from slimwhisper.app.realtime.session import SessionConfig
 from slimwhisper.app.service.jobs import BusyError, ModelChoice
 from slimwhisper.app.service.service import Service
 from slimwhisper.app.service.streams import Listener
 from slimwhisper.errors import OptionError
-from slimwhisper.live.types import LiveOptions
+from slimwhisper.live.types import Ended, LiveOptions, SpeechStarted, SpeechStopped
+from slimwhisper.types import Segment
 from tests.support.live import Begin, Live, start, stop
 from tests.support.realtime import ScriptedStream, silence, tone
 
@@ -250,7 +253,7 @@ REFUSED = [
     (sound(transcription={"language": "klingon"}), ".language", "not a language's code"),
     (sound(transcription={"language": "yi"}), None, "not in this model"),
     (sound(transcription={"languages": ["en", "de"]}), ".languages", "takes one language"),
-    (sound(transcription={"model": "gpt-4o-transcribe-diarize"}), ".model", "not told apart"),
+    (sound(transcription={"model": "gpt-4o-transcribe-diarize"}), "model", "not told apart"),
     (sound(transcription={"model": "tiny"}), "model", "is not available here"),
     (sound(transcription={"delay": "none"}), ".delay", "is not one of minimal"),
     (sound(transcription={"prompt": "x" * 10_001}), ".prompt", "at most 10000"),
@@ -333,8 +336,8 @@ def ends_with(connection: RealtimeConnection) -> int:
 @pytest.mark.parametrize(
     ("limit", "code", "message"),
     [
-        ({"session_seconds": 0.5}, "session_expired", "has lasted"),
-        ({"idle_seconds": 0.5}, "session_idle", "no audio for 0.5 s"),
+        ({"session_seconds": 0.3}, "session_expired", "has lasted"),
+        ({"idle_seconds": 0.3}, "session_idle", "no audio for 0.3 s"),
     ],
 )
 def test_limits_of_time_end_with_the_last_text(
@@ -382,6 +385,7 @@ def test_too_many_streams(live: Live, streams: list[ScriptedStream]) -> None:
         ({"intent": "conversation"}, 400, "only transcribe"),
         ({"model": "gpt-realtime"}, 404, "is not available here"),
         ({"call_id": "x"}, 400, "no calls"),
+        ({"model": "gpt-4o-transcribe-diarize"}, 400, "not told apart"),
     ],
 )
 def test_queries_that_are_refused(
@@ -406,8 +410,32 @@ def test_a_full_backlog_stops_the_reading(
     update_event: Any = {"type": "session.update", "session": {"type": "transcription"}}
     connection.send(update_event)
     with pytest.raises(TimeoutError):
-        connection._connection.recv(timeout=0.3)
+        connection._connection.recv(timeout=0.15)
     assert not streams[0].appended
     streams[0].backlog = 0.0
     assert until(connection, "session.updated")
     assert sum(map(len, streams[0].appended)) > 2000
+
+
+def test_what_the_client_does_is_matched_with_what_the_stream_tells_later() -> None:
+    """A stream may tell of utterances long after the client has cleared or committed them."""
+    conversation = Conversation(SessionConfig(turns=None))
+    conversation.append(1.0)
+    conversation.clear()
+    conversation.append(1.0)
+    (committed, *_) = conversation.commit()
+    conversation.append(1.0)
+
+    def ended(number: int, start: float, end: float, text: str) -> list[dict[str, Any]]:
+        segment = Segment(0, 0, start, end, text, [], 0.0, 0.0, 1.0, 0.0)
+        told = conversation.events(SpeechStarted(number, start))
+        told += conversation.events(SpeechStopped(number, end))
+        return told + conversation.events(Ended(number, (segment,), text, "en"))
+
+    assert ended(0, 0.2, 0.5, "") == ended(1, 0.6, 1.0, "") == []
+    found = ended(2, 1.0, 2.0, "five")
+    assert {e["item_id"] for e in found} == {committed["item_id"]}
+    assert found[-1]["transcript"] == "five" and found[-1]["usage"]["seconds"] == 1.0
+    third = ended(3, 2.0, 2.5, "six")
+    assert third[0]["type"] == "input_audio_buffer.committed"
+    assert third[0]["previous_item_id"] == committed["item_id"] != third[0]["item_id"]

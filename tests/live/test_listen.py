@@ -1,0 +1,246 @@
+"""`model.live` with the bundled model: iterators of all kinds, shorter windows, words, drafts."""
+
+import asyncio
+import sys
+import threading
+from collections.abc import AsyncIterator, Iterator, Sequence
+from dataclasses import replace
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+
+import slimwhisper
+from slimwhisper.api import SlimWhisper
+from slimwhisper.audio import vad
+from slimwhisper.errors import AudioError, DependencyError, OptionError
+from slimwhisper.live.passage import Passage
+from slimwhisper.live.types import Ended, LiveEvent, SpeechStarted, Text
+from slimwhisper.model.encoder import Encoder
+from tests.support.checkpoints import random_state, tiny_dims
+from tests.support.spoken import EXPECTED, SAMPLES
+
+pytestmark = pytest.mark.filterwarnings("ignore:`torch.jit.load` is deprecated:DeprecationWarning")
+
+NAME = "phone-number.wav"
+SHORT = {"window": 10.0, "update": 1.5}
+
+
+@pytest.fixture(scope="module")
+def model() -> SlimWhisper:
+    return slimwhisper.load_model("digits", device="cpu")
+
+
+@pytest.fixture(scope="module")
+def audio() -> np.ndarray:
+    return slimwhisper.load_audio(SAMPLES / NAME)
+
+
+@pytest.fixture(scope="module")
+def told(model: SlimWhisper, audio: np.ndarray) -> list[LiveEvent]:
+    """In windows of 10 s."""
+    return list(model.live([audio], **SHORT))
+
+
+def said(events: Sequence[LiveEvent]) -> str:
+    return " ".join(e.text for e in events if isinstance(e, Ended))
+
+
+TRUTH = " ".join(s["text"] for s in EXPECTED[NAME]["segments"])
+
+
+def test_the_words(told: list[LiveEvent]) -> None:
+    assert said(told) == TRUTH
+
+
+@pytest.mark.slow
+def test_when_words_are_spoken(model: SlimWhisper, audio: np.ndarray) -> None:
+    """In the whole window, where the offline times are the reference; except that offline the first
+    word begins with the window.
+    """
+    told = list(model.live(iter([audio]), words=True))
+    assert said(told) == TRUTH
+    offline = model.transcribe(audio, word_timestamps=True)
+    expected = [w for s in offline["segments"] for w in s["words"]]
+    committed = [w for e in told if isinstance(e, Text) for w in e.words]
+    whole = [w for e in told if isinstance(e, Ended) for s in e.segments for w in s.words or ()]
+    for words in (committed, whole):
+        assert [w.word.strip() for w in words] == [w["word"].strip() for w in expected]
+        for mine, its in zip(words, expected, strict=True):
+            assert its is expected[0] or abs(mine.start - its["start"]) < 0.3
+            assert abs(mine.end - its["end"]) < 0.3
+        assert abs(words[0].start - EXPECTED[NAME]["segments"][0]["start"]) < 0.3
+
+
+def test_drafts_save_steps_and_change_nothing(
+    model: SlimWhisper,
+    audio: np.ndarray,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """In float32. Log-probabilities differ in their last digits."""
+    decoder = type(model.network.decoder)
+    steps: list[int] = []
+    step, window = decoder.step, Passage._window
+    monkeypatch.setattr(decoder, "step", lambda self, *a: (steps.append(1), step(self, *a))[1])
+
+    def texts() -> tuple[list[Any], int]:
+        steps.clear()
+        events = list(model.live([audio[:44_000]], **SHORT))
+        told = [
+            (e.text, [s.tokens for s in e.segments]) if isinstance(e, Ended) else e for e in events
+        ]
+        return told, len(steps)
+
+    drafted, few = texts()
+    monkeypatch.setattr(Passage, "_window", lambda self: replace(window(self), draft=()))
+    plain, many = texts()
+    assert drafted == plain and few < many
+
+
+def test_an_asynchronous_source(model: SlimWhisper, audio: np.ndarray) -> None:
+    async def microphone() -> AsyncIterator[np.ndarray]:
+        for start in range(0, len(audio), 8_000):
+            yield audio[start : start + 8_000]
+            await asyncio.sleep(0)
+
+    async def listen() -> list[LiveEvent]:
+        return [event async for event in model.live(microphone(), **SHORT)]
+
+    assert said(asyncio.run(listen())) == TRUTH
+
+
+def threads() -> list[str]:
+    return [t.name for t in threading.enumerate() if t.name == "slimwhisper-live"]
+
+
+def test_who_stops_early_leaves_nothing_running(model: SlimWhisper, audio: np.ndarray) -> None:
+    closed = []
+
+    async def endless() -> AsyncIterator[np.ndarray]:
+        try:
+            while True:
+                yield audio[:8_000]
+                await asyncio.sleep(0)
+        finally:
+            closed.append(True)
+
+    async def first() -> LiveEvent:
+        events = model.live(endless(), **SHORT)
+        async for event in events:
+            await events.aclose()
+            return event
+        raise AssertionError("no event")
+
+    assert isinstance(asyncio.run(first()), SpeechStarted)
+    assert threads() == [] and closed == [True]
+    assert said(list(model.live([audio[:44_000]], **SHORT))) == "five five five"  # sound
+
+
+def test_errors_of_an_asynchronous_source_are_the_caller_s(model: SlimWhisper) -> None:
+    async def broken() -> AsyncIterator[np.ndarray]:
+        yield np.zeros(100, np.float32)
+        raise OSError("unplugged")
+
+    async def wrong() -> AsyncIterator[np.ndarray]:
+        yield np.full(100, np.nan, np.float32)
+
+    async def listen(source: AsyncIterator[np.ndarray]) -> None:
+        async for _ in model.live(source, **SHORT):
+            pass
+
+    with pytest.raises(OSError, match="unplugged"):
+        asyncio.run(listen(broken()))
+    with pytest.raises(AudioError, match="not finite"):
+        asyncio.run(listen(wrong()))
+    assert threads() == []
+
+
+def test_a_stream_that_others_feed(model: SlimWhisper, audio: np.ndarray) -> None:
+    live = model.live(**SHORT)
+
+    def feed() -> None:
+        for start in range(0, len(audio), 4_000):
+            live.append(audio[start : start + 4_000])
+        live.finish()
+
+    feeder = threading.Thread(target=feed)
+    feeder.start()
+    events = list(live)
+    feeder.join()
+    assert said(events) == TRUTH and live.backlog == 0
+    with pytest.raises(OptionError, match="finished"):
+        live.append(audio)
+    with pytest.raises(OptionError, match="once"):
+        next(iter(live))
+
+
+def test_commit_clear_and_close(model: SlimWhisper, audio: np.ndarray) -> None:
+    live = model.live(turns=False, **SHORT)
+    live.append(audio[:40_000])
+    live.commit()
+    live.append(audio[40_000:80_000])
+    live.clear()
+    live.finish()
+    assert said(list(live)).strip() == "five five five"
+    live = model.live()
+    live.append(audio)
+    live.close()
+    assert list(live) == []
+
+
+def test_pieces_that_are_no_audio(model: SlimWhisper) -> None:
+    for bad in (b"ab", np.zeros(4, np.int16), np.zeros((1, 4), np.float32)):
+        with pytest.raises(AudioError, match="give float32"):
+            list(model.live([bad]))
+    assert list(model.live([])) == []
+    with pytest.raises(OptionError, match="did you mean 'update'"):
+        model.live([], updates=1)
+    with pytest.raises(OptionError, match="window"):
+        model.live([], window=31.0)
+
+
+def test_without_silero(model: SlimWhisper, monkeypatch: pytest.MonkeyPatch) -> None:
+    vad._shared_network.cache_clear()
+    monkeypatch.setitem(sys.modules, "silero_vad", None)
+    with pytest.raises(DependencyError, match="pip install silero-vad"):
+        model.live([])
+
+
+def test_a_shorter_window_shares_the_weights(model: SlimWhisper) -> None:
+    short = model.shortened(10)
+    assert short is model.shortened(10.0) and model.shortened(30) is model
+    assert short.dims == replace(model.dims, n_audio_ctx=500)
+    ours, whole = short.network.encoder, model.network.encoder
+    assert ours.positions.data_ptr() == whole.positions.data_ptr()
+    assert ours.blocks is whole.blocks and short.network.decoder is model.network.decoder
+    mel = torch.randn(1, 80, 1000, generator=torch.Generator().manual_seed(0))
+    assert short.embed_audio(mel).shape == (1, 500, model.dims.n_audio_state)
+    for wrong in (3, 31, float("nan")):
+        with pytest.raises(OptionError, match="from 4 to 30"):
+            model.shortened(wrong)
+
+
+def test_a_shorter_encoder_is_that_of_a_model_of_this_length() -> None:
+    dims = tiny_dims()
+    state = random_state(dims)
+    name = "encoder.positional_embedding"
+    less = replace(dims, n_audio_ctx=500)
+    cpu = torch.device("cpu")
+    fresh = Encoder({**state, name: state[name][:500].clone()}, less, cpu, torch.float32)
+    shorter = Encoder(state, dims, cpu, torch.float32).shortened(less)
+    mel = torch.randn(1, dims.n_mels, 1000, generator=torch.Generator().manual_seed(0))
+    torch.testing.assert_close(shorter(mel), fresh(mel))
+
+
+def test_an_iterator_is_read_as_the_events_are(model: SlimWhisper, audio: np.ndarray) -> None:
+    taken = []
+
+    def pieces() -> Iterator[np.ndarray]:
+        for start in range(0, len(audio), 3_200):
+            taken.append(start)
+            yield audio[start : start + 3_200]
+
+    events = model.live(pieces(), **SHORT)
+    assert not taken
+    assert isinstance(next(events), SpeechStarted) and 0 < len(taken) < 10
