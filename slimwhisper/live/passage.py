@@ -112,6 +112,7 @@ class Passage:
         self._final = self.closed and self.heard == useful
         self._full = self.heard >= self.setup.full
         self._full |= len(self._since) > self.setup.dims.n_text_ctx // 4
+        self._full &= not self._final
         self._attempt, self._alignment = 0, None
         mel = self.mel.window(self.heard)
         if self.setup.language is None and not self.utterance.text:  # until some is committed
@@ -135,7 +136,7 @@ class Passage:
         """
         match answer:
             case Languages():
-                self.utterance.language = answer.likeliest()
+                self.utterance.set_language(answer.likeliest())
                 return self._window()
             case Alignment():
                 self._alignment = answer
@@ -157,10 +158,11 @@ class Passage:
             if self._attempt + 1 < len(options.temperatures):
                 self._attempt += 1
                 return Retry(self._try())
+        tokens = () if tried.is_silence(options) else answer.tokens
         text = [
             (t, p)
-            for t, p in zip(answer.tokens, answer.logprobs, strict=False)
-            if self.setup.vocabulary.is_text(t) and not tried.is_silence(options)
+            for t, p in zip(tokens, answer.logprobs, strict=False)
+            if self.setup.vocabulary.is_text(t)
         ]
         self._result, self._doubtful = tried.result, failed
         self._fresh, self._rest = [t for t, _ in text], [p for _, p in text]
@@ -197,7 +199,7 @@ class Passage:
     def _commit(self, result: Decoded, count: int, final: bool = False) -> Text:
         """Commit the first `count` tentative words; at the end, or in a full buffer, cut it."""
         cut = None
-        if self._full and not final:
+        if self._full and not final:  # not where an end follows an update of a full buffer
             held = len(self._since) + sum(len(p.tokens) for p in self._tentative[:count])
             cut = choose_cut(self._alignment, held, self.mel, self.heard, self.utterance.tokenizer)
             count = max(count, self._words_within(cut.tokens))

@@ -14,6 +14,7 @@ from slimwhisper.live.passage import Passage
 from slimwhisper.live.setup import Setup
 from slimwhisper.live.types import LiveEvent, LiveOptions, SpeechStarted, SpeechStopped, Text
 from slimwhisper.live.utterance import Utterance
+from slimwhisper.live.words import warm_up
 from slimwhisper.types import SAMPLE_RATE, Dims
 from slimwhisper.vocabulary import Vocabulary
 
@@ -54,6 +55,7 @@ class Stream:
         settings: that came with the model. Raises OptionError, and DependencyError without
         silero-vad.
         """
+        warm_up()
         self._of_model = dims, vocabulary, settings
         self._setup = self._next_setup = Setup.of(dims, vocabulary, options, settings)
         self._activity = Activity(options.vad_threshold, options.silence_duration_ms)
@@ -170,7 +172,9 @@ class Stream:
             return found
         self._running = None
         self.updates += 1
-        self._tell(found)
+        self._events.append(found)
+        if found.committed:
+            self._latencies.append(time.monotonic() - self._began)
         self._look()
         return None
 
@@ -183,7 +187,7 @@ class Stream:
 
     def latencies(self) -> list[float]:
         """Seconds from the time that an update became due to its text, for each that committed
-        some since the last call.
+        some since the last call; 0 where the end of the speech committed the last update's.
         """
         latencies, self._latencies = self._latencies, []
         return latencies
@@ -274,8 +278,9 @@ class Stream:
         """Finish the passages that need no update, and see whether one is due."""
         while self._passages and self._passages[0] is not self._running:
             passage = self._passages[0]
-            if (text := passage.settle()) is not None:
-                self._tell(text)
+            if (text := passage.settle()) is not None and text.committed:
+                self._events.append(text)
+                self._latencies.append(0.0)
             if not passage.done:
                 break
             self._passages.popleft()
@@ -286,9 +291,3 @@ class Stream:
             self._due = None
         elif self._due is None:
             self._due = time.monotonic()
-
-    def _tell(self, text: Text) -> None:
-        """An update's text."""
-        self._events.append(text)
-        if text.committed:
-            self._latencies.append(time.monotonic() - self._began)

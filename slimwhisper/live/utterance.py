@@ -2,8 +2,6 @@
 
 from collections.abc import Sequence
 
-from whisper.tokenizer import Tokenizer
-
 from slimwhisper.engine.requests import Decoded
 from slimwhisper.live.setup import Setup
 from slimwhisper.live.types import Ended
@@ -22,11 +20,13 @@ class Utterance:
         self.number, self.start, self.end, self.setup = number, start, start, setup
         self.text = ""  # all that is committed
         self._history, self._segments = history, list[Segment]()
-        self.language = setup.language  # code; None: not known yet
+        self.language: str | None = None  # code; None: not known yet
+        if setup.language is not None:
+            self.set_language(setup.language)
 
-    @property
-    def tokenizer(self) -> Tokenizer:
-        return self.setup.vocabulary.tokenizer(self.language, self.setup.options.task)
+    def set_language(self, code: str) -> None:
+        self.language = code
+        self.tokenizer = self.setup.vocabulary.tokenizer(code, self.setup.options.task)
 
     def prompt(self, since: Sequence[int]) -> tuple[tuple[int, ...], int]:
         """The prompt of an update with the committed tokens since the cut, and the index of

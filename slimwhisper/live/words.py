@@ -1,12 +1,14 @@
 """When the words of an update are spoken."""
 
+import threading
 from collections.abc import Sequence
 from dataclasses import replace
+from functools import cache
 
 from whisper.tokenizer import Tokenizer
 
 from slimwhisper.engine.requests import Alignment
-from slimwhisper.longform.words import attach_words
+from slimwhisper.longform.words import attach_words, compile_warping
 from slimwhisper.types import FRAMES_PER_SECOND, Options, Segment, Word
 
 
@@ -27,6 +29,14 @@ def words_of(
     segments = [replace(blank, tokens=list(tokens)) for tokens in texts]
     timed = attach_words(segments, alignment, tokenizer, Options(), frames, last_speech=0.0)
     return [[_moved(word, offset) for word in segment.words or ()] for segment in timed]
+
+
+@cache
+def warm_up() -> None:
+    """Compile the time warping beside other work, once: it takes seconds, and the first buffer that
+    is cut would wait for it.
+    """
+    threading.Thread(target=compile_warping, name="slimwhisper-words", daemon=True).start()
 
 
 def _moved(word: Word, seconds: float) -> Word:

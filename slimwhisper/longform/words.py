@@ -123,17 +123,12 @@ def time_words(alignment: Alignment, tokenizer: "Tokenizer", frames: int) -> "li
 
     `frames`: mel frames of the recording in the window.
     """
-    from whisper.timing import WordTiming, dtw
+    from whisper.timing import WordTiming
 
     words, pieces = tokenizer.split_to_word_tokens([*alignment.text, tokenizer.eot])
     if not alignment.text or len(words) <= 1:  # the last is <|endoftext|>
         return []
-    match = attention(alignment, frames)
-    with _WARPING:
-        threads = torch.get_num_threads()
-        rows, positions = dtw(-match)
-        if torch.get_num_threads() != threads:  # starting numba sets OpenMP's threads to all cores
-            torch.set_num_threads(threads)
+    rows, positions = _warp(-attention(alignment, frames))
     arrives = np.diff(rows, prepend=-1) > 0  # the first position of each row
     times = positions[arrives] * MEL_FRAMES_PER_POSITION / FRAMES_PER_SECOND
     timings, first = [], 0
@@ -143,6 +138,23 @@ def time_words(alignment: Alignment, tokenizer: "Tokenizer", frames: int) -> "li
         timings.append(WordTiming(word, tokens, times[first], times[stop], probability))
         first = stop
     return timings
+
+
+def _warp(costs: torch.Tensor) -> tuple[np.ndarray, np.ndarray]:
+    """[n, p] floating -> the cheapest path through it: rows and positions, of one length each."""
+    from whisper.timing import dtw
+
+    with _WARPING:
+        threads = torch.get_num_threads()
+        rows, positions = dtw(costs)
+        if torch.get_num_threads() != threads:  # starting numba sets OpenMP's threads to all cores
+            torch.set_num_threads(threads)
+    return rows, positions
+
+
+def compile_warping() -> None:
+    """Compile now what `time_words` compiles when it is first used; it takes seconds."""
+    _warp(torch.zeros(1, 1))
 
 
 def attach_words(

@@ -126,7 +126,7 @@ def test_a_page_without_live_streams(model: SlimWhisper, folder: Path) -> None:
     found = []
     for streams in (0, 1):
         live = start(model, Limits(streams=streams), page=folder, cache="slim")
-        found.append("sw-live" in httpx.get(live.url).text)
+        found.append("sw-tab-live" in httpx.get(live.url).text)
         key = httpx.post(f"{live.url}/page/live/key", json={})
         assert key.status_code == (200 if streams else 404)
         stop(live)

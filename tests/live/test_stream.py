@@ -146,6 +146,9 @@ def test_the_tentative_text_is_the_next_draft() -> None:
         assert reader.tokenizer.decode(list(window.draft)).strip() == event.tentative.strip()
         assert window.rules is not None and window.attempt.temperature == 0
     assert any(w.draft for w in reader.windows)
+    committing = sum(bool(e.committed) for e in told)
+    assert len(found := stream.latencies()) == committing and min(found) >= 0
+    assert stream.latencies() == []
 
 
 def test_silence_costs_nothing() -> None:
