@@ -11,7 +11,7 @@ import threading
 import time
 from collections import deque
 from collections.abc import Callable, Iterable
-from concurrent.futures import Future, ThreadPoolExecutor
+from concurrent.futures import Future
 from pathlib import Path
 
 from slimwhisper.api import SlimWhisper
@@ -28,10 +28,9 @@ from slimwhisper.app.service.jobs import (
     Started,
     StoppingError,
 )
+from slimwhisper.app.service.reading import Reading
 from slimwhisper.app.service.streams import Listener, LiveStream, Streams
 from slimwhisper.app.service.turns import next_jobs
-from slimwhisper.audio.read_ahead import WORKERS
-from slimwhisper.audio.readers import Readers
 from slimwhisper.audio.samples import Samples
 from slimwhisper.errors import SlimWhisperError, as_ours
 from slimwhisper.live.types import LiveOptions
@@ -41,7 +40,6 @@ from slimwhisper.types import Segment, Transcript
 logger = logging.getLogger("slimwhisper.serve")
 
 READING_POLL = 0.02  # seconds between checks on the readers while no engine works
-DEFAULTS = {"on_failure": "best"}  # options of every job, where they differ from `Options`
 IDLE_POLL = 0.1  # seconds between checks of the clock while there is nothing to do
 
 
@@ -68,11 +66,9 @@ class Service:
         self.load_error: SlimWhisperError | None = None  # of the first model
         self.begun = threading.Event()  # set when the first model is loaded or has failed to
         self._unload_after = unload_after
-        self._readers = Readers(WORKERS, self.limits.seconds, self.limits.reading)
-        self._pool = ThreadPoolExecutor(WORKERS, "slimwhisper-read")
+        self._reading = Reading(self.limits)
         self._accepted: set[Job] = set()  # jobs in flight: each waits, is being read or runs
         self._waiting: deque[Job] = deque()
-        self._reading: dict[Job, Future[Recording]] = {}
         self._running: set[Job] = set()
         self._cancelled: set[Job] = set()
         self._stopping, self._patience_ends = False, 0.0
@@ -131,7 +127,7 @@ class Service:
 
         Raises AudioError.
         """
-        return self._readers.read(path, name)
+        return self._reading.read(path, name)
 
     def cancel(self, job: Job) -> None:
         """Drop a job; it reports no more events. No effect on a job that has ended."""
@@ -180,8 +176,7 @@ class Service:
         if not self._stopping:
             self.stop(patience)
         self._thread.join()
-        self._readers.close()
-        self._pool.shutdown(cancel_futures=True)
+        self._reading.close()
 
     # -- on the service's thread -------------------------------------------------------------
 
@@ -250,21 +245,12 @@ class Service:
             self._fail(jobs, public_error(error, choice))
             return
         for job in jobs:
-            self._reading[job] = self._pool.submit(self._read, job, model)
-
-    def _read(self, job: Job, model: SlimWhisper) -> Recording:
-        """In a reading thread: a job's recording, its samples from a reader process."""
-        options = model.make_options(job.model.shown, **(DEFAULTS | job.options))
-        samples = self._readers.read(job.path, job.name)
-        job.show(samples)
-        return Recording(samples, model.dims, options, model.network.vocabulary)
+            self._reading.begin(job, model)
 
     def _work(self) -> None:
         """Begin the jobs that have been read, then make one step of each engine with work."""
-        for job, future in list(self._reading.items()):
-            if future.done():
-                del self._reading[job]
-                self._begin(job, future)
+        for job, future in self._reading.done():
+            self._begin(job, future)
         working = self.engines.working()
         if not working and self.in_flight:  # only the readers have work
             with self._changed:
@@ -307,10 +293,7 @@ class Service:
             if job in self._waiting:
                 self._waiting.remove(job)
         self._running.discard(job)
-        future = self._reading.pop(job, None)
-        if future is not None:
-            future.cancel()
-            future.add_done_callback(_close_unused)
+        self._reading.drop(job)
         if job.batch is not None and job.recording in job.batch.running:
             job.batch.drop(job.recording)
         if isinstance(outcome, Transcript):
@@ -332,9 +315,3 @@ class Service:
 def _report(job: Job, segments: list[Segment], done: float) -> None:
     """Tell a job about new segments. done: seconds of audio."""
     job.tell(Progress(segments, done))
-
-
-def _close_unused(future: "Future[Recording]") -> None:
-    """Close the recording of a job that ended while it was being read."""
-    if not future.cancelled() and future.exception() is None:
-        future.result().close()

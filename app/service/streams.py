@@ -25,6 +25,7 @@ logger = logging.getLogger("slimwhisper.serve")
 Listener = Callable[[LiveEvent | None], None]
 
 PIECE = SAMPLE_RATE  # samples that a stream takes in before it is the others' turn
+LEAST = PIECE // 100  # what a call, or a shorter piece, counts as
 ARRIVALS = 4096  # pieces whose arrival is remembered: of 20 ms each, 80 s
 
 
@@ -47,8 +48,7 @@ class LiveStream:
         # what came and is not taken in: samples and the time they came at, or calls
         self._inbox: deque[tuple[NDArray[np.float32], float] | Callable[[Stream], None]] = deque()
         self._waiting = 0  # samples in it
-        self._finished = False
-        self.closed = False
+        self.finished = self.closed = False
         # of the service's thread
         self.stream: Stream | None = None  # once its model is loaded
         self.updates: Updates | None = None  # likewise: of its engine
@@ -56,6 +56,7 @@ class LiveStream:
         self._arrivals: deque[tuple[float, float]] = deque(maxlen=ARRIVALS)  # seconds taken, when
         self._stream_backlog = 0.0  # that others may read
         self._counted = 0, 0  # updates, merged ones
+        self.ending: SlimWhisperError | None = None  # what is told last
 
     # -- from any thread ---------------------------------------------------------------------
 
@@ -75,7 +76,7 @@ class LiveStream:
         samples, now = as_samples(samples), time.monotonic()
         count = len(samples)
         with self._changed:
-            if self._finished or self.closed:
+            if self.finished or self.closed:
                 return
             most = self._streams.limits.backlog
             if self.backlog + count / SAMPLE_RATE > most:
@@ -104,8 +105,9 @@ class LiveStream:
 
     def finish(self) -> None:
         """No more audio: the last utterance ends, then the stream; the listener gets None last."""
-        self._call(Stream.finish)
-        self._finished = True
+        with self._changed:
+            self._call(Stream.finish)
+            self.finished = True
 
     def close(self) -> None:
         """Drop the stream at once. The listener gets no more events, and no None; one event may be
@@ -118,7 +120,7 @@ class LiveStream:
 
     def _call(self, method: Callable[[Stream], None]) -> None:
         with self._changed:
-            if not (self._finished or self.closed):
+            if not (self.finished or self.closed):
                 self._inbox.append(method)
                 self._changed.notify()
 
@@ -138,12 +140,13 @@ class LiveStream:
                 if not self._inbox:
                     break
                 item = self._inbox.popleft()
+            room -= LEAST
             if callable(item):
                 item(self.stream)
                 continue
             samples, when = item
             self.stream.append(samples)
-            room -= len(samples)
+            room -= max(len(samples) - LEAST, 0)
             self._taken += len(samples)
             self._arrivals.append((self._taken / SAMPLE_RATE, when))
             with self._changed:  # the backlog is never told too small
@@ -182,7 +185,6 @@ class Streams:
         """changed: held where `open` changes, notified when a stream waits."""
         self._engines, self.limits, self._counts, self.changed = engines, limits, counts, changed
         self.open: dict[LiveStream, None] = {}
-        self._ending: SlimWhisperError | None = None  # told at the end of each
 
     # -- from any thread ---------------------------------------------------------------------
 
@@ -249,7 +251,7 @@ class Streams:
             if inner in updates.failures:
                 self.end(stream, updates.failures[inner])
             elif inner.ended:
-                self.end(stream, self._ending)
+                self.end(stream, stream.ending)
 
     def _pass_on(self, stream: LiveStream, event: LiveEvent | None) -> None:
         """Tell a listener. One that fails closes its stream, and harms no other."""
@@ -284,8 +286,8 @@ class Streams:
             self.end(stream, error)
 
     def finish(self, error: SlimWhisperError) -> None:
-        """Finish all streams; the error is what their listeners hear at the end."""
-        if self._ending is None:
-            self._ending = error
-            for stream in list(self.open):
+        """Finish the streams that still listen; the error is what is told after their texts."""
+        for stream in list(self.open):
+            if not stream.finished:
+                stream.ending = error
                 stream.finish()

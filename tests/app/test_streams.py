@@ -325,13 +325,16 @@ def test_a_failing_engine_fails_its_streams(
 def test_shutting_down(make: Make, audio: np.ndarray, patience: float) -> None:
     """With patience, what has been said is committed first."""
     service = make()
-    heard, silent = Heard(service), Heard(service)
+    heard, silent, over = Heard(service), Heard(service), Heard(service)
     heard.stream.append(audio)
+    over.stream.append(audio)
+    over.stream.finish()
     service.close(patience)
     events = heard.until_the_end()
     assert isinstance(events[-1], Failed) and isinstance(events[-1].error, StoppingError)
     if patience:
         assert isinstance(events[-2], Ended) and events[-2].text.strip() == SPOKEN
+        assert isinstance(over.until_the_end()[-1], Ended), "it ends as it would have"
     assert isinstance(silent.error, StoppingError)
     heard.stream.append(audio)  # no effect
     heard.stream.finish()

@@ -316,6 +316,16 @@ def test_dropped_streams_leave_nothing() -> None:
     assert stays[0].ends > 10
 
 
+def test_a_dropped_stream_gives_up_its_slot_at_once() -> None:
+    both = shared(slots=2, encode_batch=2)
+    gone, _ = add_talkers(both, 2, length=1000)
+    run(both, 3)
+    assert both.engine.free == 0
+    both.updates.drop(gone)
+    run(both, 1)
+    assert both.engine.free == 1
+
+
 @pytest.mark.parametrize("method", ["request", "accept"])
 def test_a_stream_that_fails_is_alone_in_it(method: str, monkeypatch: pytest.MonkeyPatch) -> None:
     both = shared(slots=4)
@@ -330,6 +340,8 @@ def test_a_stream_that_fails_is_alone_in_it(method: str, monkeypatch: pytest.Mon
     assert isinstance(both.updates.failures[bad], SlimWhisperError)
     assert good.ends >= 2 and list(both.updates.streams) == [good]
     assert len(both.engine.inside) <= 1
+    both.updates.drop(bad)
+    assert not both.updates.failures
 
 
 @pytest.mark.slow
