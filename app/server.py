@@ -16,7 +16,7 @@ from slimwhisper.app.api.access import Access
 from slimwhisper.app.api.errors import APIError, internal_error
 from slimwhisper.app.api.metrics import metrics_text
 from slimwhisper.app.api.routes import make_routers
-from slimwhisper.app.realtime.connection import MAX_MESSAGE
+from slimwhisper.app.realtime.messages import MAX_MESSAGE
 from slimwhisper.app.realtime.routes import Realtime, make_realtime_router
 from slimwhisper.app.realtime.wyoming import Wyoming
 from slimwhisper.app.service.jobs import ModelChoice

@@ -1,8 +1,6 @@
 """One websocket of `/v1/realtime`: reads the client's events, and sends those of the server."""
 
 import asyncio
-import base64
-import binascii
 import json
 import logging
 import time
@@ -22,6 +20,7 @@ from slimwhisper.app.realtime.conversation import (
 )
 from slimwhisper.app.realtime.feed import POLL, feed
 from slimwhisper.app.realtime.fields import Fields, invalid, unsupported
+from slimwhisper.app.realtime.messages import Allowance, audio_of, event_id_of, parse_event
 from slimwhisper.app.realtime.session import (
     SessionConfig,
     from_beta,
@@ -40,12 +39,10 @@ from slimwhisper.types import SAMPLE_RATE
 
 logger = logging.getLogger("slimwhisper.serve")
 
-MAX_MESSAGE = 1 << 20  # characters of a client's event
 MAX_EVENTS = 200  # client's events a second; more are read later
 MAX_UNREAD = 2000  # server's events that wait for the client to read
 LAST_TEXTS = 10.0  # seconds for the last texts of a session that the server ends
 CLOSING = 5.0  # seconds for a client to read its last events
-MAX_ID = 512  # characters of a client's event_id
 
 NORMAL, GOING_AWAY, POLICY, TOO_BIG, INTERNAL, TRY_LATER = 1000, 1001, 1008, 1009, 1011, 1013
 
@@ -87,7 +84,7 @@ class Connection:
         self._loop = asyncio.get_running_loop()
         self._end: asyncio.Future[End] = self._loop.create_future()
         self._silent = asyncio.Event()  # the stream tells no more
-        self._allowance, self._counted = float(MAX_EVENTS), self._began
+        self._allowance = Allowance(MAX_EVENTS)
         self._stream = self._opened(config)
 
     def leave(self, end: End) -> None:
@@ -204,8 +201,8 @@ class Connection:
         while (message := await self._receive()) is not None:
             event_id: str | None = None
             try:
-                event = _parse(message)
-                event_id = _event_id(event)
+                event = parse_event(message)
+                event_id = event_id_of(event)
                 await self._handle(event)
             except APIError as error:
                 self._tell(error_event(error, event_id))
@@ -221,7 +218,7 @@ class Connection:
 
     async def _receive(self) -> dict[str, Any] | None:
         """The next message; None at the end of the connection or of the session."""
-        await self._pace()
+        await self._allowance.wait()
         idle, whole = (
             self._last_audio + self._settings.idle_seconds,
             self._began + self._settings.session_seconds,
@@ -240,15 +237,6 @@ class Connection:
             self.leave(End(POLICY, error, last_texts=True))
             return None
         return None if message["type"] == "websocket.disconnect" else dict(message)
-
-    async def _pace(self) -> None:
-        """Wait if the client has sent too many events lately; meanwhile its connection fills."""
-        now = time.monotonic()
-        earned = (now - self._counted) * MAX_EVENTS
-        self._allowance = min(self._allowance + earned, float(MAX_EVENTS)) - 1
-        self._counted = now
-        if self._allowance < 0:
-            await asyncio.sleep(-self._allowance / MAX_EVENTS)
 
     async def _handle(self, event: Fields) -> None:
         """Do what an event asks for. Raises APIError, SlimWhisperError."""
@@ -273,13 +261,7 @@ class Connection:
                 raise invalid("type", f"type {str(other)[:100]!r} is not a client's event")
 
     async def _append(self, event: Fields) -> None:
-        audio = event.value("audio")
-        if not isinstance(audio, str):
-            raise invalid("audio", "audio must be text in base64", "missing_required_parameter")
-        try:
-            data = base64.b64decode(audio, validate=True)
-        except (binascii.Error, ValueError) as error:
-            raise invalid("audio", f"audio is not base64: {error}", "invalid_base64") from None
+        data = audio_of(event)
         try:
             samples = self._decoder.decode(data)
         except AudioError as error:
@@ -329,27 +311,3 @@ class Connection:
             self._decoder = Decoder(config.format)
         self._conversation.config = config
         self._tell(server_event(answer, session=self._session(unknown)))
-
-
-def _parse(message: dict[str, Any]) -> Fields:
-    """A message as an event. Raises APIError."""
-    text = message.get("text")
-    if text is None:
-        raise invalid(None, "send events as text, not as binary messages", "invalid_message")
-    if len(text) > MAX_MESSAGE:
-        raise APIError(
-            413, "the event is larger than 1 MiB; send less audio at a time", "too_large"
-        )
-    try:
-        event = json.loads(text)
-    except (ValueError, RecursionError):
-        raise invalid(None, "the message is not JSON", "invalid_json") from None
-    if not isinstance(event, dict) or not isinstance(event.get("type"), str):
-        reason = "an event is a JSON object with a type"
-        raise invalid("type", reason, "missing_required_parameter")
-    return Fields(event, "")
-
-
-def _event_id(event: Fields) -> str | None:
-    found = event.value("event_id")
-    return found if isinstance(found, str) and len(found) <= MAX_ID else None

@@ -17,8 +17,12 @@ from websockets.exceptions import ConnectionClosed
 from websockets.sync.client import ClientConnection, connect
 
 from slimwhisper.api import SlimWhisper
-from slimwhisper.app.realtime import connection as module
+from slimwhisper.app.realtime.messages import MAX_MESSAGE
+from slimwhisper.app.server import make_app, make_server
 from slimwhisper.app.service.jobs import Limits
+from slimwhisper.app.service.models import Models
+from slimwhisper.app.service.service import Service
+from slimwhisper.app.service.settings import Settings
 from tests.support.live import Live, free_port, start, stop
 from tests.support.realtime import silence, tone
 
@@ -165,7 +169,7 @@ def test_each_wrong_message_says_what_is_wrong(live: Live) -> None:
     assert freed(live)
 
 
-@pytest.mark.parametrize(("size", "told"), [(module.MAX_MESSAGE + 1, True), (3 << 20, False)])
+@pytest.mark.parametrize(("size", "told"), [(MAX_MESSAGE + 1, True), (3 << 20, False)])
 def test_messages_that_are_too_large(live: Live, size: int, told: bool) -> None:
     with opened(live) as websocket:
         websocket.recv(timeout=10)
@@ -244,3 +248,15 @@ def test_wyoming_connections_that_drop(live: Live) -> None:
             chunk = CHUNK % (16_000, 2, 1, b', "payload_length": 3200') + b"\0" * 3200
             raw.sendall(chunk * (number % 3) + chunk[: number * 10])
     assert freed(live)
+
+
+def test_a_port_that_is_taken_ends_the_server_with_one_line(
+    live: Live, model: SlimWhisper, caplog: pytest.LogCaptureFixture
+) -> None:
+    settings = Settings(port=free_port(), wyoming=WYOMING)
+    service = Service(lambda _: model)
+    server = make_server(make_app(service, Models("digits"), settings), service, settings)
+    server.run()
+    service.close()
+    assert not server.started
+    assert f"--wyoming {WYOMING}: " in caplog.text and "choose another port" in caplog.text

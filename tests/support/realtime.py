@@ -1,13 +1,16 @@
-"""A stream that follows a script, for tests of what is above it; and the sound to send."""
+"""A stream that follows a script, for tests of what is above it; what a client sends and gets."""
 
 import base64
-import threading
-from collections.abc import Iterator
-from contextlib import contextmanager
+import json
+import time
 from dataclasses import dataclass, field
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
+from openai.resources.realtime.realtime import RealtimeConnection
+from openai.types.realtime import RealtimeServerEvent
+from pydantic import TypeAdapter
 
 from slimwhisper.app.service.jobs import ModelChoice
 from slimwhisper.app.service.streams import Listener
@@ -22,6 +25,12 @@ from slimwhisper.live.types import (
     Text,
 )
 from slimwhisper.types import SAMPLE_RATE, Segment, Word
+
+QUERY = {"intent": "transcription"}
+PATH = "conversation.item.input_audio_transcription"
+EVENTS: TypeAdapter[Any] = TypeAdapter(RealtimeServerEvent)
+# our own, and what may have fields of ours
+OURS = (f"{PATH}.tentative", "transcription_session.updated", "session.updated")
 
 WORD = Word(" five", 0.25, 0.5, 0.875)
 
@@ -127,12 +136,40 @@ def encoded(data: bytes) -> str:
     return base64.b64encode(data).decode()
 
 
-@contextmanager
-def no_new_threads() -> Iterator[None]:
-    """Fails if a thread outlives the block."""
-    before = set(threading.enumerate())
-    yield
-    left = [t for t in threading.enumerate() if t not in before]
-    for thread in left:
-        thread.join(10)
-    assert not any(t.is_alive() for t in left), left
+def next_event(connection: RealtimeConnection) -> dict[str, Any]:
+    """The next event as it was sent; it is one of OpenAI's, or of our own."""
+    event = json.loads(connection._connection.recv(timeout=10))
+    if event["type"] not in OURS:
+        EVENTS.validate_python(event, strict=True)
+    return dict(event)
+
+
+def until(connection: RealtimeConnection, last: str) -> list[dict[str, Any]]:
+    """The events up to one of this type."""
+    found = [next_event(connection)]
+    while found[-1]["type"] != last:
+        found.append(next_event(connection))
+    return found
+
+
+def kinds(events: list[dict[str, Any]]) -> list[str]:
+    return [event["type"].removeprefix("conversation.item.") for event in events]
+
+
+def update(connection: RealtimeConnection, session: dict[str, Any]) -> dict[str, Any]:
+    """The answer to a `session.update`."""
+    event: Any = {"type": "session.update", "session": {"type": "transcription", **session}}
+    connection.send({**event, "event_id": "mine"})
+    return next_event(connection)
+
+
+def sound(**fields: Any) -> dict[str, Any]:
+    return {"audio": {"input": fields}}
+
+
+def dropped(stream: ScriptedStream) -> bool:
+    """Whether, soon, a stream is closed."""
+    deadline = time.monotonic() + 10
+    while not stream.closed and time.monotonic() < deadline:
+        time.sleep(0.01)
+    return stream.closed

@@ -1,0 +1,66 @@
+"""A client's messages: how many, how large, and what is an event."""
+
+import asyncio
+import base64
+import binascii
+import json
+import time
+from typing import Any
+
+from slimwhisper.app.api.errors import APIError
+from slimwhisper.app.realtime.fields import Fields, invalid
+
+MAX_MESSAGE = 1 << 20  # characters of an event
+MAX_ID = 512  # characters of its event_id
+
+
+def parse_event(message: dict[str, Any]) -> Fields:
+    """A websocket's message as an event. Raises APIError."""
+    text = message.get("text")
+    if text is None:
+        raise invalid(None, "send events as text, not as binary messages", "invalid_message")
+    if len(text) > MAX_MESSAGE:
+        reason = "the event is larger than 1 MiB; send less audio at a time"
+        raise APIError(413, reason, "too_large")
+    try:
+        event = json.loads(text)
+    except (ValueError, RecursionError):
+        raise invalid(None, "the message is not JSON", "invalid_json") from None
+    if not isinstance(event, dict) or not isinstance(event.get("type"), str):
+        reason = "an event is a JSON object with a type"
+        raise invalid("type", reason, "missing_required_parameter")
+    return Fields(event, "")
+
+
+def event_id_of(event: Fields) -> str | None:
+    """The client's own name for an event."""
+    found = event.value("event_id")
+    return found if isinstance(found, str) and len(found) <= MAX_ID else None
+
+
+def audio_of(event: Fields) -> bytes:
+    """The bytes of an `input_audio_buffer.append`. Raises APIError."""
+    audio = event.value("audio")
+    if not isinstance(audio, str):
+        raise invalid("audio", "audio must be text in base64", "missing_required_parameter")
+    try:
+        return base64.b64decode(audio, validate=True)
+    except (binascii.Error, ValueError) as error:
+        raise invalid("audio", f"audio is not base64: {error}", "invalid_base64") from None
+
+
+class Allowance:
+    """So many messages a second; who has used them up waits, and is read later."""
+
+    def __init__(self, per_second: float) -> None:
+        self._per_second = self._left = per_second
+        self._counted = time.monotonic()
+
+    async def wait(self) -> None:
+        """Count a message, and wait until it is allowed."""
+        now = time.monotonic()
+        earned = (now - self._counted) * self._per_second
+        self._left = min(self._left + earned, self._per_second) - 1
+        self._counted = now
+        if self._left < 0:
+            await asyncio.sleep(-self._left / self._per_second)
