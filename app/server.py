@@ -19,6 +19,7 @@ from slimwhisper.app.api.routes import make_routers
 from slimwhisper.app.realtime.messages import MAX_MESSAGE
 from slimwhisper.app.realtime.routes import Realtime, make_realtime_router
 from slimwhisper.app.realtime.wyoming import Wyoming
+from slimwhisper.app.service.jobs import ModelChoice
 from slimwhisper.app.service.models import Models
 from slimwhisper.app.service.service import Service
 from slimwhisper.app.service.settings import Settings
@@ -26,6 +27,8 @@ from slimwhisper.errors import OptionError
 
 if TYPE_CHECKING:
     from slimwhisper.app.page.mount import Page
+
+PAGE_KEY = 60.0  # seconds that a key for a stream of the page is good for
 
 logger = logging.getLogger("slimwhisper.serve")
 
@@ -63,7 +66,14 @@ def make_app(service: Service, models: Models, settings: Settings) -> FastAPI:
     if settings.page is not None:
         from slimwhisper.app.page.mount import mount_page  # Gradio takes seconds to import
 
-        app.state.page = mount_page(app, service, models, settings)
+        def make_key() -> str:
+            """A key for a stream of the page, which a browser would not tell why it is refused."""
+            choice = ModelChoice(models.default)
+            service.open_stream(choice, settings.live, "page", lambda _: None).close()
+            return realtime.client_secrets.issue(seconds=PAGE_KEY)[0]
+
+        live = make_key if service.limits.streams else None
+        app.state.page = mount_page(app, service, models, settings, live)
     app.add_middleware(
         Access,
         page=settings.page is not None,

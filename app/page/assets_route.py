@@ -7,7 +7,7 @@ from fastapi.responses import FileResponse, Response
 from starlette.exceptions import HTTPException
 
 ASSETS = Path(__file__).with_name("assets")
-STYLES = ("page.css", "player.css", "editing.css")
+STYLES = ("page.css", "player.css", "editing.css", "live.css")
 
 
 def asset(name: str) -> str:

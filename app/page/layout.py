@@ -4,10 +4,11 @@ from dataclasses import dataclass
 
 import gradio as gr
 from gradio.components import Component
-from whisper.tokenizer import LANGUAGES
 
 from slimwhisper.app.page.assets_route import asset
 from slimwhisper.app.page.examples import examples
+from slimwhisper.app.page.live_layout import lay_out_live
+from slimwhisper.app.page.options_row import Options, options_row
 from slimwhisper.app.service.models import Models
 from slimwhisper.cache.forms import PRESETS
 from slimwhisper.speakers.choice import BACKENDS, MOST_SPEAKERS, missing
@@ -24,16 +25,6 @@ class Inputs:
     files: gr.File
     recording: gr.Audio
     examples: list[gr.Button]  # of the names that they show
-
-
-@dataclass(frozen=True, slots=True)
-class Options:
-    """The options that are always shown."""
-
-    language: gr.Dropdown
-    task: gr.Dropdown
-    words: gr.Checkbox
-    prompt: gr.Textbox
 
 
 @dataclass(frozen=True, slots=True)
@@ -91,14 +82,31 @@ class Layout:
         ]
 
 
-def lay_out(models: Models, preset: str | None) -> Layout:
-    """Make all components, within a `gr.Blocks`. preset: the server's; None: not a preset."""
+def lay_out(models: Models, preset: str | None, live: bool) -> Layout:
+    """Make all components, within a `gr.Blocks`.
+
+    preset: the server's; None: not a preset. live: whether the server takes live streams.
+    """
     gr.HTML(
         f"<h1>{asset('icon.svg')}slimwhisper</h1><p>{SUBTITLE}</p>",
         elem_id="sw-title",
         apply_default_css=False,
     )
-    return Layout(_inputs(models), _options(), _more_options(models, preset), _buttons(), _output())
+    if not live:
+        return _lay_out_files(models, preset)
+    with gr.Tabs(elem_id="sw-tabs"):
+        with gr.Tab("Files", elem_id="sw-tab-files"):
+            layout = _lay_out_files(models, preset)
+        with gr.Tab("Live", elem_id="sw-tab-live"):
+            lay_out_live()
+    return layout
+
+
+def _lay_out_files(models: Models, preset: str | None) -> Layout:
+    return Layout(
+        *(_inputs(models), options_row("sw-options"), _more_options(models, preset)),
+        *(_buttons(), _output()),
+    )
 
 
 def _inputs(models: Models) -> Inputs:
@@ -128,32 +136,6 @@ def _inputs(models: Models) -> Inputs:
             gr.HTML("Or try an example:", apply_default_css=False)
             buttons = [gr.Button(name, size="sm", min_width=60) for name in named]
     return Inputs(files, recording, buttons)
-
-
-def _options() -> Options:
-    with gr.Row(elem_id="sw-options", equal_height=True):
-        language = gr.Dropdown(
-            [("Detect", ""), *((n.title(), code) for code, n in LANGUAGES.items())],
-            value="",
-            label="Language",
-            min_width=150,
-        )
-        task = gr.Dropdown(
-            [("Transcribe", "transcribe"), ("Translate into English", "translate")],
-            value="transcribe",
-            label="Task",
-            filterable=False,
-            min_width=150,
-        )
-        prompt = gr.Textbox(
-            label="Prompt",
-            placeholder="names and words to expect",
-            max_lines=1,
-            scale=2,
-            min_width=200,
-        )
-        words = gr.Checkbox(label="Word times", elem_classes="sw-check", min_width=130)
-    return Options(language, task, words, prompt)
 
 
 def _more_options(models: Models, preset: str | None) -> MoreOptions:

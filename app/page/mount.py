@@ -6,12 +6,13 @@ import time
 from collections.abc import Callable
 
 import gradio as gr
-from fastapi import FastAPI
+from fastapi import FastAPI, Request
 from gradio.routes import App
 from starlette.routing import Mount
 
 from slimwhisper.app.page.assets_route import ASSETS, STYLES, asset, make_assets_router
 from slimwhisper.app.page.edit_route import make_edit_router
+from slimwhisper.app.page.live_route import MakeKey, make_live_router
 from slimwhisper.app.page.page import make_page
 from slimwhisper.app.page.results import Results, make_results_router
 from slimwhisper.app.page.run import Runs
@@ -46,25 +47,56 @@ class Page:
         self._stopped.set()
 
 
-def mount_page(app: FastAPI, service: Service, models: Models, settings: Settings) -> Page:
+class Visitors:
+    """Who is logged in to the page; nobody before it is mounted."""
+
+    def __init__(self) -> None:
+        self.app: App | None = None
+
+    def signed_in(self, request: Request) -> bool:
+        """Whether a request comes from somebody who may use the page."""
+        app = self.app
+        if app is None or app.auth is None:
+            return app is not None
+        names = (f"access-token-{app.cookie_id}", f"access-token-unsecure-{app.cookie_id}")
+        return any(request.cookies.get(name) in app.tokens for name in names)
+
+
+def mount_page(
+    app: FastAPI,
+    service: Service,
+    models: Models,
+    settings: Settings,
+    make_key: MakeKey | None = None,
+) -> Page:
     """Mount the page on a server's app. Routes added before take precedence.
 
-    `settings.page` is a `page_folder`. Not to be called in a running event loop.
+    `settings.page` is a `page_folder`. make_key: of a live stream's websocket; None: the server
+    takes no live streams. Not to be called in a running event loop.
     """
 
     async def mount() -> Page:  # without a running loop, Gradio makes some and never closes them
-        return _mount(app, service, models, settings)
+        return _mount(app, service, models, settings, make_key)
 
     return asyncio.run(mount())
 
 
-def _mount(app: FastAPI, service: Service, models: Models, settings: Settings) -> Page:
+def _mount(
+    app: FastAPI,
+    service: Service,
+    models: Models,
+    settings: Settings,
+    make_key: MakeKey | None,
+) -> Page:
     assert settings.page is not None
     results = Results(settings.page / "results", max_bytes=16 * settings.max_bytes)
     for router in (make_results_router(results), make_edit_router(results), make_assets_router()):
         app.include_router(router)
+    visitors = Visitors()
+    if make_key is not None:
+        app.include_router(make_live_router(make_key, visitors.signed_in))
     runs = Runs()
-    blocks = make_page(service, models, results, runs, settings)
+    blocks = make_page(service, models, results, runs, settings, live=make_key is not None)
     gr.mount_gradio_app(
         app,
         blocks,
@@ -88,6 +120,7 @@ def _mount(app: FastAPI, service: Service, models: Models, settings: Settings) -
     blocks.has_launched = True  # else Gradio would accept files that were not uploaded
     mounted = app.routes[-1]
     assert isinstance(mounted, Mount) and isinstance(mounted.app, App)
+    visitors.app = mounted.app
     return Page(results, runs, mounted.app.stop_event)
 
 

@@ -23,9 +23,14 @@ QUICK: dict[str, Any] = {"api_visibility": "private", "show_progress": "hidden",
 
 
 def make_page(
-    service: Service, models: Models, results: Results, runs: Runs, settings: Settings
+    service: Service,
+    models: Models,
+    results: Results,
+    runs: Runs,
+    settings: Settings,
+    live: bool,
 ) -> gr.Blocks:
-    """The whole page."""
+    """The whole page. live: whether the server takes live streams."""
     handlers = Handlers(service, models, results, runs, settings)
     with gr.Blocks(
         title="slimwhisper",
@@ -33,7 +38,7 @@ def make_page(
         delete_cache=(600, round(KEEP)),  # seconds: how often, and how old
         fill_width=True,
     ) as blocks:
-        layout = lay_out(models, settings.cache)
+        layout = lay_out(models, settings.cache, live)
         for component in (layout.inputs.files, layout.inputs.recording):
             _refuse_addresses(component)
         _connect(layout, handlers)

@@ -159,7 +159,7 @@ def make_results_router(results: Results) -> APIRouter:
         if format is None:
             raise HTTPException(404, f"there is no such format; choose: {', '.join(FORMATS)}")
         content = await run_in_threadpool(result.written, format)
-        return _download(content, f"{Path(result.name).stem}.{format.name}", format.media_type)
+        return download(content, f"{Path(result.name).stem}.{format.name}", format.media_type)
 
     @router.get("/results/{token}.zip")
     async def transcripts(token: str) -> Response:
@@ -167,11 +167,12 @@ def make_results_router(results: Results) -> APIRouter:
         if not found:
             raise HTTPException(404, GONE)
         content = await run_in_threadpool(zipped, found)
-        return _download(content, "transcripts.zip", "application/zip")
+        return download(content, "transcripts.zip", "application/zip")
 
     return router
 
 
-def _download(content: bytes, name: str, media_type: str) -> Response:
+def download(content: bytes, name: str, media_type: str) -> Response:
+    """A file that the browser keeps, not shows."""
     headers = {**SAFE, "Content-Disposition": f"attachment; filename*=UTF-8''{quote(name)}"}
     return Response(content, media_type=media_type, headers=headers)

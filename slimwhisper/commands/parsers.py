@@ -56,6 +56,11 @@ def login(text: str) -> tuple[str, str]:
     return user, password
 
 
+def count(text: str) -> int:
+    """A whole number from 0 up."""
+    return 0 if text == "0" else positive(text)
+
+
 def seconds(text: str) -> float:
     """A number of seconds above 0."""
     try:
@@ -128,7 +133,7 @@ def add_serve(commands: Any) -> None:
         "--patience", type=seconds, default=30.0, help="seconds to finish requests at exit [30]"
     )
     g = p.add_argument_group("live streams")
-    g.add_argument("--streams", type=positive, default=64, help="at a time [%(default)s]")
+    g.add_argument("--streams", type=count, default=64, help="at a time; 0: none [%(default)s]")
     g.add_argument(
         "--update", type=seconds, default=1.0, help="seconds of audio between updates [1]"
     )

@@ -12,7 +12,8 @@ from fastapi import FastAPI
 from fastapi.testclient import TestClient
 
 from slimwhisper.app.page.assets_route import make_assets_router
-from slimwhisper.app.page.edit_route import MAX_BODY, MAX_TEXT, make_edit_router
+from slimwhisper.app.page.edit_route import make_edit_router
+from slimwhisper.app.page.posted import MAX_BODY, MAX_TEXT
 from slimwhisper.app.page.results import Result, Results, make_results_router
 from slimwhisper.app.server import add_error_handlers
 from slimwhisper.types import Segment, Transcript, Word

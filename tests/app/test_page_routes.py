@@ -23,11 +23,11 @@ from slimwhisper.app.page.outline import COLUMNS, outline
 from slimwhisper.app.page.results import Results
 from slimwhisper.app.page.run import Run, Runs
 from slimwhisper.app.page.tempdir import PREFIX, page_folder, sweep
-from slimwhisper.app.service.jobs import ModelChoice
+from slimwhisper.app.service.jobs import Limits, ModelChoice
 from slimwhisper.app.service.service import Service
 from slimwhisper.app.service.turns import AHEAD
 from slimwhisper.audio.samples import ArraySamples
-from tests.support.live import Begin, held_readers
+from tests.support.live import Begin, held_readers, start, stop
 from tests.support.page_calls import PHONE, call, call_begins, upload
 from tests.support.paths import ROOT
 from tests.support.spoken import EXPECTED, SAMPLES
@@ -122,6 +122,17 @@ def test_only_uploads_are_read(begin_page: Begin, folder: Path, tmp_path: Path) 
     assert live.service.counts.finished == 0
 
 
+def test_a_page_without_live_streams(model: SlimWhisper, folder: Path) -> None:
+    found = []
+    for streams in (0, 1):
+        live = start(model, Limits(streams=streams), page=folder, cache="slim")
+        found.append("sw-tab-live" in httpx.get(live.url).text)
+        key = httpx.post(f"{live.url}/page/live/key", json={})
+        assert key.status_code == (200 if streams else 404)
+        stop(live)
+    assert found == [False, True]
+
+
 def test_files_that_are_too_large(begin_page: Begin) -> None:
     live = begin_page(max_bytes=100_000)
     with httpx.Client(base_url=live.url) as client:
@@ -148,11 +159,13 @@ def test_login(begin_page: Begin, settings: Any, right: Any, wrong: Any) -> None
         assert '"auth_required":true' in client.get("/").text.replace(" ", "")
         assert ("key as the password" in client.get("/").text) == ("login" not in settings)
         assert client.get("/config").status_code == 401
+        assert client.post("/page/live/key", json={}).status_code == 401
         refused = client.post("/gradio_api/upload", files={"files": ("a.wav", b"")})
         assert refused.status_code == 401
         assert log_in(client, wrong) == 400 and client.get("/config").status_code == 401
         assert log_in(client, right) == 200 and client.get("/config").status_code == 200
         assert call(client, upload(client, PHONE))[0] == "complete"
+        assert client.post("/page/live/key", json={}).json()["value"].startswith("ek_")
         assert client.get("/health").status_code == 200
         assert client.get("/v1/models").status_code == 401
 

@@ -1,0 +1,89 @@
+// What the Live tab shows: buttons, loudness, problems, the text, and how to save it.
+
+import { button, clock, make } from "./dom.js";
+
+const QUIET = 60;  // dB below the loudest, where the meter begins
+const STATES = {
+  idle: "", starting: "Starting", running: "Listening", lost: "Reconnecting", paused: "Paused",
+  stopping: "Finishing",
+};
+const MAIN = { paused: "Resume", running: "Pause", lost: "Pause" };  // else Start
+
+export class LiveView {
+  // root: the element that is drawn in. said: the utterances. actions: press, stop, clear, copy,
+  // which is given its button, and save, which is given a format.
+  constructor(root, said, actions) {
+    Object.assign(this, { root, said });
+    this.main = button("sw-main", "Start", actions.press);
+    this.stopper = button("sw-stop", "Stop", actions.stop);
+    const buttons = make("div", "sw-live-buttons");
+    buttons.append(this.main, this.stopper);
+    this.problem = make("p", "sw-error sw-problem");
+    this.problem.setAttribute("role", "alert");
+    this.hint = make("p", "sw-note sw-hint", "Press Start and speak. Grey words may still change. "
+      + "The sound goes to this server only, which does not keep it.");
+    const card = make("article", "sw-file");
+    card.setAttribute("aria-label", "Live transcript");
+    card.append(this.head(), this.hint, said.root, said.told, this.tools(actions));
+    root.replaceChildren(buttons, this.problem, card);
+    this.tell("");
+  }
+
+  head() {
+    this.status = make("span", "sw-state");
+    this.status.setAttribute("role", "status");
+    this.meter = make("div", "sw-meter");
+    this.meter.setAttribute("role", "meter");
+    this.meter.setAttribute("aria-label", "Loudness of the microphone");
+    this.bar = make("i");
+    this.meter.append(this.bar);
+    this.time = make("time", "sw-note");
+    const head = make("header");
+    head.append(this.status, this.meter, this.time);
+    return head;
+  }
+
+  tools({ copy, clear, save }) {
+    const text = make("span", "sw-downloads");
+    const copier = button("sw-copy", "Copy text", () => copy(copier));
+    text.append(copier, button("sw-download", "Clear", clear));
+    const files = make("span", "sw-downloads");
+    files.append(make("span", "sw-note", "Save as"));
+    for (const format of this.root.dataset.formats.split(" ")) {
+      const one = button("sw-download", format, () => save(format));
+      one.setAttribute("aria-label", `Save as ${format}`);
+      files.append(one);
+    }
+    this.foot = make("footer");
+    this.foot.append(text, files);
+    return this.foot;
+  }
+
+  // seconds: of sound so far
+  refresh(state, seconds) {
+    this.root.dataset.state = state;
+    if (this.status.textContent !== STATES[state]) this.status.textContent = STATES[state];
+    this.main.textContent = MAIN[state] ?? "Start";
+    this.main.disabled = ["starting", "stopping"].includes(state);
+    this.stopper.hidden = !(state in MAIN);
+    this.root.toggleAttribute("data-fresh", state === "idle" && !seconds);
+    const some = this.said.all.length > 0;
+    this.hint.hidden = some;
+    this.said.root.hidden = !some;
+    this.foot.hidden = !this.said.some;
+    this.time.textContent = seconds ? clock(seconds) : "";
+  }
+
+  // level: RMS of the sound, from 0 to 1
+  show(level) {
+    const loud = Math.min(Math.max(1 + (20 * Math.log10(level || 1e-9)) / QUIET, 0), 1);
+    this.bar.style.transform = `scaleX(${loud.toFixed(3)})`;
+    this.meter.setAttribute("aria-valuenow", Math.round(100 * loud));
+  }
+
+  // A problem; "": none.
+  tell(message) {
+    this.problem.hidden = !message;
+    this.problem.textContent = message;
+  }
+}

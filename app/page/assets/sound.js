@@ -1,0 +1,50 @@
+// What the microphone gave. It is kept until the server has its text, to be sent again if the
+// connection is lost.
+
+import { RATE } from "./microphone.js";
+
+const KEEP = 60;  // seconds at most
+const SILENCE = 2;  // seconds that are kept where nobody speaks: speech may have begun
+const BEFORE = 0.5;  // seconds that are kept before speech
+
+export class Sound {
+  constructor() {
+    this.pieces = [];  // of samples, and when each began
+    this.samples = 0;  // given so far
+    this.sent = 0;  // of the pieces
+    this.lost = 0;  // seconds that were never sent
+  }
+
+  get now() { return this.samples / RATE; }  // seconds
+  get unsent() { return this.pieces.slice(this.sent).reduce((sum, { samples }) => sum + samples.length, 0) / RATE; }
+  get start() { return this.pieces[0]?.at ?? this.now; }  // of what is kept
+
+  add(samples) {
+    this.pieces.push({ at: this.now, samples });
+    this.samples += samples.length;
+    while (this.now - this.start > KEEP) this.drop();
+  }
+
+  drop() {
+    const { samples } = this.pieces.shift();
+    if (this.sent) this.sent -= 1;
+    else this.lost += samples.length / RATE;
+  }
+
+  // Send what was not sent yet. open: when the first utterance began that has no whole text yet.
+  send(connection, open) {
+    for (; this.sent < this.pieces.length; this.sent++) connection.append(this.pieces[this.sent].samples);
+    this.forget(Math.min((open ?? Infinity) - BEFORE, this.now - SILENCE));
+  }
+
+  forget(before) {
+    while (this.sent && this.pieces.length > 1 && this.pieces[1].at <= before) this.drop();
+  }
+
+  // Another connection hears all that is kept from a time on. Returns when that began.
+  again(from) {
+    this.forget(from);
+    this.sent = 0;
+    return this.start;
+  }
+}

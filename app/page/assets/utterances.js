@@ -1,0 +1,134 @@
+// What was said: a paragraph for each utterance, with its time, the text that stays, and the tail
+// that may still change. Screen readers are told the text that stays, once, as it comes.
+
+import { clock, make } from "./dom.js";
+
+const TOLD = 20;  // pieces that are kept for screen readers
+
+class Utterance {
+  constructor(start) {
+    Object.assign(this, { start, heard: start, stopped: null, committed: "", segments: [], ended: false });
+    this.root = make("p", "sw-utterance");
+    this.text = make("span", "sw-said");
+    this.tail = make("span", "sw-tail");
+    this.time = make("time", "", clock(start));
+    const text = make("span", "sw-words");
+    text.append(this.text, this.tail);
+    this.root.append(this.time, text);
+  }
+
+  begin(start) {
+    this.start = start;
+    this.time.textContent = clock(start);
+  }
+
+  get end() { return this.stopped ?? this.heard; }
+
+  // The parts of the text that stays, each with its times, as files are written of them.
+  get parts() {
+    if (this.segments.length) return this.segments;
+    const text = this.committed.trim();
+    return text ? [{ start: this.start, end: Math.max(this.start, this.end), text }] : [];
+  }
+
+  // heard: seconds, of the sound that the server knew, about
+  add(text, words, heard) {
+    this.heard = heard;
+    const first = !this.committed;
+    this.committed += text;
+    if (words?.length) this.text.append(...spoken(words, first));
+    else if (text) this.text.append(first ? text.trimStart() : text);
+  }
+
+  // Words follow the text that stays, so a tail is drawn with its own leading space.
+  guess(text) { this.tail.textContent = this.committed ? text : text.trimStart(); }
+
+  finish(text) {
+    this.ended = true;
+    this.tail.textContent = "";
+    const words = this.segments.flatMap((segment) => segment.words ?? []);
+    if (text.trim() !== this.committed.trim()) {
+      this.committed = text;
+      this.text.textContent = text.trim();
+    }
+    if (words.length) this.text.replaceChildren(...spoken(words, true));
+    if (!this.parts.length) this.root.remove();
+  }
+}
+
+// An element for each word, which shows its time, and the spaces between them.
+function spoken(words, first) {
+  return words.flatMap(({ word, start, end }, i) => {
+    const part = make("span", "sw-word", word.trimStart());
+    part.title = `${start.toFixed(2)} to ${end.toFixed(2)} s`;
+    const spaced = /^\s/.test(word) && (i || !first);
+    return spaced ? [" ", part] : [part];
+  });
+}
+
+export class Utterances {
+  constructor() {
+    this.root = make("div", "sw-log");
+    this.root.setAttribute("role", "region");
+    this.root.setAttribute("aria-label", "What was said");
+    this.root.tabIndex = 0;  // it scrolls
+    this.told = make("div", "sw-announced");
+    this.told.setAttribute("role", "log");
+    this.clear();
+  }
+
+  clear() {
+    this.all = [];
+    this.items = new Map();  // by the server's names; other connections have others
+    this.root.replaceChildren();
+    this.told.replaceChildren();
+  }
+
+  get parts() { return this.all.flatMap((one) => one.parts); }
+  get some() { return this.all.some((one) => one.committed); }
+  get text() { return this.all.map((one) => one.committed.trim()).filter(Boolean).join("\n"); }
+  get open() { return this.all.find((one) => !one.ended); }  // the first that has not ended
+
+  of(item, start) {
+    if (!this.items.has(item)) {
+      const made = new Utterance(start);
+      this.items.set(item, made);
+      this.all.push(made);
+      this.root.append(made.root);
+    }
+    return this.items.get(item);
+  }
+
+  // The server will not name the open ones again: those that began before a time keep their text;
+  // the others will be heard again. Returns up to when the sound is text already, about.
+  lose(before) {
+    let heard = 0;
+    this.items.clear();
+    this.all = this.all.filter((one) => {
+      if (one.ended) heard = Math.max(heard, one.end);
+      if (one.ended) return true;
+      if (one.start < before) {
+        heard = Math.max(heard, one.heard);
+        one.finish(one.committed);
+        return true;
+      }
+      one.root.remove();
+      return false;
+    });
+    return heard;
+  }
+
+  // Tell screen readers.
+  tell(text) {
+    this.told.append(make("p", "", text));
+    if (this.told.childElementCount > TOLD) this.told.firstChild.remove();
+  }
+
+  // Change the view, and stay at its end if it shows that.
+  draw(change) {
+    const { root } = this;
+    const atEnd = root.scrollHeight - root.scrollTop - root.clientHeight < 30;
+    change();
+    if (atEnd) root.scrollTop = root.scrollHeight;
+  }
+}

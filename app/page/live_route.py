@@ -1,0 +1,149 @@
+"""The routes of the Live tab: a key for its websocket, and its transcript as a file.
+
+The page keeps the transcript: the server writes what the page posts, and forgets it.
+"""
+
+import io
+from collections.abc import Callable
+from typing import Annotated
+
+from fastapi import APIRouter, Request
+from fastapi.responses import JSONResponse, Response
+from pydantic import BaseModel, ConfigDict, Field, model_validator
+from starlette.concurrency import run_in_threadpool
+from starlette.exceptions import HTTPException
+from whisper.tokenizer import LANGUAGES
+
+from slimwhisper.app.api.errors import as_api_error
+from slimwhisper.app.page.posted import MAX_TEXT, Body, add_post, clean, read_posted
+from slimwhisper.app.page.results import download
+from slimwhisper.errors import SlimWhisperError
+from slimwhisper.longform.attempts import compression_ratio
+from slimwhisper.types import Segment, Transcript, Word
+from slimwhisper.writers import FORMATS, Format
+
+MAX_SEGMENTS = 20_000  # a day of speech
+MAX_WORDS = 1000  # of a segment
+MAX_SECONDS = 1e6  # 11 days
+
+NOT_KEPT = {"Cache-Control": "no-store"}
+
+MakeKey = Callable[[], str]  # raises SlimWhisperError, APIError
+Text = Annotated[str, Field(max_length=MAX_TEXT)]
+Seconds = Annotated[float, Field(ge=0, le=MAX_SECONDS, allow_inf_nan=False)]
+
+
+class Nothing(BaseModel):
+    """An empty body."""
+
+    model_config = ConfigDict(extra="forbid")
+
+
+class Timed(BaseModel):
+    """Something that was said."""
+
+    model_config = ConfigDict(extra="forbid")
+
+    start: Seconds
+    end: Seconds
+
+    @model_validator(mode="after")
+    def _forwards(self) -> "Timed":
+        if self.end < self.start:
+            raise ValueError("the end is before the start")
+        return self
+
+
+class LiveWord(Timed):
+    """A word, with its leading space if it has one: not all scripts have spaces."""
+
+    word: Text
+    probability: Annotated[float, Field(ge=0, le=1)]
+
+    def made(self) -> Word:
+        """The word as the writers take it."""
+        space = " " if self.word[:1].isspace() else ""
+        return Word(space + clean(self.word), self.start, self.end, self.probability)
+
+
+class LiveSegment(Timed):
+    """A segment of an utterance."""
+
+    text: Text
+    words: Annotated[list[LiveWord], Field(max_length=MAX_WORDS)] | None = None
+
+
+class LiveTranscript(BaseModel):
+    """What was said."""
+
+    model_config = ConfigDict(extra="forbid")
+
+    language: str  # code
+    segments: Annotated[list[LiveSegment], Field(max_length=MAX_SEGMENTS)]
+
+    def transcript(self) -> Transcript:
+        """The transcript; what the page was not told about a segment (tokens, ...) is empty or 0.
+
+        Words are left out where some segments have none: the writers expect all or nothing.
+        """
+        if self.language not in LANGUAGES:
+            raise HTTPException(400, "language: not a code of Whisper's")
+        given = [one for one in self.segments if clean(one.text)]
+        timed = all(one.words for one in given)
+        segments = []
+        for i, one in enumerate(given):
+            text = f" {clean(one.text)}"
+            words = [word.made() for word in one.words or ()]
+            segments.append(
+                Segment(
+                    *(i, round(100 * one.start), one.start, one.end, text, []),
+                    *(0.0, 0.0, compression_ratio(text), 0.0, words if timed else None),
+                )
+            )
+        return Transcript("".join(s.text for s in segments), segments, self.language)
+
+
+def make_live_router(make_key: MakeKey, signed_in: Callable[[Request], bool]) -> APIRouter:
+    """POST /page/live/key -> {"value": "ek_..."} and /page/live/transcript.FORMAT -> a file.
+
+    make_key: of a request that `signed_in` lets pass.
+    """
+    router = APIRouter(prefix="/page/live")
+
+    async def key(request: Request) -> Response:
+        await _check(request, Nothing)
+        try:
+            value = await run_in_threadpool(make_key)
+        except SlimWhisperError as error:
+            raise as_api_error(error) from None
+        return JSONResponse({"value": value}, headers=NOT_KEPT)
+
+    async def file(format: str, request: Request) -> Response:
+        row = FORMATS.get(format)
+        if row is None or row.speakers:
+            raise HTTPException(
+                404, f"there is no such format; choose: {', '.join(live_formats())}"
+            )
+        posted = await _check(request, LiveTranscript)
+        content = await run_in_threadpool(_written, posted, row)
+        return download(content, f"live.{row.name}", row.media_type)
+
+    async def _check(request: Request, kind: type[Body]) -> Body:
+        if not signed_in(request):
+            raise HTTPException(401, "log in again: reload the page")
+        return await read_posted(request, kind)
+
+    add_post(router, "/key", key)
+    add_post(router, "/transcript.{format}", file)
+    return router
+
+
+def live_formats() -> list[str]:
+    """The formats in which a live transcript can be saved: it has no speakers."""
+    return [row.name for row in FORMATS.values() if not row.speakers]
+
+
+def _written(posted: LiveTranscript, row: Format) -> bytes:
+    text = io.StringIO()
+    row.write(posted.transcript(), text, {})
+    return text.getvalue().encode()

@@ -1,0 +1,316 @@
+"""The Live tab, in a browser whose microphone plays a file."""
+
+import json
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import numpy as np
+import pytest
+import soxr
+
+import slimwhisper
+from slimwhisper.app.page.tempdir import page_folder
+from slimwhisper.app.service.jobs import BusyError
+from tests.support.browser import chromium
+from tests.support.live import Live, start, stop
+from tests.support.live_tab import Tab
+from tests.support.proxy import proxy
+from tests.support.spoken import EXPECTED, SAMPLES
+
+pytestmark = pytest.mark.slow
+
+SOUND = SAMPLES / "phone-number.wav"
+TEXT = EXPECTED[SOUND.name]["text"]
+PREFIX = "/speech"  # of the server behind a proxy
+STRANGER = "speech.test"  # a name of this machine, neither https nor localhost
+PHONE = {"width": 390, "height": 844}
+TOLD = "conversation.item.input_audio_transcription"
+
+
+@pytest.fixture(scope="module")
+def servers() -> Iterator[dict[str, Live]]:
+    """Begun before the browser, whose loop runs here."""
+    model = slimwhisper.load_model("digits")
+    with page_folder() as folder:
+        kept: dict[str, Any] = {"page": folder, "cache": "slim"}
+        found = {
+            "open": start(model, **kept),
+            "behind": start(model, root_path=PREFIX, login=("ann", "secret"), **kept),
+        }
+        yield found
+        for live in found.values():
+            stop(live)
+
+
+@pytest.fixture(scope="module")
+def browser(servers: dict[str, Live]) -> Iterator[Any]:
+    with chromium(
+        f"--use-file-for-fake-audio-capture={SOUND}%noloop",
+        f"--host-resolver-rules=MAP {STRANGER} 127.0.0.1",
+    ) as found:
+        yield found
+
+
+Open = Callable[..., Tab]
+
+
+@pytest.fixture
+def show(browser: Any, servers: dict[str, Live]) -> Iterator[Open]:
+    """Opens the tab; at the end, it has sent no request elsewhere, and no script has failed."""
+    opened: list[Tab] = []
+
+    def opens(**context: Any) -> Tab:
+        opened.append(Tab(browser, servers["open"].url, **context))
+        return opened[-1]
+
+    yield opens
+    for tab in opened:
+        tab.close()
+        assert tab.strange == []
+
+
+def word(text: str, start: float) -> dict[str, Any]:
+    return {"word": text, "start": start, "end": start + 0.2, "probability": 0.5}
+
+
+def test_what_is_shown(show: Open) -> None:
+    tab = show()
+    page = tab.page
+    tab.fake()
+    for name in ("Word times", "Prompt", "Language"):
+        field = page.locator("#sw-live-options").get_by_label(name)
+        if name == "Word times":
+            field.check()
+        elif name == "Prompt":
+            field.fill("Smythe")
+        else:
+            field.click()
+            page.get_by_role("option", name="English").click()
+    tab.begin()
+    asked = tab.sent[0][0]["session"]
+    told = "item.input_audio_transcription"
+    assert asked["include"] == [f"{told}.tentative", f"{told}.words"]
+    transcription = {"language": "en", "prompt": "Smythe", "task": "transcribe"}
+    sound = {"format": {"type": "audio/pcm", "rate": 16_000}, "transcription": transcription}
+    assert asked["audio"]["input"] == sound
+    tab.tell("input_audio_buffer.speech_started", "a", audio_start_ms=3_725_400)
+    tab.tell(f"{TOLD}.tentative", "a", text="<b>five")
+    page.wait_for_selector(".sw-tail >> text=<b>five")
+    assert page.inner_text(".sw-said") == ""
+    words = [word(" five", 3725.4), word(" five", 3725.7)]
+    tab.tell(f"{TOLD}.delta", "a", delta="five five", words=words)
+    tab.tell(f"{TOLD}.tentative", "a", text=" nine")
+    page.wait_for_selector(".sw-tail >> text=nine")
+    assert page.inner_text(".sw-utterance") == "1:02:05\nfive five nine"
+    assert page.locator(".sw-word").nth(1).get_attribute("title") == "3725.70 to 3725.90 s"
+    assert page.get_by_role("log").all_text_contents() == ["five five"], "for screen readers"
+    tab.until("Number(document.querySelector('.sw-meter').ariaValueNow) > 20")
+    tab.tell(f"{TOLD}.delta", "a", delta=" five")
+    text = "five five five"
+    segment = {"start": 3725.4, "end": 3726.4, "text": text, "words": [*words, word(" five", 3726)]}
+    tab.tell(f"{TOLD}.segment", "a", **segment)
+    tab.tell(f"{TOLD}.completed", "a", transcript=text, languages=[{"code": "en"}])
+    tab.until("document.querySelectorAll('.sw-word').length === 3")
+    tab.press("Pause")
+    tab.become("paused")
+    assert tab.sent[0][-1]["type"] == "input_audio_buffer.commit"
+    before = tab.appended()
+    page.wait_for_timeout(400)
+    assert tab.appended() == before, "no sound is sent in a pause"
+    tab.press("Resume")
+    tab.tell("input_audio_buffer.speech_started", "b", audio_start_ms=3_730_000)
+    tab.tell(f"{TOLD}.delta", "b", delta="nine")
+    tab.until("document.querySelectorAll('.sw-utterance').length === 2")
+    page.wait_for_timeout(300)
+    assert tab.appended() > before
+    tab.press("Stop")
+    tab.become("stopping")
+    page.wait_for_timeout(1600)
+    assert page.get_attribute(".sw-live", "data-state") == "stopping", "the last text is to come"
+    tab.tell("input_audio_buffer.speech_stopped", "b", audio_end_ms=3_731_000)
+    tab.tell(f"{TOLD}.completed", "b", transcript="nine nine", languages=[{"code": "en"}])
+    tab.become("idle")
+    assert "nine nine" in tab.text()
+    assert tab.saved("srt") == (
+        "1\n01:02:05,400 --> 01:02:06,400\nfive five five\n\n"
+        "2\n01:02:10,000 --> 01:02:11,000\nnine nine\n\n"
+    )
+    assert [s["text"] for s in json.loads(tab.saved("json"))["segments"]] == [
+        " five five five",
+        " nine nine",
+    ]
+    tab.press("Clear")
+    page.wait_for_selector("text=Press Start and speak")
+    assert page.locator(".sw-utterance").count() == 0
+
+
+def test_it_fits_a_phone_and_can_be_read(show: Open) -> None:
+    tab = show(viewport=PHONE)
+    tab.fake()
+    tab.begin()
+    for number in range(60):
+        tab.tell(f"{TOLD}.delta", str(number), delta="five zero one four and then much more " * 3)
+    tab.tell(f"{TOLD}.tentative", "59", text=" nine" * 9)
+    tab.page.wait_for_selector(".sw-tail >> text=nine")
+    log, tail = (tab.page.locator(s).last.bounding_box() for s in (".sw-log", ".sw-tail"))
+    assert tail["y"] + tail["height"] <= log["y"] + log["height"] + 1, "the newest is in sight"
+    assert tab.page.evaluate("document.documentElement.scrollWidth") <= PHONE["width"]
+    for theme in ("light", "dark"):
+        tab.page.evaluate("dark => document.body.classList.toggle('dark', dark)", theme == "dark")
+        for text in (".sw-said", ".sw-tail", ".sw-utterance time", ".sw-main", ".sw-stop"):
+            assert tab.contrast(text) > 4.5, (theme, text)
+
+
+def test_a_lost_connection(show: Open) -> None:
+    tab = show()
+    page = tab.page
+    tab.fake()
+    tab.begin()
+    page.wait_for_timeout(600)
+    tab.tell("input_audio_buffer.speech_started", "a", audio_start_ms=200)
+    tab.tell(f"{TOLD}.delta", "a", delta="five")
+    page.wait_for_selector(".sw-said >> text=five")
+    heard = tab.appended()
+    tab.socket.close()
+    tab.become("lost")
+    page.wait_for_timeout(300)
+    tab.become("running")
+    page.wait_for_timeout(300)
+    assert tab.appended() >= heard + 5, "what has no whole text, and what was said meanwhile"
+    assert page.locator(".sw-utterance").count() == 0, "heard again"
+    tab.tell("input_audio_buffer.speech_started", "other", audio_start_ms=200)
+    tab.tell(f"{TOLD}.delta", "other", delta="five five")
+    tab.tell(f"{TOLD}.completed", "other", transcript="five five")
+    page.wait_for_selector(".sw-said >> text=five five")
+    page.wait_for_timeout(1500)
+    tab.socket.close()
+    tab.become("lost")
+    tab.become("running")
+    page.wait_for_timeout(300)
+    minutes, _, seconds = page.inner_text(".sw-live header time").partition(":")
+    given = 10 * (60 * int(minutes) + int(seconds))
+    assert 15 <= tab.appended() <= given - 10, "what has its text is not sent again"
+    tab.tell("error", error={"message": "the server is shutting down", "code": "stopping"})
+    tab.socket.close()
+    tab.become("idle")
+    problem = page.inner_text(".sw-live [role=alert]")
+    assert problem.startswith("The server is shutting down.")
+    assert "five five" in page.inner_text(".sw-log"), "nothing that was said is gone"
+
+
+def test_what_is_refused(
+    show: Open, browser: Any, servers: dict[str, Live], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    tab = show()
+    page = tab.page
+
+    def problem() -> str:
+        page.wait_for_selector(".sw-live [role=alert]:visible")
+        return str(page.inner_text(".sw-live [role=alert]"))
+
+    for name, said in (("NotAllowedError", "Allow it for this site"), ("NotFoundError", "Connect")):
+        page.evaluate(
+            "name => { navigator.mediaDevices.getUserMedia = async () => {"
+            " throw new DOMException('no', name); }; }",
+            name,
+        )
+        tab.press("Start")
+        tab.become("idle")
+        assert said in problem()
+    page.evaluate("delete navigator.mediaDevices.getUserMedia")
+    live = servers["open"]
+
+    def busy(*_: Any) -> None:
+        raise BusyError("there are 64 live streams; try again in a minute")
+
+    with monkeypatch.context() as patch:
+        patch.setattr(live.service, "open_stream", busy)
+        tab.press("Start")
+        tab.become("idle")
+        assert problem() == "There are 64 live streams; try again in a minute."
+    page.context.set_offline(True)
+    tab.press("Start")
+    tab.become("idle")
+    assert problem() == "The server cannot be reached."
+    unsafe = Tab(browser, live.url.replace("127.0.0.1", STRANGER))
+    unsafe.press("Start")
+    unsafe.page.wait_for_selector("text=Open this page over https, or on the server's own machine")
+    assert unsafe.strange == []
+    unsafe.close()
+
+
+def test_other_sample_rates(show: Open) -> None:
+    """The page's resampling against soxr's: what speech has is the same, nothing is folded down."""
+    page = show().page
+    rng = np.random.default_rng(5)
+    for rate in (48_000, 44_100, 8_000):
+        seconds = np.arange(rate // 2) / rate
+        low = sum(np.sin(2 * np.pi * f * seconds + f) for f in (100, 440, 2000, 3000)) / 8
+        high = np.sin(2 * np.pi * 9500 * seconds) / 4 if rate > 20_000 else 0 * seconds
+        given = (low + high).astype(np.float32)
+        cuts = np.sort(rng.integers(0, rate // 2, 9)).tolist()
+        made = page.evaluate(
+            """async ([given, rate, cuts]) => {
+              const { Resampler } = await import("/page/assets/resample.js");
+              const resampler = new Resampler(rate, 16000);
+              return [0, ...cuts].flatMap((from, i) =>
+                [...resampler.push(Float32Array.from(given.slice(from, cuts[i] ?? given.length)))]);
+            }""",
+            [given.tolist(), rate, cuts],
+        )
+        expected = soxr.resample(given, rate, 16_000)
+        assert 0 <= len(expected) - len(made) < 64
+        middle = slice(500, 7500)
+        np.testing.assert_allclose(made[middle], expected[middle], atol=1e-3)
+
+
+WATCH = """() => {  // keeps every state of the text: what stays, and what may change
+  const log = document.querySelector(".sw-log");
+  const all = (selector) => [...log.querySelectorAll(selector)].map((e) => e.textContent).join(" ");
+  window.states = [];
+  new MutationObserver(() => window.states.push([all(".sw-said"), all(".sw-tail")]))
+    .observe(log, { childList: true, characterData: true, subtree: true });
+}"""
+
+
+def test_words_appear_while_they_are_spoken(show: Open) -> None:
+    tab = show()
+    page = tab.page
+    page.evaluate(WATCH)
+    tab.begin()
+    page.wait_for_selector(".sw-said >> text=two seven nine eight")
+    tab.press("Pause")
+    tab.become("paused")
+    tab.press("Stop")
+    tab.become("idle")
+    said = " ".join(page.locator(".sw-said").all_inner_texts())
+    assert said == TEXT
+    states = page.evaluate("window.states")
+    assert any(tail.strip() for _, tail in states), "words that may still change"
+    first = next(said for said, _ in states if said.strip())
+    assert TEXT.startswith(first.strip()) and "eight" not in first, "word by word"
+    blocks = tab.saved("srt").strip().split("\n\n")
+    assert " ".join(block.split("\n")[2] for block in blocks) == TEXT
+    assert page.locator(".sw-error:visible").count() == 0
+
+
+def test_behind_a_proxy_and_a_login(browser: Any, servers: dict[str, Live]) -> None:
+    port = servers["behind"].server.config.port
+    with proxy(port, PREFIX) as url:
+        context = browser.new_context(permissions=["microphone"])
+        page = context.new_page()
+        sockets: list[str] = []
+        page.on("websocket", lambda socket: sockets.append(socket.url))
+        page.goto(f"{url}{PREFIX}/")
+        page.get_by_label("Username").fill("ann")
+        page.get_by_label("Password").fill("secret")
+        page.get_by_role("button", name="Login").click()
+        page.get_by_role("tab", name="Live").click()
+        page.get_by_role("button", name="Start", exact=True).click()
+        page.wait_for_function("document.querySelector('.sw-said')?.textContent.includes('five')")
+        with page.expect_download() as download:
+            page.get_by_label("Save as txt").click()
+        assert "five" in download.value.path().read_text()
+        place = url.replace("http", "ws", 1) + PREFIX
+        assert sockets == [f"{place}/v1/realtime?intent=transcription"]
+        context.close()
