@@ -29,6 +29,7 @@ def sequences(speech_folder: Path) -> list[tuple[str, np.ndarray]]:
     return made
 
 
+@pytest.mark.slow
 def test_word_error_rate(sequences: list[tuple[str, np.ndarray]], digits_path: Path) -> None:
     audio = [whisper.pad_or_trim(a) for _, a in sequences]
     found = transcribe_each(slimwhisper.load_model(digits_path, "cpu"), audio)

@@ -123,7 +123,11 @@ def test_samples_do_not_depend_on_neighbours_order_or_batch(
             assert not differences(result, alone[number[id(audio)]])
 
 
-@pytest.mark.parametrize("search", SEARCHES, ids=lambda b: ",".join(b) or "one")
+@pytest.mark.parametrize(
+    "search",
+    [pytest.param(s, marks=pytest.mark.slow if len(s) > 1 else ()) for s in SEARCHES],
+    ids=lambda b: ",".join(b) or "one",
+)
 def test_when_all_fail_at_once_nobody_is_lost(
     model: SlimWhisper, monkeypatch: pytest.MonkeyPatch, search: dict[str, Any]
 ) -> None:

@@ -174,6 +174,7 @@ def test_random_texts_are_those_of_their_seeds(model: Model) -> None:
     assert lane.right == lane.guessed, "the draft draws with the same numbers"
 
 
+@pytest.mark.slow
 def test_samples_and_retries(model: Model, asked: list[Window]) -> None:
     def again(tag: int, answer: Answer) -> Request | None:
         cold = isinstance(answer, Decoded) and answer.temperature == 0

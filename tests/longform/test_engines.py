@@ -186,7 +186,7 @@ def test_the_idle_engine_makes_room_first(network: Model, monkeypatch: pytest.Mo
         del engine
     assert kept() is not None
 
-    def full(*_: object) -> Engine:
+    def full(*_: object, **__: object) -> Engine:
         assert kept() is None, "still there while another is allocated"
         raise torch.OutOfMemoryError("out of memory")
 
