@@ -14,7 +14,7 @@ from slimwhisper.app.service.engines import Engines, public_error
 from slimwhisper.app.service.jobs import BusyError, Limits, ModelChoice
 from slimwhisper.errors import OptionError, SlimWhisperError, as_ours
 from slimwhisper.live.setup import Setup, check
-from slimwhisper.live.stream import Stream, as_samples
+from slimwhisper.live.stream import Stream, as_samples, hear_together
 from slimwhisper.live.types import Failed, LiveEvent, LiveOptions, Text
 from slimwhisper.live.updates import Updates
 from slimwhisper.types import SAMPLE_RATE
@@ -47,12 +47,12 @@ class LiveStream:
         self._streams, self._changed = streams, streams.changed
         # what came and is not taken in: samples and the time they came at, or calls
         self._inbox: deque[tuple[NDArray[np.float32], float] | Callable[[Stream], None]] = deque()
-        self._waiting = 0  # samples in it
+        self._waiting = 0  # samples in it, or not judged yet
         self.finished = self.closed = False
         # of the service's thread
         self.stream: Stream | None = None  # once its model is loaded
         self.updates: Updates | None = None  # likewise: of its engine
-        self._taken = 0  # samples
+        self._taken = self._unheard = 0  # samples; those of them that are not judged yet
         self._arrivals: deque[tuple[float, float]] = deque(maxlen=ARRIVALS)  # seconds taken, when
         self._stream_backlog = 0.0  # that others may read
         self._counted = 0, 0  # updates, merged ones
@@ -145,13 +145,20 @@ class LiveStream:
                 item(self.stream)
                 continue
             samples, when = item
-            self.stream.append(samples)
+            self.stream.take(samples)
             room -= max(len(samples) - LEAST, 0)
             self._taken += len(samples)
             self._arrivals.append((self._taken / SAMPLE_RATE, when))
+            self._unheard += len(samples)
+
+    def heard(self) -> None:
+        """The stream has judged what it was handed."""
+        assert self.stream is not None
+        if self._unheard:
             with self._changed:  # the backlog is never told too small
                 self._stream_backlog = self.stream.backlog
-                self._waiting -= len(samples)
+                self._waiting -= self._unheard
+                self._unheard = 0
 
     def events(self) -> list[LiveEvent]:
         """What the stream has to tell."""
@@ -225,6 +232,10 @@ class Streams:
                 stream.take_in()
             except Exception as error:
                 self.end(stream, as_ours(error))
+        hear_together([s.stream for s in self.open if s.stream is not None])
+        for stream in self.open:
+            if stream.stream is not None:
+                stream.heard()
 
     def _begin(self, stream: LiveStream) -> None:
         """Make its `Stream`."""

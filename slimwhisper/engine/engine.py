@@ -43,7 +43,7 @@ from slimwhisper.model.model import Model
 from slimwhisper.vocabulary import Vocabulary
 
 ENCODE_BATCH = 8  # windows encoded, or aligned, together on a GPU; bounds the activations
-CPU_ENCODE_BATCH = 1  # the activations of one window fit a CPU's caches, those of two do not
+CPU_POSITIONS = 1500  # encoded together: their activations fit a CPU's caches, others' do not
 MakeDrafter = Callable[[CrossCache, int], Drafter]  # of the slots' audio, for so many texts
 CHECK_EVERY = 4  # tokens between looks at ended texts on a GPU, each judged at the next one
 
@@ -75,7 +75,9 @@ class Engine:
         self.model, self.vocabulary, self.slots = model, vocabulary, slots
         self.search = search or Search()
         self.check_every = check_every or (1 if model.device.type == "cpu" else CHECK_EVERY)
-        self.encode_batch = CPU_ENCODE_BATCH if model.device.type == "cpu" else ENCODE_BATCH
+        self.encode_batch = ENCODE_BATCH
+        if model.device.type == "cpu":
+            self.encode_batch = min(max(CPU_POSITIONS // model.dims.n_audio_ctx, 1), ENCODE_BATCH)
         self.cross = model.allocate_cross(slots)
         self.first: Lane
         if draft is not None:

@@ -31,7 +31,7 @@ class Activity:
     """
 
     def __init__(self, threshold: float, silence_ms: int) -> None:
-        self._speech = SpeechStream()
+        self.speech = SpeechStream()
         self.change(threshold, silence_ms)
         self.heard = 0  # samples
         self.speaking = False
@@ -46,13 +46,17 @@ class Activity:
         """Whoever speaks has begun anew: the next frame with speech begins it again."""
         self.speaking = False
 
-    def hear(self, block: NDArray[np.float32]) -> list[Change]:
+    def hear(
+        self, block: NDArray[np.float32], judged: NDArray[np.float32] | None = None
+    ) -> list[Change]:
         """float32 [n] samples, the next ones -> what changes in them. A last frame that is not
-        whole is judged with silence after it.
+        whole is judged with silence after it. judged: the probabilities of its frames, if known.
         """
+        if judged is None:
+            judged = self.speech.probabilities(block)
         changes: list[Change] = []
         end = self.heard + len(block)
-        for number, probability in enumerate(self._speech.probabilities(block).tolist()):
+        for number, probability in enumerate(judged.tolist()):
             start = self.heard + number * FRAME
             stop = min(start + FRAME, end)
             if probability >= self.threshold - (DROP if self.speaking else 0.0):

@@ -2,6 +2,7 @@
 
 import time
 from collections import deque
+from collections.abc import Sequence
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
@@ -81,14 +82,14 @@ class Stream:
         """Floating [n] at 16 kHz, in [-1, 1]; any n. Raises AudioError for other arrays and for
         numbers that are not finite, OptionError after `finish`.
         """
+        self.take(samples)
+        hear_together([self])
+
+    def take(self, samples: ArrayLike) -> None:
+        """`append`, but for what `hear_together` does."""
         if self._finished:
             raise OptionError("the stream is finished; open another one for more audio")
         self._pending = np.concatenate([self._pending, as_samples(samples)])
-        while len(self._pending) >= BLOCK:
-            block, self._pending = self._pending[:BLOCK], self._pending[BLOCK:]
-            self._hear(block)
-        self._pending = self._pending.copy()  # not a view of all that was given
-        self._look()
 
     def commit(self) -> None:
         """End the utterance now, whoever still speaks. Without turns, one that has no speech ends
@@ -205,12 +206,14 @@ class Stream:
         if len(block):
             self._hear(block)
 
-    def _hear(self, block: NDArray[np.float32]) -> None:
-        """Judge the next samples [n], and put those with speech into passages."""
+    def _hear(self, block: NDArray[np.float32], judged: NDArray[np.float32] | None = None) -> None:
+        """Judge the next samples [n], and put those with speech into passages. judged: as in
+        `Activity.hear`.
+        """
         begin = self._activity.heard - len(self._recent)
         sound = np.concatenate([self._recent, block])
         at = self._activity.heard  # an open passage has all samples before it
-        for change in self._activity.hear(block):
+        for change in self._activity.hear(block, judged):
             if change.speech:
                 at = max(change.at - self._setup.padding, self._begins, begin)
                 self._open(at, change.at)
@@ -291,3 +294,15 @@ class Stream:
             self._due = None
         elif self._due is None:
             self._due = time.monotonic()
+
+
+def hear_together(streams: Sequence[Stream]) -> None:
+    """Judge what the streams have taken, block by block, with one call of the network for all."""
+    while waiting := [s for s in streams if len(s._pending) >= BLOCK]:
+        blocks = np.stack([s._pending[:BLOCK] for s in waiting])
+        judged = waiting[0]._activity.speech.together([s._activity.speech for s in waiting], blocks)
+        for stream, block, found in zip(waiting, blocks, judged, strict=True):
+            stream._pending = stream._pending[BLOCK:].copy()  # not a view of all that was given
+            stream._hear(block, found)
+    for stream in streams:
+        stream._look()

@@ -53,8 +53,9 @@ class Updates:
     def fill(self, most: int) -> None:
         """Start updates that are due while slots are free.
 
-        As many as the encoder takes at once, so that a step is never far: one on a CPU. On a GPU,
-        where it runs beside the decoder, the next ones wait for it.
+        As many as the encoder takes at once, so that a step is never far: on a CPU, one window of
+        30 s or a few shorter ones. On a GPU, where it runs beside the decoder, the next ones wait
+        for it.
 
         most: updates in the engine.
         """

@@ -27,6 +27,18 @@ def test_probabilities_do_not_depend_on_blocks(speech: np.ndarray) -> None:
     np.testing.assert_allclose(np.concatenate(parts), whole, atol=1e-5)
 
 
+def test_streams_are_judged_together(speech: np.ndarray) -> None:
+    """One starts later than the other; each hears what it hears alone."""
+    block = speech[:BLOCK]
+    alone, first, second = SpeechStream(), SpeechStream(), SpeechStream()
+    expected = [alone.probabilities(speech[i * BLOCK :][:BLOCK]) for i in range(4)]
+    np.testing.assert_allclose(first.probabilities(block), expected[0], atol=1e-6)
+    for i in range(3):
+        blocks = np.stack([speech[(i + 1) * BLOCK :][:BLOCK], speech[i * BLOCK :][:BLOCK]])
+        found = SpeechStream.together([first, second], blocks)
+        np.testing.assert_allclose(found, [expected[i + 1], expected[i]], atol=1e-5)
+
+
 def changes_of(samples: np.ndarray, threshold: float, silence_ms: int) -> list[Change]:
     judge = Activity(threshold, silence_ms)
     return [

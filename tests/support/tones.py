@@ -40,6 +40,10 @@ class Loudness:
         loud: NDArray[np.float32] = (np.abs(frames).max(axis=1) > 0.05).astype(np.float32)
         return loud
 
+    @staticmethod
+    def together(streams: "Sequence[Loudness]", blocks: NDArray[np.float32]) -> NDArray[np.float32]:
+        return np.stack([s.probabilities(b) for s, b in zip(streams, blocks, strict=True)])
+
 
 def tone(digit: int) -> NDArray[np.float32]:
     """A word, and the quiet after it."""

@@ -40,7 +40,7 @@ def test_neighbours_do_not_matter(
     forms: tuple[str, str], search: Search | None, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Nor do attempts before, or word timestamps in between; prompts are read together, padded."""
-    monkeypatch.setattr("slimwhisper.engine.engine.CPU_ENCODE_BATCH", 3)
+    monkeypatch.setattr("slimwhisper.engine.engine.CPU_POSITIONS", 4500)
     model = random_model(forms=forms)
     before = (*TOKENIZER.sot_sequence, TOKENIZER.no_timestamps)
     requests = windows(4, sample_len=9)
