@@ -6,7 +6,7 @@ Units: times in seconds, mel frames of 10 ms, encoder frames (and timestamp toke
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, fields
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:  # the command line starts without torch
@@ -36,6 +36,15 @@ class Dims:
     n_text_state: int
     n_text_head: int
     n_text_layer: int
+
+    def other_encoder(self, other: Dims) -> str | None:
+        """Where the encoder of `other` has other dimensions, in words; None: nowhere."""
+        names = (f.name for f in fields(self) if f.name == "n_mels" or "_audio_" in f.name)
+        for name in names:
+            theirs, ours = getattr(other, name), getattr(self, name)
+            if theirs != ours:
+                return f"its {name} is {theirs}, not {ours}"
+        return None
 
     @property
     def window_frames(self) -> int:

@@ -40,12 +40,8 @@ def draft_cost(draft: str, report: Report) -> DraftCost:
 def costs_of_draft(theirs: Dims, report: Report, draft: str) -> DraftCost:
     """The same for a draft of these dimensions."""
     ours = report.dims
-    for name in ("n_mels", "n_audio_ctx", "n_audio_state", "n_audio_head", "n_audio_layer"):
-        if getattr(theirs, name) != getattr(ours, name):
-            raise OptionError(
-                f"{draft} cannot draft for {report.model}: its {name} is {getattr(theirs, name)}, "
-                f"not {getattr(ours, name)}"
-            )
+    if (difference := ours.other_encoder(theirs)) is not None:
+        raise OptionError(f"{draft} cannot draft for {report.model}: {difference}")
     number = as_dtype(report.dtype)
     text, alone = (
         next(a for a in allocate(dims, report.batch, number) if a.preset == "slim")

@@ -76,10 +76,8 @@ def load_draft(draft: Checkpoint, target: Checkpoint, model: Model) -> Model:
         )
     if not may_draft(model.plan):
         raise OptionError(f"{where}: the cache of the text is not exact; choose self_cache x")
-    for name in ("n_mels", "n_audio_ctx", "n_audio_state", "n_audio_head", "n_audio_layer"):
-        theirs, ours = getattr(draft.dims, name), getattr(target.dims, name)
-        if theirs != ours:
-            raise OptionError(f"{where}: its {name} is {theirs}, not {ours}; {kept}")
+    if (difference := target.dims.other_encoder(draft.dims)) is not None:
+        raise OptionError(f"{where}: {difference}; {kept}")
     if draft.dims.n_vocab != target.dims.n_vocab or draft.dims.n_text_ctx < target.dims.n_text_ctx:
         raise OptionError(f"{where}: its vocabulary or its text context is another; {kept}")
     for name, tensor in target.state.items():

@@ -5,7 +5,8 @@ one (greedy decoding) or several independent samples; in `slimwhisper.engine.bea
 The active rows form one block, so that caches are read in place.
 """
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -227,7 +228,7 @@ class Lane:
         if self.graphs is None:
             self._run(layout, full=int(np.min(lengths)) == layout.extent)
         else:
-            self._replay(self.graphs, layout)
+            self._replay(self.graphs, layout, (), partial(self._run, full=False))
         self._count(first, count)
 
     def _run(self, layout: Layout, full: bool) -> None:
@@ -237,8 +238,13 @@ class Lane:
         logits = self.model.decoder.step(self.last[layout.block], step, self.cache)
         self._choose(layout, logits, fresh=False)
 
-    def _replay(self, graphs: Graphs, layout: Layout) -> None:
-        """The same as a graph, recorded for this many places or a few more, which are ignored."""
+    def _replay(
+        self, graphs: Graphs, layout: Layout, key: tuple[int, ...], run: Callable[[Layout], None]
+    ) -> None:
+        """`run` as a graph, recorded for this many places or a few more, which are ignored.
+
+        key: what else the graph depends on.
+        """
         places = bucket_of(len(self.tickets), self.capacity)
         most = self.model.dims.n_text_ctx
         extent = min(-(-layout.extent // EXTENT_STEP) * EXTENT_STEP, most)
@@ -249,9 +255,9 @@ class Lane:
         def body() -> None:
             drawing = rows.ids - block.start if draws else None
             kinds = (layout.timestamps, layout.logprobs)
-            self._run(Layout(rows, block, extent, drawing, *kinds), full=False)
+            run(Layout(rows, block, extent, drawing, *kinds))
 
-        graphs.run((places, extent, draws, layout.timestamps, layout.logprobs), body)
+        graphs.run((places, extent, draws, layout.timestamps, layout.logprobs, *key), body)
 
     def _count(self, first: int, count: int) -> None:
         self.lengths[first : first + count] += 1

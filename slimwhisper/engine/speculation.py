@@ -13,6 +13,7 @@ what is drawn depends on a text's seed and on how many tokens it has, not on how
 import time
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -24,11 +25,11 @@ from slimwhisper.cache.base import Rows, Step
 from slimwhisper.cache.plan import CrossCache
 from slimwhisper.engine.drafter import Behind, Drafter
 from slimwhisper.engine.drafts import Agreed
-from slimwhisper.engine.lanes import EXTENT_STEP, Lane
+from slimwhisper.engine.lanes import Lane
 from slimwhisper.engine.pace import LENGTHS, Pace
 from slimwhisper.engine.places import Layout, Places, Ticket
 from slimwhisper.engine.rules import TimestampState
-from slimwhisper.kernels.graphs import Graphs, bucket_of
+from slimwhisper.kernels.graphs import Graphs
 from slimwhisper.model.model import Model
 from slimwhisper.vocabulary import Vocabulary
 
@@ -141,7 +142,8 @@ class SpeculativeLane(Lane):
         if self.graphs is None:
             self._round(layout, behind, drafts)
         else:
-            self._replay_round(self.graphs, layout, behind, drafts)
+            rounds = partial(self._round, behind=behind, drafts=drafts)
+            self._replay(self.graphs, layout, (behind, drafts), rounds)
         gained, wrong = self.outcome[here].cpu().numpy().T
         right = np.minimum(gained - wrong, drafts)
         self.known[here] = self.lengths[here] + np.minimum(right, drafts - 1)
@@ -154,27 +156,12 @@ class SpeculativeLane(Lane):
         self.lengths[here] += gained
         self.counts[here] += gained
 
-    def _replay_round(self, graphs: Graphs, layout: Layout, behind: int, drafts: int) -> None:
-        """`_round` as a graph, for this many places or a few more, which are ignored."""
-        places = bucket_of(len(self.tickets), self.capacity)
-        most = self.model.dims.n_text_ctx
-        extent = min(-(-layout.extent // EXTENT_STEP) * EXTENT_STEP, most)
-        draws, kinds = layout.drawing is not None, (layout.timestamps, layout.logprobs)
-        rows, block = self._block(self.capacity - places if self.from_end else 0, places)
-
-        def body() -> None:
-            drawing = rows.ids - block.start if draws else None
-            self._round(Layout(rows, block, extent, drawing, *kinds), behind, drafts)
-
-        graphs.run((places, extent, draws, *kinds, behind, drafts), body)
-
     # -- on the device ---------------------------------------------------------------------------
 
     def _round(self, layout: Layout, behind: int, drafts: int) -> None:
         """Draft, check, and append what was gained: `gained` tokens of each row."""
         block = layout.block
-        state = self.stamps.view(block)
-        states = [TimestampState(*(t.clone() for t in state.tensors()))]
+        states = [self.stamps.view(block)]
         guesses = [self.last[block]]
         for i in range(drafts):
             guesses.append(self._guess(layout, states[-1], behind if i == 0 else 1, i))
