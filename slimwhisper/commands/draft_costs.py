@@ -5,6 +5,7 @@ from dataclasses import dataclass
 from slimwhisper.checkpoint.load import load_checkpoint
 from slimwhisper.commands.costs import Report, allocate, known_dims
 from slimwhisper.devices import as_dtype
+from slimwhisper.engine.draft_model import decoder_weights
 from slimwhisper.errors import OptionError
 from slimwhisper.text import human_size
 from slimwhisper.types import Dims
@@ -50,12 +51,3 @@ def costs_of_draft(theirs: Dims, report: Report, draft: str) -> DraftCost:
     weights = decoder_weights(theirs) * number.itemsize
     window = alone.bytes_per_window + text.self_bytes // report.batch
     return DraftCost(draft, report.model, weights, text.self_bytes, window, alone.bytes_per_window)
-
-
-def decoder_weights(dims: Dims) -> int:
-    """Numbers in a decoder with folded weights: 16 d^2 in a layer's matrices, 15 d in its biases
-    and norms; the embedding, which the logits share, and the positions.
-    """
-    d = dims.n_text_state
-    layers = dims.n_text_layer * (16 * d * d + 15 * d)
-    return layers + (dims.n_vocab + dims.n_text_ctx) * d + 2 * d

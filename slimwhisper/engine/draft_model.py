@@ -18,6 +18,7 @@ from slimwhisper.engine.drafts import may_draft
 from slimwhisper.engine.requests import Window
 from slimwhisper.errors import OptionError
 from slimwhisper.model.model import Model
+from slimwhisper.types import Dims
 
 
 class DraftModel:
@@ -28,7 +29,7 @@ class DraftModel:
         self.model = draft
         own = draft.allocate_self(rows)
         self.cache = DecoderCache(cross.read_by(draft.plan), own)
-        self.cost = _weights(draft) / _weights(target)
+        self.cost = decoder_weights(draft.dims) / decoder_weights(target.dims)
 
     def begin(self, windows: Sequence[Window], prompts: Tensor, rows: Rows) -> None:
         """prompts [R, T] int64, padded on the right."""
@@ -55,11 +56,13 @@ class DraftModel:
         return self.cache.self_.nbytes()
 
 
-def _weights(model: Model) -> int:
-    """Weights that a step reads: every layer's, and the embedding for the logits."""
-    dims = model.dims
-    layer = 14 * dims.n_text_state**2  # two attentions and the MLP
-    return dims.n_text_layer * layer + dims.n_vocab * dims.n_text_state
+def decoder_weights(dims: Dims) -> int:
+    """Numbers in a decoder with folded weights: 16 d^2 in a layer's matrices, 15 d in its biases
+    and norms; the embedding, which the logits share, and the positions.
+    """
+    d = dims.n_text_state
+    layers = dims.n_text_layer * (16 * d * d + 15 * d)
+    return layers + (dims.n_vocab + dims.n_text_ctx) * d + 2 * d
 
 
 def load_draft(draft: Checkpoint, target: Checkpoint, model: Model) -> Model:

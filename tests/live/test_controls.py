@@ -8,12 +8,14 @@ import pytest
 from slimwhisper.errors import AudioError, OptionError, SlimWhisperError
 from slimwhisper.live import activity
 from slimwhisper.live.stream import Stream
-from slimwhisper.live.types import Ended, LiveOptions, SpeechStarted, Text
+from slimwhisper.live.types import Ended, SpeechStarted, Text
 from tests.support.tones import (
-    DIMS,
     MULTILINGUAL,
+    ONE_SAMPLE,
+    PLAIN,
     Loudness,
     Reader,
+    begin,
     play,
     say,
     text,
@@ -22,17 +24,10 @@ from tests.support.tones import (
     vocabulary,
 )
 
-PLAIN = LiveOptions()
-ONE_SAMPLE = np.zeros(1, np.float32)
-
 
 @pytest.fixture(autouse=True)
 def loudness(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(activity, "SpeechStream", Loudness)
-
-
-def begin(options: LiveOptions = PLAIN) -> tuple[Stream, Reader]:
-    return Stream(DIMS, vocabulary(), options), Reader(vocabulary())
 
 
 def test_an_utterance_ends_when_asked() -> None:

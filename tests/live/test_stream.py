@@ -8,35 +8,26 @@ import numpy as np
 import pytest
 
 from slimwhisper.live import activity
-from slimwhisper.live.stream import Stream
 from slimwhisper.live.types import (
     Ended,
-    LiveOptions,
     Text,
 )
 from tests.support.tones import (
-    DIMS,
+    ONE_SAMPLE,
+    PLAIN,
     Loudness,
-    Reader,
+    begin,
     play,
     say,
     text,
     texts,
     update,
-    vocabulary,
 )
-
-PLAIN = LiveOptions()
-ONE_SAMPLE = np.zeros(1, np.float32)
 
 
 @pytest.fixture(autouse=True)
 def loudness(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(activity, "SpeechStream", Loudness)
-
-
-def begin(options: LiveOptions = PLAIN) -> tuple[Stream, Reader]:
-    return Stream(DIMS, vocabulary(), options), Reader(vocabulary())
 
 
 def talk(rng: random.Random, phrases: int, longest: int) -> list[list[int]]:

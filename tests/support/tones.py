@@ -22,7 +22,15 @@ from slimwhisper.engine.requests import (
 from slimwhisper.live.activity import BLOCK
 from slimwhisper.live.mel import LiveMel
 from slimwhisper.live.stream import Stream
-from slimwhisper.live.types import Ended, Failed, LiveEvent, SpeechStarted, SpeechStopped, Text
+from slimwhisper.live.types import (
+    Ended,
+    Failed,
+    LiveEvent,
+    LiveOptions,
+    SpeechStarted,
+    SpeechStopped,
+    Text,
+)
 from slimwhisper.types import SAMPLE_RATE, Dims
 from slimwhisper.vocabulary import Vocabulary, get_vocabulary
 
@@ -192,3 +200,12 @@ def texts(events: Sequence[LiveEvent]) -> list[str]:
     for kind in (SpeechStarted, SpeechStopped, Ended):  # utterances begin and end in order
         assert [e.utterance for e in events if isinstance(e, kind)] == list(range(len(found)))
     return found
+
+
+PLAIN = LiveOptions()
+ONE_SAMPLE = np.zeros(1, np.float32)
+
+
+def begin(options: LiveOptions = PLAIN) -> tuple[Stream, Reader]:
+    """A stream of this module's model, and what reads its windows."""
+    return Stream(DIMS, vocabulary(), options), Reader(vocabulary())
