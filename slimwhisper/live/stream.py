@@ -304,5 +304,3 @@ def hear_together(streams: Sequence[Stream]) -> None:
         for stream, block, found in zip(waiting, blocks, judged, strict=True):
             stream._pending = stream._pending[BLOCK:].copy()  # not a view of all that was given
             stream._hear(block, found)
-    for stream in streams:
-        stream._look()
