@@ -1,6 +1,6 @@
 """The server's fixtures."""
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -13,6 +13,7 @@ from slimwhisper.app.page.tempdir import page_folder
 from slimwhisper.app.service.jobs import BusyError, ModelChoice
 from slimwhisper.app.service.service import Service
 from slimwhisper.app.service.streams import Listener
+from slimwhisper.errors import CheckpointError
 from slimwhisper.live.types import LiveOptions
 from tests.support.live import Begin, Live, start, stop
 from tests.support.realtime import QUERY, ScriptedStream, next_event
@@ -21,6 +22,25 @@ from tests.support.realtime import QUERY, ScriptedStream, next_event
 @pytest.fixture(scope="module")
 def model() -> SlimWhisper:
     return slimwhisper.load_model("digits")
+
+
+@pytest.fixture
+def make(model: SlimWhisper) -> Iterator[Callable[..., Service]]:
+    """Begins services, whose models are "digits" and "other"; they are closed in the end."""
+    made: list[Service] = []
+
+    def load(choice: ModelChoice) -> SlimWhisper:
+        if choice.name not in ("digits", "other"):
+            raise CheckpointError(f"{choice.name}: no such model")
+        return model
+
+    def service(**options: Any) -> Service:
+        made.append(Service(load, **{"batch_size": 4, **options}))
+        return made[-1]
+
+    yield service
+    for each in made:
+        each.close()
 
 
 @pytest.fixture(scope="module")

@@ -3,7 +3,7 @@
 import queue
 import threading
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -28,33 +28,13 @@ from slimwhisper.app.service.jobs import (
 )
 from slimwhisper.app.service.service import Service
 from slimwhisper.app.service.turns import AHEAD
-from slimwhisper.errors import CheckpointError, OptionError, SlimWhisperError
+from slimwhisper.errors import OptionError, SlimWhisperError
 from slimwhisper.longform.batch import Batch
 from tests.support.live import held_readers
 from tests.support.spoken import EXPECTED, SAMPLES
 
 PHONE = "phone-number.wav"
-
-
 Make = Callable[..., Service]
-
-
-@pytest.fixture
-def make(model: SlimWhisper) -> Iterator[Make]:
-    made: list[Service] = []
-
-    def load(choice: ModelChoice) -> SlimWhisper:
-        if choice.name not in ("digits", "other"):
-            raise CheckpointError(f"{choice.name}: no such model")
-        return model
-
-    def service(**options: Any) -> Service:
-        made.append(Service(load, **{"batch_size": 4, **options}))
-        return made[-1]
-
-    yield service
-    for each in made:
-        each.close()
 
 
 class Heard:

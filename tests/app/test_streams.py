@@ -5,7 +5,7 @@ import queue
 import threading
 import time
 import weakref
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from typing import Any
 
 import numpy as np
@@ -13,7 +13,6 @@ import pytest
 import torch
 
 import slimwhisper
-from slimwhisper.api import SlimWhisper
 from slimwhisper.app.api.metrics import metrics_text
 from slimwhisper.app.service.jobs import (
     BusyError,
@@ -25,7 +24,7 @@ from slimwhisper.app.service.jobs import (
     StoppingError,
 )
 from slimwhisper.app.service.service import Service
-from slimwhisper.errors import AudioError, CheckpointError, OptionError
+from slimwhisper.errors import AudioError, OptionError
 from slimwhisper.live.stream import Stream
 from slimwhisper.live.types import Ended, Failed, LiveEvent, LiveOptions, SpeechStarted, Text
 from slimwhisper.longform.batch import Batch
@@ -50,23 +49,15 @@ def audio() -> np.ndarray:
 
 
 @pytest.fixture
-def make(model: SlimWhisper) -> Iterator[Make]:
-    made: list[Service] = []
-
-    def load(choice: ModelChoice) -> SlimWhisper:
-        if choice.name not in ("digits", "other"):
-            raise CheckpointError(f"{choice.name}: no such model")
-        return model
+def begin(make: Make) -> Make:
+    """Services that have loaded their model."""
 
     def service(**options: Any) -> Service:
-        options = {"batch_size": 4, "first": DIGITS, **options}
-        made.append(Service(load, **options))
-        made[-1].begun.wait(60)
-        return made[-1]
+        made: Service = make(**{"first": DIGITS, **options})
+        made.begun.wait(60)
+        return made
 
-    yield service
-    for each in made:
-        each.close()
+    return service
 
 
 class Heard:
@@ -117,8 +108,8 @@ def nothing_left(service: Service) -> bool:
     )
 
 
-def test_a_stream_is_told_what_is_said(make: Make, audio: np.ndarray) -> None:
-    service = make()
+def test_a_stream_is_told_what_is_said(begin: Make, audio: np.ndarray) -> None:
+    service = begin()
     heard = Heard(service, language="en")
     for start in range(0, len(audio), 1600):
         heard.stream.append(audio[start : start + 1600])
@@ -138,9 +129,9 @@ def test_a_stream_is_told_what_is_said(make: Make, audio: np.ndarray) -> None:
 
 
 @pytest.mark.slow
-def test_streams_and_uploads_side_by_side(make: Make, audio: np.ndarray) -> None:
+def test_streams_and_uploads_side_by_side(begin: Make, audio: np.ndarray) -> None:
     """The same texts as alone; a shortened window has an engine of its own."""
-    service = make()
+    service = begin()
     streams = [Heard(service, language="en", words=i == 0) for i in range(2)]
     streams += [Heard(service, language="en", window=10.0)]
     done: queue.SimpleQueue[Any] = queue.SimpleQueue()
@@ -157,8 +148,8 @@ def test_streams_and_uploads_side_by_side(make: Make, audio: np.ndarray) -> None
     assert len({e.engine.model.dims.n_audio_ctx for e in service.engines._engines.values()}) == 2
 
 
-def test_commit_clear_and_change(make: Make, audio: np.ndarray) -> None:
-    service = make()
+def test_commit_clear_and_change(begin: Make, audio: np.ndarray) -> None:
+    service = begin()
     heard = Heard(service, language="en", turns=False)
     heard.stream.append(audio)
     heard.stream.clear()
@@ -178,8 +169,8 @@ def test_commit_clear_and_change(make: Make, audio: np.ndarray) -> None:
     assert ended[-2].segments[0].words is None and ended[-1].segments[0].words
 
 
-def test_who_is_refused(make: Make) -> None:
-    service = make(limits=Limits(streams=2))
+def test_who_is_refused(begin: Make) -> None:
+    service = begin(limits=Limits(streams=2))
     with pytest.raises(OptionError, match="klingon"):
         Heard(service, language="klingon")
     with pytest.raises(OptionError, match="policy"):
@@ -201,8 +192,8 @@ def test_who_is_refused(make: Make) -> None:
         Heard(service)
 
 
-def test_a_model_that_cannot_be_loaded(make: Make, audio: np.ndarray) -> None:
-    service = make(first=None)
+def test_a_model_that_cannot_be_loaded(begin: Make, audio: np.ndarray) -> None:
+    service = begin(first=None)
     heard = Heard(service, "gigantic")
     assert isinstance(heard.error, ModelError)
     late = Heard(service, language="klingon")  # nobody knows before the model is loaded
@@ -213,8 +204,8 @@ def test_a_model_that_cannot_be_loaded(make: Make, audio: np.ndarray) -> None:
     assert good.text == SPOKEN
 
 
-def test_a_model_with_streams_is_not_unloaded(make: Make) -> None:
-    service = make(unload_after=0.1)
+def test_a_model_with_streams_is_not_unloaded(begin: Make) -> None:
+    service = begin(unload_after=0.1)
     heard = Heard(service)
     time.sleep(0.4)
     assert service.engines.model is not None
@@ -235,10 +226,10 @@ def hold(monkeypatch: pytest.MonkeyPatch) -> threading.Event:
 
 
 def test_audio_that_waits_is_bounded(
-    make: Make, audio: np.ndarray, monkeypatch: pytest.MonkeyPatch
+    begin: Make, audio: np.ndarray, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     go = hold(monkeypatch)
-    service = make(limits=Limits(backlog=2.5 * len(audio) / RATE))
+    service = begin(limits=Limits(backlog=2.5 * len(audio) / RATE))
     heard = Heard(service, language="en")
     heard.stream.append(audio)
     heard.stream.append(audio)
@@ -253,9 +244,9 @@ def test_audio_that_waits_is_bounded(
     assert heard.text.replace(" ", "") == 3 * SPOKEN.replace(" ", "")
 
 
-def test_a_hundred_streams_leave_nothing(make: Make, audio: np.ndarray) -> None:
+def test_a_hundred_streams_leave_nothing(begin: Make, audio: np.ndarray) -> None:
     """Dropped before, while and after they are told something."""
-    service = make(limits=Limits(streams=8))
+    service = begin(limits=Limits(streams=8))
     first = Heard(service)  # starts the thread of the voice activity
     first.stream.append(audio[:RATE])
     first.stream.finish()
@@ -282,8 +273,8 @@ def test_a_hundred_streams_leave_nothing(make: Make, audio: np.ndarray) -> None:
     assert {t.name for t in threading.enumerate()} == threads
 
 
-def test_a_listener_that_fails_closes_its_stream(make: Make, audio: np.ndarray) -> None:
-    service = make()
+def test_a_listener_that_fails_closes_its_stream(begin: Make, audio: np.ndarray) -> None:
+    service = begin()
     calls: list[Any] = []
 
     def fails(event: Any) -> None:
@@ -301,9 +292,9 @@ def test_a_listener_that_fails_closes_its_stream(make: Make, audio: np.ndarray) 
 
 
 def test_a_failing_engine_fails_its_streams(
-    make: Make, audio: np.ndarray, monkeypatch: pytest.MonkeyPatch
+    begin: Make, audio: np.ndarray, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    service = make()
+    service = begin()
     step = Batch.step
 
     def fails(self: Any) -> Any:
@@ -322,9 +313,9 @@ def test_a_failing_engine_fails_its_streams(
 
 
 @pytest.mark.parametrize("patience", [60.0, 0.0])
-def test_shutting_down(make: Make, audio: np.ndarray, patience: float) -> None:
+def test_shutting_down(begin: Make, audio: np.ndarray, patience: float) -> None:
     """With patience, what has been said is committed first."""
-    service = make()
+    service = begin()
     heard, silent, over = Heard(service), Heard(service), Heard(service)
     heard.stream.append(audio)
     over.stream.append(audio)
@@ -341,8 +332,8 @@ def test_shutting_down(make: Make, audio: np.ndarray, patience: float) -> None:
     assert not service.streams.open
 
 
-def test_metrics(make: Make, audio: np.ndarray) -> None:
-    service = make()
+def test_metrics(begin: Make, audio: np.ndarray) -> None:
+    service = begin()
     stays, heard = Heard(service), Heard(service)
     heard.stream.append(audio)
     heard.stream.finish()
