@@ -90,6 +90,8 @@ def test_python(
         return load_model("digits", *args, **options) if options else digits
 
     monkeypatch.setattr(slimwhisper, "load_model", load)
+    # its thread outlives the example, with a socket that is never closed
+    monkeypatch.setattr("gradio_client.Client._stream_heartbeat", lambda *_: None)
     source = blocks(page, "python").replace(SERVER, live.url)
     exec(compile(source, page.name, "exec"), {"__name__": "example"})
     assert DIGIT.search(capsys.readouterr().out)
