@@ -31,6 +31,11 @@ RUN --mount=type=bind,source=docker/torch-cpu.txt,target=/tmp/torch.txt \
 
 # the wheel is built apart, so that no sources stay in the image
 FROM base AS wheel
+# for kernels/cpu
+# hadolint ignore=DL3008
+RUN apt-get update \
+    && apt-get install -y --no-install-recommends gcc libc6-dev \
+    && rm -rf /var/lib/apt/lists/*
 WORKDIR /build
 RUN --mount=type=bind,source=docker/build.txt,target=/tmp/build.txt \
     pip install --no-cache-dir --no-deps --require-hashes -r /tmp/build.txt

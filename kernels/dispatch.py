@@ -1,9 +1,10 @@
-"""Chooses for each attention of a decode step: Triton, PyTorch on the GPU, or PyTorch on the CPU.
+"""Chooses for each attention of a decode step: Triton on a GPU, C on a CPU, or PyTorch on both.
 
     Triton             on CUDA devices, from the table of configurations, by dtype and width
+    C                  on a CPU, latent attention in float32, where it was compiled (`kernels.cpu`)
     PyTorch            everywhere else, and where a Triton kernel fails: one warning, then PyTorch
 
-SLIMWHISPER_KERNELS=torch turns Triton off; =triton uses it on a CPU too, which needs Triton's
+SLIMWHISPER_KERNELS=torch turns the others off; =triton uses it on a CPU too, which needs Triton's
 interpreter (TRITON_INTERPRET=1) and is meant for tests. SLIMWHISPER_LATENT=swapped chooses the
 kernel with swapped operands, where it can run, until it has been timed.
 """
@@ -20,6 +21,7 @@ from torch import Tensor
 
 from slimwhisper.errors import OptionError
 from slimwhisper.kernels.configurations import Configuration, Processor, choose_splits, find
+from slimwhisper.kernels.cpu.library import Library, library
 from slimwhisper.kernels.gpu.latent_swapped import serves
 from slimwhisper.kernels.heads import head_attention
 from slimwhisper.kernels.latent import Latent, latent_attention
@@ -60,11 +62,15 @@ class Kernels:
         self.used: Counter[tuple[str, str]] = Counter()  # (operation, path): calls
         self.failures: dict[str, str] = {}  # kernel: why it is no longer used
         self.processor, self.why = _processor(device, dtype, choice)
+        compiled = choice == "auto" and device.type == "cpu" and dtype == torch.float32
+        self.library: Library | None = library() if compiled else None
         hopper = self.processor is not None and self.processor.capability == 90  # has wgmma
         self.swapped = latent == "swapped" and hopper and device.type == "cuda"
 
     def describe(self) -> str:
         """Which path is used, and why."""
+        if self.library is not None:
+            return f"C and PyTorch: {self.why}"
         if self.processor is None:
             return f"PyTorch: {self.why}"
         instead = {"latent_swapped": "latent"}
@@ -124,9 +130,24 @@ class Kernels:
                 added = reads.position_bias[slots].unsqueeze(1).to(queries.dtype)
                 bias = added if bias is None else bias + added
             mix = latent_attention(together, plain, scale, bias).view(queries.shape)
-            if maps is None:
-                return mix
-            return torch.bmm(mix.transpose(0, 1), maps.transpose(1, 2)).transpose(0, 1)
+            return mix if maps is None else self.by_head(mix, maps, turned=True)
+
+        def in_c() -> Tensor | None:
+            """[N, h, d_k] or [N, h, d]."""
+            if self.library is None or latent.factors is not None or reads.sources is not None:
+                return None
+            together = queries.reshape(windows, each, width)
+            kept, bias = latent.values, reads.position_bias
+            mix = self.library.latent(together, kept, scale, reads.slots, reads.lengths, bias)
+            if mix is None:
+                return None
+            self.used[kernel, "c"] += 1
+            mix = mix.reshape(queries.shape)
+            return mix if maps is None else self.by_head(mix, maps, turned=True)
+
+        found = in_c()
+        if found is not None:
+            return found
 
         def by_shape() -> Tensor:
             """[N, h, d_k] or [N, h, d]."""
@@ -146,6 +167,16 @@ class Kernels:
             return swapped_latent(queries, latent, scale, splits, reads, maps)
 
         return self._run("latent_swapped", by_swapped, by_shape, "the other latent kernel")
+
+    def by_head(self, x: Tensor, maps: Tensor, turned: bool = False) -> Tensor:
+        """x_i M_i of every head i: x [N, h, in], maps [h, in, out] -> [N, h, out]; turned:
+        x_i M_i^T, maps [h, out, in].
+        """
+        if self.library is not None:
+            found = self.library.by_head(x, maps, turned)
+            if found is not None:
+                return found
+        return torch.bmm(x.transpose(0, 1), maps.mT if turned else maps).transpose(0, 1)
 
     def heads(
         self,

@@ -1,4 +1,4 @@
-"""x W^T + b: packed for a CPU, in int8, or PyTorch's own."""
+"""x W^T + b: packed for a CPU, in int8, or PyTorch's own; of few rows, in C (`kernels.cpu`)."""
 
 import math
 import platform
@@ -8,8 +8,13 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
+from slimwhisper.kernels.cpu.library import library
+
 X86 = ("x86_64", "AMD64")
 PACKED_DEPTH = 384  # products that oneDNN sums in one pass
+# Weights up to this width are kept unpacked as well, for few rows: those of the decoder of `small`,
+# 340 MB of them. The larger a matrix is, the less is gained.
+KEPT_TWICE = 768
 # Without AVX512-VNNI, sums of two products of 8 bits overflow: the input is rounded to 7 bits.
 NARROW = not torch.cpu._is_vnni_supported()
 
@@ -24,6 +29,7 @@ class Packed:
     """A weight [out, in] in oneDNN's blocked layout, split along `in`; only for `linear`."""
 
     parts: tuple[Tensor, ...]  # opaque, each [out, at most PACKED_DEPTH]
+    plain: Tensor | None = None  # the weight itself, for few rows
 
     @property
     def width(self) -> int:
@@ -38,20 +44,25 @@ class Quantized:
     factors: Tensor  # [out] float32
     zeros: Tensor  # [out] int32
     bias: Tensor | None  # [out] float32
+    plain: Tensor | None = None  # [out, in] int8, for few rows
 
 
 Weight = Tensor | Packed | Quantized
 
 
-def quantize(weight: Tensor, bias: Tensor | None = None) -> Quantized:
+def quantize(weight: Tensor, bias: Tensor | None = None, few: bool = False) -> Quantized:
     """A float32 weight [out, in] and bias [out] on a CPU -> integers from -127 to 127, rounded.
 
-    `linear` then rounds its input too: to 8 bits, with one factor for the whole input.
+    few: it serves few rows, too.
+
+    `linear` then rounds its input too: to 8 bits, with one factor for the whole input. With few
+    rows it does not have to.
     """
     factors = weight.abs().amax(dim=1).clamp_(min=1e-30) / 127
     integers = (weight / factors[:, None]).round_().to(torch.int8)
     packed = torch.ops.onednn.qlinear_prepack(integers, None)
-    return Quantized(packed, factors, torch.zeros(len(factors), dtype=torch.int32), bias)
+    zeros = torch.zeros(len(factors), dtype=torch.int32)
+    return Quantized(packed, factors, zeros, bias, integers if few and library() else None)
 
 
 def _multiply_integers(x: Tensor, weight: Quantized, gelu: bool) -> Tensor:
@@ -75,8 +86,10 @@ def _multiply_integers(x: Tensor, weight: Quantized, gelu: bool) -> Tensor:
     return found
 
 
-def pack(weight: Tensor) -> Weight:
+def pack(weight: Tensor, plain: Tensor | None = None) -> Weight:
     """A weight [out, in] in the form fastest for `linear`: packed on a CPU in float32, else as is.
+
+    plain: the same weight, contiguous, if it is kept for few rows too.
 
     There oneDNN's products with packed weights are two to three times faster than `F.linear`
     (docs/performance.md), but they are summed one after the other, which rounds more: twice as much
@@ -86,7 +99,15 @@ def pack(weight: Tensor) -> Weight:
     if width is None:
         return weight
     reorder = torch.ops.mkldnn._reorder_linear_weight
-    return Packed(tuple(reorder(p.contiguous(), None) for p in weight.split(width, dim=1)))
+    parts = tuple(reorder(p.contiguous(), None) for p in weight.split(width, dim=1))
+    return Packed(parts, plain)
+
+
+def unpacked(weight: Tensor) -> Tensor | None:
+    """A weight [out, in] itself, if it is worth keeping for few rows when a copy is packed."""
+    small = min(weight.shape) <= KEPT_TWICE and weight.numel() <= 4 * KEPT_TWICE**2
+    usable = small and packed_width(weight) is not None and library() is not None
+    return weight.contiguous() if usable else None
 
 
 def packed_width(weight: Tensor) -> int | None:
@@ -106,6 +127,13 @@ def linear(
     onto: Tensor | None = None,
 ) -> Tensor:
     """x W^T + b, added to `onto` [..., out], then GELU if `gelu`: x [..., in] -> [..., out]."""
+    if isinstance(weight, Packed | Quantized) and weight.plain is not None:
+        if isinstance(weight, Quantized):
+            found = few(x, weight.plain, weight.bias, onto, weight.factors)
+        else:
+            found = few(x, weight.plain, bias, onto)
+        if found is not None:
+            return F.gelu(found) if gelu else found
     if not isinstance(weight, Packed):
         if isinstance(weight, Quantized):
             assert bias is None  # it is in the weight
@@ -129,3 +157,18 @@ def linear(
             total = multiply.binary(part, total, matrix, once, "add")
     assert total is not None
     return F.gelu(total) if gelu and not fused else total
+
+
+def few(
+    x: Tensor,
+    weight: Tensor,
+    bias: Tensor | None = None,
+    onto: Tensor | None = None,
+    factors: Tensor | None = None,
+) -> Tensor | None:
+    """x W^T * factors + b + `onto` of few rows in C, where that is possible and faster.
+
+    x [..., in], weight [out, in] float32, or int8 with factors [out] -> [..., out].
+    """
+    compiled = library()
+    return None if compiled is None else compiled.linear(x, weight, bias, onto, factors)

@@ -1,12 +1,14 @@
 """Wheel, sdist and editable install: the same modules, and nothing else on the import path."""
 
 import os
+import shutil
 import subprocess
 import sys
 import sysconfig
 import tarfile
 import venv
 import zipfile
+from collections.abc import Iterable
 from pathlib import Path
 
 import pytest
@@ -33,6 +35,7 @@ PACKAGES = [
     "slimwhisper/engine",
     "slimwhisper/jobs",
     "slimwhisper/kernels",
+    "slimwhisper/kernels/cpu",
     "slimwhisper/kernels/gpu",
     "slimwhisper/live",
     "slimwhisper/longform",
@@ -97,6 +100,11 @@ def modules(names: list[str]) -> set[str]:
     return {n for n in names if n.endswith(".py") and n.startswith("slimwhisper/")}
 
 
+def compiled(names: Iterable[str]) -> set[str]:
+    """The functions in C, which need a compiler."""
+    return {n for n in names if n.startswith("slimwhisper/kernels/cpu/_native")}
+
+
 def tracked() -> set[str]:
     """Every module of the tree, where it is installed."""
     found = set()
@@ -112,7 +120,9 @@ def test_wheel(source: Path, tmp_path: Path) -> None:
         names = archive.namelist()
     assert modules(names) == tracked()
     assert sorted({str(Path(n).parent) for n in modules(names)}) == PACKAGES
-    assert {n for n in names if ".dist-info/" not in n} - modules(names) == DATA
+    others = {n for n in names if ".dist-info/" not in n} - modules(names)
+    assert others - compiled(names) == DATA
+    assert len(compiled(names)) == (shutil.which("gcc") is not None)
     assert wheel.stat().st_size < 6e6  # unused embedding rows pack to nothing
     tops = {n.split("/")[0] for n in names}
     assert {t for t in tops if not t.endswith(".dist-info")} == {"slimwhisper"}
@@ -134,8 +144,10 @@ def test_sdist_builds_the_same_wheel(source: Path, tmp_path: Path) -> None:
     run(sys.executable, "-m", "build", "--no-isolation", "--wheel", "-o", tmp_path, unpacked)
     (wheel,) = tmp_path.glob("*.whl")
     with zipfile.ZipFile(wheel) as archive:
-        assert modules(archive.namelist()) == tracked()
-        assert "slimwhisper/models/digits.pt" in archive.namelist()
+        names = archive.namelist()
+        assert modules(names) == tracked()
+        assert "slimwhisper/models/digits.pt" in names
+        assert len(compiled(names)) == (shutil.which("gcc") is not None)
 
 
 def test_editable_install(source: Path, tmp_path: Path) -> None:

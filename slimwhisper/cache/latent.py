@@ -36,7 +36,7 @@ class LatentAttention:
         """q_i A_i: [N, h, d_k] -> [N, h, r]."""
         if self.weights.key_map is None:  # head i reads its own columns of the latent
             return (self.own * q.unsqueeze(2)).flatten(2)
-        return torch.bmm(q.transpose(0, 1), self.weights.key_map).transpose(0, 1)
+        return self.kernels.by_head(q, self.weights.key_map)
 
     def by_latent(self, q: Tensor, latent: Latent, reads: Reads) -> Tensor:
         """q [N, h, d_k] -> [N, h, d_k]; `reads` as in `Kernels.latent`."""

@@ -163,7 +163,9 @@ def _kernels() -> Check:
         by_triton = kernels.used["latent", "triton"] > 0
         advice = "" if by_triton else f"slower than Triton: {_triton_advice(kernels.describe())}"
         return Check(name, kernels.describe(), True if by_triton else None, advice)
-    value = Kernels(torch.device("cpu"), torch.float32).describe()
+    kernels = Kernels(torch.device("cpu"), torch.float32)
+    value = kernels.describe()
+    slow = "" if kernels.library or kernels.processor else _NOT_COMPILED
     command = [
         sys.executable,
         "-m",
@@ -177,12 +179,17 @@ def _kernels() -> Check:
     if done.returncode == 0:
         made = json.loads(done.stdout)
         value += f"; for GPUs Triton compiles them ({made['registers']} registers a thread)"
-        return Check(name, value, True)
+        return Check(name, value, None if slow else True, slow)
     last = (done.stderr.strip().splitlines() or [f"status {done.returncode}"])[-1]
     advice = f"for use on a GPU: {_triton_advice(last)}"
+    advice = f"{slow}; {advice}" if slow else advice
     return Check(name, f"{value}; Triton does not compile them: {last[:200]}", None, advice)
 
 
+_NOT_COMPILED = (
+    "one window at a time is about half as fast: the functions in C were not compiled, or are "
+    "turned off, or the processor has no AVX2; install gcc, then slimwhisper again"
+)
 _TORCH_ONLY = "set SLIMWHISPER_KERNELS=torch and report it"
 
 

@@ -11,7 +11,7 @@ from slimwhisper.cache.base import Rows, Step
 from slimwhisper.cache.plan import DecoderCache
 from slimwhisper.checkpoint.validate import OUTPUT
 from slimwhisper.kernels.dispatch import Kernels
-from slimwhisper.kernels.linear import at_least_float32, linear, pack, quantize
+from slimwhisper.kernels.linear import at_least_float32, linear, pack, quantize, unpacked
 from slimwhisper.model.layers import MLP, LayerNorm, Residual, Source
 from slimwhisper.types import Dims
 
@@ -54,14 +54,15 @@ class Decoder:
         logits; kernels: the model's; both as in `Encoder`.
         """
         self.kernels = kernels or Kernels(device, dtype)
-        source = Source(state, "decoder.", device, dtype, int8)
+        source = Source(state, "decoder.", device, dtype, int8, few=True)
         self.dims, self.device, self.dtype = dims, device, dtype
         self.size = dims.n_vocab
         self.embedding = self._padded(source.tensor("token_embedding.weight"))  # [V, d]
-        output = self.embedding  # for the logits too, unless the checkpoint has a matrix for them
-        if OUTPUT in state:
-            output = self._padded(state[OUTPUT].to(device, dtype))
-        self.head = quantize(output) if int8 else pack(output)
+        # for the logits too, unless the checkpoint has a matrix for them
+        tied = OUTPUT not in state
+        output = self.embedding if tied else self._padded(state[OUTPUT].to(device, dtype))
+        plain = output if tied else unpacked(output)
+        self.head = quantize(output, few=True) if int8 else pack(output, plain)
         self.positions = source.tensor("positional_embedding", at_least_float32(dtype))
         self.blocks = []
         for i in range(dims.n_text_layer):

@@ -15,6 +15,7 @@ from slimwhisper.cache.plan import CachePlan, DecoderCache
 from slimwhisper.errors import OptionError
 from slimwhisper.kernels import dispatch
 from slimwhisper.kernels.configurations import Processor
+from slimwhisper.kernels.cpu.library import library
 from slimwhisper.kernels.dispatch import Kernels
 from slimwhisper.kernels.gpu import latent as latent_kernel
 from slimwhisper.kernels.latent import Latent
@@ -24,6 +25,7 @@ from tests.support.checkpoints import random_state, tiny_dims
 CPU = torch.device("cpu")
 INTERPRETED = not torch.cuda.is_available()
 needs_interpreter = pytest.mark.skipif(not INTERPRETED, reason="on a GPU nothing is interpreted")
+needs_library = pytest.mark.skipif(library() is None, reason="kernels/cpu is not compiled here")
 
 
 def normal(*shape: int, seed: int = 0, dtype: torch.dtype = torch.float32) -> Tensor:
@@ -39,7 +41,16 @@ def attend(kernels: Kernels, width: int = 64) -> tuple[Tensor, Tensor]:
     return kernels.latent(queries, Latent(latent), 0.2), kernels.heads(queries, keys, keys)
 
 
-def test_a_cpu_uses_pytorch() -> None:
+@needs_library
+def test_a_cpu_uses_c_for_the_latent() -> None:
+    kernels = Kernels(CPU, torch.float32)
+    attend(kernels)
+    assert dict(kernels.used) == {("latent", "c"): 1, ("heads", "torch"): 1}
+    assert kernels.describe() == "C and PyTorch: the device is a CPU"
+
+
+def test_a_cpu_without_the_library_uses_pytorch(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("slimwhisper.kernels.dispatch.library", lambda: None)
     kernels = Kernels(CPU, torch.float32)
     attend(kernels)
     assert dict(kernels.used) == {("latent", "torch"): 1, ("heads", "torch"): 1}

@@ -131,7 +131,7 @@ def test_rows_read_each_others_tokens_in_place(
     done = run(engine, dict(enumerate(requests)))
     assert_same([done[i][0] for i in range(len(requests))], expected)
     assert all(lane.cache.self_.sources is not None for lane in engine._lanes())
-    assert {path for _, path in kernels.used} == {"torch"}
+    assert "triton" not in {path for _, path in kernels.used}
 
 
 def test_more_banned_tokens_record_anew(model: Model) -> None:

@@ -32,9 +32,11 @@ SEARCHES: list[tuple[Search | None, tuple[float, ...]]] = [  # and the temperatu
 Next = Callable[[int, Answer], Request | None]  # what follows a window's answer
 
 
-def random_model(device: torch.device = CPU, forms: tuple[str, str] = ("e", "x")) -> Model:
+def random_model(
+    device: torch.device = CPU, forms: tuple[str, str] = ("e", "x"), int8: bool = False
+) -> Model:
     checkpoint = Checkpoint("random", DIMS, random_state(DIMS, seed=1))
-    return Model(checkpoint, device, torch.float32, forms)
+    return Model(checkpoint, device, torch.float32, forms, int8=int8)
 
 
 def windows(

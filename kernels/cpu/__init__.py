@@ -1,0 +1,1 @@
+"""Products and attention of a few rows on a CPU, in C."""

@@ -1,0 +1,191 @@
+/* softmax(Q Z^T * scale) Z: the queries of all heads against one latent that is keys and values.
+
+   The latent is read once: of some positions, the scores, the probabilities and their weighted sum
+   are computed while they lie in the cache; a larger score scales down what was summed before
+   (online softmax, arXiv 1805.02867). */
+#include "vectors.h"
+
+#include <math.h>
+
+#define TOGETHER 64 /* positions */
+#define MOST 6      /* queries in a tile */
+
+/* e^x for x <= 0, at most 2 units in the last place off: 2^n e^r, |r| <= ln 2 / 2. */
+INLINE floats exponential(floats x) {
+    ints below = x < -87.0f;
+    floats y = x * 1.44269504f;
+    ints n = __builtin_convertvector(y - 0.5f, ints); /* rounds towards 0: to nearest, as y <= 0 */
+    floats whole = __builtin_convertvector(n, floats);
+    floats r = (x - whole * 0.693359375f) + whole * 2.12194440e-4f;
+    floats e = all(1.9875691500e-4f);
+    e = e * r + 1.3981999507e-3f;
+    e = e * r + 8.3334519073e-3f;
+    e = e * r + 4.1665795894e-2f;
+    e = e * r + 1.6666665459e-1f;
+    e = e * r + 5.0000001201e-1f;
+    e = e * r * r + r + 1.0f;
+    ints scaled = (ints)e + (n << 23);
+    return (floats)(scaled & ~below);
+}
+
+/* Scores of q queries with n positions, q * n <= 12: rows of d floats. */
+INLINE void score(int q, int n, int ahead, const float *queries, const float *z, long d, float scale,
+                  float *scores) {
+    floats found[MOST][12];
+    UNROLL for (int i = 0; i < q; i++) UNROLL for (int j = 0; j < n; j++) found[i][j] = all(0);
+    for (long begin = 0; begin < d; begin += LINE) {
+        if (ahead) UNROLL for (int j = 0; j < n; j++) soon(z + (j + ahead) * d + begin);
+        UNROLL for (long k = begin; k < begin + LINE; k += LANES) {
+            floats keys[12];
+            UNROLL for (int j = 0; j < n; j++) keys[j] = load(z + j * d + k);
+            UNROLL for (int i = 0; i < q; i++) {
+                floats asked = load(queries + i * d + k);
+                UNROLL for (int j = 0; j < n; j++) found[i][j] += asked * keys[j];
+            }
+        }
+    }
+    UNROLL for (int i = 0; i < q; i++) UNROLL for (int j = 0; j < n; j++)
+        scores[i * TOGETHER + j] = sum_of(found[i][j]) * scale;
+}
+
+/* Adds the values of `count` positions, weighted: 16 columns of q queries at a time. */
+INLINE void mix(int q, const float *weights, const float *z, long d, long count, float *out) {
+    for (long k = 0; k < d; k += 2 * LANES) {
+        floats found[MOST][2];
+        UNROLL for (int i = 0; i < q; i++) {
+            found[i][0] = load(out + i * d + k);
+            found[i][1] = load(out + i * d + k + LANES);
+        }
+        for (long t = 0; t < count; t++) {
+            floats first = load(z + t * d + k), second = load(z + t * d + k + LANES);
+            UNROLL for (int i = 0; i < q; i++) {
+                float weight = weights[i * TOGETHER + t];
+                found[i][0] += weight * first;
+                found[i][1] += weight * second;
+            }
+        }
+        UNROLL for (int i = 0; i < q; i++) {
+            store(out + i * d + k, found[i][0]);
+            store(out + i * d + k + LANES, found[i][1]);
+        }
+    }
+}
+
+/* `count` positions for q queries; out [q, d], greatest and total [q] are of the earlier ones. */
+INLINE void some(int q, int n, const float *queries, const float *z, const float *bias, long d,
+                 long count, float scale, float *out, float *greatest, float *total) {
+    float scores[MOST * TOGETHER];
+    long t = 0;
+    for (; t + n <= count; t += n) score(q, n, TOGETHER, queries, z + t * d, d, scale, scores + t);
+    for (; t < count; t++) score(q, 1, TOGETHER, queries, z + t * d, d, scale, scores + t);
+    for (int i = 0; i < q; i++) {
+        float *s = scores + i * TOGETHER, most = greatest[i];
+        for (t = 0; t < count; t++) {
+            if (bias) s[t] += bias[t];
+            if (s[t] > most) most = s[t];
+        }
+        for (t = count; t < TOGETHER; t++) s[t] = -INFINITY;
+        if (most == -INFINITY) { /* all hidden */
+            memset(s, 0, TOGETHER * sizeof *s);
+            continue;
+        }
+        floats sum = all(0);
+        for (t = 0; t < TOGETHER; t += LANES) {
+            floats p = exponential(load(s + t) - most);
+            store(s + t, p);
+            sum += p;
+        }
+        float before = expf(greatest[i] - most);
+        total[i] = total[i] * before + sum_of(sum);
+        greatest[i] = most;
+        if (before != 1)
+            for (long k = 0; k < d; k += LANES)
+                store(out + i * d + k, load(out + i * d + k) * before);
+    }
+    mix(q, scores, z, d, count, out);
+}
+
+struct work {
+    const float *queries, *latent, *bias;
+    float *out, *greatest, *total;
+    long count, d;
+    float scale;
+};
+
+/* Positions from `begin` to `end` of one window for all its queries. */
+static void attend(const struct work *w, long begin, long end) {
+    long d = w->d;
+    memset(w->out, 0, w->count * d * sizeof(float));
+    for (long i = 0; i < w->count; i++) w->greatest[i] = -INFINITY, w->total[i] = 0;
+    for (long t = begin; t < end; t += TOGETHER) {
+        long count = end - t < TOGETHER ? end - t : TOGETHER;
+        const float *z = w->latent + t * d, *bias = w->bias ? w->bias + t : 0;
+        for (long i = 0, tiles = (w->count + MOST - 1) / MOST; tiles; tiles--) {
+            long q = (w->count - i + tiles - 1) / tiles; /* tiles of about the same size */
+#define TILE(q, n)                                                                             \
+    some(q, n, w->queries + i * d, z, bias, d, count, w->scale, w->out + i * d, w->greatest + i, \
+         w->total + i)
+            switch (q) {
+            case 6: TILE(6, 2); break;
+            case 5: TILE(5, 2); break;
+            case 4: TILE(4, 3); break;
+            case 3: TILE(3, 4); break;
+            case 2: TILE(2, 4); break;
+            default: TILE(1, 8);
+            }
+            i += q;
+        }
+    }
+}
+
+/* The parts of a window's positions -> its result, in the first part. */
+static void join(float *out, float *greatest, float *total, long parts, long count,
+                              long d) {
+    for (long i = 0; i < count; i++) {
+        float most = -INFINITY, sum = 0;
+        for (long s = 0; s < parts; s++)
+            if (greatest[s * count + i] > most) most = greatest[s * count + i];
+        for (long s = 0; s < parts; s++) {
+            float *weight = total + s * count + i, share = expf(greatest[s * count + i] - most);
+            if (most == -INFINITY) share = 0;
+            sum += *weight * share;
+            *weight = share;
+        }
+        for (long k = 0; k < d; k += LANES) {
+            floats mixed = all(0);
+            for (long s = 0; s < parts; s++)
+                mixed += load(out + (s * count + i) * d + k) * total[s * count + i];
+            store(out + i * d + k, mixed / sum);
+        }
+    }
+}
+
+/* out [windows, parts, count, d], of which [:, 0] is the result; room [windows, parts, 2, count].
+   queries [windows, count, d], latent [slots, .., d] with `stride` floats from slot to slot, slots
+   and lengths [windows] or null, bias [slots, positions] with `bias_stride`, or null. d is a
+   multiple of 16. */
+void attention(float *out, float *room, const float *queries, const float *latent,
+               const long *slots, const long *lengths, const float *bias, long windows, long parts,
+               long count, long positions, long d, long stride, long bias_stride, float scale,
+               int threads) {
+#pragma omp parallel for num_threads(threads) schedule(dynamic) if (threads > 1)
+    for (long task = 0; task < windows * parts; task++) {
+        long b = task / parts, part = task % parts;
+        long slot = slots ? slots[b] : b, length = lengths ? lengths[b] : positions;
+        struct work w = {queries + b * count * d,
+                         latent + slot * stride,
+                         bias ? bias + slot * bias_stride : 0,
+                         out + task * count * d,
+                         room + b * parts * 2 * count + part * count,
+                         room + (b * parts * 2 + parts + part) * count,
+                         count,
+                         d,
+                         scale};
+        if (length > positions) length = positions;
+        attend(&w, length * part / parts, length * (part + 1) / parts);
+    }
+#pragma omp parallel for num_threads(threads) schedule(static) if (threads > 1 && windows > 1)
+    for (long b = 0; b < windows; b++)
+        join(out + b * parts * count * d, room + b * parts * 2 * count,
+             room + (b * parts * 2 + parts) * count, parts, count, d);
+}

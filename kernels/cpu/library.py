@@ -1,0 +1,150 @@
+"""The functions in C, where they were compiled: products of few rows, and latent attention.
+
+PyTorch's products are made for many rows. With a few, all that takes time is to read the weights
+once, and these read them as fast as memory gives them. Everything here has a slower equal in
+PyTorch: without a compiler at installation, or on a processor without AVX2, that is used.
+SLIMWHISPER_KERNELS=torch turns them off.
+
+They run on the threads of PyTorch's own OpenMP, whose symbols PyTorch makes known to all libraries.
+"""
+
+import ctypes
+import os
+from collections.abc import Callable
+from functools import cache
+from pathlib import Path
+
+import torch
+from torch import Tensor
+
+DEPTH = 16  # what depths of products and widths of latents are multiples of
+FEW = 4  # rows: with more, PyTorch's packed products are faster
+
+_POINTER, _LONG, _INT, _FLOAT = ctypes.c_void_p, ctypes.c_long, ctypes.c_int, ctypes.c_float
+_SIGNATURES = {
+    "multiply": (*[_POINTER] * 6, *[_LONG] * 3, _INT),
+    "multiply_heads": (*[_POINTER] * 3, *[_LONG] * 4, _INT),
+    "multiply_heads_turned": (*[_POINTER] * 3, *[_LONG] * 4, _INT),
+    "attention": (*[_POINTER] * 7, *[_LONG] * 7, _FLOAT, _INT),
+}
+
+
+def _pointer(t: Tensor | None) -> int | None:
+    return None if t is None else t.data_ptr()
+
+
+def _watched() -> bool:
+    """Whether operators are recorded, or run on tensors without numbers: C would not be seen."""
+    return torch._C._len_torch_dispatch_stack() > 0
+
+
+def _flat(t: Tensor, dtype: torch.dtype = torch.float32) -> bool:
+    """Whether C can read it as it is."""
+    return t.dtype == dtype and t.device.type == "cpu" and t.is_contiguous()
+
+
+class Library:
+    """The compiled functions; every tensor is on the CPU, contiguous, and float32 where not said
+    otherwise.
+    """
+
+    def __init__(self, path: Path) -> None:
+        """Raises OSError if it does not load here."""
+        library = ctypes.CDLL(str(path))
+        if not library.usable():
+            raise OSError("the processor has no AVX2")
+        for name, types in _SIGNATURES.items():
+            function = getattr(library, name)
+            function.argtypes, function.restype = types, None
+            setattr(self, name, function)
+
+    multiply: Callable[..., None]
+    multiply_heads: Callable[..., None]
+    multiply_heads_turned: Callable[..., None]
+    attention: Callable[..., None]
+
+    def linear(
+        self,
+        x: Tensor,
+        weight: Tensor,
+        bias: Tensor | None = None,
+        onto: Tensor | None = None,
+        factors: Tensor | None = None,
+    ) -> Tensor | None:
+        """x W^T * factors + bias + onto of at most `FEW` rows: x [..., in], weight [out, in], which
+        is int8 if there are factors [out] -> [..., out]; None: PyTorch has to.
+        """
+        width, depth = weight.shape
+        rows = x.numel() // depth
+        if rows > FEW or not rows or depth % DEPTH or not _flat(x) or _watched():
+            return None
+        if onto is not None and not _flat(onto):
+            return None
+        out = x.new_empty((*x.shape[:-1], width))
+        self.multiply(
+            *map(_pointer, (out, x, weight, factors, bias, onto)),
+            *(rows, width, depth, torch.get_num_threads()),
+        )
+        return out
+
+    def by_head(self, x: Tensor, maps: Tensor, turned: bool = False) -> Tensor | None:
+        """x_i M_i of every head i of at most `FEW` rows: x [N, h, in], maps [h, in, out] ->
+        [N, h, out]; turned: x_i M_i^T, maps [h, out, in]. None: PyTorch has to.
+        """
+        (rows, heads, depth), width = x.shape, maps.shape[1 if turned else 2]
+        if rows > FEW or not rows or (depth | width) % DEPTH or _watched():
+            return None
+        if not (_flat(x) and _flat(maps)):
+            return None
+        out = x.new_empty((rows, heads, width))
+        function = self.multiply_heads if turned else self.multiply_heads_turned
+        function(
+            *map(_pointer, (out, x, maps)), *(rows, heads, width, depth, torch.get_num_threads())
+        )
+        return out
+
+    def latent(
+        self,
+        queries: Tensor,
+        latent: Tensor,
+        scale: float,
+        slots: Tensor | None = None,
+        lengths: Tensor | None = None,
+        bias: Tensor | None = None,
+    ) -> Tensor | None:
+        """softmax(Q Z^T * scale + bias) Z: queries [B, Q, d], latent [S, T, d], slots and lengths
+        [B] int64, bias [S, T] -> [B, Q, d]; None: PyTorch has to.
+        """
+        (windows, count, d), positions = queries.shape, latent.shape[1]
+        apart = latent.stride(0)
+        if d % DEPTH or not _flat(queries) or not _flat(latent[:1].expand(1, -1, -1)):
+            return None
+        if _watched() or not windows or (slots is not None and not _flat(slots, torch.int64)):
+            return None
+        if lengths is not None and not _flat(lengths, torch.int64):
+            return None
+        if bias is not None and (bias.dtype != torch.float32 or bias.stride(-1) != 1):
+            return None
+        threads = torch.get_num_threads()
+        parts = -(-threads // windows)
+        out = queries.new_empty((windows, parts, count, d))
+        room = queries.new_empty((windows, parts, 2, count))
+        self.attention(
+            *map(_pointer, (out, room, queries, latent, slots, lengths, bias)),
+            *(windows, parts, count, positions, d, apart, 0 if bias is None else bias.stride(0)),
+            *(scale, threads),
+        )
+        return out[:, 0]
+
+
+@cache
+def library() -> Library | None:
+    """The library, if it was compiled and runs here, and SLIMWHISPER_KERNELS is not torch."""
+    if os.environ.get("SLIMWHISPER_KERNELS") == "torch":
+        return None
+    for path in Path(__file__).parent.glob("_native*.so"):
+        try:
+            return Library(path)
+        except (OSError, AttributeError):  # another processor, or PyTorch's OpenMP is not there
+            continue
+    return None

@@ -1,0 +1,185 @@
+"""The functions in C against float64: every shape, every argument, any number of threads."""
+
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+import torch
+import torch.nn.functional as F
+from torch import Tensor
+from torch.utils.flop_counter import FlopCounterMode
+
+from slimwhisper.kernels.cpu import library as module
+from slimwhisper.kernels.cpu.library import FEW, Library, library
+from slimwhisper.kernels.linear import Packed, Quantized, linear, pack, quantize, unpacked
+from slimwhisper.model.model import Model
+from tests.support.windows import assert_same, decode, random_model, windows
+
+compiled = library()
+needs_library = pytest.mark.skipif(compiled is None, reason="kernels/cpu is not compiled here")
+
+
+def noise(*shape: int, seed: int = 0) -> Tensor:
+    return torch.randn(shape, generator=torch.Generator().manual_seed(seed))
+
+
+@pytest.fixture(params=[1, 2, 3])
+def threads(request: pytest.FixtureRequest) -> Iterator[int]:
+    before = torch.get_num_threads()
+    torch.set_num_threads(request.param)
+    yield request.param
+    torch.set_num_threads(before)
+
+
+@pytest.fixture
+def c() -> Library:
+    if compiled is None:
+        pytest.skip("kernels/cpu is not compiled here")
+    return compiled
+
+
+@pytest.mark.parametrize("rows", range(1, FEW + 1))
+@pytest.mark.parametrize(("width", "depth"), [(1, 16), (7, 48), (51, 384), (96, 1280)])
+def test_products_of_few_rows(c: Library, threads: int, rows: int, width: int, depth: int) -> None:
+    x, weight, bias = noise(rows, depth), noise(width, depth, seed=1), noise(width, seed=2)
+    onto = noise(rows, width, seed=3)
+    expected = x.double() @ weight.double().T
+    found = c.linear(x, weight)
+    assert found is not None
+    torch.testing.assert_close(found.double(), expected, atol=1e-4, rtol=1e-5)
+    found = c.linear(x[:, None], weight, bias, onto[:, None])
+    assert found is not None and found.shape == (rows, 1, width)
+    expected += bias + onto
+    torch.testing.assert_close(found[:, 0].double(), expected, atol=1e-4, rtol=1e-5)
+
+
+@pytest.mark.parametrize("rows", range(1, FEW + 1))
+def test_integers_with_factors(c: Library, threads: int, rows: int) -> None:
+    weight = torch.randint(-127, 128, (37, 96), generator=torch.Generator().manual_seed(0))
+    x, factors, bias = noise(rows, 96), noise(37, seed=1).abs(), noise(37, seed=2)
+    found = c.linear(x, weight.to(torch.int8), bias, None, factors)
+    expected = x.double() @ weight.double().T * factors + bias
+    assert found is not None
+    torch.testing.assert_close(found.double(), expected, atol=1e-3, rtol=1e-5)
+
+
+@pytest.mark.parametrize("rows", range(1, FEW + 1))
+@pytest.mark.parametrize("turned", [False, True])
+def test_every_heads_own_product(c: Library, threads: int, rows: int, turned: bool) -> None:
+    maps = noise(3, 48, 80, seed=1)
+    x = noise(rows, 3, 80 if turned else 48)
+    found = c.by_head(x, maps, turned)
+    expected = torch.einsum("rho,hio->rhi" if turned else "rhi,hio->rho", x.double(), maps.double())
+    assert found is not None
+    torch.testing.assert_close(found.double(), expected, atol=1e-4, rtol=1e-5)
+
+
+@pytest.mark.parametrize("kind", ["all", "slots", "lengths", "bias", "everything"])
+@pytest.mark.parametrize(
+    ("windows", "queries", "width", "positions"),
+    [(1, 6, 384, 200), (2, 1, 64, 1), (3, 7, 48, 63), (5, 13, 16, 64), (4, 20, 128, 131)],
+)
+def test_latent_attention(
+    c: Library, threads: int, windows: int, queries: int, width: int, positions: int, kind: str
+) -> None:
+    generator = torch.Generator().manual_seed(0)
+    q, scale = 2 * noise(windows, queries, width), 0.3
+    z = noise(windows + 2, positions + 5, width, seed=1)[:, :positions]  # a view of a longer one
+    slots = lengths = bias = None
+    if kind in ("slots", "everything"):
+        slots = torch.randint(0, windows + 2, (windows,), generator=generator)
+    if kind in ("lengths", "everything"):
+        lengths = torch.randint(1, positions + 1, (windows,), generator=generator)
+        z[:, int(lengths.max()) :] = torch.nan  # never read
+    if kind in ("bias", "everything"):
+        bias = noise(windows + 2, positions, seed=2)
+    found = c.latent(q, z, scale, slots, lengths, bias)
+    assert found is not None
+    for b in range(windows):
+        slot = b if slots is None else int(slots[b])
+        length = positions if lengths is None else int(lengths[b])
+        known = z[slot, :length].double()
+        scores = q[b].double() @ known.T * scale
+        if bias is not None:
+            scores += bias[slot, :length]
+        expected = scores.softmax(-1) @ known
+        torch.testing.assert_close(found[b].double(), expected, atol=2e-5, rtol=1e-5)
+
+
+def test_scores_far_apart_and_alike(c: Library) -> None:
+    """Where e^x underflows, and where a later position takes all."""
+    z = noise(1, 300, 32)
+    z[0, 290] = 40 * z[0, 0]
+    for scale in (0.0, 1.0, 30.0):
+        found = c.latent(z[:, :2].contiguous(), z, scale)
+        expected = (z[:, :2].double() @ z.double().mT * scale).softmax(-1) @ z.double()
+        assert found is not None
+        torch.testing.assert_close(found.double(), expected, atol=1e-4, rtol=1e-5)
+
+
+def test_what_it_leaves_to_pytorch(c: Library) -> None:
+    weight, maps, z = noise(8, 64), noise(2, 16, 32), noise(1, 9, 32)
+    assert c.linear(noise(FEW + 1, 64), weight) is None
+    assert c.linear(noise(64, 2).T, weight) is None, "not contiguous"
+    assert c.linear(noise(1, 40), noise(8, 40)) is None, "no multiple of 16"
+    assert c.linear(noise(1, 64).double(), weight) is None
+    assert c.by_head(noise(FEW + 1, 2, 16), maps) is None
+    assert c.latent(noise(1, 2, 32).double(), z, 1.0) is None
+    assert c.latent(noise(1, 2, 24), noise(1, 9, 24), 1.0) is None
+    with FlopCounterMode(display=False):  # as all need that watch operators
+        assert c.linear(noise(1, 64), weight) is None
+        assert c.latent(noise(1, 2, 32), z, 1.0) is None
+
+
+@needs_library
+@pytest.mark.parametrize("rows", [1, FEW, FEW + 1])
+def test_linear_takes_it_for_few_rows(rows: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    assert compiled is not None
+    weight, bias, calls = noise(40, 64), noise(40, seed=1), []
+    monkeypatch.setattr(compiled, "multiply", spied(calls, compiled.multiply))
+    packed, quantized = pack(weight, unpacked(weight)), quantize(weight.clone(), bias, few=True)
+    assert isinstance(packed, Packed) and isinstance(quantized, Quantized)
+    x = noise(rows, 64, seed=2)
+    expected = F.gelu(x.double() @ weight.double().T + bias)
+    found = linear(x, packed, bias, gelu=True)
+    torch.testing.assert_close(found.double(), expected, atol=1e-4, rtol=1e-5)
+    rounded = linear(x, quantized, gelu=True)
+    torch.testing.assert_close(rounded.double(), expected, atol=0.3, rtol=0)
+    assert len(calls) == (2 if rows <= FEW else 0)
+
+
+def spied(calls: list[tuple[object, ...]], function):  # type: ignore[no-untyped-def]
+    def call(*args: object) -> None:
+        calls.append(args)
+        function(*args)
+
+    return call
+
+
+@needs_library
+@pytest.mark.parametrize("int8", [False, True])
+def test_a_model_decodes_the_same_without(int8: bool, monkeypatch: pytest.MonkeyPatch) -> None:
+    requests = windows(5)
+    ours = random_model(int8=int8)
+    found = decode(ours, requests, 2)
+    assert ours.plan.kernels.used["latent", "c"] > 0
+    for name in ("slimwhisper.kernels.linear", "slimwhisper.kernels.dispatch"):
+        monkeypatch.setattr(f"{name}.library", lambda: None)
+    theirs: Model = random_model(int8=int8)
+    expected = decode(theirs, requests, 2)
+    assert theirs.plan.kernels.used["latent", "c"] == 0
+    if int8:  # few rows are not rounded
+        assert [len(f.tokens) for f in found] and len(found) == len(expected)
+    else:
+        assert_same(found, expected)
+
+
+def test_turned_off_and_not_compiled(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    fresh = library.__wrapped__
+    monkeypatch.setenv("SLIMWHISPER_KERNELS", "torch")
+    assert fresh() is None
+    monkeypatch.delenv("SLIMWHISPER_KERNELS")
+    assert (fresh() is None) == (compiled is None)
+    (tmp_path / "_native.so").write_text("no library")
+    monkeypatch.setattr(module, "__file__", str(tmp_path / "library.py"))
+    assert fresh() is None
