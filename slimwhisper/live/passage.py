@@ -32,6 +32,7 @@ from slimwhisper.types import (
 )
 
 CERTAIN = SAMPLE_RATE // 10  # samples after the speech that an update must know to be the last
+HUSH = SAMPLE_RATE // 5  # samples of silence after which speech may be over
 TAIL = SAMPLE_RATE // 2  # samples after the speech that its last update hears
 
 
@@ -47,6 +48,9 @@ class Passage:
         self.closed = False  # no more audio comes
         self.ends_utterance = False
         self.done = False  # all is committed
+        self.answered = False  # an update is decoded, and not committed yet
+        self.due: float | None = None  # since when an update is, in seconds of `time.monotonic`
+        self.began = 0.0  # since when the last one was due that has begun
         self.heard = 0  # mel frames of the buffer that the last update knows
         self.updates = 0  # that were begun
         self._since: list[int] = []  # tokens committed since the cut
@@ -74,9 +78,13 @@ class Passage:
         return self.start + self.mel.samples
 
     def ready(self) -> bool:
-        """Whether an update is due."""
+        """Whether an update is due. Where the speech may be over, that is at once: if it is, the
+        end needs no other. New audio that is only silence is none.
+        """
         if self.closed:
-            return not self.done
+            return not self.done and self.mel.frames > 0
+        if self.end - self.spoken >= HUSH:
+            return self.samples_heard < self.spoken + CERTAIN
         if self.spoken <= self.samples_heard:
             return False
         if not self.updates:
@@ -130,8 +138,8 @@ class Passage:
         seed = (options.seed, self.utterance.number, self.start, self.heard, self._attempt)
         return Attempt(options.temperatures[self._attempt], seed)
 
-    def accept(self, answer: Answer) -> Request | Text:
-        """The next request in the slot, or, at the end of the update, its text. Raises
+    def accept(self, answer: Answer) -> Request | None:
+        """The next request in the slot; None: the update is decoded, and to be committed. Raises
         SlimWhisperError if the model's output was not finite.
         """
         match answer:
@@ -140,11 +148,12 @@ class Passage:
                 return self._window()
             case Alignment():
                 self._alignment = answer
-                return self._commit_by_policy()
+                self.answered = True
+                return None
             case Decoded():
                 return self._accept_text(answer)
 
-    def _accept_text(self, answer: Decoded) -> Request | Text:
+    def _accept_text(self, answer: Decoded) -> Request | None:
         if answer.avg_logprob != answer.avg_logprob:
             raise SlimWhisperError("the model gave NaN; use another dtype, such as float32")
         options, tokenizer = self.setup.options, self.utterance.tokenizer
@@ -172,11 +181,14 @@ class Passage:
         if wanted and (self._since or self._fresh):
             before = tokenizer.sot_sequence_including_notimestamps
             return Align(tuple(before), (*self._since, *self._fresh))
-        return self._commit_by_policy()
+        self.answered = True
+        return None
 
     # -- commitment ------------------------------------------------------------------------------
 
-    def _commit_by_policy(self) -> Text:
+    def commit(self) -> Text:
+        """The text of the update that is decoded. Passages commit in their order."""
+        self.answered = False
         texts, tokens = self.utterance.tokenizer.split_to_word_tokens(self._fresh)
         words = [Piece(w, tuple(t)) for w, t in zip(texts, tokens, strict=True)]
         before, self._tentative = self._tentative, words

@@ -2,7 +2,7 @@
 
 import time
 from collections import deque
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
@@ -13,11 +13,13 @@ from slimwhisper.errors import AudioError, OptionError
 from slimwhisper.live.activity import BLOCK, Activity
 from slimwhisper.live.passage import Passage
 from slimwhisper.live.setup import Setup
-from slimwhisper.live.types import LiveEvent, LiveOptions, SpeechStarted, SpeechStopped, Text
+from slimwhisper.live.types import LiveEvent, LiveOptions, SpeechStarted, SpeechStopped
 from slimwhisper.live.utterance import Utterance
 from slimwhisper.live.words import warm_up
 from slimwhisper.types import SAMPLE_RATE, Dims
 from slimwhisper.vocabulary import Vocabulary
+
+TOGETHER = 4  # updates of a stream that is behind
 
 
 def as_samples(piece: ArrayLike) -> NDArray[np.float32]:
@@ -39,10 +41,12 @@ class Stream:
     """The state machine of one stream. It knows no model, and belongs to one thread.
 
     `append` audio; whenever an update is `due`, give the engine what `request` returns, and
-    `accept` its answers; take the `events`. For each utterance they are, in order: SpeechStarted,
-    Text of its updates, SpeechStopped, Text of the rest, Ended; the next one may start before that.
-    Without turns too: an utterance then reaches from its first speech to `commit`, and a pause in
-    it commits the text so far.
+    `accept` its answers; take the `events`. Passages that are over may have their updates side by
+    side; the one that goes on has one at a time, after them.
+
+    The events of each utterance are, in order: SpeechStarted, Text of its updates, SpeechStopped,
+    Text of the rest, Ended; the next one may start before that. Without turns too: an utterance
+    then reaches from its first speech to `commit`, and a pause in it commits the text so far.
     """
 
     def __init__(
@@ -67,12 +71,11 @@ class Stream:
         self._utterance: Utterance | None = None  # that goes on
         self._number = 0  # of the next utterance
         self._history: list[int] = []  # tokens of what was committed before the last cut
-        self._running: Passage | None = None  # an update of it is in the engine
-        self._due: float | None = None
+        self._running: set[Passage] = set()  # that have an update in the engine
+        self._next: Passage | None = None  # whose update is to begin
         self._finished = False
         self._events: list[LiveEvent] = []
         self._latencies: list[float] = []
-        self._began = 0.0  # when the last update was due, in seconds of `time.monotonic`
         self.merged = 0  # updates that were due while another ran, and became one
         self.updates = 0  # that are done
 
@@ -141,41 +144,34 @@ class Stream:
     @property
     def due(self) -> float | None:
         """When the next update became due, in seconds of `time.monotonic`, as a deadline: smallest
-        first. None: nothing is to be done yet, or an update runs.
+        first. Of a passage that is closed: when it was. None: no update can begin.
         """
-        return None if self._running is not None else self._due
+        return None if self._next is None else self._next.due
 
-    def request(self) -> Window | None:
-        """Begin an update with the newest audio; None: there is nothing to decode after all."""
-        assert self._running is None
-        if not self._passages or not self._passages[0].ready():
-            self._due = None
-            return None
-        passage = self._running = self._passages[0]
+    def request(self) -> tuple[Passage, Window]:
+        """Begin the update that is `due`, with the newest audio: whose it is, and the window."""
+        passage = self._next
+        assert passage is not None and passage.due is not None
         if passage.updates and not passage.closed:
             self.merged += max(int(passage.unheard / passage.setup.live.update) - 1, 0)
-        self._began, self._due = self._due or time.monotonic(), None
-        return passage.request()
+        passage.began = passage.due
+        if not passage.closed:
+            passage.due = None
+        self._running.add(passage)
+        window = passage.request()
+        self._look()
+        return passage, window
 
-    def accept(self, answer: Answer) -> Request | None:
-        """Take an answer to the running update. Returns the next request for the same slot; None:
+    def accept(self, passage: Passage, answer: Answer) -> Request | None:
+        """Take an answer to a running update. Returns the next request for the same slot; None:
         the update is done. Raises SlimWhisperError if the model's output was not finite; the
         stream is of no use then.
         """
-        passage = self._running
-        assert passage is not None
-        if passage not in self._passages:  # cleared meanwhile
-            self._running = None
-            self._look()
-            return None
-        found = passage.accept(answer)
-        if not isinstance(found, Text):
-            return found
-        self._running = None
-        self.updates += 1
-        self._events.append(found)
-        if found.committed:
-            self._latencies.append(time.monotonic() - self._began)
+        if passage in self._passages:  # else cleared meanwhile
+            if (request := passage.accept(answer)) is not None:
+                return request
+            self.updates += 1
+        self._running.remove(passage)
         self._look()
         return None
 
@@ -252,7 +248,7 @@ class Stream:
     def _close(self) -> None:
         """A pause, or the end: no more audio for the open passage."""
         passage = self._passages[-1]
-        passage.closed = True
+        passage.closed, passage.due = True, None
         passage.spoken = min(self._activity.spoken, passage.end)
         self._begins = passage.end
 
@@ -267,7 +263,7 @@ class Stream:
         if not self._passages or self._passages[-1].utterance is not utterance:
             here = self._activity.heard
             self._passages.append(Passage(utterance, here, here))
-            self._passages[-1].closed = True
+            self._close()
         last = self._passages[-1]
         last.ends_utterance = True
         self._begins = last.end if turns else self._activity.heard
@@ -278,22 +274,44 @@ class Stream:
     # -- what is done, and what is next ----------------------------------------------------------
 
     def _look(self) -> None:
-        """Finish the passages that need no update, and see whether one is due."""
-        while self._passages and self._passages[0] is not self._running:
+        """Tell the texts that are decoded, in order, and see whether an update is due."""
+        while self._passages and self._passages[0] not in self._running:
             passage = self._passages[0]
-            if (text := passage.settle()) is not None and text.committed:
+            if passage.answered:
+                text = passage.commit()
                 self._events.append(text)
+                if text.committed:
+                    self._latencies.append(time.monotonic() - passage.began)
+            if (rest := passage.settle()) is not None and rest.committed:
+                self._events.append(rest)
                 self._latencies.append(0.0)
             if not passage.done:
                 break
             self._passages.popleft()
             if passage.ends_utterance:
                 self._events.append(passage.utterance.ended())
-        ready = bool(self._passages) and self._passages[0].ready()
-        if not ready:
-            self._due = None
-        elif self._due is None:
-            self._due = time.monotonic()
+        now = time.monotonic()
+        for passage in self._passages:
+            if not passage.ready():
+                passage.due = None
+            elif passage.due is None:
+                passage.due = now
+        waiting = [p for p in self._may_begin() if p.due is not None]
+        self._next = min(waiting, key=lambda p: p.due or 0.0, default=None)
+
+    def _may_begin(self) -> Iterator[Passage]:
+        """The first passage, and those that are closed: unless an update of it runs, or is decoded,
+        or its language depends on a passage before it.
+        """
+        before: Utterance | None = None
+        for number, passage in enumerate(self._passages):
+            if len(self._running) == TOGETHER:
+                return
+            alone = passage.utterance is before and passage.setup.language is None
+            if not (passage in self._running or passage.answered or alone):
+                if number == 0 or passage.closed:
+                    yield passage
+            before = passage.utterance
 
 
 def hear_together(streams: Sequence[Stream]) -> None:

@@ -115,15 +115,15 @@ class Talker:
     def backlog(self) -> float:
         return max(self.engine.now - max(self.known, self.begins), 0)
 
-    def request(self) -> Window:
+    def request(self) -> tuple[str, Window]:
         assert self.due is not None
         self.on_start()
         self.starts.append((self.engine.now, self.due))
         self.running, self.known, self.ahead = True, self.engine.now, self.looks
-        return window(self.length)
+        return "passage", window(self.length)
 
-    def accept(self, answer: str) -> Window | None:
-        assert self.running and answer == "answer"
+    def accept(self, passage: str, answer: str) -> Window | None:
+        assert self.running and (passage, answer) == ("passage", "answer")
         self.ahead -= 1
         if self.ahead >= 0:
             return window(self.length)
