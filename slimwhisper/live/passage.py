@@ -18,6 +18,7 @@ from slimwhisper.errors import SlimWhisperError
 from slimwhisper.live.cutting import choose_cut
 from slimwhisper.live.mel import LiveMel
 from slimwhisper.live.policy import COMMITS, NEED_ATTENTION, Piece, Update, most_attended
+from slimwhisper.live.setup import SPARE
 from slimwhisper.live.types import Text
 from slimwhisper.live.utterance import Utterance
 from slimwhisper.live.words import words_of
@@ -32,7 +33,7 @@ from slimwhisper.types import (
 )
 
 CERTAIN = SAMPLE_RATE // 10  # samples after the speech that an update must know to be the last
-HUSH = SAMPLE_RATE // 5  # samples of silence after which speech may be over
+HUSH = SAMPLE_RATE // 4  # samples of silence after which speech may be over
 TAIL = SAMPLE_RATE // 2  # samples after the speech that its last update hears
 
 
@@ -49,8 +50,7 @@ class Passage:
         self.ends_utterance = False
         self.done = False  # all is committed
         self.answered = False  # an update is decoded, and not committed yet
-        self.due: float | None = None  # since when an update is, in seconds of `time.monotonic`
-        self.began = 0.0  # since when the last one was due that has begun
+        self.deadline: float | None = None  # of an update, by `time.monotonic`; None: none is due
         self.heard = 0  # mel frames of the buffer that the last update knows
         self.updates = 0  # that were begun
         self._since: list[int] = []  # tokens committed since the cut
@@ -77,19 +77,36 @@ class Passage:
         """Where its audio ends, in samples since the stream began."""
         return self.start + self.mel.samples
 
+    @property
+    def hush(self) -> int:
+        """Samples of silence so far."""
+        return self.end - self.spoken
+
     def ready(self) -> bool:
-        """Whether an update is due. Where the speech may be over, that is at once: if it is, the
-        end needs no other. New audio that is only silence is none.
+        """Whether an update is due: at once where speech may be over, so that its end needs none;
+        never for silence alone.
         """
         if self.closed:
             return not self.done and self.mel.frames > 0
-        if self.end - self.spoken >= HUSH:
+        if self.hush >= HUSH:
             return self.samples_heard < self.spoken + CERTAIN
         if self.spoken <= self.samples_heard:
             return False
         if not self.updates:
             return self.end - self.speech >= self.setup.live.first * SAMPLE_RATE
         return self.unheard >= self.setup.live.update
+
+    @property
+    def patience(self) -> float:
+        """Seconds that the update which is due may wait while others cannot: until the end of the
+        silence if speech may be over, else until a whole period has been heard.
+        """
+        live = self.setup.live
+        if self.closed:
+            return 0.0
+        if self.hush >= HUSH:
+            return max(live.silence_duration_ms / 1000 - self.hush / SAMPLE_RATE, 0.0)
+        return 0.0 if self.updates else max(live.update - live.first, 0.0)
 
     def settle(self) -> Text | None:
         """Commit all, without another update, if the last one knew all of the speech."""
@@ -116,7 +133,12 @@ class Passage:
         useful = self.mel.frames
         if self.closed:  # the silence that ended it is not waited for
             useful = min(useful, -(-(self.spoken + TAIL - self.start) // HOP_SAMPLES))
-        self.heard = min(useful, self.setup.most)
+        before, self.heard = self.heard, min(useful, self.setup.most)
+        # a text that is longer than its audio tells is a loop, which would take seconds to end
+        tentative = sum(len(piece.tokens) for piece in self._tentative)
+        usual = self.setup.usual(self.heard) - len(self._since)
+        more = tentative + self.setup.usual(max(self.heard - before, 0))
+        self._most = max(min(usual, more), SPARE)
         self._final = self.closed and self.heard == useful
         self._full = self.heard >= self.setup.full
         self._full |= len(self._since) > self.setup.dims.n_text_ctx // 4
@@ -130,6 +152,7 @@ class Passage:
     def _window(self) -> Window:
         prompt, index = self.utterance.prompt(self._since)
         rules = self.setup.later if self._since else self.setup.first
+        rules = replace(rules, sample_len=min(rules.sample_len, self._most))
         draft = tuple(t for piece in self._tentative for t in piece.tokens)
         return Window(None, prompt, index, rules, self._try(), logprobs=True, draft=draft)
 
@@ -163,17 +186,22 @@ class Passage:
         ratio = compression_ratio(tokenizer.decode(list(answer.tokens)).strip())
         tried = Tried(replace(answer, avg_logprob=mean), ratio)
         failed = tried.failed(options)
-        if failed and (self._final or self._full):
-            if self._attempt + 1 < len(options.temperatures):
+        short = len(answer.logprobs) <= len(answer.tokens)  # not ended, but cut off
+        short &= self._most < self.setup.later.sample_len
+        if self._final or self._full:
+            if failed and self._attempt + 1 < len(options.temperatures):
                 self._attempt += 1
                 return Retry(self._try())
+            if short and not failed:
+                self._most = self.setup.later.sample_len
+                return replace(self._window(), draft=answer.tokens)
         tokens = () if tried.is_silence(options) else answer.tokens
         text = [
             (t, p)
             for t, p in zip(tokens, answer.logprobs, strict=False)
             if self.setup.vocabulary.is_text(t)
         ]
-        self._result, self._doubtful = tried.result, failed
+        self._result, self._doubtful = tried.result, failed or short
         self._fresh, self._rest = [t for t, _ in text], [p for _, p in text]
         wanted = self._full or self.setup.live.words
         wanted |= self.setup.live.policy in NEED_ATTENTION and not self._final

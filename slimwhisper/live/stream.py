@@ -3,6 +3,8 @@
 import time
 from collections import deque
 from collections.abc import Iterator, Sequence
+from math import inf
+from operator import itemgetter
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
@@ -75,7 +77,6 @@ class Stream:
         self._next: Passage | None = None  # whose update is to begin
         self._finished = False
         self._events: list[LiveEvent] = []
-        self._latencies: list[float] = []
         self.merged = 0  # updates that were due while another ran, and became one
         self.updates = 0  # that are done
 
@@ -146,17 +147,16 @@ class Stream:
         """When the next update became due, in seconds of `time.monotonic`, as a deadline: smallest
         first. Of a passage that is closed: when it was. None: no update can begin.
         """
-        return None if self._next is None else self._next.due
+        return None if self._next is None else self._next.deadline
 
     def request(self) -> tuple[Passage, Window]:
         """Begin the update that is `due`, with the newest audio: whose it is, and the window."""
         passage = self._next
-        assert passage is not None and passage.due is not None
+        assert passage is not None
         if passage.updates and not passage.closed:
             self.merged += max(int(passage.unheard / passage.setup.live.update) - 1, 0)
-        passage.began = passage.due
         if not passage.closed:
-            passage.due = None
+            passage.deadline = None
         self._running.add(passage)
         window = passage.request()
         self._look()
@@ -181,13 +181,6 @@ class Stream:
         """What has happened since the last call."""
         events, self._events = self._events, []
         return events
-
-    def latencies(self) -> list[float]:
-        """Seconds from the time that an update became due to its text, for each that committed
-        some since the last call; 0 where the end of the speech committed the last update's.
-        """
-        latencies, self._latencies = self._latencies, []
-        return latencies
 
     @property
     def ended(self) -> bool:
@@ -248,7 +241,7 @@ class Stream:
     def _close(self) -> None:
         """A pause, or the end: no more audio for the open passage."""
         passage = self._passages[-1]
-        passage.closed, passage.due = True, None
+        passage.closed = True
         passage.spoken = min(self._activity.spoken, passage.end)
         self._begins = passage.end
 
@@ -278,13 +271,9 @@ class Stream:
         while self._passages and self._passages[0] not in self._running:
             passage = self._passages[0]
             if passage.answered:
-                text = passage.commit()
-                self._events.append(text)
-                if text.committed:
-                    self._latencies.append(time.monotonic() - passage.began)
+                self._events.append(passage.commit())
             if (rest := passage.settle()) is not None and rest.committed:
                 self._events.append(rest)
-                self._latencies.append(0.0)
             if not passage.done:
                 break
             self._passages.popleft()
@@ -292,12 +281,13 @@ class Stream:
                 self._events.append(passage.utterance.ended())
         now = time.monotonic()
         for passage in self._passages:
-            if not passage.ready():
-                passage.due = None
-            elif passage.due is None:
-                passage.due = now
-        waiting = [p for p in self._may_begin() if p.due is not None]
-        self._next = min(waiting, key=lambda p: p.due or 0.0, default=None)
+            if passage.ready():
+                known = inf if passage.deadline is None else passage.deadline
+                passage.deadline = min(known, now + passage.patience)
+            else:
+                passage.deadline = None
+        waiting = [(p.deadline, p) for p in self._may_begin() if p.deadline is not None]
+        self._next = min(waiting, key=itemgetter(0), default=(0.0, None))[1]
 
     def _may_begin(self) -> Iterator[Passage]:
         """The first passage, and those that are closed: unless an update of it runs, or is decoded,
