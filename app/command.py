@@ -5,6 +5,7 @@ import ipaddress
 import logging
 import signal
 import threading
+import time
 from collections.abc import Iterator
 from contextlib import contextmanager, nullcontext
 from functools import partial
@@ -115,12 +116,17 @@ def _serve(a: argparse.Namespace, settings: Settings) -> int:
     )
     server = make_server(make_app(service, models, settings), service, settings)
 
-    def end_without_model() -> None:
+    def when_loaded() -> None:
         service.begun.wait()
         if service.load_error is not None:
             server.should_exit = True
+            return
+        while not (server.started or server.should_exit):  # it is not to start later for this
+            time.sleep(0.1)
+        if a.streams and not server.should_exit:
+            service.streams.warm_up(settings.live)
 
-    threading.Thread(target=end_without_model, daemon=True).start()
+    threading.Thread(target=when_loaded, daemon=True).start()
     server.run()
     service.close()
     if service.load_error is not None:

@@ -15,6 +15,7 @@ from slimwhisper.engine.requests import Search
 from slimwhisper.errors import CacheError, DependencyError, OptionError, SlimWhisperError
 from slimwhisper.live.types import LiveOptions
 from slimwhisper.live.updates import SharedEngine
+from slimwhisper.live.warming import warm_up
 from slimwhisper.longform.batch import OnSegments
 from slimwhisper.longform.engines import make_engine, search_of, slot_bytes
 from slimwhisper.types import Options
@@ -88,6 +89,13 @@ class Engines:
         window = options.window
         whole = window is None or self.model.shortened(window) is self.model
         return self._engine(Search(), None if whole else window)
+
+    def warm_up(self, options: LiveOptions) -> None:
+        """Make the engine that `for_streams` gives, and use it once, unless one is in use. Raises
+        OptionError.
+        """
+        if self.model is not None and not any(e.used for e in self._engines.values()):
+            warm_up(self.for_streams(options).engine, options)
 
     def _engine(self, search: Search, window: float | None) -> SharedEngine[Job]:
         assert self.model is not None

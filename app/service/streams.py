@@ -4,6 +4,7 @@ import logging
 import time
 from collections import deque
 from collections.abc import Callable
+from contextlib import suppress
 from threading import Condition
 
 import numpy as np
@@ -17,6 +18,7 @@ from slimwhisper.live.setup import Setup, check
 from slimwhisper.live.stream import Stream, as_samples, hear_together
 from slimwhisper.live.types import Failed, LiveEvent, LiveOptions, Text
 from slimwhisper.live.updates import Updates
+from slimwhisper.live.warming import load_parts
 from slimwhisper.types import SAMPLE_RATE
 
 logger = logging.getLogger("slimwhisper.serve")
@@ -192,6 +194,7 @@ class Streams:
         """changed: held where `open` changes, notified when a stream waits."""
         self._engines, self.limits, self._counts, self.changed = engines, limits, counts, changed
         self.open: dict[LiveStream, None] = {}
+        self._expected: LiveOptions | None = None  # of streams, to be made ready for
 
     # -- from any thread ---------------------------------------------------------------------
 
@@ -203,6 +206,19 @@ class Streams:
             window = options.window
             network = (loaded if window is None else loaded.shortened(window)).network
             Setup.of(network.dims, network.vocabulary, options, network.settings)
+
+    def warm_up(self, options: LiveOptions) -> None:
+        """Make all ready for streams with these options: for seconds in this thread, and then for a
+        window in the service's. What fails will tell the first stream.
+        """
+        try:
+            load_parts()
+        except SlimWhisperError as error:
+            logger.debug("there can be no streams: %s", error)
+            return
+        with self.changed:
+            self._expected = options
+            self.changed.notify()
 
     def admit(self, stream: LiveStream) -> None:
         """Accept a stream, with `changed` held. Raises BusyError."""
@@ -218,10 +234,14 @@ class Streams:
     @property
     def waiting(self) -> bool:
         """Whether a stream waits for this thread."""
-        return any(stream.waits for stream in self.open)
+        return self._expected is not None or any(stream.waits for stream in self.open)
 
     def take_in(self) -> None:
         """Begin new streams, and hand all of them what has come."""
+        expected, self._expected = self._expected, None
+        if expected is not None:
+            with suppress(SlimWhisperError):
+                self._engines.warm_up(expected)
         for stream in list(self.open):
             try:
                 if stream.closed:

@@ -182,9 +182,7 @@ def _updates(engine: Engine, stream: Stream) -> Iterator[LiveEvent]:
 
 def _update(engine: Engine, stream: Stream, given_up: Callable[[], bool] = lambda: False) -> None:
     """Run one update, unless it is given up."""
-    window = stream.request()
-    if window is None:
-        return
+    passage, window = stream.request()
     engine.submit(stream, window)
     stopped = False
     while not engine.idle:
@@ -192,4 +190,4 @@ def _update(engine: Engine, stream: Stream, given_up: Callable[[], bool] = lambd
             stopped = True
             engine.stop(lambda _: True)
         for ticket, answer in engine.step():
-            engine.reply(ticket, None if stopped else stream.accept(answer))
+            engine.reply(ticket, None if stopped else stream.accept(passage, answer))

@@ -18,6 +18,7 @@ from slimwhisper.errors import SlimWhisperError
 from slimwhisper.live.cutting import choose_cut
 from slimwhisper.live.mel import LiveMel
 from slimwhisper.live.policy import COMMITS, NEED_ATTENTION, Piece, Update, most_attended
+from slimwhisper.live.setup import SPARE
 from slimwhisper.live.types import Text
 from slimwhisper.live.utterance import Utterance
 from slimwhisper.live.words import words_of
@@ -32,6 +33,7 @@ from slimwhisper.types import (
 )
 
 CERTAIN = SAMPLE_RATE // 10  # samples after the speech that an update must know to be the last
+HUSH = SAMPLE_RATE // 4  # samples of silence after which speech may be over
 TAIL = SAMPLE_RATE // 2  # samples after the speech that its last update hears
 
 
@@ -47,6 +49,8 @@ class Passage:
         self.closed = False  # no more audio comes
         self.ends_utterance = False
         self.done = False  # all is committed
+        self.answered = False  # an update is decoded, and not committed yet
+        self.deadline: float | None = None  # of an update, by `time.monotonic`; None: none is due
         self.heard = 0  # mel frames of the buffer that the last update knows
         self.updates = 0  # that were begun
         self._since: list[int] = []  # tokens committed since the cut
@@ -73,15 +77,36 @@ class Passage:
         """Where its audio ends, in samples since the stream began."""
         return self.start + self.mel.samples
 
+    @property
+    def hush(self) -> int:
+        """Samples of silence so far."""
+        return self.end - self.spoken
+
     def ready(self) -> bool:
-        """Whether an update is due."""
+        """Whether an update is due: at once where speech may be over, so that its end needs none;
+        never for silence alone.
+        """
         if self.closed:
-            return not self.done
+            return not self.done and self.mel.frames > 0
+        if self.hush >= HUSH:
+            return self.samples_heard < self.spoken + CERTAIN
         if self.spoken <= self.samples_heard:
             return False
         if not self.updates:
             return self.end - self.speech >= self.setup.live.first * SAMPLE_RATE
         return self.unheard >= self.setup.live.update
+
+    @property
+    def patience(self) -> float:
+        """Seconds that the update which is due may wait while others cannot: until the end of the
+        silence if speech may be over, else until a whole period has been heard.
+        """
+        live = self.setup.live
+        if self.closed:
+            return 0.0
+        if self.hush >= HUSH:
+            return max(live.silence_duration_ms / 1000 - self.hush / SAMPLE_RATE, 0.0)
+        return 0.0 if self.updates else max(live.update - live.first, 0.0)
 
     def settle(self) -> Text | None:
         """Commit all, without another update, if the last one knew all of the speech."""
@@ -108,7 +133,12 @@ class Passage:
         useful = self.mel.frames
         if self.closed:  # the silence that ended it is not waited for
             useful = min(useful, -(-(self.spoken + TAIL - self.start) // HOP_SAMPLES))
-        self.heard = min(useful, self.setup.most)
+        before, self.heard = self.heard, min(useful, self.setup.most)
+        # a text that is longer than its audio tells is a loop, which would take seconds to end
+        tentative = sum(len(piece.tokens) for piece in self._tentative)
+        usual = self.setup.usual(self.heard) - len(self._since)
+        more = tentative + self.setup.usual(max(self.heard - before, 0))
+        self._most = max(min(usual, more), SPARE)
         self._final = self.closed and self.heard == useful
         self._full = self.heard >= self.setup.full
         self._full |= len(self._since) > self.setup.dims.n_text_ctx // 4
@@ -122,6 +152,7 @@ class Passage:
     def _window(self) -> Window:
         prompt, index = self.utterance.prompt(self._since)
         rules = self.setup.later if self._since else self.setup.first
+        rules = replace(rules, sample_len=min(rules.sample_len, self._most))
         draft = tuple(t for piece in self._tentative for t in piece.tokens)
         return Window(None, prompt, index, rules, self._try(), logprobs=True, draft=draft)
 
@@ -130,8 +161,8 @@ class Passage:
         seed = (options.seed, self.utterance.number, self.start, self.heard, self._attempt)
         return Attempt(options.temperatures[self._attempt], seed)
 
-    def accept(self, answer: Answer) -> Request | Text:
-        """The next request in the slot, or, at the end of the update, its text. Raises
+    def accept(self, answer: Answer) -> Request | None:
+        """The next request in the slot; None: the update is decoded, and to be committed. Raises
         SlimWhisperError if the model's output was not finite.
         """
         match answer:
@@ -140,11 +171,12 @@ class Passage:
                 return self._window()
             case Alignment():
                 self._alignment = answer
-                return self._commit_by_policy()
+                self.answered = True
+                return None
             case Decoded():
                 return self._accept_text(answer)
 
-    def _accept_text(self, answer: Decoded) -> Request | Text:
+    def _accept_text(self, answer: Decoded) -> Request | None:
         if answer.avg_logprob != answer.avg_logprob:
             raise SlimWhisperError("the model gave NaN; use another dtype, such as float32")
         options, tokenizer = self.setup.options, self.utterance.tokenizer
@@ -154,17 +186,22 @@ class Passage:
         ratio = compression_ratio(tokenizer.decode(list(answer.tokens)).strip())
         tried = Tried(replace(answer, avg_logprob=mean), ratio)
         failed = tried.failed(options)
-        if failed and (self._final or self._full):
-            if self._attempt + 1 < len(options.temperatures):
+        short = len(answer.logprobs) <= len(answer.tokens)  # not ended, but cut off
+        short &= self._most < self.setup.later.sample_len
+        if self._final or self._full:
+            if failed and self._attempt + 1 < len(options.temperatures):
                 self._attempt += 1
                 return Retry(self._try())
+            if short and not failed:
+                self._most = self.setup.later.sample_len
+                return replace(self._window(), draft=answer.tokens)
         tokens = () if tried.is_silence(options) else answer.tokens
         text = [
             (t, p)
             for t, p in zip(tokens, answer.logprobs, strict=False)
             if self.setup.vocabulary.is_text(t)
         ]
-        self._result, self._doubtful = tried.result, failed
+        self._result, self._doubtful = tried.result, failed or short
         self._fresh, self._rest = [t for t, _ in text], [p for _, p in text]
         wanted = self._full or self.setup.live.words
         wanted |= self.setup.live.policy in NEED_ATTENTION and not self._final
@@ -172,11 +209,14 @@ class Passage:
         if wanted and (self._since or self._fresh):
             before = tokenizer.sot_sequence_including_notimestamps
             return Align(tuple(before), (*self._since, *self._fresh))
-        return self._commit_by_policy()
+        self.answered = True
+        return None
 
     # -- commitment ------------------------------------------------------------------------------
 
-    def _commit_by_policy(self) -> Text:
+    def commit(self) -> Text:
+        """The text of the update that is decoded. Passages commit in their order."""
+        self.answered = False
         texts, tokens = self.utterance.tokenizer.split_to_word_tokens(self._fresh)
         words = [Piece(w, tuple(t)) for w, t in zip(texts, tokens, strict=True)]
         before, self._tentative = self._tentative, words

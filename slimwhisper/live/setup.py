@@ -11,10 +11,11 @@ from slimwhisper.engine.rules import make_rules
 from slimwhisper.errors import OptionError
 from slimwhisper.live.types import POLICIES, LiveOptions
 from slimwhisper.options import MOST_VAD_MS, make_options
-from slimwhisper.types import FRAMES_PER_SECOND, SAMPLE_RATE, Dims, Options
+from slimwhisper.types import FRAMES_PER_SECOND, SAMPLE_RATE, WINDOW_FRAMES, Dims, Options
 from slimwhisper.vocabulary import Vocabulary, language_code
 
 QUIET_END = 2 * FRAMES_PER_SECOND  # mel frames of silence that end every window, at least
+SPARE = 12  # tokens that an update may sample beyond the usual
 LEAST_WINDOW = 4.0  # seconds
 MOST_PADDING_MS = 5_000
 
@@ -74,6 +75,12 @@ class Setup:
     def full(self) -> int:
         """Mel frames of a buffer that is cut: the next update would not hear all that is new."""
         return max(self.most - round(self.live.update * FRAMES_PER_SECOND), self.most // 2)
+
+    def usual(self, frames: int) -> int:
+        """The most tokens that so many mel frames have: their share of those that may be sampled in
+        30 s, and some more.
+        """
+        return SPARE + -(-self.later.sample_len * frames // WINDOW_FRAMES)
 
     @property
     def padding(self) -> int:

@@ -2,7 +2,9 @@
 
 import time
 from collections import deque
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from math import inf
+from operator import itemgetter
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
@@ -13,11 +15,13 @@ from slimwhisper.errors import AudioError, OptionError
 from slimwhisper.live.activity import BLOCK, Activity
 from slimwhisper.live.passage import Passage
 from slimwhisper.live.setup import Setup
-from slimwhisper.live.types import LiveEvent, LiveOptions, SpeechStarted, SpeechStopped, Text
+from slimwhisper.live.types import LiveEvent, LiveOptions, SpeechStarted, SpeechStopped
 from slimwhisper.live.utterance import Utterance
 from slimwhisper.live.words import warm_up
 from slimwhisper.types import SAMPLE_RATE, Dims
 from slimwhisper.vocabulary import Vocabulary
+
+TOGETHER = 4  # updates of a stream that is behind
 
 
 def as_samples(piece: ArrayLike) -> NDArray[np.float32]:
@@ -39,10 +43,12 @@ class Stream:
     """The state machine of one stream. It knows no model, and belongs to one thread.
 
     `append` audio; whenever an update is `due`, give the engine what `request` returns, and
-    `accept` its answers; take the `events`. For each utterance they are, in order: SpeechStarted,
-    Text of its updates, SpeechStopped, Text of the rest, Ended; the next one may start before that.
-    Without turns too: an utterance then reaches from its first speech to `commit`, and a pause in
-    it commits the text so far.
+    `accept` its answers; take the `events`. Passages that are over may have their updates side by
+    side; the one that goes on has one at a time, after them.
+
+    The events of each utterance are, in order: SpeechStarted, Text of its updates, SpeechStopped,
+    Text of the rest, Ended; the next one may start before that. Without turns too: an utterance
+    then reaches from its first speech to `commit`, and a pause in it commits the text so far.
     """
 
     def __init__(
@@ -67,12 +73,10 @@ class Stream:
         self._utterance: Utterance | None = None  # that goes on
         self._number = 0  # of the next utterance
         self._history: list[int] = []  # tokens of what was committed before the last cut
-        self._running: Passage | None = None  # an update of it is in the engine
-        self._due: float | None = None
+        self._running: set[Passage] = set()  # that have an update in the engine
+        self._next: Passage | None = None  # whose update is to begin
         self._finished = False
         self._events: list[LiveEvent] = []
-        self._latencies: list[float] = []
-        self._began = 0.0  # when the last update was due, in seconds of `time.monotonic`
         self.merged = 0  # updates that were due while another ran, and became one
         self.updates = 0  # that are done
 
@@ -141,41 +145,33 @@ class Stream:
     @property
     def due(self) -> float | None:
         """When the next update became due, in seconds of `time.monotonic`, as a deadline: smallest
-        first. None: nothing is to be done yet, or an update runs.
+        first. Of a passage that is closed: when it was. None: no update can begin.
         """
-        return None if self._running is not None else self._due
+        return None if self._next is None else self._next.deadline
 
-    def request(self) -> Window | None:
-        """Begin an update with the newest audio; None: there is nothing to decode after all."""
-        assert self._running is None
-        if not self._passages or not self._passages[0].ready():
-            self._due = None
-            return None
-        passage = self._running = self._passages[0]
+    def request(self) -> tuple[Passage, Window]:
+        """Begin the update that is `due`, with the newest audio: whose it is, and the window."""
+        passage = self._next
+        assert passage is not None
         if passage.updates and not passage.closed:
             self.merged += max(int(passage.unheard / passage.setup.live.update) - 1, 0)
-        self._began, self._due = self._due or time.monotonic(), None
-        return passage.request()
+        if not passage.closed:
+            passage.deadline = None
+        self._running.add(passage)
+        window = passage.request()
+        self._look()
+        return passage, window
 
-    def accept(self, answer: Answer) -> Request | None:
-        """Take an answer to the running update. Returns the next request for the same slot; None:
+    def accept(self, passage: Passage, answer: Answer) -> Request | None:
+        """Take an answer to a running update. Returns the next request for the same slot; None:
         the update is done. Raises SlimWhisperError if the model's output was not finite; the
         stream is of no use then.
         """
-        passage = self._running
-        assert passage is not None
-        if passage not in self._passages:  # cleared meanwhile
-            self._running = None
-            self._look()
-            return None
-        found = passage.accept(answer)
-        if not isinstance(found, Text):
-            return found
-        self._running = None
-        self.updates += 1
-        self._events.append(found)
-        if found.committed:
-            self._latencies.append(time.monotonic() - self._began)
+        if passage in self._passages:  # else cleared meanwhile
+            if (request := passage.accept(answer)) is not None:
+                return request
+            self.updates += 1
+        self._running.remove(passage)
         self._look()
         return None
 
@@ -185,13 +181,6 @@ class Stream:
         """What has happened since the last call."""
         events, self._events = self._events, []
         return events
-
-    def latencies(self) -> list[float]:
-        """Seconds from the time that an update became due to its text, for each that committed
-        some since the last call; 0 where the end of the speech committed the last update's.
-        """
-        latencies, self._latencies = self._latencies, []
-        return latencies
 
     @property
     def ended(self) -> bool:
@@ -267,7 +256,7 @@ class Stream:
         if not self._passages or self._passages[-1].utterance is not utterance:
             here = self._activity.heard
             self._passages.append(Passage(utterance, here, here))
-            self._passages[-1].closed = True
+            self._close()
         last = self._passages[-1]
         last.ends_utterance = True
         self._begins = last.end if turns else self._activity.heard
@@ -278,22 +267,41 @@ class Stream:
     # -- what is done, and what is next ----------------------------------------------------------
 
     def _look(self) -> None:
-        """Finish the passages that need no update, and see whether one is due."""
-        while self._passages and self._passages[0] is not self._running:
+        """Tell the texts that are decoded, in order, and see whether an update is due."""
+        while self._passages and self._passages[0] not in self._running:
             passage = self._passages[0]
-            if (text := passage.settle()) is not None and text.committed:
-                self._events.append(text)
-                self._latencies.append(0.0)
+            if passage.answered:
+                self._events.append(passage.commit())
+            if (rest := passage.settle()) is not None and rest.committed:
+                self._events.append(rest)
             if not passage.done:
                 break
             self._passages.popleft()
             if passage.ends_utterance:
                 self._events.append(passage.utterance.ended())
-        ready = bool(self._passages) and self._passages[0].ready()
-        if not ready:
-            self._due = None
-        elif self._due is None:
-            self._due = time.monotonic()
+        now = time.monotonic()
+        for passage in self._passages:
+            if passage.ready():
+                known = inf if passage.deadline is None else passage.deadline
+                passage.deadline = min(known, now + passage.patience)
+            else:
+                passage.deadline = None
+        waiting = [(p.deadline, p) for p in self._may_begin() if p.deadline is not None]
+        self._next = min(waiting, key=itemgetter(0), default=(0.0, None))[1]
+
+    def _may_begin(self) -> Iterator[Passage]:
+        """The first passage, and those that are closed: unless an update of it runs, or is decoded,
+        or its language depends on a passage before it.
+        """
+        before: Utterance | None = None
+        for number, passage in enumerate(self._passages):
+            if len(self._running) == TOGETHER:
+                return
+            alone = passage.utterance is before and passage.setup.language is None
+            if not (passage in self._running or passage.answered or alone):
+                if number == 0 or passage.closed:
+                    yield passage
+            before = passage.utterance
 
 
 def hear_together(streams: Sequence[Stream]) -> None:

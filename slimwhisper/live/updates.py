@@ -6,6 +6,7 @@ from slimwhisper.engine.engine import Engine
 from slimwhisper.engine.places import Ticket
 from slimwhisper.engine.requests import Answer, Request
 from slimwhisper.errors import SlimWhisperError, as_ours
+from slimwhisper.live.passage import Passage
 from slimwhisper.live.stream import Stream
 from slimwhisper.longform.batch import Batch, OnSegments, Source
 
@@ -13,15 +14,16 @@ RECORDINGS_SHARE = 4  # streams leave 1 / so many of the slots to recordings tha
 
 
 class Updates:
-    """The streams of one engine. Each has one update in it at most; of those that are due, the one
-    with the oldest deadline starts first, with the newest audio.
+    """The streams of one engine. Of their updates that are due, the one with the oldest deadline
+    starts first, with the newest audio.
     """
 
     def __init__(self, engine: Engine) -> None:
         self.engine = engine
         self.streams: dict[Stream, None] = {}
         self.failures: dict[Stream, SlimWhisperError] = {}  # of streams that were dropped for it
-        self._busy: set[Stream] = set()  # whose update waits, or has a slot
+        # whose updates wait, or have a slot
+        self._busy: set[tuple[Stream, Passage]] = set()
 
     @property
     def busy(self) -> int:
@@ -31,7 +33,8 @@ class Updates:
     @property
     def speaking(self) -> int:
         """Streams with an update at work, or with audio that no update has known."""
-        return sum(stream in self._busy or stream.backlog > 0 for stream in self.streams)
+        busy = {stream for stream, _ in self._busy}
+        return sum(stream in busy or stream.backlog > 0 for stream in self.streams)
 
     @property
     def due(self) -> bool:
@@ -46,8 +49,8 @@ class Updates:
         """Abandon a stream; no effect on one that was dropped."""
         self.streams.pop(stream, None)
         self.failures.pop(stream, None)
-        if stream in self._busy:
-            self._busy.remove(stream)
+        if any(busy is stream for busy, _ in self._busy):
+            self._busy = {tag for tag in self._busy if tag[0] is not stream}
             self.engine.stop(lambda tag: tag[0] is stream)
 
     def fill(self, most: int) -> None:
@@ -61,38 +64,39 @@ class Updates:
         """
         batch = self.engine.encode_batch
         room = min(batch, 2 * batch - self.engine.unencoded(self._is_own))
-        due = [(stream.due, i, stream) for i, stream in enumerate(self.streams)]
-        for _, _, stream in sorted((d, i, s) for d, i, s in due if d is not None):
-            if room <= 0 or self.busy >= most or self.engine.room <= 0:
+        while room > 0 and self.busy < most and self.engine.room > 0:
+            due = [(stream.due, i, stream) for i, stream in enumerate(self.streams)]
+            first = min(((d, i, s) for d, i, s in due if d is not None), default=None)
+            if first is None:
                 return
+            stream = first[2]
             try:
-                window = stream.request()
+                passage, window = stream.request()
             except Exception as error:
                 self._fail(stream, error)
                 continue
-            if window is not None:
-                self._busy.add(stream)
-                self.engine.submit((stream, None), window)
-                room -= 1
+            self._busy.add((stream, passage))
+            self.engine.submit((stream, passage), window)
+            room -= 1
 
     def take(self, ticket: Ticket, answer: Answer) -> None:
         """Pass an answer to its stream, and reply."""
-        stream: Stream = ticket.tag[0]
+        stream, passage = ticket.tag
         request: Request | None = None
         failure: Exception | None = None
-        if stream in self._busy:  # else dropped
+        if ticket.tag in self._busy:  # else dropped
             try:
-                request = stream.accept(answer)
+                request = stream.accept(passage, answer)
             except Exception as error:
                 failure = error
         self.engine.reply(ticket, request)
         if request is None:
-            self._busy.discard(stream)
+            self._busy.discard(ticket.tag)
         if failure is not None:
             self._fail(stream, failure)
 
     def _is_own(self, tag: Any) -> bool:
-        return tag[0] in self._busy
+        return tag[0] in self.streams
 
     def _fail(self, stream: Stream, error: Exception) -> None:
         self.drop(stream)

@@ -169,6 +169,26 @@ def test_commit_clear_and_change(begin: Make, audio: np.ndarray) -> None:
     assert ended[-2].segments[0].words is None and ended[-1].segments[0].words
 
 
+def test_a_server_is_ready_before_its_first_stream(begin: Make, audio: np.ndarray) -> None:
+    """The engine that is made beforehand is the one that streams get; it is idle and empty."""
+    options, service = LiveOptions(window=10.0), begin()
+    service.streams.warm_up(options)
+    deadline = time.monotonic() + 60
+    while service.streams.waiting or not service.engines.cache_bytes():
+        assert time.monotonic() < deadline
+        time.sleep(0.01)
+    (ready,) = service.engines._engines.values()
+    told: queue.Queue[LiveEvent | None] = queue.Queue()
+    stream = service.open_stream(DIGITS, options, "ann", told.put)
+    stream.append(audio)
+    stream.finish()
+    while (event := told.get(timeout=60)) is not None:
+        last = event
+    assert isinstance(last, Ended) and last.text == SPOKEN
+    assert [*service.engines._engines.values()] == [ready] and ready.engine.idle
+    assert ready.engine.free == ready.engine.slots
+
+
 def test_who_is_refused(begin: Make) -> None:
     service = begin(limits=Limits(streams=2))
     with pytest.raises(OptionError, match="klingon"):

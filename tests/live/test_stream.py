@@ -84,7 +84,9 @@ def test_agreement_is_what_two_updates_begin_with() -> None:
     stream, reader = begin(replace(PLAIN, update=0.7))
     events = play(stream, reader, [say([phrase], 0.3), say([[]], 0.4)])
     told = [e for e in events if isinstance(e, Text)]
-    assert len(reader.texts) == len(told) >= 4  # the last one knew all: no more was decoded
+    # the last update was made as speech seemed to be over; its end commits the same, undecoded
+    assert len(reader.texts) == len(told) - 1 >= 4
+    assert told[-1].heard == told[-2].heard and not told[-1].tentative
     committed: list[str] = []
     before: list[str] = []
     for event, now in zip(told[:-1], reader.texts, strict=False):
@@ -108,9 +110,6 @@ def test_the_tentative_text_is_the_next_draft() -> None:
         assert reader.tokenizer.decode(list(window.draft)).strip() == event.tentative.strip()
         assert window.rules is not None and window.attempt.temperature == 0
     assert any(w.draft for w in reader.windows)
-    committing = sum(bool(e.committed) for e in told)
-    assert len(found := stream.latencies()) == committing and min(found) >= 0
-    assert stream.latencies() == []
 
 
 def test_silence_costs_nothing() -> None:
@@ -134,12 +133,12 @@ def test_an_update_that_is_late_takes_the_newest_audio() -> None:
     stream, reader = begin()
     audio = say([list(range(10)) * 2], 0.1)
     stream.append(audio[:16_000])
-    request = stream.request()
-    assert request is not None and stream.due is None
+    passage, request = stream.request()
+    assert stream.due is None
     for start in range(16_000, 16_000 * 6, 1600):
         stream.append(audio[start : start + 1600])
     assert stream.due is None and stream.backlog == pytest.approx(5, abs=0.3)
-    assert stream.accept(reader.answer(request)) is None
+    assert stream.accept(passage, reader.answer(request)) is None
     assert stream.due is not None
     update(stream, reader)
     assert stream.merged == 3 and stream.updates == 2 and stream.backlog < 0.2
@@ -181,7 +180,6 @@ def test_an_hour_stays_flat(turns: bool) -> None:
             + len(stream._pending)
             + len(stream._history)
         )
-        stream.latencies()
         reader.windows[:-1], reader.texts[:-1] = [], []
         if not turns and rng.random() < 0.2:
             stream.commit()

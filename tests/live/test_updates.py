@@ -115,15 +115,15 @@ class Talker:
     def backlog(self) -> float:
         return max(self.engine.now - max(self.known, self.begins), 0)
 
-    def request(self) -> Window:
+    def request(self) -> tuple[str, Window]:
         assert self.due is not None
         self.on_start()
         self.starts.append((self.engine.now, self.due))
         self.running, self.known, self.ahead = True, self.engine.now, self.looks
-        return window(self.length)
+        return "passage", window(self.length)
 
-    def accept(self, answer: str) -> Window | None:
-        assert self.running and answer == "answer"
+    def accept(self, passage: str, answer: str) -> Window | None:
+        assert self.running and (passage, answer) == ("passage", "answer")
         self.ahead -= 1
         if self.ahead >= 0:
             return window(self.length)
@@ -210,6 +210,45 @@ def test_one_update_of_a_stream_at_a_time(looks: int) -> None:
     run(both, 101)
     stay = 9 * (1 + looks)
     assert [start for start, _ in talker.starts] == list(range(0, 101, stay))
+
+
+@dataclass(eq=False)
+class Behind:
+    """A stream of which so many passages are over; the ones that run are side by side."""
+
+    over: int
+    closed: float = 0.0  # when
+    backlog: float = 1.0
+    running: list[int] = field(default_factory=list)
+    most: int = 4
+
+    @property
+    def due(self) -> float | None:
+        return self.closed if self.over and len(self.running) < self.most else None
+
+    def request(self) -> tuple[int, Window]:
+        self.over -= 1
+        self.running.append(self.over)
+        return self.over, window(5)
+
+    def accept(self, passage: int, answer: str) -> None:
+        self.running.remove(passage)
+
+
+def test_what_is_over_is_decoded_at_once() -> None:
+    """A stream that is behind catches up side by side; when it is dropped, all of it goes."""
+    both = shared(slots=8, encode_batch=4)
+    late, gone = Behind(10), Behind(10, closed=1.0)
+    both.updates.add(gone)
+    both.updates.add(late)
+    run(both, 1)
+    assert both.engine.encoded == [[late] * 4], "since when it is over decides"
+    run(both, 1)
+    assert both.updates.busy == 8 and both.updates.speaking == 2
+    both.updates.drop(gone)
+    assert both.updates.busy == 4
+    run(both, 18)
+    assert not (late.over or late.running or both.updates.busy) and both.engine.idle
 
 
 @pytest.mark.parametrize("encode_batch", [1, 8])

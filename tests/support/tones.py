@@ -150,10 +150,11 @@ def vocabulary(dims: Dims = DIMS) -> Vocabulary:
 
 
 def update(stream: Stream, reader: Reader) -> None:
-    """Run one update, if there is anything to decode."""
-    request: Request | None = stream.request()
+    """Run the update that is due."""
+    passage, window = stream.request()
+    request: Request | None = window
     while request is not None:
-        request = stream.accept(reader.answer(request))
+        request = stream.accept(passage, reader.answer(request))
 
 
 def play(

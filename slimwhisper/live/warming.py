@@ -1,0 +1,35 @@
+"""What the first stream would wait for, done beforehand."""
+
+from dataclasses import replace
+
+import numpy as np
+
+from slimwhisper.audio.vad import SpeechStream
+from slimwhisper.engine.engine import Engine
+from slimwhisper.live.passage import Passage
+from slimwhisper.live.setup import Setup
+from slimwhisper.live.types import LiveOptions
+from slimwhisper.live.utterance import Utterance
+from slimwhisper.longform.words import compile_warping
+from slimwhisper.types import SAMPLE_RATE
+
+
+def load_parts() -> None:
+    """Load the voice activity's network, and compile the time warping, which takes seconds. Raises
+    DependencyError without silero-vad.
+    """
+    SpeechStream()
+    compile_warping()
+
+
+def warm_up(engine: Engine, options: LiveOptions) -> None:
+    """Decode a second of silence, in an idle engine: what a device prepares at its first window."""
+    model = engine.model
+    known = replace(options, language=options.language or "en")  # no step before it is known
+    setup = Setup.of(model.dims, model.vocabulary, known, model.settings)
+    passage = Passage(Utterance(0, 0.0, setup, []), 0, 0)
+    passage.mel.append(np.zeros(SAMPLE_RATE, np.float32))
+    engine.submit((passage, None), passage.request())
+    while not engine.idle:
+        for ticket, _ in engine.step():
+            engine.reply(ticket, None)

@@ -1,0 +1,216 @@
+"""When a stream's updates are due, by a made clock; which run side by side; how long they take."""
+
+from collections.abc import Iterator
+from dataclasses import dataclass, replace
+
+import numpy as np
+import pytest
+
+from slimwhisper.engine.requests import Answer, Attempt, Decoded, Request, Window
+from slimwhisper.live import activity
+from slimwhisper.live import stream as stream_module
+from slimwhisper.live.activity import BLOCK
+from slimwhisper.live.passage import HUSH
+from slimwhisper.live.setup import SPARE
+from slimwhisper.live.stream import TOGETHER, Stream
+from slimwhisper.live.types import Ended, LiveEvent, SpeechStopped, Text
+from slimwhisper.types import SAMPLE_RATE
+from tests.support.tones import (
+    MULTILINGUAL,
+    PLAIN,
+    Loudness,
+    Reader,
+    begin,
+    play,
+    say,
+    text,
+    texts,
+    vocabulary,
+)
+
+LONG = "The quick brown fox jumps over a lazy dog while five wizards judge my vow of black quartz."
+
+
+@dataclass
+class Clock:
+    now: float = 0.0
+
+    def monotonic(self) -> float:
+        return self.now
+
+
+@pytest.fixture(autouse=True)
+def clock(monkeypatch: pytest.MonkeyPatch) -> Clock:
+    made = Clock()
+    monkeypatch.setattr(stream_module, "time", made)
+    monkeypatch.setattr(activity, "SpeechStream", Loudness)
+    return made
+
+
+def run(stream: Stream, reader: Reader) -> None:
+    """The update that is due."""
+    passage, window = stream.request()
+    request: Request | None = window
+    while request is not None:
+        request = stream.accept(passage, reader.answer(request))
+
+
+def hear(stream: Stream, clock: Clock, audio: np.ndarray) -> Iterator[float]:
+    """Block by block, each as the clock says; yields the time."""
+    for start in range(0, len(audio), BLOCK):
+        clock.now = (start + BLOCK) / SAMPLE_RATE
+        stream.append(audio[start : start + BLOCK])
+        yield clock.now
+
+
+def test_an_utterance_ends_without_an_update_of_its_own(clock: Clock) -> None:
+    """The update that was made as speech seemed to be over is the last, and knew all of it."""
+    stream, reader = begin()
+    audio = say([[3, 1, 4], []], 1.5)  # 1.5 s of silence, 1.2 s of speech, 1.5 s of silence
+    events: list[LiveEvent] = []
+    made = []
+    for now in hear(stream, clock, audio):
+        while stream.due is not None:
+            made.append(now)
+            run(stream, reader)
+        events += stream.events()
+    (stop,) = (e for e in events if isinstance(e, SpeechStopped))
+    (ended,) = (e for e in events if isinstance(e, Ended))
+    over = 1.5 + 1.2 - 0.06  # the end of the speech
+    assert len(made) == 2 and over + HUSH / SAMPLE_RATE <= made[-1] < over + 0.5 <= stop.end
+    assert ended.text == text([3, 1, 4]) == " ".join(reader.texts[-1])
+    assert events.index(ended) - events.index(stop) == 2, "its text and its end come at once"
+
+
+def test_speech_that_goes_on_after_a_hush_is_one_utterance() -> None:
+    stream, reader = begin()
+    events = play(stream, reader, [say([[1, 2], [3, 4]], 0.3), say([[]], 0.9)])
+    assert texts(events) == [text([1, 2, 3, 4])]
+    assert reader.texts[-1] == text([1, 2, 3, 4]).split()
+
+
+def test_silence_alone_needs_no_update() -> None:
+    """However long it is until it ends the utterance."""
+    stream, reader = begin(replace(PLAIN, silence_duration_ms=10_000))
+    play(stream, reader, [say([[1, 2, 3], []], 0.5)], finish=False)
+    count = len(reader.windows)
+    events = play(stream, reader, [np.zeros(9 * SAMPLE_RATE, np.float32)], finish=False)
+    assert len(reader.windows) <= count + 1 and not any(isinstance(e, Ended) for e in events)
+
+
+def test_what_may_wait(clock: Clock) -> None:
+    """A first update until a second one would be due; one in a hush until that ends the utterance;
+    the last one not at all.
+    """
+    stream, reader = begin()
+    reader.logprob = -2.0  # no text is sure, so the end needs an update
+    deadlines = []
+    for now in hear(stream, clock, say([[1, 2, 3], []], 1.5)):
+        if stream.due is not None:
+            deadlines.append((now, stream.due))
+            run(stream, reader)
+    (first, until), (hushed, end), (closed, at) = deadlines
+    assert until == pytest.approx(first + PLAIN.update - PLAIN.first)
+    assert end == pytest.approx(1.5 + 1.2 - 0.06 + 0.5, abs=0.032) and end > hushed + 0.05
+    assert at == closed >= end
+
+
+def behind(stream: Stream, phrases: list[list[int]]) -> None:
+    """Make these phrases wait."""
+    stream.append(say([*phrases, []], 0.8))
+
+
+def test_what_is_over_is_decoded_side_by_side(clock: Clock) -> None:
+    """In whichever order the answers come, the events are in order."""
+    phrases = [[n, n + 1, n + 2] for n in range(TOGETHER + 2)]
+    stream, reader = begin()
+    behind(stream, phrases)
+    clock.now = 5.0
+    events, most = list[LiveEvent](), 0
+    while stream.due is not None:
+        begun = []
+        while stream.due is not None:
+            assert stream.due == 0.0, "since the utterance ended"
+            passage, window = stream.request()
+            begun.append((passage, reader.answer(window)))
+        most = max(most, len(begun))
+        for passage, answer in reversed(begun):
+            assert stream.accept(passage, answer) is None
+        events += stream.events()
+    assert texts(events) == [text(p) for p in phrases]
+    assert most == TOGETHER and stream.updates == len(phrases) == len(reader.windows)
+    assert stream.backlog == 0
+
+
+def test_a_language_is_found_before_others_depend_on_it() -> None:
+    """Passages of one utterance come one after the other, unless the language is given."""
+    known = vocabulary(MULTILINGUAL)
+    for language, together in ((None, 1), ("en", 3)):
+        stream = Stream(MULTILINGUAL, known, replace(PLAIN, turns=False, language=language))
+        behind(stream, [[1, 2], [3, 4], [5, 6]])
+        begun = 0
+        while stream.due is not None:
+            stream.request()
+            begun += 1
+        assert begun == together
+
+
+def test_what_is_cleared_while_it_runs_leaves_nothing() -> None:
+    stream, reader = begin(replace(PLAIN, turns=False))
+    behind(stream, [[1, 2], [3, 4]])
+    begun = [stream.request() for _ in range(2)]
+    stream.clear()
+    for passage, window in begun:
+        assert stream.accept(passage, reader.answer(window)) is None
+    assert texts([*stream.events(), *play(stream, reader, [say([[7]], 0.6)])]) == ["", text([7])]
+    assert stream.ended and stream.updates == len(reader.windows) - 2
+
+
+class Looping(Reader):
+    """Repeats itself until it is cut off, in all windows at temperature 0 but the last ones."""
+
+    lengths: list[int]  # of the texts
+    until = 0.0  # seconds of audio
+
+    def answer(self, request: Request) -> Answer:
+        found = super().answer(request)
+        if isinstance(request, Window) and isinstance(found, Decoded):
+            assert request.rules is not None
+            self.lengths.append(request.rules.sample_len)
+            if len(self.lengths) == 2:
+                loop = (*found.tokens, *self.tokens * 50)[: request.rules.sample_len]
+                return replace(found, tokens=loop, logprobs=(-0.1,) * len(loop))
+        return found
+
+
+def test_a_loop_ends_soon_and_is_not_committed() -> None:
+    stream, reader = begin()
+    looping = Looping(reader.vocabulary)
+    looping.lengths = []
+    phrase = [3, 1, 4, 1, 5, 9, 2, 6]
+    events = play(stream, looping, [say([phrase, []], 0.8)])
+    assert texts(events) == [text(phrase)]
+    told = [e for e in events if isinstance(e, Text)]
+    assert SPARE < len(told[1].tentative.split()) <= 3 * SPARE and not told[1].committed
+    assert max(looping.lengths) < 6 * SPARE < 224
+
+
+def test_a_text_that_is_longer_than_usual_is_decoded_to_its_end() -> None:
+    """The last one: it goes on from where it was cut off, with the room that a window has."""
+    stream, reader = begin(replace(PLAIN, first=5.0, update=5.0))
+    stream.append(say([[1, 2]], 0.8))
+    stream.finish()
+    passage, window = stream.request()
+    assert window.rules is not None and window.rules.sample_len < 2 * SPARE
+    reader.answer(window)
+    said = tuple(reader.tokenizer.encode(f" {LONG}"))
+    part = said[: window.rules.sample_len]
+    logprobs = (-0.1,) * len(said)
+    cut = Decoded(part, -0.1, 0.0, 0.0, 0, logprobs[: len(part)])
+    more = stream.accept(passage, cut)
+    assert isinstance(more, Window) and more.mel is None and more.draft == part
+    assert more.rules is not None and more.rules.sample_len == 224
+    assert more.attempt == Attempt(0.0, more.attempt.seed)
+    assert stream.accept(passage, replace(cut, tokens=said, logprobs=(-0.1, *logprobs))) is None
+    (ended,) = (e for e in stream.events() if isinstance(e, Ended))
+    assert ended.text == LONG
