@@ -30,7 +30,6 @@ MAX_CONNECTIONS = 256
 CODINGS = {2: "pcm16", 4: "pcm32"}  # by bytes of a sample
 RATES = 8_000, 192_000
 MAX_TERMS, MAX_TERM = 100, 100
-LAST_TEXTS = 10.0  # seconds for the last text of a recording at shutdown
 
 
 class Wyoming:
@@ -148,7 +147,7 @@ class Connection:
         if self._stream is not None and self._telling is not None:
             self._stream.append(self._decoder.flush())
             self._stream.finish()
-            await asyncio.wait([self._telling], timeout=LAST_TEXTS)
+            await asyncio.wait([self._telling], timeout=self._settings.patience)
         await self.refuse("stopping", "the server is shutting down; connect again in a minute")
 
     def close(self) -> None:

@@ -14,7 +14,6 @@ import pytest
 import soxr
 
 from slimwhisper.api import SlimWhisper
-from slimwhisper.app.realtime import wyoming
 from slimwhisper.audio.load import load_audio
 from tests.support.live import Begin, Live, free_port, start, stop
 from tests.support.paths import ROOT
@@ -136,9 +135,8 @@ def frames(answer: bytes) -> list[tuple[str, dict[str, Any]]]:
     return found
 
 
-def test_wyoming_at_shutdown(begin: Begin, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_wyoming_at_shutdown(begin: Begin) -> None:
     """What was heard is told; a recording that the server cuts off gets no transcript."""
-    monkeypatch.setattr(wyoming, "LAST_TEXTS", 60.0)
     port = free_port()
     stopped = begin(wyoming=port, patience=60.0)
     chunk = b'{"type": "%s", "data": {"rate": 16000, "width": 2, "channels": 1}'
