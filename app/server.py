@@ -18,6 +18,7 @@ from slimwhisper.app.api.metrics import metrics_text
 from slimwhisper.app.api.routes import make_routers
 from slimwhisper.app.realtime.messages import MAX_MESSAGE
 from slimwhisper.app.realtime.routes import Realtime, make_realtime_router
+from slimwhisper.app.realtime.websocket import WebSocket
 from slimwhisper.app.realtime.wyoming import Wyoming
 from slimwhisper.app.service.jobs import ModelChoice
 from slimwhisper.app.service.models import Models
@@ -152,11 +153,10 @@ class Server(uvicorn.Server):
 
     async def shutdown(self, sockets: list[socket.socket] | None = None) -> None:
         """Wait for running requests, then close connections, those of open pages too."""
-        leaving = asyncio.create_task(self._realtime.leave())
+        ends = [self._realtime.leave(), *([self._wyoming.stop()] if self._wyoming else [])]
+        leaving = asyncio.gather(*ends)
         while not (leaving.done() or self.force_exit):
             await asyncio.sleep(0.05)
-        if self._wyoming is not None:
-            await self._wyoming.stop()
         while self._service.finishing and not self.force_exit:
             await asyncio.sleep(0.1)
         if self._page is not None:
@@ -173,7 +173,8 @@ def make_server(app: FastAPI, service: Service, settings: Settings) -> Server:
         root_path=settings.root_path,
         timeout_graceful_shutdown=round(settings.patience) + 5,
         server_header=False,
-        ws_max_size=2 * MAX_MESSAGE,  # up to it, the session says what is wrong
+        ws=WebSocket,
+        ws_max_size=2 * MAX_MESSAGE,  # characters may be of several bytes
         ws_ping_timeout=None,  # a session that waits for the engine does not read pongs
         ws_per_message_deflate=False,
     )

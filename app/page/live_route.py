@@ -5,6 +5,7 @@ The page keeps the transcript: the server writes what the page posts, and forget
 
 import io
 from collections.abc import Callable
+from dataclasses import replace
 from typing import Annotated
 
 from fastapi import APIRouter, Request
@@ -24,12 +25,15 @@ from slimwhisper.writers import FORMATS, Format
 
 MAX_SEGMENTS = 20_000  # a day of speech
 MAX_WORDS = 1000  # of a segment
+MAX_TOKENS = 1000  # likewise
+MAX_TOKEN = 1_000_000  # the largest id
 MAX_SECONDS = 1e6  # 11 days
 
 NOT_KEPT = {"Cache-Control": "no-store"}
 
 MakeKey = Callable[[], str]  # raises SlimWhisperError, APIError
 Text = Annotated[str, Field(max_length=MAX_TEXT)]
+Token = Annotated[int, Field(ge=0, le=MAX_TOKEN)]
 Seconds = Annotated[float, Field(ge=0, le=MAX_SECONDS, allow_inf_nan=False)]
 
 
@@ -71,6 +75,23 @@ class LiveSegment(Timed):
 
     text: Text
     words: Annotated[list[LiveWord], Field(max_length=MAX_WORDS)] | None = None
+    tokens: Annotated[list[Token], Field(max_length=MAX_TOKENS)] = []
+    temperature: Annotated[float, Field(ge=0, le=1)] = 0.0
+    avg_logprob: Annotated[float, Field(allow_inf_nan=False)] = 0.0
+    compression_ratio: Annotated[float, Field(ge=0, allow_inf_nan=False)] | None = None
+    no_speech_prob: Annotated[float, Field(ge=0, le=1)] = 0.0
+
+    def made(self, number: int) -> Segment:
+        """The segment as the writers take it."""
+        text = f" {clean(self.text)}"
+        ratio = self.compression_ratio
+        return Segment(
+            *(number, round(100 * self.start), self.start, self.end, text, self.tokens),
+            *(self.temperature, self.avg_logprob),
+            compression_ratio(text) if ratio is None else ratio,
+            self.no_speech_prob,
+            [word.made() for word in self.words or ()],
+        )
 
 
 class LiveTranscript(BaseModel):
@@ -82,24 +103,16 @@ class LiveTranscript(BaseModel):
     segments: Annotated[list[LiveSegment], Field(max_length=MAX_SEGMENTS)]
 
     def transcript(self) -> Transcript:
-        """The transcript; what the page was not told about a segment (tokens, ...) is empty or 0.
+        """The transcript. Of a segment that has not ended, the page has only times and text.
 
         Words are left out where some segments have none: the writers expect all or nothing.
         """
         if self.language not in LANGUAGES:
             raise HTTPException(400, "language: not a code of Whisper's")
         given = [one for one in self.segments if clean(one.text)]
-        timed = all(one.words for one in given)
-        segments = []
-        for i, one in enumerate(given):
-            text = f" {clean(one.text)}"
-            words = [word.made() for word in one.words or ()]
-            segments.append(
-                Segment(
-                    *(i, round(100 * one.start), one.start, one.end, text, []),
-                    *(0.0, 0.0, compression_ratio(text), 0.0, words if timed else None),
-                )
-            )
+        segments = [one.made(number) for number, one in enumerate(given)]
+        if not all(one.words for one in given):
+            segments = [replace(segment, words=None) for segment in segments]
         return Transcript("".join(s.text for s in segments), segments, self.language)
 
 

@@ -41,7 +41,6 @@ logger = logging.getLogger("slimwhisper.serve")
 
 MAX_EVENTS = 200  # client's events a second; more are read later
 MAX_UNREAD = 2000  # server's events that wait for the client to read
-LAST_TEXTS = 10.0  # seconds for the last texts of a session that the server ends
 CLOSING = 5.0  # seconds for a client to read its last events
 
 NORMAL, GOING_AWAY, POLICY, TOO_BIG, INTERNAL, TRY_LATER = 1000, 1001, 1008, 1009, 1011, 1013
@@ -124,7 +123,7 @@ class Connection:
                 self._stream.append(self._decoder.flush())
                 self._stream.finish()
                 with suppress(TimeoutError):
-                    await asyncio.wait_for(self._silent.wait(), LAST_TEXTS)
+                    await asyncio.wait_for(self._silent.wait(), self._settings.patience)
         if end.error is not None and not self._failed:  # else the stream's own error was told
             self._tell(error_event(end.error))
         unsent = asyncio.create_task(self._out.join())

@@ -13,7 +13,7 @@ from typing import Any
 
 from slimwhisper.app.api.errors import APIError, as_api_error
 from slimwhisper.app.realtime.fields import invalid
-from slimwhisper.app.realtime.session import TENTATIVE, TRANSCRIPTION, WORDS, SessionConfig
+from slimwhisper.app.realtime.session import DETAILS, TENTATIVE, TRANSCRIPTION, WORDS, SessionConfig
 from slimwhisper.live.types import Ended, Failed, LiveEvent, SpeechStarted, SpeechStopped, Text
 from slimwhisper.types import Segment, Word
 
@@ -24,6 +24,10 @@ COMPLETED, FAILED = (
     f"conversation.{TRANSCRIPTION}.failed",
 )
 TENTATIVE_TEXT = f"conversation.{TENTATIVE}"
+# of a segment, as `/v1/audio/transcriptions` has them in verbose_json
+SEGMENT_DETAILS = (
+    *("tokens", "temperature", "avg_logprob", "compression_ratio", "no_speech_prob"),
+)
 BUFFER = "input_audio_buffer"
 LEAST_COMMIT = 0.1  # seconds of audio, as at OpenAI
 ROUNDING = 0.001  # seconds, of the stream's times
@@ -211,6 +215,8 @@ class Conversation:
         }
         if WORDS in self.config.include:
             fields["words"] = list(map(_word, segment.words or ()))
+        if DETAILS in self.config.include:
+            fields |= {name: getattr(segment, name) for name in SEGMENT_DETAILS}
         return self._about(item, SEGMENT, **fields)
 
     def _failed(self, error: APIError) -> list[ServerEvent]:

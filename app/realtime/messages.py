@@ -20,8 +20,7 @@ def parse_event(message: dict[str, Any]) -> Fields:
     if text is None:
         raise invalid(None, "send events as text, not as binary messages", "invalid_message")
     if len(text) > MAX_MESSAGE:
-        reason = "the event is larger than 1 MiB; send less audio at a time"
-        raise APIError(413, reason, "too_large")
+        raise too_large()
     try:
         event = json.loads(text)
     except (ValueError, RecursionError):
@@ -30,6 +29,12 @@ def parse_event(message: dict[str, Any]) -> Fields:
         reason = "an event is a JSON object with a type"
         raise invalid("type", reason, "missing_required_parameter")
     return Fields(event, "")
+
+
+def too_large() -> APIError:
+    """The error about an event of more than `MAX_MESSAGE`."""
+    reason = "the event is larger than 1 MiB; send less audio at a time"
+    return APIError(413, reason, "too_large")
 
 
 def event_id_of(event: Fields) -> str | None:

@@ -15,13 +15,12 @@ from slimwhisper.app.api.request import choose_model
 from slimwhisper.app.realtime.feed import feed
 from slimwhisper.app.realtime.frames import MAX_LINE, Frame, FrameError, read_frame
 from slimwhisper.app.realtime.sound import MAX_CHANNELS, Decoder, Format
-from slimwhisper.app.service.jobs import ModelChoice
+from slimwhisper.app.realtime.wyoming_info import info
+from slimwhisper.app.service.jobs import ModelChoice, StoppingError
 from slimwhisper.app.service.models import Models
 from slimwhisper.app.service.service import Service
 from slimwhisper.app.service.settings import Settings
 from slimwhisper.app.service.streams import LiveStream
-from slimwhisper.checkpoint.bundled import BUNDLED
-from slimwhisper.checkpoint.names import HUB_MODELS
 from slimwhisper.errors import AudioError, OptionError, SlimWhisperError
 from slimwhisper.live.types import Ended, Failed, LiveEvent, LiveOptions, Text
 
@@ -39,6 +38,7 @@ class Wyoming:
     def __init__(self, service: Service, models: Models, settings: Settings) -> None:
         self._service, self._models, self._settings = service, models, settings
         self._tasks: set[asyncio.Task[Any]] = set()
+        self._stopping = asyncio.Event()
         self._server: asyncio.Server | None = None
 
     async def start(self) -> None:
@@ -51,11 +51,12 @@ class Wyoming:
         logger.info("Wyoming protocol on tcp://%s:%s; it asks for no key", host, port)
 
     async def stop(self) -> None:
-        """End all connections, and listen no more."""
+        """Listen no more, and end all connections: recordings that are whole get their transcript,
+        the others the text of what was heard; then the clients are told.
+        """
         if self._server is not None:
             self._server.close()
-        for task in self._tasks:
-            task.cancel()
+        self._stopping.set()
         if self._tasks:
             await asyncio.wait(self._tasks)
 
@@ -68,7 +69,7 @@ class Wyoming:
             if len(self._tasks) > MAX_CONNECTIONS:
                 await connection.refuse("busy", "too many connections; try again in a minute")
             else:
-                await connection.run()
+                await self._serve(connection)
         except ConnectionError:
             pass
         finally:
@@ -78,6 +79,21 @@ class Wyoming:
                 writer.close()
                 async with asyncio.timeout(1):
                     await writer.wait_closed()
+
+    async def _serve(self, connection: "Connection") -> None:
+        """Answer a client until it disconnects or the server stops."""
+        tasks = [asyncio.create_task(t) for t in (connection.run(), self._stopping.wait())]
+        running = tasks[0]
+        try:
+            await asyncio.wait(tasks, return_when=asyncio.FIRST_COMPLETED)
+        finally:
+            for task in tasks:
+                task.cancel()
+            await asyncio.gather(*tasks, return_exceptions=True)
+        if running.cancelled():
+            await connection.leave()
+        else:
+            running.result()
 
 
 class Connection:
@@ -99,6 +115,7 @@ class Connection:
         self._decoder = Decoder(Format())
         self._telling: asyncio.Task[None] | None = None
         self._began = time.monotonic()
+        self._whole = False  # whether audio-stop came
 
     async def run(self) -> None:
         """Answer the client's events until it disconnects."""
@@ -125,6 +142,14 @@ class Connection:
         """Tell what is wrong."""
         await self._send("error", text=text, code=code)
 
+    async def leave(self) -> None:
+        """The server stops: send the last text, and say so."""
+        if self._stream is not None and self._telling is not None:
+            self._stream.append(self._decoder.flush())
+            self._stream.finish()
+            await asyncio.wait([self._telling], timeout=self._settings.patience)
+        await self.refuse("stopping", "the server is shutting down; connect again in a minute")
+
     def close(self) -> None:
         """Drop the stream, if there is one."""
         if self._telling is not None:
@@ -141,7 +166,7 @@ class Connection:
         """Do what an event asks for; others than these are for other services, and ignored."""
         match frame.type:
             case "describe":
-                self._writer.write(Frame("info", self._info()).encoded())
+                self._writer.write(Frame("info", info(self._service, self._models)).encoded())
                 await self._writer.drain()
             case "ping":
                 await self._send("pong", text=frame.data.get("text"))
@@ -165,7 +190,7 @@ class Connection:
         choice, options = self._wanted()
         peer = self._writer.get_extra_info("peername")
         user = str(peer[0]) if peer else ""
-        self._decoder, self._began = Decoder(format), time.monotonic()
+        self._decoder, self._began, self._whole = Decoder(format), time.monotonic(), False
         self._stream = self._service.open_stream(choice, options, user, listener)
         self._telling = asyncio.create_task(self._tell(events))
 
@@ -202,7 +227,9 @@ class Connection:
         assert self._telling is not None
         await feed(self._stream, self._decoder.flush())
         self._stream.finish()
-        await self._telling
+        self._whole = True
+        await asyncio.wait([self._telling])
+        self._telling.result()
         self.close()
 
     async def _tell(self, events: "asyncio.Queue[LiveEvent | None]") -> None:
@@ -223,50 +250,16 @@ class Connection:
                 case Ended() if event.text.strip():
                     parts.append(event.text.strip())
                     open_text, language = "", language or event.language
+                case Failed(error=StoppingError()):
+                    return  # `leave` tells
                 case Failed():
                     await self.refuse(type(event.error).__name__, str(event.error))
                     return
+        if not self._whole:
+            return  # what is left of it is not taken for a transcript
         told = {"language": language} if language else {}
         await self._send("transcript", text=" ".join(parts), **told)
         await self._send("transcript-stop")
-
-    def _info(self) -> dict[str, Any]:
-        """What this server offers."""
-        common = {
-            "attribution": {"name": "OpenAI's Whisper", "url": "https://github.com/openai/whisper"},
-            "installed": True,
-            "version": None,
-        }
-        models = [
-            {
-                "name": name,
-                "description": f"Whisper model {name}",
-                "languages": self._languages(name),
-                **common,
-            }
-            for name in self._models.installed()
-        ]
-        program = {
-            "name": "slimwhisper",
-            "description": "Whisper speech-to-text with a small decoder cache",
-            "models": models,
-            "supports_transcript_streaming": True,
-            "requires_external_vad": True,  # a recording ends with audio-stop
-            **common,
-        }
-        return {"asr": [program]}
-
-    def _languages(self, name: str) -> list[str]:
-        """The codes of a model's languages: as it says if it is loaded, else by its name."""
-        from whisper.tokenizer import LANGUAGES
-
-        loaded = self._service.engines.model
-        if name == self._models.shown and loaded is not None:
-            return list(loaded.network.vocabulary.languages.values()) or ["en"]
-        code = HUB_MODELS[name].language if name in HUB_MODELS else ""
-        if code in LANGUAGES:
-            return [code]
-        return ["en"] if name.endswith(".en") or name in BUNDLED else list(LANGUAGES)
 
 
 def _format(data: dict[str, Any]) -> Format:

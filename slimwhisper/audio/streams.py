@@ -181,7 +181,9 @@ def _pieces(
         raise AudioError(f"{name}: cannot be decoded ({one_line(error)})") from error
     heard = f"after {samples / SAMPLE_RATE:.1f} s"
     if run.cut_off or endless:
-        raise AudioError(f"{name}: the connection was lost {heard}; start the command again")
+        raise AudioError(
+            f"{name}: ended, or the connection was lost, {heard}; start the command again to go on"
+        )
     if not samples:
         raise AudioError(f"{name}: holds no samples; check its source")
 

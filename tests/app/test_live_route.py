@@ -8,7 +8,13 @@ import pytest
 from fastapi import FastAPI
 from fastapi.testclient import TestClient
 
-from slimwhisper.app.page.live_route import MAX_SEGMENTS, MAX_WORDS, live_formats, make_live_router
+from slimwhisper.app.page.live_route import (
+    MAX_SEGMENTS,
+    MAX_TOKENS,
+    MAX_WORDS,
+    live_formats,
+    make_live_router,
+)
 from slimwhisper.app.page.posted import MAX_BODY, MAX_TEXT
 from slimwhisper.app.server import add_error_handlers
 
@@ -76,6 +82,15 @@ def test_times_of_words(site: Site) -> None:
     assert "five" in site.written("srt", mixed)
 
 
+def test_details_of_segments(site: Site) -> None:
+    """As `slimwhisper live -f json` writes them."""
+    details = {"tokens": [50364, 1732], "temperature": 0.2, "avg_logprob": -0.5}
+    details |= {"compression_ratio": 0.75, "no_speech_prob": 0.125}
+    segments = json.loads(site.written("json", [{**SAID[0], **details}, SAID[1]]))["segments"]
+    assert {name: segments[0][name] for name in details} == details
+    assert segments[1]["tokens"] == [] and segments[1]["compression_ratio"] > 0
+
+
 def test_what_is_refused(site: Site) -> None:
     def refused(status: int, said: str, **changes: Any) -> None:
         body = {"language": "en", "segments": SAID} | changes
@@ -91,6 +106,9 @@ def test_what_is_refused(site: Site) -> None:
     refused(400, "segments.0.text", segments=[{**one, "text": "x" * (MAX_TEXT + 1)}])
     refused(400, "segments", segments=[{"start": 0, "end": 0, "text": ""}] * (MAX_SEGMENTS + 1))
     refused(400, "words", segments=[{**one, "words": WORDS[0] * (MAX_WORDS // 2 + 1)}])
+    refused(400, "tokens.0", segments=[{**one, "tokens": [-1]}])
+    refused(400, "tokens", segments=[{**one, "tokens": [1] * (MAX_TOKENS + 1)}])
+    refused(400, "avg_logprob", segments=[{**one, "avg_logprob": "low"}])
     refused(400, "path", path="/etc/passwd")
     for format in ("rttm", "exe", "srt/x", ".."):
         assert site.client.post(f"{FILE}.{format}", json={}).status_code == 404

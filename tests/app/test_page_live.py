@@ -89,7 +89,7 @@ def test_what_is_shown(show: Open) -> None:
     tab.begin()
     asked = tab.sent[0][0]["session"]
     told = "item.input_audio_transcription"
-    assert asked["include"] == [f"{told}.tentative", f"{told}.words"]
+    assert asked["include"] == [f"{told}.{name}" for name in ("tentative", "details", "words")]
     transcription = {"language": "en", "prompt": "Smythe", "task": "transcribe"}
     sound = {"format": {"type": "audio/pcm", "rate": 16_000}, "transcription": transcription}
     assert asked["audio"]["input"] == sound
@@ -103,14 +103,26 @@ def test_what_is_shown(show: Open) -> None:
     page.wait_for_selector(".sw-tail >> text=nine")
     assert page.inner_text(".sw-utterance") == "1:02:05\nfive five nine"
     assert page.locator(".sw-word").nth(1).get_attribute("title") == "3725.70 to 3725.90 s"
+    when = page.locator(".sw-log + .sw-note")
+    assert when.inner_text().startswith("Tap a word")
+    page.locator(".sw-log").focus()
+    for key, index in (("ArrowRight", 1), ("ArrowLeft", 0), ("ArrowLeft", 0), ("ArrowRight", 1)):
+        page.keyboard.press(key)
+        assert page.locator(".sw-word").nth(index).evaluate("e => e === document.activeElement")
+    assert when.inner_text() == "five: 3725.70 to 3725.90 s"
     assert page.get_by_role("log").all_text_contents() == ["five five"], "for screen readers"
     tab.until("Number(document.querySelector('.sw-meter').ariaValueNow) > 20")
     tab.tell(f"{TOLD}.delta", "a", delta=" five")
     text = "five five five"
-    segment = {"start": 3725.4, "end": 3726.4, "text": text, "words": [*words, word(" five", 3726)]}
+    details = {"tokens": [50364, 5], "temperature": 0.5, "avg_logprob": -0.25}
+    details |= {"compression_ratio": 0.75, "no_speech_prob": 0.125}
+    times = {"start": 3725.4, "end": 3726.4, "words": [*words, word(" five", 3726)]}
+    segment = {"text": text, **times, **details}
     tab.tell(f"{TOLD}.segment", "a", **segment)
     tab.tell(f"{TOLD}.completed", "a", transcript=text, languages=[{"code": "en"}])
     tab.until("document.querySelectorAll('.sw-word').length === 3")
+    focused = page.locator(".sw-word").nth(1).evaluate("e => e === document.activeElement")
+    assert focused, "also when the words are drawn again"
     tab.press("Pause")
     tab.become("paused")
     assert tab.sent[0][-1]["type"] == "input_audio_buffer.commit"
@@ -135,17 +147,16 @@ def test_what_is_shown(show: Open) -> None:
         "1\n01:02:05,400 --> 01:02:06,400\nfive five five\n\n"
         "2\n01:02:10,000 --> 01:02:11,000\nnine nine\n\n"
     )
-    assert [s["text"] for s in json.loads(tab.saved("json"))["segments"]] == [
-        " five five five",
-        " nine nine",
-    ]
+    first, last = json.loads(tab.saved("json"))["segments"]
+    assert [first["text"], last["text"]] == [" five five five", " nine nine"]
+    assert {name: first[name] for name in details} == details
     tab.press("Clear")
     page.wait_for_selector("text=Press Start and speak")
     assert page.locator(".sw-utterance").count() == 0
 
 
 def test_it_fits_a_phone_and_can_be_read(show: Open) -> None:
-    tab = show(viewport=PHONE)
+    tab = show(viewport=PHONE, has_touch=True)
     tab.fake()
     tab.begin()
     for number in range(60):
@@ -155,6 +166,9 @@ def test_it_fits_a_phone_and_can_be_read(show: Open) -> None:
     log, tail = (tab.page.locator(s).last.bounding_box() for s in (".sw-log", ".sw-tail"))
     assert tail["y"] + tail["height"] <= log["y"] + log["height"] + 1, "the newest is in sight"
     assert tab.page.evaluate("document.documentElement.scrollWidth") <= PHONE["width"]
+    tab.tell(f"{TOLD}.delta", "59", delta=" nine", words=[word(" nine", 7.5)])
+    tab.page.locator(".sw-word").tap()
+    tab.page.wait_for_selector(".sw-note >> text=nine: 7.50 to 7.70 s")
     for theme in ("light", "dark"):
         tab.page.evaluate("dark => document.body.classList.toggle('dark', dark)", theme == "dark")
         for text in (".sw-said", ".sw-tail", ".sw-utterance time", ".sw-main", ".sw-stop"):

@@ -99,7 +99,7 @@ def test_commit_with_server_vad(
 def test_words_and_tentative_text_on_request(
     connection: RealtimeConnection, streams: list[ScriptedStream]
 ) -> None:
-    wanted = ["item.input_audio_transcription.words", "item.input_audio_transcription.tentative"]
+    wanted = [f"item.input_audio_transcription.{n}" for n in ("words", "tentative", "details")]
     session = update(connection, {"include": wanted})["session"]
     assert session["include"] == wanted and streams[0].options.words
     connection.input_audio_buffer.append(audio=tone(0.5))
@@ -110,7 +110,10 @@ def test_words_and_tentative_text_on_request(
     assert delta["words"] == [word]
     tentative = next(e for e in found if e["type"] == f"{PATH}.tentative")
     assert (tentative["text"], tentative["content_index"]) == (" six", 0)
-    assert next(e for e in found if e["type"] == f"{PATH}.segment")["words"] == [word]
+    segment = next(e for e in found if e["type"] == f"{PATH}.segment")
+    assert segment["words"] == [word]
+    assert (segment["tokens"], segment["avg_logprob"], segment["no_speech_prob"]) == ([], -0.1, 0)
+    assert {"temperature", "compression_ratio"} <= segment.keys()
 
 
 def test_the_asynchronous_client(scripted: Live, streams: list[ScriptedStream]) -> None:

@@ -2,6 +2,7 @@
 
 import base64
 import json
+import logging
 from collections.abc import Iterator
 from typing import Any
 
@@ -61,13 +62,18 @@ def secret_of(live: Live, body: Any, **headers: str) -> httpx.Response:
     return httpx.post(f"{live.url}/v1/realtime/client_secrets", json=body, headers=headers)
 
 
-def test_a_websocket_needs_a_key(closed: Live) -> None:
+def test_a_websocket_needs_a_key(closed: Live, caplog: pytest.LogCaptureFixture) -> None:
+    server_log = logging.getLogger("uvicorn.error")
+    server_log.addHandler(caplog.handler)
     assert connects(closed) == 401
     assert connects(closed, Authorization="Bearer wrong") == 401
     assert connects(closed, protocols=["realtime", f"{KEY}wrong"]) == 401
     for headers in ({"Authorization": "Bearer the-key"}, {"Authorization": BASIC}):
         assert isinstance(connects(closed, **headers), dict)
     assert isinstance(connects(closed, protocols=["realtime", f"{KEY}the-key"]), dict)
+    server_log.removeHandler(caplog.handler)
+    levels = {record.levelno for record in caplog.records}
+    assert levels == {logging.INFO}, "a refusal is no error of the server"
 
 
 def test_pages_of_other_sites_need_a_key_of_their_own(closed: Live, unlocked: Live) -> None:

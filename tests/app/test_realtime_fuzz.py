@@ -8,6 +8,7 @@ import socket
 import threading
 import time
 from collections.abc import Iterator
+from contextlib import suppress
 from copy import deepcopy
 from pathlib import Path
 from typing import Any
@@ -169,13 +170,15 @@ def test_each_wrong_message_says_what_is_wrong(live: Live) -> None:
     assert freed(live)
 
 
-@pytest.mark.parametrize(("size", "told"), [(MAX_MESSAGE + 1, True), (3 << 20, False)])
-def test_messages_that_are_too_large(live: Live, size: int, told: bool) -> None:
+@pytest.mark.parametrize(("size", "fragments"), [(MAX_MESSAGE + 1, 1), (3 << 20, 7), (20 << 20, 1)])
+def test_messages_that_are_too_large(live: Live, size: int, fragments: int) -> None:
+    """More than the session reads, and more than the websocket reads."""
+    part = " " * (size // fragments + 1)
     with opened(live) as websocket:
         websocket.recv(timeout=10)
-        websocket.send(" " * size)
-        if told:
-            assert json.loads(websocket.recv(timeout=10))["error"]["code"] == "too_large"
+        with suppress(ConnectionClosed):
+            websocket.send([part] * fragments if fragments > 1 else part)
+        assert json.loads(websocket.recv(timeout=10))["error"]["code"] == "too_large"
         with pytest.raises(ConnectionClosed) as closed:
             websocket.recv(timeout=10)
         assert closed.value.rcvd is not None and closed.value.rcvd.code == 1009

@@ -2,9 +2,12 @@
 
 import asyncio
 import json
+import signal
 import socket
 import time
 from collections.abc import Iterator
+from contextlib import ExitStack
+from typing import Any
 
 import numpy as np
 import pytest
@@ -12,7 +15,7 @@ import soxr
 
 from slimwhisper.api import SlimWhisper
 from slimwhisper.audio.load import load_audio
-from tests.support.live import Live, free_port, start, stop
+from tests.support.live import Begin, Live, free_port, start, stop
 from tests.support.paths import ROOT
 from tests.support.realtime import encoded
 
@@ -118,3 +121,49 @@ def test_wyomings_own_client(live: Live) -> None:
     assert program.supports_transcript_streaming and program.name == "slimwhisper"
     assert program.models[0].name == "digits" and program.models[0].languages == ["en"]
     assert freed(live)
+
+
+def frames(answer: bytes) -> list[tuple[str, dict[str, Any]]]:
+    """What a Wyoming server sent: types, and data."""
+    found = []
+    while answer:
+        head, _, answer = answer.partition(b"\n")
+        line = json.loads(head)
+        length = line.get("data_length", 0)
+        found.append((line["type"], json.loads(answer[:length] or b"{}")))
+        answer = answer[length:]
+    return found
+
+
+def test_wyoming_at_shutdown(begin: Begin) -> None:
+    """What was heard is told; a recording that the server cuts off gets no transcript."""
+    port = free_port()
+    stopped = begin(wyoming=port, patience=60.0)
+    chunk = b'{"type": "%s", "data": {"rate": 16000, "width": 2, "channels": 1}'
+    sound = b"".join(
+        chunk % b"audio-chunk" + b', "payload_length": %d}\n' % len(piece) + piece
+        for piece in pieces(16_000, 1.0)
+    )
+    with ExitStack() as stack:
+        idle, cut, whole = (
+            stack.enter_context(socket.create_connection(("127.0.0.1", port), 60)) for _ in range(3)
+        )
+        whole.sendall(sound + chunk % b"audio-stop" + b"}\n")
+        while not any(stream.finished for stream in list(stopped.service.streams.open)):
+            time.sleep(0.01)
+        cut.sendall(sound + b'{"type": "ping"}\n')
+        answer = b""
+        while b"pong" not in answer:
+            answer += cut.recv(1 << 16)
+        stopped.server.handle_exit(signal.SIGTERM, None)
+        told = [frames(raw.makefile("rb").read()) for raw in (idle, whole)]
+        told.append(frames(answer + cut.makefile("rb").read()))
+    for events in told:
+        kind, data = events[-1]
+        assert kind == "error" and data["code"] == "stopping" and "connect again" in data["text"]
+    assert len(told[0]) == 1
+    for events, transcripts in ((told[1], [WORDS]), (told[2], [])):
+        chunks = [data["text"] for kind, data in events if kind == "transcript-chunk"]
+        assert "".join(chunks) == WORDS
+        assert [data["text"] for kind, data in events if kind == "transcript"] == transcripts
+    assert not stopped.service.streams.open

@@ -3,18 +3,22 @@
 import http.server
 import io
 import os
+import socket
 import threading
+import time
 from collections.abc import Iterator
+from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
 import soundfile
 
+from slimwhisper.audio import streams
 from slimwhisper.audio.load import load_audio
 from slimwhisper.audio.streams import pipe_pieces, url_pieces
 from slimwhisper.errors import AudioError, OptionError
-from tests.support.recordings import sound
+from tests.support.recordings import convert, ffmpeg, needs_ffmpeg, sound, write
 
 NAME = "standard input"
 
@@ -128,15 +132,23 @@ def test_options(options: dict[str, int]) -> None:
         pipe_pieces(0, NAME, **options)
 
 
+TITLE = b"\x01StreamTitle='x';"  # one unit of 16 bytes
+
+
 class Site(http.server.BaseHTTPRequestHandler):
     """Pages of a little server; `Site.pages` has them."""
 
     pages: dict[str, bytes] = {}  # noqa: RUF012
     endless = False  # no length is stated
+    titles = 0  # bytes of sound between a station's titles; 0: none
 
     def do_GET(self) -> None:
         body = self.pages.get(self.path)
         self.send_response(200 if body is not None else 404)
+        if body and self.titles and self.headers["Icy-MetaData"] == "1":
+            self.send_header("icy-metaint", str(self.titles))
+            starts = range(0, len(body) - self.titles, self.titles)
+            body = b"".join(body[i : i + self.titles] + TITLE for i in starts)
         if not self.endless:
             self.send_header("Content-Length", str(len(body or b"")))
         self.end_headers()
@@ -170,10 +182,88 @@ def test_a_stream_that_ends(site: str, monkeypatch: pytest.MonkeyPatch) -> None:
     Site.pages["/radio"] = wav(sound(16_000, 1, 3.0), 16_000, "MPEG_LAYER_III", "MP3")
     monkeypatch.setattr(Site, "endless", True)
     count = 0
-    with pytest.raises(AudioError, match=r"radio: the connection was lost after 3\.\d s"):
+    with pytest.raises(AudioError, match=r"radio: ended, or .* after 3\.\d s"):
         for piece in url_pieces(f"{site}/radio", "radio"):
             count += len(piece)
     assert count >= 3 * 16_000
+
+
+def test_titles_of_a_station_are_no_sound(site: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    Site.pages["/radio"] = wav(sound(16_000, 1, 3.0), 16_000, "MPEG_LAYER_III", "MP3")
+    monkeypatch.setattr(Site, "endless", True)
+    found: list[list[np.ndarray]] = [[], []]
+    for titles, pieces in zip((0, 999), found, strict=True):
+        monkeypatch.setattr(Site, "titles", titles)
+        with pytest.raises(AudioError, match="radio: ended"):
+            for piece in url_pieces(f"{site}/radio", "radio"):
+                pieces.append(piece)
+    plain, titled = map(np.concatenate, found)
+    assert 0 <= len(plain) - len(titled) < 4_000  # the last bytes make no whole unit
+    assert np.array_equal(plain[: len(titled) - 1_200], titled[:-1_200])
+
+
+def playlist(names: list[str], ended: bool) -> bytes:
+    segments = "".join(f"#EXTINF:1,\n{name}\n" for name in names)
+    end = "#EXT-X-ENDLIST\n" if ended else ""
+    return f"#EXTM3U\n#EXT-X-VERSION:3\n#EXT-X-TARGETDURATION:1\n{segments}{end}".encode()
+
+
+@pytest.mark.slow
+@needs_ffmpeg
+def test_hls(site: str, tmp_path: Path) -> None:
+    """A playlist that is whole; and one that grows: what it has is heard before there is more."""
+    speech = write(tmp_path / "speech.wav", seconds=5.0)
+    made = ("-c:a", "aac", "-f", "hls", "-hls_time", "1", "-hls_list_size", "0")
+    convert(speech, tmp_path / "whole.m3u8", *made)
+    Site.pages |= {f"/{file.name}": file.read_bytes() for file in tmp_path.glob("*.*")}
+    url = f"{site}/whole.m3u8"
+    found = np.concatenate(list(url_pieces(url, url)))
+    raw = ffmpeg("-i", tmp_path / "whole.m3u8", "-f", "s16le", "-ac", "1", "-ar", "16000", "-")
+    expected = np.frombuffer(raw, np.int16) / 32768
+    np.testing.assert_allclose(found, expected, atol=2 / 32768)
+    names = sorted(file.name for file in tmp_path.glob("*.ts"))
+    assert len(names) >= 4
+    Site.pages["/live.m3u8"] = playlist(names[:3], ended=False)
+    pieces, count = url_pieces(f"{site}/live.m3u8", "radio"), 0
+    while count < 2.5 * 16_000:
+        count += len(next(pieces))
+    Site.pages["/live.m3u8"] = playlist(names, ended=True)
+    with pytest.raises(AudioError, match=r"radio: ended, or .* after 5\.\d s"):
+        for _ in pieces:
+            pass
+
+
+@pytest.mark.slow
+@needs_ffmpeg
+def test_udp(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """MPEG-TS, sent again and again until it is heard; then nothing comes any more."""
+    monkeypatch.setattr(streams, "TIMEOUT", (15.0, 2.0))
+    sent = convert(write(tmp_path / "speech.wav"), tmp_path / "speech.ts", "-c:a", "aac")
+    data, heard = sent.read_bytes(), threading.Event()
+    with socket.socket(type=socket.SOCK_DGRAM) as free:
+        free.bind(("127.0.0.1", 0))
+        port = free.getsockname()[1]
+
+    def send() -> None:
+        with socket.socket(type=socket.SOCK_DGRAM) as udp:
+            while not heard.wait(0.05):
+                for start in range(0, len(data), 7 * 188):
+                    udp.sendto(data[start : start + 7 * 188], ("127.0.0.1", port))
+                    time.sleep(0.002)
+
+    sender = threading.Thread(target=send)
+    sender.start()
+    count = 0
+    try:
+        with pytest.raises(AudioError, match="radio: ended, or"):
+            for piece in url_pieces(f"udp://127.0.0.1:{port}", "radio"):
+                count += len(piece)
+                if count > 16_000:
+                    heard.set()
+    finally:
+        heard.set()
+        sender.join()
+    assert count > 16_000
 
 
 def test_a_playlist_reaches_no_files(site: str, tmp_path: Any) -> None:

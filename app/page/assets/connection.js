@@ -4,7 +4,8 @@ import { RATE } from "./microphone.js";
 import { Problem, reason, sentence } from "./problem.js";
 
 const PATIENCE = 15_000;  // milliseconds for the server to answer
-const [TENTATIVE, WORDS] = ["tentative", "words"].map((name) => `item.input_audio_transcription.${name}`);
+const [TENTATIVE, DETAILS, WORDS] = ["tentative", "details", "words"].map(
+  (name) => `item.input_audio_transcription.${name}`);
 const UNREACHABLE = "The server cannot be reached.";
 
 const REFUSED = "The server does not answer on a websocket: it may serve as many streams as it can, or a "
@@ -100,7 +101,7 @@ export class Connection {
 // The session that the page asks for. options: as the page shows them.
 export function sessionOf({ language, task, prompt, words }) {
   const transcription = { language: language || null, prompt: prompt || null, task: task || "transcribe" };
-  const include = words ? [TENTATIVE, WORDS] : [TENTATIVE];
+  const include = [TENTATIVE, DETAILS, ...(words ? [WORDS] : [])];
   const format = { type: "audio/pcm", rate: RATE };
   return { type: "transcription", include, audio: { input: { format, transcription } } };
 }

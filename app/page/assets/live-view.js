@@ -24,7 +24,7 @@ export class LiveView {
       + "The sound goes to this server only, which does not keep it.");
     const card = make("article", "sw-file");
     card.setAttribute("aria-label", "Live transcript");
-    card.append(this.head(), this.hint, said.root, said.told, this.tools(actions));
+    card.append(this.head(), this.hint, said.root, said.when, said.told, this.tools(actions));
     root.replaceChildren(buttons, this.problem, card);
     this.tell("");
   }

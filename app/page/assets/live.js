@@ -14,6 +14,9 @@ const LAST_SPEECH = 1500;  // milliseconds for the server to notice speech that 
 // errors that need no word: nothing was said before a pause, or the session ends and another begins
 const EXPECTED = ["input_audio_buffer_commit_empty", "session_idle", "session_expired"];
 
+// of a segment, for its file in json
+const DETAILS = ["tokens", "temperature", "avg_logprob", "compression_ratio", "no_speech_prob"];
+
 const wait = (milliseconds) => new Promise((done) => { setTimeout(done, milliseconds); });
 
 class Live {
@@ -112,6 +115,7 @@ class Live {
         break;
       case "segment":
         one.segments.push({
+          ...Object.fromEntries(DETAILS.map((name) => [name, event[name]])),
           start: this.base + event.start,
           end: this.base + event.end,
           text: event.text,
@@ -229,7 +233,10 @@ class Live {
   }
 
   async save(format) {
-    const body = { language: this.options.language || this.language || "en", segments: this.said.parts };
+    const { parts } = this.said;
+    const segments = format === "json"
+      ? parts : parts.map(({ start, end, text, words }) => ({ start, end, text, words }));
+    const body = { language: this.options.language || this.language || "en", segments };
     try {
       const response = await post(`${this.root}/page/live/transcript.${format}`, body);
       const link = make("a");

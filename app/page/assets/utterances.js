@@ -3,6 +3,7 @@
 
 import { clock, make } from "./dom.js";
 
+const TIMES = "Tap a word, or press left and right in the text, to see when it was said.";
 const TOLD = 20;  // pieces that are kept for screen readers
 
 class Utterance {
@@ -51,20 +52,27 @@ class Utterance {
       this.committed = text;
       this.text.textContent = text.trim();
     }
-    if (words.length) this.text.replaceChildren(...spoken(words, true));
+    if (words.length) {
+      const at = [...this.text.children].indexOf(document.activeElement);
+      this.text.replaceChildren(...spoken(words, true));
+      this.text.children[at]?.focus({ preventScroll: true });
+    }
     if (!this.parts.length) this.root.remove();
   }
 }
 
-// An element for each word, which shows its time, and the spaces between them.
+// An element for each word, which knows its time, and the spaces between them.
 function spoken(words, first) {
   return words.flatMap(({ word, start, end }, i) => {
     const part = make("span", "sw-word", word.trimStart());
     part.title = `${start.toFixed(2)} to ${end.toFixed(2)} s`;
+    part.tabIndex = -1;
     const spaced = /^\s/.test(word) && (i || !first);
     return spaced ? [" ", part] : [part];
   });
 }
+
+const isWord = (element) => element.classList.contains("sw-word");
 
 export class Utterances {
   constructor() {
@@ -72,6 +80,13 @@ export class Utterances {
     this.root.setAttribute("role", "region");
     this.root.setAttribute("aria-label", "What was said");
     this.root.tabIndex = 0;  // it scrolls
+    this.root.addEventListener("keydown", (event) => this.key(event));
+    this.root.addEventListener("click", ({ target }) => { if (isWord(target)) target.focus(); });
+    this.root.addEventListener("focusin", ({ target }) => {
+      if (isWord(target)) this.when.textContent = `${target.textContent}: ${target.title}`;
+    });
+    this.when = make("p", "sw-note");
+    this.when.setAttribute("role", "status");
     this.told = make("div", "sw-announced");
     this.told.setAttribute("role", "log");
     this.clear();
@@ -82,6 +97,7 @@ export class Utterances {
     this.items = new Map();  // by the server's names; other connections have others
     this.root.replaceChildren();
     this.told.replaceChildren();
+    this.when.textContent = "";
   }
 
   get parts() { return this.all.flatMap((one) => one.parts); }
@@ -118,6 +134,23 @@ export class Utterances {
     return heard;
   }
 
+  // Left and right go from word to word; from elsewhere, to the newest.
+  key(event) {
+    const step = { ArrowLeft: -1, ArrowRight: 1 }[event.key];
+    if (!step || event.ctrlKey || event.metaKey || event.altKey) return;
+    const words = [...this.root.querySelectorAll(".sw-word")];
+    if (!words.length) return;
+    const at = words.indexOf(document.activeElement);
+    const next = at < 0 ? words.length - 1 : Math.min(Math.max(at + step, 0), words.length - 1);
+    words[next].focus();
+    event.preventDefault();
+  }
+
+  // How to see when words were said, until one is chosen.
+  explain() {
+    if (!this.when.textContent && this.root.querySelector(".sw-word")) this.when.textContent = TIMES;
+  }
+
   // Tell screen readers.
   tell(text) {
     this.told.append(make("p", "", text));
@@ -129,6 +162,7 @@ export class Utterances {
     const { root } = this;
     const atEnd = root.scrollHeight - root.scrollTop - root.clientHeight < 30;
     change();
+    this.explain();
     if (atEnd) root.scrollTop = root.scrollHeight;
   }
 }

@@ -1,0 +1,48 @@
+"""What the server offers, as Wyoming's `info` has it."""
+
+from typing import Any
+
+from slimwhisper.app.service.models import Models
+from slimwhisper.app.service.service import Service
+from slimwhisper.checkpoint.bundled import BUNDLED
+from slimwhisper.checkpoint.names import HUB_MODELS
+
+
+def info(service: Service, models: Models) -> dict[str, Any]:
+    """The data of the event: the models that are here, and their languages."""
+    common = {
+        "attribution": {"name": "OpenAI's Whisper", "url": "https://github.com/openai/whisper"},
+        "installed": True,
+        "version": None,
+    }
+    offered = [
+        {
+            "name": name,
+            "description": f"Whisper model {name}",
+            "languages": _languages(name, service, models),
+            **common,
+        }
+        for name in models.installed()
+    ]
+    program = {
+        "name": "slimwhisper",
+        "description": "Whisper speech-to-text with a small decoder cache",
+        "models": offered,
+        "supports_transcript_streaming": True,
+        "requires_external_vad": True,  # a recording ends with audio-stop
+        **common,
+    }
+    return {"asr": [program]}
+
+
+def _languages(name: str, service: Service, models: Models) -> list[str]:
+    """The codes of a model's languages: as it says if it is loaded, else by its name."""
+    from whisper.tokenizer import LANGUAGES
+
+    loaded = service.engines.model
+    if name == models.shown and loaded is not None:
+        return list(loaded.network.vocabulary.languages.values()) or ["en"]
+    code = HUB_MODELS[name].language if name in HUB_MODELS else ""
+    if code in LANGUAGES:
+        return [code]
+    return ["en"] if name.endswith(".en") or name in BUNDLED else list(LANGUAGES)
