@@ -46,11 +46,11 @@ def empty_by_head(queries: Tensor) -> Tensor:
 
 
 # Numbers that are used outside the loops only. Triton would compile a kernel again where one of
-# them is 1 or a multiple of 16, so each kernel is told not to. The last ones are 0 or 1: Triton 3.6
+# them is 1 or a multiple of 16, so each kernel is told not to. `has_slots` is 0 or 1: Triton 3.6
 # interprets no booleans.
 GENERAL = (
     *("heads", "group", "positions", "rows", "splits", "factor_slot", "bias_slot"),
-    *("has_slots", "has_lengths"),
+    *("has_slots", "lengths_each"),
 )
 
 LOG2_E = tl.constexpr(math.log2(math.e))  # scores are in powers of 2
@@ -58,12 +58,15 @@ LOG2_E = tl.constexpr(math.log2(math.e))  # scores are in powers of 2
 
 @triton.jit
 def part_of_positions(
-    lengths, slots, window, split, positions, splits, BLOCK_T, has_lengths, has_slots
+    lengths, slots, window, split, positions, splits, BLOCK_T, lengths_each, has_slots
 ):
-    """The slot of a window, and the positions [begin, end) that one split of it reads."""
+    """The slot of a window, and the positions [begin, end) that one split of it reads.
+
+    lengths_each: as `Reads.lengths_each`; the last one of a window is its largest.
+    """
     length, slot = tl.cast(positions, tl.int32), window
-    if has_lengths:
-        length = tl.load(lengths + window).to(tl.int32)
+    if lengths_each:
+        length = tl.load(lengths + window * lengths_each + (lengths_each - 1)).to(tl.int32)
     if has_slots:
         slot = tl.load(slots + window).to(tl.int64)
     share = tl.cdiv(tl.cdiv(length, splits), BLOCK_T) * BLOCK_T
@@ -72,15 +75,17 @@ def part_of_positions(
 
 
 @triton.jit
-def weigh(scores, best, weight):
+def weigh(scores, best, weight, SOME_EMPTY: tl.constexpr = False):
     """Adds a tile's scores [Q, T], in powers of 2, to an online softmax (arXiv 1805.02867).
 
+    SOME_EMPTY: there are queries of which all scores so far may be -inf; their weights are 0.
     Returns the tile's weights [Q, T] and, each [Q], the factor that older sums shrink by, the new
     maximum and the new sum of weights.
     """
     new = tl.maximum(best, tl.max(scores, 1))
-    shrink = tl.exp2(best - new)
-    p = tl.exp2(scores - new[:, None])
+    base = tl.where(new > float("-inf"), new, 0.0) if SOME_EMPTY else new
+    shrink = tl.exp2(best - base)
+    p = tl.exp2(scores - base[:, None])
     return p, shrink, new, weight * shrink + tl.sum(p, 1)
 
 

@@ -79,7 +79,8 @@ class Variant:
     cross-attention (with slots in a prompt, without in a step) and self-attention (with lengths, or
     without where all rows are full). `sources` are a variant, launched by the self-attention of
     beams, each of which is a window of its own; no form reads float8 so. A bias for each position
-    is another, launched where neighbouring frames are merged. A configuration for float16 also
+    is another, launched where neighbouring frames are merged; limits are one, launched by the
+    self-attention of texts that are decoded several tokens a step. A configuration for float16 also
     serves bfloat16; `latent8` computes in float16 only.
 
     Of the others: `combine` and `combine_mapped` end a split attention, here of the widest model
@@ -101,7 +102,7 @@ def variants(configuration: Configuration) -> list[Variant]:
     # smaller blocks hold a beam's queries, and are chosen
     sources = c.kernel != "latent8" and c.block_q < 2 * max(heads, 16)
     bias = c.kernel != "heads"
-    every = [(), *[("HAS_BIAS",)] * bias, *[("HAS_SOURCES",)] * sources]
+    every = [(), *[("HAS_BIAS",)] * bias, *[("HAS_SOURCES",)] * sources, ("HAS_LIMITS",)]
     return [Variant(c.kernel, dtype, c, flags) for flags in every for dtype in dtypes]
 
 

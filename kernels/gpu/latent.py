@@ -45,7 +45,7 @@ def split_latent_kernel(
     positions,
     splits,
     has_slots,
-    has_lengths,
+    lengths_each,
     query_row,  # strides, in elements
     query_head,
     latent_slot,
@@ -60,13 +60,14 @@ def split_latent_kernel(
     STAGES: tl.constexpr,
     HAS_SOURCES: tl.constexpr,
     HAS_BIAS: tl.constexpr,
+    HAS_LIMITS: tl.constexpr,  # each row has its own length
     PRECISION: tl.constexpr,
 ):
     """Grid: blocks of queries (adjacent, so that they find the latent in L2), windows, splits."""
     window, split = tl.program_id(1).to(tl.int64), tl.program_id(2)
     total = heads * group
     slot, begin, end = part_of_positions(
-        lengths, slots, window, split, positions, splits, BLOCK_T, has_lengths, has_slots
+        lengths, slots, window, split, positions, splits, BLOCK_T, lengths_each, has_slots
     )
 
     asked = tl.program_id(0) * BLOCK_Q + tl.arange(0, BLOCK_Q)
@@ -85,6 +86,8 @@ def split_latent_kernel(
         mix = mix + (tl.zeros([BLOCK_Q, PIECE], tl.float32),)
     best = tl.full([BLOCK_Q], float("-inf"), tl.float32)
     weight = tl.zeros([BLOCK_Q], tl.float32)
+    if HAS_LIMITS:
+        limit = tl.load(lengths + row, mask=real, other=0).to(tl.int32)
 
     for t in tl.range(begin, end, BLOCK_T, num_stages=STAGES):
         place = t + tl.arange(0, BLOCK_T)
@@ -114,8 +117,11 @@ def split_latent_kernel(
         if HAS_BIAS:
             added = tl.load(bias + slot * bias_slot + place, mask=seen, other=0.0)
             scores = scores + (added * LOG2_E)[None, :]
-        scores = tl.where(seen[None, :], scores, float("-inf"))
-        p, shrink, best, weight = weigh(scores, best, weight)
+        counted = seen[None, :]
+        if HAS_LIMITS:
+            counted = place[None, :] < limit[:, None]
+        scores = tl.where(counted, scores, float("-inf"))
+        p, shrink, best, weight = weigh(scores, best, weight, HAS_LIMITS)
         fresh = ()
         for i in tl.static_range(pieces):
             shrunk = mix[i] * shrink[:, None]
@@ -176,7 +182,7 @@ def split_latent(
         latent.shape[1],
         splits,
         int(reads.slots is not None),
-        int(reads.lengths is not None),
+        reads.lengths_each(windows),
         *queries.stride()[:2],
         *latent.stride()[:2],
         0 if reads.sources is None else reads.sources.stride(0),
@@ -189,6 +195,7 @@ def split_latent(
         STAGES=c.stages,
         HAS_SOURCES=reads.sources is not None,
         HAS_BIAS=reads.position_bias is not None,
+        HAS_LIMITS=reads.lengths_each(windows) > 1,
         PRECISION=c.precision,
         num_warps=c.warps,
         num_stages=c.stages,
@@ -211,11 +218,10 @@ def split_latent_reference(
     out = torch.zeros_like(queries)
     for b, asked in enumerate(queries.unflatten(0, (windows, -1))):
         slot = b if reads.slots is None else int(reads.slots[b])
-        z = latent[slot : slot + 1].plain(wide)[0].to(wide)
-        z = z if reads.lengths is None else z[: int(reads.lengths[b])]
+        z = latent[slot : slot + 1].plain(wide)[0].to(wide)[: reads.longest(b, windows)]
         scores = asked.to(wide) @ z.T * scale
         if reads.position_bias is not None:
             scores = scores + reads.position_bias[slot, : len(z)]
-        weights = scores.softmax(dim=-1)
+        weights = reads.seen(scores, b, windows).softmax(dim=-1)
         out.unflatten(0, (windows, -1))[b] = weights @ z
     return out

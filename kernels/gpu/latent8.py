@@ -81,7 +81,7 @@ def split_latent8_kernel(
     positions,
     splits,
     has_slots,
-    has_lengths,
+    lengths_each,
     factor_slot,  # strides, in elements
     query_row,
     query_head,
@@ -98,12 +98,13 @@ def split_latent8_kernel(
     STAGES: tl.constexpr,
     CONVERT: tl.constexpr,
     HAS_BIAS: tl.constexpr,
+    HAS_LIMITS: tl.constexpr,  # each row has its own length
 ):
     """Grid: blocks of queries (adjacent, so that they find the latent in L2), windows, splits."""
     window, split = tl.program_id(1).to(tl.int64), tl.program_id(2)
     total = heads * group
     slot, begin, end = part_of_positions(
-        lengths, slots, window, split, positions, splits, BLOCK_T, has_lengths, has_slots
+        lengths, slots, window, split, positions, splits, BLOCK_T, lengths_each, has_slots
     )
 
     asked = tl.program_id(0) * BLOCK_Q + tl.arange(0, BLOCK_Q)
@@ -130,6 +131,8 @@ def split_latent8_kernel(
         odd_mix = odd_mix + (tl.zeros([BLOCK_Q, HALF], tl.float32),)
     best = tl.full([BLOCK_Q], float("-inf"), tl.float32)
     weight = tl.zeros([BLOCK_Q], tl.float32)
+    if HAS_LIMITS:
+        limit = tl.load(lengths + row, mask=real, other=0).to(tl.int32)
 
     for t in tl.range(begin, end, BLOCK_T, num_stages=STAGES):
         place = t + tl.arange(0, BLOCK_T)
@@ -162,8 +165,11 @@ def split_latent8_kernel(
         if HAS_BIAS:
             added = tl.load(bias + slot * bias_slot + place, mask=seen, other=0.0)
             scores = scores + (added * LOG2_E)[None, :]
-        scores = tl.where(seen[None, :], scores, float("-inf"))
-        p, shrink, best, weight = weigh(scores, best, weight)
+        counted = seen[None, :]
+        if HAS_LIMITS:
+            counted = place[None, :] < limit[:, None]
+        scores = tl.where(counted, scores, float("-inf"))
+        p, shrink, best, weight = weigh(scores, best, weight, HAS_LIMITS)
         p = (p * factor[None, :]).to(tl.float16)
         even_fresh = ()
         odd_fresh = ()
@@ -236,7 +242,7 @@ def split_latent8(
         words.shape[1],
         splits,
         int(reads.slots is not None),
-        int(reads.lengths is not None),
+        reads.lengths_each(windows),
         latent.factors.stride(0),
         *queries.stride()[:2],
         *out.stride()[:2],
@@ -250,6 +256,7 @@ def split_latent8(
         STAGES=c.stages,
         CONVERT=_converts(queries.device),
         HAS_BIAS=reads.position_bias is not None,
+        HAS_LIMITS=reads.lengths_each(windows) > 1,
         num_warps=c.warps,
         num_stages=c.stages,
     )
