@@ -12,9 +12,9 @@ class Reads:
     """For B windows over S slots of T positions; by default window b reads all of slot b."""
 
     slots: Tensor | None = None  # [B] int64: the slot that each window reads
-    # to read only the first positions, both; L is B or, where the rows of a window end at different
-    # positions, N, the number of all rows: the tokens of a text that are decoded in one step
-    # [L] int64, 0 to T, never less than that of the row before; later positions are never read
+    # to read only the first positions, both; L is B, or N for the tokens of a step's texts
+    # [L] int64, 0 to T: later positions are never read; N are, in each window, n, n + 1, n + 2 ...
+    # up to its last one
     lengths: Tensor | None = None
     # makes [L, 1, T] in the queries' dtype, -inf from there on; kernels that read lengths never ask
     bias: Callable[[], Tensor] | None = None

@@ -53,6 +53,8 @@ GENERAL = (
     *("has_slots", "lengths_each"),
 )
 
+FAR = tl.constexpr(1 << 20)  # beyond all rows of a window
+LEAST = tl.constexpr(-3e38)  # below all scores, and finite: what is -inf then weighs 0, not NaN
 LOG2_E = tl.constexpr(math.log2(math.e))  # scores are in powers of 2
 
 
@@ -75,17 +77,16 @@ def part_of_positions(
 
 
 @triton.jit
-def weigh(scores, best, weight, SOME_EMPTY: tl.constexpr = False):
+def weigh(scores, best, weight):
     """Adds a tile's scores [Q, T], in powers of 2, to an online softmax (arXiv 1805.02867).
 
-    SOME_EMPTY: there are queries of which all scores so far may be -inf; their weights are 0.
+    The maximum begins with -inf, or with `LEAST` where all scores of a query may be -inf.
     Returns the tile's weights [Q, T] and, each [Q], the factor that older sums shrink by, the new
     maximum and the new sum of weights.
     """
     new = tl.maximum(best, tl.max(scores, 1))
-    base = tl.where(new > float("-inf"), new, 0.0) if SOME_EMPTY else new
-    shrink = tl.exp2(best - base)
-    p = tl.exp2(scores - base[:, None])
+    shrink = tl.exp2(best - new)
+    p = tl.exp2(scores - new[:, None])
     return p, shrink, new, weight * shrink + tl.sum(p, 1)
 
 

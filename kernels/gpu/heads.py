@@ -15,7 +15,9 @@ from torch import Tensor
 
 from slimwhisper.kernels.configurations import Configuration
 from slimwhisper.kernels.gpu.combine import (
+    FAR,
     GENERAL,
+    LEAST,
     Parts,
     combine,
     part_of_positions,
@@ -57,7 +59,7 @@ def split_heads_kernel(
     BLOCK_T: tl.constexpr,
     STAGES: tl.constexpr,
     HAS_SOURCES: tl.constexpr,
-    HAS_LIMITS: tl.constexpr,  # each row has its own length
+    HAS_LIMITS: tl.constexpr,  # a window's rows end one after the other
     PRECISION: tl.constexpr,
 ):
     """Grid: blocks of rows, heads of all windows, splits."""
@@ -73,10 +75,8 @@ def split_heads_kernel(
     column = tl.arange(0, D)
     at = queries + row * query_row + head * query_head
     q = tl.load(at[:, None] + column[None, :], mask=real[:, None], other=0.0)
-    best = tl.full([BLOCK_Q], float("-inf"), tl.float32)
+    best = tl.full([BLOCK_Q], LEAST if HAS_LIMITS else float("-inf"), tl.float32)
     weight = tl.zeros([BLOCK_Q], tl.float32)
-    if HAS_LIMITS:
-        limit = tl.load(lengths + row, mask=real, other=0).to(tl.int32)
     mix = tl.zeros([BLOCK_Q, D], tl.float32)
 
     for t in tl.range(begin, end, BLOCK_T, num_stages=STAGES):
@@ -95,9 +95,11 @@ def split_heads_kernel(
         scores = tl.dot(q, tl.trans(k), input_precision=PRECISION)
         counted = seen[None, :]
         if HAS_LIMITS:
-            counted = place[None, :] < limit[:, None]
+            first = tl.load(lengths + window * lengths_each).to(tl.int32)
+            least = tl.where(seen, place - first + 1, FAR)  # the first row that counts it
+            counted = least[None, :] <= member[:, None]
         scores = tl.where(counted, scores * scale_log2, float("-inf"))
-        p, shrink, best, weight = weigh(scores, best, weight, HAS_LIMITS)
+        p, shrink, best, weight = weigh(scores, best, weight)
         mix = tl.dot(p.to(v.dtype), v, mix * shrink[:, None], input_precision=PRECISION)
 
     to = out + row * out_row + head * out_head

@@ -17,7 +17,9 @@ from torch import Tensor
 
 from slimwhisper.kernels.configurations import Configuration
 from slimwhisper.kernels.gpu.combine import (
+    FAR,
     GENERAL,
+    LEAST,
     LOG2_E,
     Parts,
     empty_by_head,
@@ -98,7 +100,7 @@ def split_latent8_kernel(
     STAGES: tl.constexpr,
     CONVERT: tl.constexpr,
     HAS_BIAS: tl.constexpr,
-    HAS_LIMITS: tl.constexpr,  # each row has its own length
+    HAS_LIMITS: tl.constexpr,  # a window's rows end one after the other
 ):
     """Grid: blocks of queries (adjacent, so that they find the latent in L2), windows, splits."""
     window, split = tl.program_id(1).to(tl.int64), tl.program_id(2)
@@ -129,10 +131,8 @@ def split_latent8_kernel(
         odd_q = odd_q + (odd_part,)
         even_mix = even_mix + (tl.zeros([BLOCK_Q, HALF], tl.float32),)
         odd_mix = odd_mix + (tl.zeros([BLOCK_Q, HALF], tl.float32),)
-    best = tl.full([BLOCK_Q], float("-inf"), tl.float32)
+    best = tl.full([BLOCK_Q], LEAST if HAS_LIMITS else float("-inf"), tl.float32)
     weight = tl.zeros([BLOCK_Q], tl.float32)
-    if HAS_LIMITS:
-        limit = tl.load(lengths + row, mask=real, other=0).to(tl.int32)
 
     for t in tl.range(begin, end, BLOCK_T, num_stages=STAGES):
         place = t + tl.arange(0, BLOCK_T)
@@ -167,9 +167,11 @@ def split_latent8_kernel(
             scores = scores + (added * LOG2_E)[None, :]
         counted = seen[None, :]
         if HAS_LIMITS:
-            counted = place[None, :] < limit[:, None]
+            first = tl.load(lengths + window * lengths_each).to(tl.int32)
+            least = tl.where(seen, place - first + 1, FAR) * heads  # the first query that counts it
+            counted = least[None, :] <= asked[:, None]
         scores = tl.where(counted, scores, float("-inf"))
-        p, shrink, best, weight = weigh(scores, best, weight, HAS_LIMITS)
+        p, shrink, best, weight = weigh(scores, best, weight)
         p = (p * factor[None, :]).to(tl.float16)
         even_fresh = ()
         odd_fresh = ()
