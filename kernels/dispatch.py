@@ -144,7 +144,7 @@ class Kernels:
             from slimwhisper.kernels.gpu.latent_swapped import swapped_latent
 
             tiles = -(-latent.values.shape[1] // TILE.value)
-            splits = choose_splits(windows, tiles, processor.count)
+            splits = choose_splits(count, tiles, processor.count)
             return swapped_latent(queries, latent, scale, splits, reads, maps)
 
         return self._run("latent_swapped", by_swapped, by_shape, "the other latent kernel")
