@@ -80,8 +80,8 @@ class Variant:
     without where all rows are full). `sources` are a variant, launched by the self-attention of
     beams, each of which is a window of its own; no form reads float8 so. A bias for each position
     is another, launched where neighbouring frames are merged; limits are one, launched by the
-    self-attention of texts that are decoded several tokens a step. A configuration for float16 also
-    serves bfloat16; `latent8` computes in float16 only.
+    self-attention of texts that are decoded several tokens a step, which none in float8 is. A
+    configuration for float16 also serves bfloat16; `latent8` computes in float16 only.
 
     Of the others: `combine` and `combine_mapped` end a split attention, here of the widest model
     and of the most parts; `add_norm` follows a block or is the first, and before self-attention it
@@ -105,7 +105,8 @@ def variants(configuration: Configuration, capability: int) -> list[Variant]:
     # a step's tokens are at least two: blocks that are too small for them are not chosen
     processor = Processor(SHARED[capability], 1, capability)
     chosen = find(c.kernel, c.dtype, c.width, 2 * heads, processor)
-    limits = chosen is None or c.block_q >= chosen.block_q
+    enough = chosen is None or c.block_q >= chosen.block_q
+    limits = enough and c.kernel != "latent8"
     every = [(), *[("HAS_BIAS",)] * bias, *[("HAS_SOURCES",)] * sources]
     every += [("HAS_LIMITS",)] * limits
     return [Variant(c.kernel, dtype, c, flags) for flags in every for dtype in dtypes]

@@ -17,9 +17,7 @@ from torch import Tensor
 
 from slimwhisper.kernels.configurations import Configuration
 from slimwhisper.kernels.gpu.combine import (
-    FAR,
     GENERAL,
-    LEAST,
     LOG2_E,
     Parts,
     empty_by_head,
@@ -100,7 +98,6 @@ def split_latent8_kernel(
     STAGES: tl.constexpr,
     CONVERT: tl.constexpr,
     HAS_BIAS: tl.constexpr,
-    HAS_LIMITS: tl.constexpr,  # a window's rows end one after the other
 ):
     """Grid: blocks of queries (adjacent, so that they find the latent in L2), windows, splits."""
     window, split = tl.program_id(1).to(tl.int64), tl.program_id(2)
@@ -131,7 +128,7 @@ def split_latent8_kernel(
         odd_q = odd_q + (odd_part,)
         even_mix = even_mix + (tl.zeros([BLOCK_Q, HALF], tl.float32),)
         odd_mix = odd_mix + (tl.zeros([BLOCK_Q, HALF], tl.float32),)
-    best = tl.full([BLOCK_Q], LEAST if HAS_LIMITS else float("-inf"), tl.float32)
+    best = tl.full([BLOCK_Q], float("-inf"), tl.float32)
     weight = tl.zeros([BLOCK_Q], tl.float32)
 
     for t in tl.range(begin, end, BLOCK_T, num_stages=STAGES):
@@ -165,12 +162,7 @@ def split_latent8_kernel(
         if HAS_BIAS:
             added = tl.load(bias + slot * bias_slot + place, mask=seen, other=0.0)
             scores = scores + (added * LOG2_E)[None, :]
-        counted = seen[None, :]
-        if HAS_LIMITS:
-            first = tl.load(lengths + window * lengths_each).to(tl.int32)
-            least = tl.where(seen, place - first + 1, FAR) * heads  # the first query that counts it
-            counted = least[None, :] <= asked[:, None]
-        scores = tl.where(counted, scores, float("-inf"))
+        scores = tl.where(seen[None, :], scores, float("-inf"))
         p, shrink, best, weight = weigh(scores, best, weight)
         p = (p * factor[None, :]).to(tl.float16)
         even_fresh = ()
@@ -211,7 +203,8 @@ def split_latent8(
         latent: values [S, T, d] float8_e4m3fn, likewise strided, rows aligned to 16 bytes; factors
             [S, T] float32 contiguous along T; S = B unless `reads` has slots.
         scale: factor on the scores.
-        reads: which positions, without `sources`, and `position_bias`; its `bias` is not used.
+        reads: which positions, without `sources` or lengths of rows, and `position_bias`; its
+            `bias` is not used.
         maps: [h, d_k, d], every head's B_i^T, to be applied to the result.
     Returns:
         [N, h, d] float16, laid out head by head, or with `maps` [N, h, d_k] in their dtype; zeros
@@ -220,7 +213,8 @@ def split_latent8(
     assert latent.factors is not None and reads.sources is None
     rows, heads, width = queries.shape
     windows = reads.windows(len(latent))
-    group = rows // windows
+    group, each = rows // windows, reads.lengths_each(windows)
+    assert each <= 1
     out = empty_by_head(queries)
     parts = Parts.allocate(rows * heads, splits, width, queries.device)
     c = configuration
@@ -244,7 +238,7 @@ def split_latent8(
         words.shape[1],
         splits,
         int(reads.slots is not None),
-        reads.lengths_each(windows),
+        each,
         latent.factors.stride(0),
         *queries.stride()[:2],
         *out.stride()[:2],
@@ -258,7 +252,6 @@ def split_latent8(
         STAGES=c.stages,
         CONVERT=_converts(queries.device),
         HAS_BIAS=reads.position_bias is not None,
-        HAS_LIMITS=reads.lengths_each(windows) > 1,
         num_warps=c.warps,
         num_stages=c.stages,
     )

@@ -152,9 +152,9 @@ def test_launches_of_a_step(name: str) -> None:
     assert (each, others) == (CEILINGS[name], BESIDE), by_name
 
 
-@pytest.mark.parametrize("name", ["slim", "slim fp8", "baseline"])
+@pytest.mark.parametrize("forms", [("e", "x"), ("e8", "x"), ("kv", "kv")])
 def test_tokens_of_a_step_read_their_caches_together(
-    name: str, monkeypatch: pytest.MonkeyPatch
+    forms: tuple[str, str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """As many launches as for one token each, and the programs are those of 4 texts."""
     read: list[int] = []  # texts of each attention
@@ -170,12 +170,8 @@ def test_tokens_of_a_step_read_their_caches_together(
 
     for kernel in ("split_latent", "split_latent8", "split_heads"):
         seen(kernel)
-    preset, _, eight = name.partition(" ")
-    forms = PRESETS[preset]
-    if eight:
-        forms = tuple(str(FORMS[form].float8) for form in forms)  # type: ignore[assignment]
     each, others, by_name = launches(forms, torch.float16, tokens=3)
-    assert (each, others) == (CEILINGS[name], BESIDE), by_name
+    assert (each, others) == (LAUNCHES["slim"], BESIDE), by_name
     assert read == [4] * 10, "two attentions of 2 and of 3 layers"
 
 
