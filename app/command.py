@@ -97,9 +97,9 @@ def exit_on_sigterm() -> Iterator[None]:
 def load_choice(a: argparse.Namespace, choice: ModelChoice) -> SlimWhisper:
     """Load a model with the server's flags; a cache form in `choice` replaces theirs.
 
-    The adapters belong to the server's own model, and are left out for others.
+    The adapters and the draft belong to the server's own model, and are left out for others.
     """
-    changes: dict[str, Any] = {} if choice.name == a.model else {"adapter": None}
+    changes: dict[str, Any] = {} if choice.name == a.model else {"adapter": None, "draft": None}
     if choice.cache is not None:
         changes |= {"cache": choice.cache, **dict.fromkeys(OVERRIDES)}
     return load_chosen(a, name=choice.name, **changes)

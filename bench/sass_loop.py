@@ -144,7 +144,7 @@ def rows_of_split(width: int) -> Iterator[Row]:
     c = find("latent", "float16", width, heads, Processor(SHARED[90], 132, 90))
     if c is None:
         raise SystemExit(f"the table has no configuration for d = {width}")
-    names, graph = parse(disassemble(build(90, variants(c)[0]).asm["cubin"]))
+    names, graph = parse(disassemble(build(90, variants(c, 90)[0]).asm["cubin"]))
     for loop in innermost(loops(graph), names, KINDS["products"]):
         issued = Counter(names[i] for i in loop.body)
         times = POSITIONS // c.block_t

@@ -88,7 +88,7 @@ def compiled(candidate: Configuration) -> Configuration | None:
     shared, registers, capability = candidate.shared, candidate.registers, 0
     for tried in sorted(SHARED, reverse=True):
         try:
-            every = [compile_for(tried, variant) for variant in variants(candidate)]
+            every = [compile_for(tried, variant) for variant in variants(candidate, tried)]
         except Exception as error:
             print(f"  no: {candidate}: {str(error)[-100:]}")
             break

@@ -124,7 +124,9 @@ class Kernels:
                 kept = latent[reads.sources, places]
             together = queries.reshape(windows, each, width)
             plain = kept.plain(queries.dtype)
-            bias = None if reads.bias is None else reads.bias()
+            bias = None if reads.bias is None else reads.bias().view(windows, -1, plain.shape[1])
+            if bias is not None and bias.shape[1] > 1:  # of each row: for all its heads
+                bias = bias.repeat_interleave(each // bias.shape[1], dim=1)
             if reads.position_bias is not None:
                 slots = slice(None) if reads.slots is None else reads.slots
                 added = reads.position_bias[slots].unsqueeze(1).to(queries.dtype)
@@ -163,7 +165,7 @@ class Kernels:
             from slimwhisper.kernels.gpu.latent_swapped import swapped_latent
 
             tiles = -(-latent.values.shape[1] // TILE.value)
-            splits = choose_splits(windows, tiles, processor.count)
+            splits = choose_splits(count, tiles, processor.count)
             return swapped_latent(queries, latent, scale, splits, reads, maps)
 
         return self._run("latent_swapped", by_swapped, by_shape, "the other latent kernel")
@@ -212,7 +214,9 @@ class Kernels:
                 places = torch.arange(keys.shape[2], device=queries.device)
                 k, v = (t[sources, :, places].transpose(1, 2) for t in (keys, values))
             together = queries.unflatten(0, (windows, group)).transpose(1, 2)
-            mask = None if reads.bias is None else reads.bias().unsqueeze(1)
+            mask = None
+            if reads.bias is not None:
+                mask = reads.bias().view(windows, 1, -1, keys.shape[2])
             return head_attention(together, k, v, mask).transpose(1, 2).reshape(queries.shape)
 
         if group > MOST_ROWS:

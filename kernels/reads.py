@@ -12,9 +12,11 @@ class Reads:
     """For B windows over S slots of T positions; by default window b reads all of slot b."""
 
     slots: Tensor | None = None  # [B] int64: the slot that each window reads
-    # to read only the first positions, both:
-    lengths: Tensor | None = None  # [B] int64, 0 to T; later positions are never read
-    # makes [B, 1, T] in the queries' dtype, -inf from there on; kernels that read lengths never ask
+    # to read only the first positions, both; L is B, or N for the tokens of a step's texts
+    # [L] int64, 0 to T: later positions are never read; N are, in each window, n, n + 1, n + 2 ...
+    # up to its last one
+    lengths: Tensor | None = None
+    # makes [L, 1, T] in the queries' dtype, -inf from there on; kernels that read lengths never ask
     bias: Callable[[], Tensor] | None = None
     # [B, >= T] int64, instead of `slots`: the slot that holds each position, for rows that share
     # their common positions
@@ -27,6 +29,23 @@ class Reads:
         """B, the number of windows, over `slots` slots."""
         chosen = self.sources if self.slots is None else self.slots
         return slots if chosen is None else len(chosen)
+
+    def lengths_each(self, windows: int) -> int:
+        """How many lengths each of B windows has: 0, 1 or one for each row."""
+        return 0 if self.lengths is None else len(self.lengths) // windows
+
+    def longest(self, window: int, windows: int) -> int | None:
+        """How many positions window `window` of B reads, for references; None: all of them."""
+        each = self.lengths_each(windows)
+        return None if self.lengths is None else int(self.lengths[(window + 1) * each - 1])
+
+    def seen(self, scores: Tensor, window: int, windows: int) -> Tensor:
+        """scores [N / B, h, longest] of a window, for references: -inf where a row has ended."""
+        if self.lengths is None or self.lengths_each(windows) == 1:
+            return scores
+        ends = self.lengths.view(windows, -1)[window]
+        places = torch.arange(scores.shape[-1], device=scores.device)
+        return scores.masked_fill(places >= ends[:, None, None], float("-inf"))
 
     def tensors(self, beside: Tensor) -> tuple[Tensor, Tensor, Tensor]:
         """slots, sources and lengths for a kernel, on the device of `beside`.

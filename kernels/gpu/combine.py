@@ -46,24 +46,29 @@ def empty_by_head(queries: Tensor) -> Tensor:
 
 
 # Numbers that are used outside the loops only. Triton would compile a kernel again where one of
-# them is 1 or a multiple of 16, so each kernel is told not to. The last ones are 0 or 1: Triton 3.6
+# them is 1 or a multiple of 16, so each kernel is told not to. `has_slots` is 0 or 1: Triton 3.6
 # interprets no booleans.
 GENERAL = (
     *("heads", "group", "positions", "rows", "splits", "factor_slot", "bias_slot"),
-    *("has_slots", "has_lengths"),
+    *("has_slots", "lengths_each"),
 )
 
+FAR = tl.constexpr(1 << 20)  # beyond all rows of a window
+LEAST = tl.constexpr(-3e38)  # below all scores, and finite: what is -inf then weighs 0, not NaN
 LOG2_E = tl.constexpr(math.log2(math.e))  # scores are in powers of 2
 
 
 @triton.jit
 def part_of_positions(
-    lengths, slots, window, split, positions, splits, BLOCK_T, has_lengths, has_slots
+    lengths, slots, window, split, positions, splits, BLOCK_T, lengths_each, has_slots
 ):
-    """The slot of a window, and the positions [begin, end) that one split of it reads."""
+    """The slot of a window, and the positions [begin, end) that one split of it reads.
+
+    lengths_each: as `Reads.lengths_each`; the last one of a window is its largest.
+    """
     length, slot = tl.cast(positions, tl.int32), window
-    if has_lengths:
-        length = tl.load(lengths + window).to(tl.int32)
+    if lengths_each:
+        length = tl.load(lengths + window * lengths_each + (lengths_each - 1)).to(tl.int32)
     if has_slots:
         slot = tl.load(slots + window).to(tl.int64)
     share = tl.cdiv(tl.cdiv(length, splits), BLOCK_T) * BLOCK_T
@@ -75,6 +80,7 @@ def part_of_positions(
 def weigh(scores, best, weight):
     """Adds a tile's scores [Q, T], in powers of 2, to an online softmax (arXiv 1805.02867).
 
+    The maximum begins with -inf, or with `LEAST` where all scores of a query may be -inf.
     Returns the tile's weights [Q, T] and, each [Q], the factor that older sums shrink by, the new
     maximum and the new sum of weights.
     """

@@ -25,7 +25,7 @@ from triton.backends.compiler import GPUTarget
 from triton.compiler import ASTSource
 from triton.experimental.gluon._runtime import GluonASTSource
 
-from slimwhisper.kernels.configurations import Configuration, configurations
+from slimwhisper.kernels.configurations import Configuration, Processor, configurations, find
 from slimwhisper.kernels.gpu.choose_token import BLOCK, choose_token_kernel
 from slimwhisper.kernels.gpu.combine import (
     BLOCK_D,
@@ -79,8 +79,9 @@ class Variant:
     cross-attention (with slots in a prompt, without in a step) and self-attention (with lengths, or
     without where all rows are full). `sources` are a variant, launched by the self-attention of
     beams, each of which is a window of its own; no form reads float8 so. A bias for each position
-    is another, launched where neighbouring frames are merged. A configuration for float16 also
-    serves bfloat16; `latent8` computes in float16 only.
+    is another, launched where neighbouring frames are merged; limits are one, launched by the
+    self-attention of texts that are decoded several tokens a step, which none in float8 is. A
+    configuration for float16 also serves bfloat16; `latent8` computes in float16 only.
 
     Of the others: `combine` and `combine_mapped` end a split attention, here of the widest model
     and of the most parts; `add_norm` follows a block or is the first, and before self-attention it
@@ -93,15 +94,21 @@ class Variant:
     flags: tuple[str, ...] = ()  # which of the kernel's flags are set
 
 
-def variants(configuration: Configuration) -> list[Variant]:
-    """In which ways a configuration is launched."""
+def variants(configuration: Configuration, capability: int) -> list[Variant]:
+    """In which ways a configuration is launched on GPUs of a compute capability."""
     c = configuration
     heads = 1 if c.kernel == "heads" else c.width // HEAD  # queries of a beam
     dtypes = HALVES if c.kernel != "latent8" and c.dtype == "float16" else (c.dtype,)
     # smaller blocks hold a beam's queries, and are chosen
     sources = c.kernel != "latent8" and c.block_q < 2 * max(heads, 16)
     bias = c.kernel != "heads"
+    # a step's tokens are at least two: blocks that are too small for them are not chosen
+    processor = Processor(SHARED[capability], 1, capability)
+    chosen = find(c.kernel, c.dtype, c.width, 2 * heads, processor)
+    enough = chosen is None or c.block_q >= chosen.block_q
+    limits = enough and c.kernel != "latent8"
     every = [(), *[("HAS_BIAS",)] * bias, *[("HAS_SOURCES",)] * sources]
+    every += [("HAS_LIMITS",)] * limits
     return [Variant(c.kernel, dtype, c, flags) for flags in every for dtype in dtypes]
 
 
@@ -250,7 +257,7 @@ def jobs(every: bool = True) -> list[tuple[int, Variant]]:
     ]
     others = [[(capability, v) for capability in SHARED] for v in other_variants()]
     if every:
-        launched = [(at, v) for places in fitting for at, c in places for v in variants(c)]
+        launched = [(at, v) for places in fitting for at, c in places for v in variants(c, at)]
         return launched + [job for places in others for job in places]
     taken: Counter[tuple[str, str, tuple[str, ...]]] = Counter()
     some: list[tuple[int, Variant]] = []
@@ -261,7 +268,7 @@ def jobs(every: bool = True) -> list[tuple[int, Variant]]:
 
     for turn, places in enumerate(fitting):
         capability, c = places[turn % len(places)]
-        add((capability, min(variants(c), key=lambda v: taken[_way(v)])))
+        add((capability, min(variants(c, capability), key=lambda v: taken[_way(v)])))
     for turn, launches in enumerate(others):
         add(launches[turn % len(launches)])
     for job in jobs():

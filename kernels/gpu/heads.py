@@ -15,7 +15,9 @@ from torch import Tensor
 
 from slimwhisper.kernels.configurations import Configuration
 from slimwhisper.kernels.gpu.combine import (
+    FAR,
     GENERAL,
+    LEAST,
     Parts,
     combine,
     part_of_positions,
@@ -43,7 +45,7 @@ def split_heads_kernel(
     positions,
     splits,
     has_slots,
-    has_lengths,
+    lengths_each,
     query_row,  # strides, in elements
     query_head,
     out_row,
@@ -57,13 +59,14 @@ def split_heads_kernel(
     BLOCK_T: tl.constexpr,
     STAGES: tl.constexpr,
     HAS_SOURCES: tl.constexpr,
+    HAS_LIMITS: tl.constexpr,  # a window's rows end one after the other
     PRECISION: tl.constexpr,
 ):
     """Grid: blocks of rows, heads of all windows, splits."""
     head, split = tl.program_id(1) % heads, tl.program_id(2)
     window = (tl.program_id(1) // heads).to(tl.int64)
     slot, begin, end = part_of_positions(
-        lengths, slots, window, split, positions, splits, BLOCK_T, has_lengths, has_slots
+        lengths, slots, window, split, positions, splits, BLOCK_T, lengths_each, has_slots
     )
 
     member = tl.program_id(0) * BLOCK_Q + tl.arange(0, BLOCK_Q)
@@ -72,7 +75,7 @@ def split_heads_kernel(
     column = tl.arange(0, D)
     at = queries + row * query_row + head * query_head
     q = tl.load(at[:, None] + column[None, :], mask=real[:, None], other=0.0)
-    best = tl.full([BLOCK_Q], float("-inf"), tl.float32)
+    best = tl.full([BLOCK_Q], LEAST if HAS_LIMITS else float("-inf"), tl.float32)
     weight = tl.zeros([BLOCK_Q], tl.float32)
     mix = tl.zeros([BLOCK_Q, D], tl.float32)
 
@@ -90,7 +93,12 @@ def split_heads_kernel(
         k = tl.load(keys + tile, mask=seen[:, None], other=0.0)
         v = tl.load(values + tile, mask=seen[:, None], other=0.0)
         scores = tl.dot(q, tl.trans(k), input_precision=PRECISION)
-        scores = tl.where(seen[None, :], scores * scale_log2, float("-inf"))
+        counted = seen[None, :]
+        if HAS_LIMITS:
+            first = tl.load(lengths + window * lengths_each).to(tl.int32)
+            least = tl.where(seen, place - first + 1, FAR)  # the first row that counts it
+            counted = least[None, :] <= member[:, None]
+        scores = tl.where(counted, scores * scale_log2, float("-inf"))
         p, shrink, best, weight = weigh(scores, best, weight)
         mix = tl.dot(p.to(v.dtype), v, mix * shrink[:, None], input_precision=PRECISION)
 
@@ -140,7 +148,7 @@ def split_heads(
         keys.shape[2],
         splits,
         int(reads.slots is not None),
-        int(reads.lengths is not None),
+        reads.lengths_each(windows),
         *queries.stride()[:2],
         *out.stride()[:2],
         *keys.stride()[:3],
@@ -150,6 +158,7 @@ def split_heads(
         BLOCK_T=c.block_t,
         STAGES=c.stages,
         HAS_SOURCES=reads.sources is not None,
+        HAS_LIMITS=reads.lengths_each(windows) > 1,
         PRECISION=c.precision,
         num_warps=c.warps,
         num_stages=c.stages,
@@ -169,8 +178,9 @@ def split_heads_reference(
     out = torch.zeros_like(queries)
     for b, asked in enumerate(queries.unflatten(0, (windows, -1))):
         slot = b if reads.slots is None else int(reads.slots[b])
-        length = keys.shape[2] if reads.lengths is None else int(reads.lengths[b])
+        length = reads.longest(b, windows)
         k, v = keys[slot, :, :length].to(wide), values[slot, :, :length].to(wide)
         scores = asked.to(wide).transpose(0, 1) @ k.transpose(1, 2) * queries.shape[-1] ** -0.5
-        out.unflatten(0, (windows, -1))[b] = (scores.softmax(dim=-1) @ v).transpose(0, 1)
+        weights = reads.seen(scores.transpose(0, 1), b, windows).softmax(dim=-1).transpose(0, 1)
+        out.unflatten(0, (windows, -1))[b] = (weights @ v).transpose(0, 1)
     return out

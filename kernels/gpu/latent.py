@@ -17,7 +17,9 @@ from torch import Tensor
 
 from slimwhisper.kernels.configurations import Configuration
 from slimwhisper.kernels.gpu.combine import (
+    FAR,
     GENERAL,
+    LEAST,
     LOG2_E,
     Parts,
     empty_by_head,
@@ -45,7 +47,7 @@ def split_latent_kernel(
     positions,
     splits,
     has_slots,
-    has_lengths,
+    lengths_each,
     query_row,  # strides, in elements
     query_head,
     latent_slot,
@@ -60,13 +62,14 @@ def split_latent_kernel(
     STAGES: tl.constexpr,
     HAS_SOURCES: tl.constexpr,
     HAS_BIAS: tl.constexpr,
+    HAS_LIMITS: tl.constexpr,  # a window's rows end one after the other
     PRECISION: tl.constexpr,
 ):
     """Grid: blocks of queries (adjacent, so that they find the latent in L2), windows, splits."""
     window, split = tl.program_id(1).to(tl.int64), tl.program_id(2)
     total = heads * group
     slot, begin, end = part_of_positions(
-        lengths, slots, window, split, positions, splits, BLOCK_T, has_lengths, has_slots
+        lengths, slots, window, split, positions, splits, BLOCK_T, lengths_each, has_slots
     )
 
     asked = tl.program_id(0) * BLOCK_Q + tl.arange(0, BLOCK_Q)
@@ -83,7 +86,7 @@ def split_latent_kernel(
             part = tl.reshape(part, [BLOCK_Q, SLICES, PIECE // SLICES]).permute(1, 0, 2)
         q = q + (part,)
         mix = mix + (tl.zeros([BLOCK_Q, PIECE], tl.float32),)
-    best = tl.full([BLOCK_Q], float("-inf"), tl.float32)
+    best = tl.full([BLOCK_Q], LEAST if HAS_LIMITS else float("-inf"), tl.float32)
     weight = tl.zeros([BLOCK_Q], tl.float32)
 
     for t in tl.range(begin, end, BLOCK_T, num_stages=STAGES):
@@ -114,7 +117,12 @@ def split_latent_kernel(
         if HAS_BIAS:
             added = tl.load(bias + slot * bias_slot + place, mask=seen, other=0.0)
             scores = scores + (added * LOG2_E)[None, :]
-        scores = tl.where(seen[None, :], scores, float("-inf"))
+        counted = seen[None, :]
+        if HAS_LIMITS:
+            first = tl.load(lengths + window * lengths_each).to(tl.int32)
+            least = tl.where(seen, place - first + 1, FAR) * heads  # the first query that counts it
+            counted = least[None, :] <= asked[:, None]
+        scores = tl.where(counted, scores, float("-inf"))
         p, shrink, best, weight = weigh(scores, best, weight)
         fresh = ()
         for i in tl.static_range(pieces):
@@ -176,7 +184,7 @@ def split_latent(
         latent.shape[1],
         splits,
         int(reads.slots is not None),
-        int(reads.lengths is not None),
+        reads.lengths_each(windows),
         *queries.stride()[:2],
         *latent.stride()[:2],
         0 if reads.sources is None else reads.sources.stride(0),
@@ -189,6 +197,7 @@ def split_latent(
         STAGES=c.stages,
         HAS_SOURCES=reads.sources is not None,
         HAS_BIAS=reads.position_bias is not None,
+        HAS_LIMITS=reads.lengths_each(windows) > 1,
         PRECISION=c.precision,
         num_warps=c.warps,
         num_stages=c.stages,
@@ -211,11 +220,10 @@ def split_latent_reference(
     out = torch.zeros_like(queries)
     for b, asked in enumerate(queries.unflatten(0, (windows, -1))):
         slot = b if reads.slots is None else int(reads.slots[b])
-        z = latent[slot : slot + 1].plain(wide)[0].to(wide)
-        z = z if reads.lengths is None else z[: int(reads.lengths[b])]
+        z = latent[slot : slot + 1].plain(wide)[0].to(wide)[: reads.longest(b, windows)]
         scores = asked.to(wide) @ z.T * scale
         if reads.position_bias is not None:
             scores = scores + reads.position_bias[slot, : len(z)]
-        weights = scores.softmax(dim=-1)
+        weights = reads.seen(scores, b, windows).softmax(dim=-1)
         out.unflatten(0, (windows, -1))[b] = weights @ z
     return out

@@ -81,7 +81,7 @@ def split_latent8_kernel(
     positions,
     splits,
     has_slots,
-    has_lengths,
+    lengths_each,
     factor_slot,  # strides, in elements
     query_row,
     query_head,
@@ -103,7 +103,7 @@ def split_latent8_kernel(
     window, split = tl.program_id(1).to(tl.int64), tl.program_id(2)
     total = heads * group
     slot, begin, end = part_of_positions(
-        lengths, slots, window, split, positions, splits, BLOCK_T, has_lengths, has_slots
+        lengths, slots, window, split, positions, splits, BLOCK_T, lengths_each, has_slots
     )
 
     asked = tl.program_id(0) * BLOCK_Q + tl.arange(0, BLOCK_Q)
@@ -203,7 +203,8 @@ def split_latent8(
         latent: values [S, T, d] float8_e4m3fn, likewise strided, rows aligned to 16 bytes; factors
             [S, T] float32 contiguous along T; S = B unless `reads` has slots.
         scale: factor on the scores.
-        reads: which positions, without `sources`, and `position_bias`; its `bias` is not used.
+        reads: which positions, without `sources` or lengths of rows, and `position_bias`; its
+            `bias` is not used.
         maps: [h, d_k, d], every head's B_i^T, to be applied to the result.
     Returns:
         [N, h, d] float16, laid out head by head, or with `maps` [N, h, d_k] in their dtype; zeros
@@ -212,7 +213,8 @@ def split_latent8(
     assert latent.factors is not None and reads.sources is None
     rows, heads, width = queries.shape
     windows = reads.windows(len(latent))
-    group = rows // windows
+    group, each = rows // windows, reads.lengths_each(windows)
+    assert each <= 1
     out = empty_by_head(queries)
     parts = Parts.allocate(rows * heads, splits, width, queries.device)
     c = configuration
@@ -236,7 +238,7 @@ def split_latent8(
         words.shape[1],
         splits,
         int(reads.slots is not None),
-        int(reads.lengths is not None),
+        each,
         latent.factors.stride(0),
         *queries.stride()[:2],
         *out.stride()[:2],

@@ -197,16 +197,17 @@ def attend(
 
 @gluon.jit
 def swapped_latent_kernel(
-    queries,  # descriptor of [B, h, d], for loads of [1, FEW, PIECE]
+    queries,  # descriptor of [N, h, d], for loads of [1, FEW, PIECE]
     rest,  # the same, for loads of [1, REST, PIECE]
     latent,  # descriptor of [S, T, d], for loads of [1, TILE, PIECE]
     slots,
     lengths,
-    out,  # [B, h, d], written if there is one split
-    sums,  # [B, h, SPLITS, d] float32, written otherwise
-    stats,  # [B, h, SPLITS, 2] float32: maximum, in powers of 2, and weight
+    out,  # [N, h, d], written if there is one split
+    sums,  # [N, h, SPLITS, d] float32, written otherwise
+    stats,  # [N, h, SPLITS, 2] float32: maximum, in powers of 2, and weight
     scale_log2,  # scale * log2(e)
     positions,
+    group,  # rows per window
     out_row,  # strides, in elements
     out_head,
     HEADS: gl.constexpr,
@@ -216,17 +217,19 @@ def swapped_latent_kernel(
     HAS_SLOTS: gl.constexpr,
     HAS_LENGTHS: gl.constexpr,
 ):
-    """Grid: windows, splits. Four warps for each block of heads, and one that loads."""
+    """Grid: rows (those of a window adjacent, so that they find its latent in L2), splits. Four
+    warps for each block of heads, and one that loads.
+    """
     pieces: gl.constexpr = D // PIECE
     blocks: gl.constexpr = 2 if HEADS > FEW else 1
     row, split = gl.program_id(0), gl.program_id(1)
-    window = row.to(gl.int64)
+    window = (row // group).to(gl.int64)
     slot, begin, end = part_of_window(
         lengths, slots, window, split, positions, SPLITS, TILE, HAS_LENGTHS, HAS_SLOTS
     )
     slot = slot.to(gl.int32)
-    out += window * out_row
-    part = window * HEADS * SPLITS + split
+    out += row.to(gl.int64) * out_row
+    part = row.to(gl.int64) * HEADS * SPLITS + split
     sums += part * D
     stats += part * 2
 

@@ -20,10 +20,10 @@ def serves(queries: Tensor, latent: Latent, reads: Reads) -> bool:
     """Whether the kernel can run these arguments of `swapped_latent`."""
     values = latent.values
     halves = queries.dtype == values.dtype and values.dtype in (torch.float16, torch.bfloat16)
-    rows, heads, width = queries.shape
+    heads, width = queries.shape[1:]
     if not halves or reads.sources is not None or reads.position_bias is not None:
         return False
-    if rows != reads.windows(len(latent)):
+    if reads.lengths_each(reads.windows(len(latent))) > 1:
         return False
     if width not in SHAPES or SHAPES[width][0] != heads:
         return False
@@ -42,17 +42,18 @@ def swapped_latent(
     reads: Reads = ALL,
     maps: Tensor | None = None,
 ) -> Tensor:
-    """Attend with every head's folded query to its window's latent: one row a window.
+    """Attend with every head's folded query to its window's latent.
 
     Arguments:
-        queries: [B, h, d] float16 or bfloat16, for B windows; `serves` must hold.
+        queries: [N, h, d] float16 or bfloat16; N is a multiple of B, the number of windows, and the
+            rows of one window are adjacent; `serves` must hold.
         latent: values [S, T, d] of the same dtype; S = B unless `reads` has slots.
         scale: factor on the scores.
         splits: parts of the positions.
         reads: which positions; its `bias` is not used; no `sources`, no `position_bias`.
         maps: [h, d_k, d], as in `split_latent`.
     Returns:
-        [B, h, d], laid out head by head, or with `maps` [B, h, d_k]; zeros for a window without
+        [N, h, d], laid out head by head, or with `maps` [N, h, d_k]; zeros for a window without
         positions.
     """
     from slimwhisper.kernels.gpu.combine import Parts, empty_by_head, finish
@@ -79,6 +80,7 @@ def swapped_latent(
         parts.stats,
         scale * math.log2(math.e),
         values.shape[1],
+        rows // reads.windows(len(latent)),
         *out.stride()[:2],
         HEADS=heads,
         D=width,

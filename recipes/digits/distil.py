@@ -17,10 +17,16 @@ from recipes.digits.voices import Bank
 
 
 def shortened(checkpoint: Path, layers: int) -> Student:
-    """A student with the checkpoint's encoder and the last `layers` of its decoder."""
+    """A student with the checkpoint's encoder and the last `layers` of its decoder.
+
+    SystemExit for more layers than the checkpoint has, or none.
+    """
     found = torch.load(checkpoint, weights_only=True)
     dims, old = found["dims"], found["model_state_dict"]
     width, skipped = dims["n_text_state"], dims["n_text_layer"] - layers
+    if not 0 <= skipped < dims["n_text_layer"]:
+        had = dims["n_text_layer"]
+        raise SystemExit(f"{checkpoint}: has {had} decoder layers; choose --layers from 1 to {had}")
     student = Student(dimensions(width, (dims["n_audio_layer"], layers)))
     state = student.state_dict()
     for name in state:
@@ -35,6 +41,21 @@ def shortened(checkpoint: Path, layers: int) -> Student:
     return student
 
 
+def distil(asked: argparse.Namespace) -> None:
+    """Train the draft's decoder on what the encoder, which stays as it is, hears."""
+    torch.manual_seed(asked.seed)
+    words = asked.folder / "words.pt"
+    for path in (words, asked.checkpoint):
+        if not path.is_file():
+            raise SystemExit(f"{path}: no such file; python -m recipes.digits.train makes it")
+    student = shortened(asked.checkpoint, asked.layers)
+    student.train_only("decoder")
+    composer = Composer(Bank.load(words), asked.real, None)
+    heard, state = Heard(composer, student.train(), asked.seed), asked.folder / "draft.state"
+    student = fit(student, student.saying_losses, heard.batch, asked.steps, asked.rate, state)
+    save(student.checkpoint(), state.with_suffix(".pt"))
+
+
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.split("\n")[0])
     parser.add_argument("checkpoint", type=Path, help="of this recipe, in OpenAI's format")
@@ -44,14 +65,7 @@ def main() -> None:
     parser.add_argument("--rate", type=float, default=2e-3)
     parser.add_argument("--real", type=float, default=0.6, help="share of windows of real speech")
     parser.add_argument("--seed", type=int, default=0)
-    asked = parser.parse_args()
-    torch.manual_seed(asked.seed)
-    student = shortened(asked.checkpoint, asked.layers)
-    student.train_only("decoder")
-    composer = Composer(Bank.load(asked.folder / "words.pt"), asked.real, None)
-    heard, state = Heard(composer, student.train(), asked.seed), asked.folder / "draft.state"
-    student = fit(student, student.saying_losses, heard.batch, asked.steps, asked.rate, state)
-    save(student.checkpoint(), state.with_suffix(".pt"))
+    distil(parser.parse_args())
 
 
 if __name__ == "__main__":

@@ -80,12 +80,12 @@ class Rows:
         return kept[self.first_slot : self.first_slot + len(self.ids) // self.together], None
 
     def of_rows(self, kept: Kept) -> tuple[Kept, Tensor | None]:
-        """The same for `kept` [rows, ...], which is held by row: a view [R, ...] and None, or all
-        of it and `ids` [R] int64.
+        """The same for `kept` [rows, ...], which is held by row, and read once by all tokens of a
+        text: a view [R / tokens, ...] and None, or all of it and the texts' ids [R / tokens] int64.
         """
-        if self.group is None or self.tokens > 1:
-            return kept, self.ids
-        return kept[self.first_row : self.first_row + len(self.ids)], None
+        if self.group is None:
+            return kept, self.ids[:: self.tokens]
+        return kept[self.first_row : self.first_row + len(self.ids) // self.tokens], None
 
 
 @dataclass(frozen=True, slots=True)
@@ -101,7 +101,7 @@ class Step:
     sources: Tensor | None = None  # [R, extent] int64: the row that holds each token; None: its own
 
     def reads(self, slots: Tensor | None) -> Reads:
-        """What an attention call reads of the rows; `slots` [R] int64 as `Rows.of_rows` gives."""
+        """What an attention call reads of the rows; `slots` as `Rows.of_rows` gives them."""
         return Reads(slots, self.lengths, self.bias, self.sources)
 
     @staticmethod

@@ -31,15 +31,15 @@ class DraftCost:
         )
 
 
-def draft_cost(draft: str, report: Report) -> DraftCost:
-    """What it costs beside the report's model. Raises OptionError if their encoders cannot be one,
-    by their dimensions, and CheckpointError.
-    """
-    return costs_of_draft(known_dims(draft) or load_checkpoint(draft).dims, report, draft)
+def draft_dims(draft: str) -> Dims:
+    """Of a model by its name, or of a checkpoint. Raises CheckpointError."""
+    return known_dims(draft) or load_checkpoint(draft).dims
 
 
 def costs_of_draft(theirs: Dims, report: Report, draft: str) -> DraftCost:
-    """The same for a draft of these dimensions."""
+    """What a draft of these dimensions costs beside the report's model. Raises OptionError if their
+    encoders cannot be one, by their dimensions.
+    """
     ours = report.dims
     if (difference := ours.other_encoder(theirs)) is not None:
         raise OptionError(f"{draft} cannot draft for {report.model}: {difference}")

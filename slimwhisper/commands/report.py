@@ -15,8 +15,10 @@ from rich.table import Table
 
 from slimwhisper.cache.forms import PRESETS
 from slimwhisper.commands.costs import PAPER_MODELS, SOURCE, Report, make_report
-from slimwhisper.commands.draft_costs import draft_cost
-from slimwhisper.commands.gpu.report import compute_times, print_times
+from slimwhisper.commands.draft_costs import costs_of_draft, draft_dims
+from slimwhisper.commands.gpu.devices import DEVICES
+from slimwhisper.commands.gpu.drafting import compute_drafted
+from slimwhisper.commands.gpu.report import check_dtype, compute_times, print_times
 from slimwhisper.text import human_size
 
 LABEL_WIDTH, MAX_NAME = 32, 17  # characters, printed
@@ -32,11 +34,7 @@ def run_report(arguments: argparse.Namespace) -> int:
     models = arguments.model or PAPER_MODELS
     reports = [make_report(model, arguments.batch, arguments.dtype) for model in models]
     if arguments.draft:
-        costs = [draft_cost(arguments.draft, report) for report in reports]
-        if arguments.json:
-            print(json.dumps([asdict(cost) for cost in costs]))
-        else:
-            print(*(cost.line(arguments.batch) for cost in costs), sep="\n")
+        _report_draft(arguments, reports)
     elif arguments.device:
         device, beams = arguments.device, arguments.beam_size
         times = [t for report in reports for t in compute_times(report, device, beams)]
@@ -49,6 +47,23 @@ def run_report(arguments: argparse.Namespace) -> int:
     else:
         print_report(reports, sys.stdout)
     return 0
+
+
+def _report_draft(arguments: argparse.Namespace, reports: Sequence[Report]) -> None:
+    """What a draft takes, and with a device what it saves there."""
+    theirs, device = draft_dims(arguments.draft), arguments.device
+    for report in reports if device else ():
+        check_dtype(report)
+    costs = [costs_of_draft(theirs, report, arguments.draft) for report in reports]
+    saved = [compute_drafted(report, theirs, device) if device else [] for report in reports]
+    if arguments.json:
+        every = zip(costs, saved, strict=True)
+        print(json.dumps([asdict(c) | {"computed": [asdict(d) for d in ds]} for c, ds in every]))
+        return
+    for cost, computed in zip(costs, saved, strict=True):
+        print(cost.line(arguments.batch))
+        for one in computed:
+            print(f"  {one.line(arguments.batch, DEVICES[device].gpu)}")
 
 
 Row = tuple[str, Callable[[Report], str]]  # a label, and the cell of a model

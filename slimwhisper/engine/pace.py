@@ -32,7 +32,7 @@ class Pace:
         for k in TRIED if self.timed else ():
             if k in possible and (texts, k) not in self._seconds:
                 return k
-        return max(possible, key=lambda k: _gain(hopes, k) / self._expected(texts, k), default=0)
+        return max(possible, key=lambda k: gain(hopes, k) / self._expected(texts, k), default=0)
 
     def note(self, texts: int, length: int, seconds: float) -> None:
         """A step took so long."""
@@ -51,7 +51,7 @@ class Pace:
         return times.get(nearest, 1.0) * ratio
 
 
-def _gain(hopes: NDArray[np.float64], length: int) -> float:
+def gain(hopes: NDArray[np.float64], length: int) -> float:
     """Tokens that all texts gain by a step: 1 + a + a^2 + ... of each (Leviathan et al., eq. 1)."""
     powers: Sequence[float] = [float((hopes**i).sum()) for i in range(length + 1)]
     return sum(powers)

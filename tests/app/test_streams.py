@@ -6,6 +6,7 @@ import threading
 import time
 import weakref
 from collections.abc import Callable
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -24,11 +25,12 @@ from slimwhisper.app.service.jobs import (
     StoppingError,
 )
 from slimwhisper.app.service.service import Service
+from slimwhisper.engine.speculation import SpeculativeLane
 from slimwhisper.errors import AudioError, OptionError
 from slimwhisper.live.stream import Stream
 from slimwhisper.live.types import Ended, Failed, LiveEvent, LiveOptions, SpeechStarted, Text
 from slimwhisper.longform.batch import Batch
-from tests.support.spoken import EXPECTED, SAMPLES
+from tests.support.spoken import EXPECTED, SAMPLES, with_draft
 
 SAMPLE = "door-code.mp3"
 WORDS = 2  # of the sample: as few as will do
@@ -146,6 +148,28 @@ def test_streams_and_uploads_side_by_side(begin: Make, audio: np.ndarray) -> Non
     }
     wait_for(lambda: nothing_left(service))
     assert len({e.engine.model.dims.n_audio_ctx for e in service.engines._engines.values()}) == 2
+
+
+@pytest.mark.slow
+def test_a_service_with_a_draft(audio: np.ndarray, tmp_path: Path) -> None:
+    """Streams, in windows of both lengths, and uploads: the same texts, and all of them drafted."""
+    service = Service(lambda _: with_draft(tmp_path), 4, first=DIGITS)
+    try:
+        service.begun.wait(60)
+        streams = [Heard(service, language="en", window=window) for window in (None, 10.0)]
+        done: queue.SimpleQueue[Any] = queue.SimpleQueue()
+        upload(service, lambda e: done.put(e) if isinstance(e, Finished) else None)
+        for heard in streams:
+            heard.stream.append(audio)
+            heard.stream.finish()
+        assert [heard.text for heard in streams] == [SPOKEN] * 2
+        text = done.get(timeout=60).transcript.text.strip()
+        assert text == EXPECTED[SAMPLE]["text"]
+        lanes = [e.engine.first for e in service.engines._engines.values()]
+        assert len(lanes) >= 2
+        assert all(isinstance(lane, SpeculativeLane) and lane.right for lane in lanes)
+    finally:
+        service.close()
 
 
 def test_commit_clear_and_change(begin: Make, audio: np.ndarray) -> None:

@@ -21,6 +21,7 @@ from slimwhisper.commands.costs import OFFICIAL_DIMS, make_report, predict
 from slimwhisper.commands.gpu import report as gpu_report
 from slimwhisper.commands.gpu.costs import FORMS, STEPS, Costs, Decoding
 from slimwhisper.commands.gpu.devices import DEVICES
+from slimwhisper.commands.gpu.drafting import drafted
 from slimwhisper.commands.gpu.measured import WHATS, read_measured, write_measured
 from slimwhisper.commands.gpu.scenarios import LAUNCHES, LAUNCHES_BESIDE, SCENARIOS
 from slimwhisper.errors import OptionError
@@ -139,6 +140,44 @@ def test_operations_are_those_that_torch_counts(form: str, beams: int) -> None:
     token = torch.zeros(count, dtype=torch.int64)
     _, stepping = counted(lambda: decoder.step(token, step, cache))
     assert stepping == model.step(tokens + 1).operations
+
+    together = 3  # tokens of each text, which torch reads up to the longest
+    several = rows.spread(together)
+    places = torch.arange(tokens, tokens + together).repeat(count)
+    step = Step.at(several, places, tokens + together, False, double)
+    _, checking = counted(lambda: decoder.step(token.repeat_interleave(together), step, cache))
+    assert checking == replace(model, tokens=together).step(tokens + together).operations
+
+
+def test_tokens_of_a_step_read_weights_and_caches_once() -> None:
+    """In the limit; then instructions are: 3 tokens of 20 heads are two blocks of 32 queries."""
+    plain = Decoding(LARGE, "slim", 64, DEVICES["h200"], SCENARIOS["limit"])
+    assert replace(plain, tokens=4).step(224).bytes == plain.step(224).bytes
+    present = replace(plain, scenario=SCENARIOS["present"])
+    one, two, three, four = (
+        replace(present, tokens=t).layer_kernels(224)["cross"][0] for t in (1, 2, 3, 4)
+    )
+    assert one.kept == two.kept == three.kept == four.kept
+    assert 2 * one.cycles == two.cycles == three.cycles and four.cycles == 3 * one.cycles
+
+
+def test_a_draft_is_as_long_as_pays(capsys: pytest.CaptureFixture[str]) -> None:
+    draft = replace(LARGE, n_text_layer=2)
+    for batch in (1, 64):
+        few, many = (drafted(LARGE, draft, batch, "h200", "present", rate) for rate in (0.6, 0.9))
+        assert few.guesses <= many.guesses and 1 < few.speedup < many.speedup
+        assert many.tokens == pytest.approx(sum(0.9**i for i in range(many.guesses + 1)))
+    alone = drafted(LARGE, draft, 1, "h200", "present", 0.8)
+    assert alone.speedup > drafted(LARGE, draft, 64, "h200", "present", 0.8).speedup
+    asked = ["report", "large-v3", "--draft", "distil-large-v3", "--device", "h200"]
+    assert main([*asked, "--batch", "1"]) == 0
+    printed = capsys.readouterr().out
+    assert f"{alone.guesses} guesses a step, {alone.tokens:.2f} tokens in" in printed
+    assert main([*asked, "--json"]) == 0
+    (found,) = json.loads(capsys.readouterr().out)
+    assert found["draft"] == "distil-large-v3" and len(found["computed"]) == 6
+    assert main([*asked, "--dtype", "float32"]) == 2
+    assert "not float32" in capsys.readouterr().err
 
 
 @pytest.mark.parametrize(("form", "preset"), [("slim", 3), ("baseline", 0)])

@@ -5,6 +5,7 @@ import threading
 from collections import Counter
 from collections.abc import Sequence
 from dataclasses import replace
+from typing import Any
 
 import pytest
 import torch
@@ -25,6 +26,7 @@ from slimwhisper.model.model import Model
 from tests.support.checkpoints import random_state, tiny_dims
 from tests.support.pretend.cuda import pretend_cuda
 from tests.support.pretend.device import Forbidden
+from tests.support.pretend.kernels import WORK
 from tests.support.reference import set_spectrum
 from tests.support.windows import CPU, SEARCHES, VOCABULARY, assert_same, run, windows
 
@@ -115,17 +117,19 @@ def test_interpreted_kernels_as_well() -> None:
     assert_same([found[i][0] for i in range(2)], [expected[i][0] for i in range(2)])
 
 
-def launches(forms: tuple[str, str], dtype: torch.dtype) -> tuple[int, int, Counter[str]]:
-    """Kernels of a step: a layer, and all others; and a layer's by name."""
+def launches(
+    forms: tuple[str, str], dtype: torch.dtype, tokens: int = 1
+) -> tuple[int, int, Counter[str]]:
+    """Kernels of a step of 4 texts: a layer, and all others; and a layer's by name."""
     counted = []
     with pretend_cuda(count=2) as gpu:
         for layers in (2, 3):
             model = made(forms, CUDA, dtype, layers)
             cache = DecoderCache(model.allocate_cross(4), model.allocate_self(4))
-            rows = Rows.block(4, device=CUDA)
-            positions = torch.full((4,), 7, device=CUDA)
+            rows = Rows.block(4, device=CUDA).spread(tokens)
+            positions = torch.arange(7, 7 + tokens, device=CUDA).repeat(4)
             with gpu.counting() as counts:
-                step = Step.at(rows, positions, 8, False, dtype)
+                step = Step.at(rows, positions, 7 + tokens, False, dtype)
                 model.decoder.step(positions, step, cache)
             assert not counts.uploads and not counts.reads
             counted.append(counts.kernels)
@@ -146,6 +150,29 @@ def test_launches_of_a_step(name: str) -> None:
         forms = tuple(str(FORMS[form].float8) for form in forms)  # type: ignore[assignment]
     each, others, by_name = launches(forms, torch.float16)
     assert (each, others) == (CEILINGS[name], BESIDE), by_name
+
+
+@pytest.mark.parametrize("forms", [("e", "x"), ("e8", "x"), ("kv", "kv")])
+def test_tokens_of_a_step_read_their_caches_together(
+    forms: tuple[str, str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As many launches as for one token each, and the programs are those of 4 texts."""
+    read: list[int] = []  # texts of each attention
+
+    def seen(kernel: str) -> None:
+        work = WORK[kernel]
+
+        def counted(a: dict[str, Any]) -> None:
+            read.append(len(a["queries"]) // a["group"])
+            work(a)
+
+        monkeypatch.setitem(WORK, kernel, counted)
+
+    for kernel in ("split_latent", "split_latent8", "split_heads"):
+        seen(kernel)
+    each, others, by_name = launches(forms, torch.float16, tokens=3)
+    assert (each, others) == (LAUNCHES["slim"], BESIDE), by_name
+    assert read == [4] * 10, "two attentions of 2 and of 3 layers"
 
 
 @pytest.mark.parametrize("logprobs", [False, True])

@@ -233,6 +233,7 @@ def test_on_a_gpu_with_graphs(asked: list[Window]) -> None:
     assert_same(only(found), expected)
     assert lane.right == lane.guessed
     assert lane.graphs is not None and lane.graphs.replays and lane.graphs.failure is None
+    assert model.plan.kernels.failures == {} and model.plan.kernels.used["latent", "triton"]
 
 
 def test_what_may_draft(model: Model) -> None:

@@ -113,6 +113,17 @@ def test_it_reads_only_what_it_may(width: int, splits: int) -> None:
 
 
 @pytest.mark.parametrize("width", SHAPES)
+def test_rows_of_a_window_read_its_latent(width: int) -> None:
+    """Three rows each, two splits, slots and lengths of the windows."""
+    z = normal(3, 100, width, seed=1, dtype=torch.float16)
+    queries = queries_of(6, width, torch.float16)
+    reads = Reads(torch.tensor([2, 0], device=DEVICE), torch.tensor([90, 64], device=DEVICE))
+    found = swapped_latent(queries, Latent(z), 0.06, 2, reads)
+    alone = Reads(*(t.repeat_interleave(3) for t in (reads.slots, reads.lengths) if t is not None))
+    assert_close(found, queries, z, 0.06, alone)
+
+
+@pytest.mark.parametrize("width", SHAPES)
 def test_it_survives_extreme_scores(width: int) -> None:
     queries = queries_of(1, width, torch.float16) * 20
     z = normal(1, 100, width, seed=1, dtype=torch.float16) * 10
@@ -133,7 +144,9 @@ def test_what_it_serves() -> None:
             assert serves(asked(width, heads, dtype=dtype), kept(width, dtype), ALL)
     assert not serves(asked(768, 12), kept(768), ALL)  # narrower
     assert not serves(asked(heads=16), kept(), ALL)
-    assert not serves(asked(rows=4), kept(), ALL)  # two rows of one window
+    assert serves(asked(rows=4), kept(), ALL)  # two rows of one window
+    lengths = Reads(lengths=torch.tensor([3, 4, 8, 9]))
+    assert not serves(asked(rows=4), kept(), lengths)  # that end one after the other
     assert not serves(asked(dtype=torch.float32), kept(dtype=torch.float32), ALL)
     assert not serves(asked(), kept(dtype=torch.bfloat16), ALL)
     assert not serves(asked(), Latent.allocate((2, 9, 1280), DEVICE, torch.float16, True), ALL)

@@ -119,6 +119,39 @@ def test_split_latent_reads_only_what_it_may(heads: int, splits: int, dtype: tor
     assert_close(found, plain, true)
 
 
+@pytest.mark.parametrize("kernel", ["latent", "heads"])
+@pytest.mark.parametrize(("tokens", "splits"), [(2, 1), (7, 3)])
+def test_each_token_of_a_step_reads_up_to_itself(tokens: int, splits: int, kernel: str) -> None:
+    """Texts of different lengths, read once for all their new tokens; NaN behind the last one.
+
+    Some parts have nothing for a text's first tokens, and a text may be as long as it can be.
+    """
+    dtype, heads, length = torch.float32, 3, 70
+    first = torch.tensor([1, 62, 12], device=DEVICE)
+    lengths = (first[:, None] + torch.arange(tokens, device=DEVICE)).clamp(max=66)
+    slots = torch.tensor([4, 0, 2], device=DEVICE)
+    reads = Reads(slots, lengths.flatten())
+    alone = Reads(slots.repeat_interleave(tokens), lengths.flatten())  # each token by itself
+    queries = normal(3 * tokens, heads, 64, seed=9, dtype=dtype)
+    kept = normal(2, 5, heads, length, 64, seed=1, dtype=dtype)
+    for slot, end in zip(slots.tolist(), lengths[:, -1].tolist(), strict=True):
+        kept[:, slot, :, end:] = NAN
+    latent = Latent(kept[0, :, 0])
+    if kernel == "heads":
+        shape = shape_of(kernel, dtype, 64, tokens)
+        found = split_heads(queries, *kept, shape, splits, reads)
+        true = split_heads_reference(queries.double(), *kept.double(), alone)
+        plain = split_heads_reference(queries, *kept, reads)
+    else:
+        shape = shape_of(kernel, dtype, 64, tokens * heads)
+        found = split_latent(queries, latent.values, 0.125, shape, splits, reads)
+        true = split_latent_reference(
+            queries.double(), Latent(latent.values.double()), 0.125, alone
+        )
+        plain = split_latent_reference(queries, latent, 0.125, reads)
+    assert_close(found, plain, true)
+
+
 @pytest.mark.parametrize("splits", [1, 3])
 def test_beams_read_what_others_hold(splits: int) -> None:
     """Each position of a row stands in a row of its own choice."""

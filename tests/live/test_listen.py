@@ -14,12 +14,13 @@ import torch
 import slimwhisper
 from slimwhisper.api import SlimWhisper
 from slimwhisper.audio import vad
+from slimwhisper.engine.speculation import SpeculativeLane
 from slimwhisper.errors import AudioError, DependencyError, OptionError
 from slimwhisper.live.passage import Passage
 from slimwhisper.live.types import Ended, LiveEvent, SpeechStarted, Text
 from slimwhisper.model.encoder import Encoder
 from tests.support.checkpoints import random_state, tiny_dims
-from tests.support.spoken import EXPECTED, SAMPLES
+from tests.support.spoken import EXPECTED, SAMPLES, with_draft
 
 pytestmark = pytest.mark.filterwarnings("ignore:`torch.jit.load` is deprecated:DeprecationWarning")
 
@@ -30,6 +31,11 @@ SHORT = {"window": 10.0, "update": 1.5}
 @pytest.fixture(scope="module")
 def model() -> SlimWhisper:
     return slimwhisper.load_model("digits", device="cpu")
+
+
+@pytest.fixture(scope="module")
+def drafted(tmp_path_factory: pytest.TempPathFactory) -> SlimWhisper:
+    return with_draft(tmp_path_factory.mktemp("draft"))
 
 
 @pytest.fixture(scope="module")
@@ -96,6 +102,26 @@ def test_drafts_save_steps_and_change_nothing(
     monkeypatch.setattr(Passage, "_window", lambda self: replace(window(self), draft=()))
     plain, many = texts()
     assert drafted == plain and few < many
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("options", [SHORT, {"update": 2.0}], ids=["shortened", "whole"])
+def test_a_draft_changes_nothing(
+    drafted: SlimWhisper, model: SlimWhisper, audio: np.ndarray, options: dict[str, float]
+) -> None:
+    """A smaller model's guesses, beside those of the update before; in windows of any length."""
+    expected, found = (list(m.live([audio[:44_000]], **options)) for m in (model, drafted))
+    assert [type(e) for e in found] == [type(e) for e in expected]
+    for ours, other in zip(found, expected, strict=True):
+        if isinstance(ours, Text) and isinstance(other, Text):
+            assert (ours.committed, ours.tentative) == (other.committed, other.tentative)
+        if isinstance(ours, Ended) and isinstance(other, Ended):
+            assert [s.tokens for s in ours.segments] == [s.tokens for s in other.segments]
+    window = options.get("window", 30)
+    engine = drafted.shortened(window)._engines._kept
+    assert engine is not None and isinstance(engine.first, SpeculativeLane)
+    assert engine.first.guessed >= engine.first.right > 0
+    assert engine.first.drafter.nbytes() > 0  # of the texts; the audio's cache is the model's
 
 
 def test_an_asynchronous_source(model: SlimWhisper, audio: np.ndarray) -> None:

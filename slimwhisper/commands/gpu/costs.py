@@ -103,11 +103,12 @@ class Decoding:
     device: Device
     scenario: Scenario
     beams: int = 1  # texts of each window, which share its audio
+    tokens: int = 1  # of each text in a step, which share its cache too
 
     @property
     def rows(self) -> int:
-        """Texts that are decoded together."""
-        return self.batch * self.beams
+        """Tokens that are decoded together."""
+        return self.batch * self.beams * self.tokens
 
     def costs(self) -> Costs:
         """All of it; a step has half of the context, the steps of a window what they reach."""
@@ -123,7 +124,7 @@ class Decoding:
         return Costs(parts, step, encoder + slow, prompted, steps, self.scenario.host)
 
     def step(self, context: int) -> Cost:
-        """One token for every row, `context` tokens with its own: all layers and the rest."""
+        """All layers and the rest; a text has `context` tokens, those of the step included."""
         layer = self.cost(k for kernels in self.layer_kernels(context).values() for k in kernels)
         return layer * self.dims.n_text_layer + self.cost(self._beside())
 
@@ -151,8 +152,8 @@ class Decoding:
         """The kernels of one decoder layer, by part."""
         d, rows, slim = self.dims.n_text_state, self.rows, self.form != "baseline"
         attend = self._latent if slim else self._heads
-        cross, cross_parts = attend(self.dims.n_audio_ctx, self.beams)
-        own, own_parts = attend(context, 1)
+        cross, cross_parts = attend(self.dims.n_audio_ctx, self.beams * self.tokens)
+        own, own_parts = attend(context, self.tokens)
         combine = [
             Kernel(PASS, passed=parts + rows * self._queries)
             for parts in (cross_parts, own_parts)

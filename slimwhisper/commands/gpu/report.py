@@ -57,6 +57,12 @@ class Times:
         }
 
 
+def check_dtype(report: Report) -> None:
+    """Raises `OptionError` for a dtype that is not computed."""
+    if report.dtype not in DTYPES:
+        raise OptionError(f"--device computes {' and '.join(DTYPES)}, not {report.dtype}")
+
+
 def compute_times(
     report: Report, device: str, beams: int = 1, path: Path = MEASURED
 ) -> list[Times]:
@@ -66,8 +72,7 @@ def compute_times(
     none. Raises `OptionError` for a dtype that is not computed, `MeasuredError` for the
     measurements.
     """
-    if report.dtype not in DTYPES:
-        raise OptionError(f"--device computes {' and '.join(DTYPES)}, not {report.dtype}")
+    check_dtype(report)
     rows = [
         row
         for row in read_measured(path)

@@ -26,7 +26,7 @@ Arguments = dict[str, Any]  # of a launch, by the kernel's names
 def _reads(a: Arguments) -> Reads:
     return Reads(
         a["slots"] if a["has_slots"] else None,
-        a["lengths"] if a["has_lengths"] else None,
+        a["lengths"] if a["lengths_each"] else None,
         None,
         a["sources"] if a.get("HAS_SOURCES") else None,
         a["bias"] if a.get("HAS_BIAS") else None,
