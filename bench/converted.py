@@ -52,8 +52,10 @@ def save_hugging_face(
         WhisperFeatureExtractor,
         WhisperForConditionalGeneration,
     )
+    from transformers.utils import logging
     from whisper.tokenizer import get_tokenizer
 
+    logging.disable_progress_bar()
     dims, vocabulary = checkpoint.dims, get_vocabulary(checkpoint.dims)
     config = WhisperConfig(
         vocab_size=dims.n_vocab,

@@ -12,7 +12,6 @@ commit, is not made again. Prints a table and ends in one line of JSON.
 
 import argparse
 import json
-import sys
 from collections.abc import Sequence
 from itertools import groupby
 from pathlib import Path
@@ -21,7 +20,7 @@ import drafts_memory
 import drafts_rated
 import drafts_texts
 import torch
-from rows import Row, Rows, add_results_flag, listed, spread, table
+from rows import Row, Rows, add_results_flag, listed, spread, stoppable, table
 from timing import machine
 
 from slimwhisper.commands.costs import OFFICIAL_DIMS
@@ -52,16 +51,14 @@ def main() -> None:
     device = torch.device("cpu")
     rows = Rows(asked.results, "drafts", device)
     try:
-        found = RUNS[asked.what](asked, rows)
+        with stoppable(asked.results):
+            found = RUNS[asked.what](asked, rows)
     except SlimWhisperError as error:
         raise SystemExit(f"drafts.py: {error}") from None
-    except KeyboardInterrupt:
-        again = " Start again to go on." if asked.results else ""
-        print(f"stopped.{again}", file=sys.stderr)
-        raise SystemExit(130) from None
     print(memory_table(found) if asked.what == "memory" else speed_table(asked.what, found))
     print(json.dumps({"bench": "drafts", "machine": machine(device), "results": found}))
-    if wrong := sum(row.get("different", 0) for row in found):
+    exact = [row for row in found if row.get("dtype", "float32") == "float32"]
+    if wrong := sum(row.get("different", 0) for row in exact):
         raise SystemExit(f"{wrong} texts differ from those without a draft")
 
 

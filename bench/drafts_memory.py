@@ -35,7 +35,7 @@ def run(asked: argparse.Namespace, rows: Rows) -> list[Row]:
     found = []
     for model, draft in pairs(asked):
         for windows in asked.windows:
-            case = {"what": "memory", "model": model, "draft": draft, "windows": windows}
+            case = {"what": "memory", "model": model, "draft": Path(draft).name, "windows": windows}
             kept = rows.kept(**case)
             found += kept[-1:] or [rows.add(**case, **measured(model, draft, windows))]
     return found

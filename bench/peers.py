@@ -32,7 +32,7 @@ from engines import PEERS, Case
 from peers_check import Estimate, in_words, lacking, missing, weight_bytes
 from peers_table import draw, summaries, table
 from peers_worker import Worker
-from rows import Row, Rows, add_results_flag, installed, listed
+from rows import Row, Rows, add_results_flag, installed, listed, stoppable
 from timing import machine
 
 from slimwhisper.checkpoint.load import Checkpoint, load_checkpoint
@@ -53,19 +53,15 @@ def main() -> None:
     dims = {asked.model: checkpoint.dims} if checkpoint else OFFICIAL_DIMS
     cases = list(cases_of(asked))
     weights = max((weight_bytes(dims[case.model]) for case in cases), default=0)
-    engines = [case.engine for case in cases]
+    engines = [name for name in asked.engines if any(case.engine == name for case in cases)]
     if lines := list(missing(engines, asked.plot, asked.folder, weights)):
         print(*lines, sep="\n", file=sys.stderr)
         raise SystemExit(2)
     if not cases:
         raise SystemExit("nothing to measure: no engine that is installed has these dtypes")
     bench = Bench(asked, cases, dims, checkpoint)
-    try:
+    with stoppable(asked.results):
         bench.run()
-    except KeyboardInterrupt:
-        again = " Start again to go on." if asked.results else ""
-        print(f"stopped.{again}", file=sys.stderr)
-        raise SystemExit(130) from None
     summed = summaries(cases, bench.found)
     print(table(summed))
     this = machine(device)

@@ -3,7 +3,6 @@
 import os
 import shutil
 import tempfile
-import time
 from collections.abc import Iterable, Iterator, Sequence
 from functools import cache
 from importlib import import_module
@@ -13,7 +12,7 @@ from pathlib import Path
 import torch
 from converted import convert
 from engines import PEERS, Case
-from timing import copy_rate
+from timing import copy_rate, seconds_of
 
 from slimwhisper.audio.formats import AUDIO_SUFFIXES
 from slimwhisper.checkpoint.random_weights import random_checkpoint
@@ -84,19 +83,19 @@ def recordings_in(folder: Path) -> list[Path]:
     return sorted(p for p in folder.iterdir() if p.suffix in AUDIO_SUFFIXES)
 
 
+def product_rate() -> float:
+    """Operations a second of a product of matrices in float32, on a CPU."""
+    a = torch.ones(1024, 1024)
+    return 2 * 1024**3 / seconds_of([lambda: a @ a], torch.device("cpu"), 5)
+
+
 class Estimate:
     """How long measurements take: what the machine's rates of copies and products allow, times a
     factor, which follows from those that are done.
     """
 
     def __init__(self) -> None:
-        self._copy = copy_rate(torch.device("cpu"))
-        a = torch.ones(1024, 1024)
-        a @ a
-        since = time.perf_counter()
-        for _ in range(5):
-            a @ a
-        self._products = 5 * 2 * 1024**3 / (time.perf_counter() - since)
+        self._copy, self._products = copy_rate(torch.device("cpu")), product_rate()
         self._expected = self._took = 0.0
 
     def least(self, case: Case, dims: Dims, files: int) -> float:

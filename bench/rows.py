@@ -10,9 +10,12 @@ import argparse
 import json
 import os
 import re
+import signal
 import statistics
 import subprocess
-from collections.abc import Callable, Iterable, Sequence
+import sys
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import contextmanager
 from functools import cache
 from hashlib import blake2b
 from importlib.metadata import PackageNotFoundError, version
@@ -152,6 +155,18 @@ def listed(kind: Callable[[str], T], among: Iterable[T] | None = None) -> Callab
         return list(dict.fromkeys(values))
 
     return parse
+
+
+@contextmanager
+def stoppable(results: Path | None) -> Iterator[None]:
+    """What is measured within ends in a line at Ctrl-C or SIGTERM, with what it started."""
+    signal.signal(signal.SIGTERM, signal.default_int_handler)
+    try:
+        yield
+    except KeyboardInterrupt:
+        again = f"; to go on, start again with --results {results}" if results else ""
+        print(f"stopped{again}", file=sys.stderr)
+        raise SystemExit(130) from None
 
 
 def add_results_flag(parser: argparse.ArgumentParser) -> None:
