@@ -6,6 +6,7 @@ Needs the packages of those projects: `pip install transformers ctranslate2`.
 import base64
 import shutil
 import struct
+import sys
 import tempfile
 from collections.abc import Collection
 from dataclasses import asdict
@@ -29,10 +30,21 @@ GGML_MAGIC = 0x67676D6C
 FLOAT32, FLOAT16 = 0, 1  # ggml's types
 
 
+def drop_broken_torchaudio() -> None:
+    """Make transformers take a torchaudio that does not fit this torch for missing; it needs none
+    here, and fails to import with one that does not load.
+    """
+    try:
+        import torchaudio  # noqa: F401
+    except (ImportError, OSError):
+        sys.modules["torchaudio"] = None  # type: ignore[assignment]
+
+
 def save_hugging_face(
     checkpoint: Checkpoint, folder: Path, dtype: torch.dtype = torch.float32
 ) -> Path:
     """A folder as `save_pretrained` writes it, tokenizer and feature extractor included."""
+    drop_broken_torchaudio()
     from transformers import (
         GenerationConfig,
         PreTrainedTokenizerFast,
@@ -40,8 +52,10 @@ def save_hugging_face(
         WhisperFeatureExtractor,
         WhisperForConditionalGeneration,
     )
+    from transformers.utils import logging
     from whisper.tokenizer import get_tokenizer
 
+    logging.disable_progress_bar()
     dims, vocabulary = checkpoint.dims, get_vocabulary(checkpoint.dims)
     config = WhisperConfig(
         vocab_size=dims.n_vocab,

@@ -1,149 +1,137 @@
-"""Drafts: how much faster a large model writes: python bench/drafts.py [--shapes large-v3] ...
+"""Drafts: python bench/drafts.py rated|texts|memory [--results FILE] ...
 
-Random checkpoints of official shapes, with a draft of --layers decoder layers on the same encoder
-output. Random weights agree on nothing, so the draft computes its guesses, which takes its time,
-and the guesses are then made right with the probability of --rates. The encoder is left out: it is
-the same with and without. Each round decodes the same windows without a draft and with one, in
-turns. Prints a table and ends in one line of JSON; with --results, also appends each measurement to
-a file at once.
+rated: how much faster a large model writes, with random weights in official shapes and guesses that
+are right with the probability of --rates. texts FOLDER --model M --draft D: whether the texts of
+recordings are the same with a real draft, and the time saved. memory: what a draft takes, as
+measured and as `slimwhisper report --draft` says.
+
+Each round decodes the same windows without a draft and with one, in turns. With --results, each
+measurement is written at once, and one that is there, with the same settings, versions, machine and
+commit, is not made again. Prints a table and ends in one line of JSON.
 """
 
 import argparse
-import gc
 import json
-import statistics
-import time
 from collections.abc import Sequence
-from dataclasses import replace
-from typing import Any
+from itertools import groupby
+from pathlib import Path
 
+import drafts_memory
+import drafts_rated
+import drafts_texts
 import torch
-from decode import window
-from rows import Rows, add_results_flag
+from rows import Row, Rows, add_results_flag, listed, spread, stoppable, table
 from timing import machine
-from torch import Tensor
 
-from slimwhisper.cache.base import Rows as CacheRows
-from slimwhisper.cache.plan import CrossCache
-from slimwhisper.checkpoint.random_weights import random_checkpoint
 from slimwhisper.commands.costs import OFFICIAL_DIMS
-from slimwhisper.engine.draft_model import DraftModel
-from slimwhisper.engine.drafter import Behind
-from slimwhisper.engine.engine import Engine
-from slimwhisper.engine.requests import Decoded, Window
-from slimwhisper.engine.speculation import SpeculativeLane
-from slimwhisper.model.model import Model
+from slimwhisper.devices import INT8
+from slimwhisper.engine.pace import LENGTHS
+from slimwhisper.errors import SlimWhisperError
+from slimwhisper.flags import positive
+from slimwhisper.text import human_size
 
-BEFORE = 0  # tokens of earlier text
-
-
-class Rated(DraftModel):
-    """Guesses that are right with a given probability, in the time that a draft takes."""
-
-    def __init__(
-        self,
-        draft: Model,
-        target: Model,
-        text: tuple[int, ...],
-        rate: float,
-        rows: CrossCache,
-        n: int,
-    ) -> None:
-        super().__init__(draft, target, rows, n)
-        self.text, self.rate = text, rate
-        self.random = torch.Generator().manual_seed(0)
-        self.prompt = 0
-
-    def begin(self, windows: Sequence[Window], prompts: Tensor, rows: CacheRows) -> None:
-        super().begin(windows, prompts, rows)
-        self.prompt = prompts.shape[1]
-
-    def logits(self, behind: Behind) -> Tensor:
-        logits = super().logits(behind)
-        places = behind.positions[:, -1] + 1 - self.prompt
-        known = torch.tensor([*self.text, 0])[places.clamp(max=len(self.text))]
-        wrong = torch.rand(len(known), generator=self.random) >= self.rate
-        return logits.scatter(1, (known + wrong.long())[:, None], 1e4)
-
-
-def texts_of(engine: Engine, windows: int, model: Model, tokens: int) -> tuple[list[Any], float]:
-    """The texts, and the seconds they took."""
-    since = time.perf_counter()
-    for tag in range(windows):
-        engine.submit(tag, window(model, tokens, BEFORE))
-    texts = []
-    while not engine.idle:
-        for ticket, answer in engine.step():
-            assert isinstance(answer, Decoded)
-            texts.append(answer.tokens)
-            engine.reply(ticket, None)
-    return texts, time.perf_counter() - since
-
-
-def measure(model: Model, draft: Model, windows: int, rate: float, a: Any) -> dict[str, Any]:
-    """Ratios of --rounds rounds, and whether the texts are the same."""
-    plain = Engine(model, model.vocabulary, windows)
-    (text, *_), _ = texts_of(plain, windows, model, a.tokens)
-
-    def drafter(cross: CrossCache, rows: int) -> Rated:
-        return Rated(draft, model, text, rate, cross, rows)
-
-    drafted = Engine(model, model.vocabulary, windows, draft=drafter)
-    texts_of(drafted, windows, model, a.tokens)  # its lane learns how long steps take
-    ratios, same, lane = [], True, drafted.first
-    assert isinstance(lane, SpeculativeLane)
-    lane.rounds = lane.guessed = lane.right = 0
-    for _ in range(a.rounds):
-        expected, without = texts_of(plain, windows, model, a.tokens)
-        found, spent = texts_of(drafted, windows, model, a.tokens)
-        same &= found == expected
-        ratios.append(without / spent)
-    tokens = a.rounds * windows * a.tokens
-    return {
-        "times_as_fast": round(statistics.median(ratios), 2),
-        "least": round(min(ratios), 2),
-        "most": round(max(ratios), 2),
-        "same": same,
-        "tokens_per_step": round(tokens / windows / max(lane.rounds, 1), 2),
-        "right": round(lane.right / max(lane.guessed, 1), 2),
-        "ms_per_token_without": round(1000 * without / a.tokens, 1),
-    }
+RUNS = {"rated": drafts_rated.run, "texts": drafts_texts.run, "memory": drafts_memory.run}
+SETTINGS = {  # of the tables: what has more than one round
+    "rated": ("shape", "dtype", "windows", "rate"),
+    "texts": ("model", "windows", "length"),
+}
+BYTES = {  # of the table of memory: heads and columns
+    "weights, as report says": "weights_said",
+    "measured": "weights",
+    "text cache, as report says": "text_said",
+    "allocated": "text",
+    "both, as report says": "both_said",
+    "growth of the peak": "peak",
+    "peak without a draft": "peak_without",
+}
 
 
 def main() -> None:
+    asked = parsed()
+    device = torch.device("cpu")
+    rows = Rows(asked.results, "drafts", device)
+    try:
+        with stoppable(asked.results):
+            found = RUNS[asked.what](asked, rows)
+    except SlimWhisperError as error:
+        raise SystemExit(f"drafts.py: {error}") from None
+    print(memory_table(found) if asked.what == "memory" else speed_table(asked.what, found))
+    print(json.dumps({"bench": "drafts", "machine": machine(device), "results": found}))
+    exact = [row for row in found if row.get("dtype", "float32") == "float32"]
+    if wrong := sum(row.get("different", 0) for row in exact):
+        raise SystemExit(f"{wrong} texts differ from those without a draft")
+
+
+def parsed() -> argparse.Namespace:
+    """The arguments; exits with status 2 if they do not fit together."""
     parser = argparse.ArgumentParser(description=__doc__.split("\n")[0])
-    parser.add_argument("--shapes", nargs="+", default=["large-v3"], choices=sorted(OFFICIAL_DIMS))
-    parser.add_argument("--layers", type=int, default=2, help="of the draft's decoder [2]")
-    parser.add_argument("--rates", type=float, nargs="+", default=[0.6, 0.8, 0.9])
-    parser.add_argument("--windows", type=int, nargs="+", default=[1, 8, 16])
-    parser.add_argument("--tokens", type=int, default=48, help="of each text [48]")
-    parser.add_argument("--rounds", type=int, default=3)
-    parser.add_argument("--device", default="cpu")
-    parser.add_argument("--dtype", default="float32")
-    add_results_flag(parser)
-    a = parser.parse_args()
-    device, dtype = torch.device(a.device), getattr(torch, a.dtype)
-    rows, table = Rows(a.results, "drafts", device), []
-    for shape in a.shapes:
-        dims = OFFICIAL_DIMS[shape]
-        checkpoint = random_checkpoint(dims)
-        model = Model(checkpoint, device, dtype)
-        small = random_checkpoint(replace(dims, n_text_layer=a.layers), seed=1)
-        draft = Model(small, device, dtype, encoder=model.encoder)
-        del checkpoint, small
-        gc.collect()
-        features = torch.randn(1, dims.n_audio_ctx, dims.n_audio_state).to(device, dtype)
-        model.encoder = lambda mel, f=features: f.expand(len(mel), -1, -1)  # type: ignore[assignment]
-        for windows in a.windows:
-            for rate in a.rates:
-                key = {"shape": shape, "windows": windows, "rate": rate, "dtype": a.dtype}
-                found = {**key, **measure(model, draft, windows, rate, a)}
-                rows.add(**found)
-                table.append(found)
-                print("  ".join(f"{k} {v}" for k, v in found.items()), flush=True)
-        del model, draft
-        gc.collect()
-    print(json.dumps({"machine": machine(device), "rounds": a.rounds, "results": table}))
+    parts = parser.add_subparsers(dest="what", required=True)
+    rated, texts, memory = (parts.add_parser(name) for name in RUNS)
+    shapes = listed(str, OFFICIAL_DIMS)
+    rated.add_argument("--shapes", type=shapes, default=["large-v3"], help="[large-v3]")
+    rated.add_argument("--rates", type=listed(float), default=[0.6, 0.8, 0.9], help="[0.6,0.8,0.9]")
+    dtypes = listed(str, ("float32", "bfloat16", INT8))
+    rated.add_argument("--dtypes", type=dtypes, default=["float32"], help="[float32]")
+    rated.add_argument("--tokens", type=positive, default=48, help="of each text [48]")
+    texts.add_argument("folder", type=Path, help="recordings; of each, the first 30 s")
+    texts.add_argument("--count", type=positive, help="of the recordings [all]")
+    lengths = "of drafts: 0 as the engine chooses, or always so many [0,3]"
+    texts.add_argument("--lengths", type=listed(int, LENGTHS), default=[0, 3], help=lengths)
+    memory.add_argument("--shapes", type=shapes, help="random weights, instead of --model")
+    for part in (texts, memory):
+        part.add_argument("--model", default="digits")
+        part.add_argument("--draft", help="a model with the same encoder")
+    for part, windows in ((rated, [1, 8, 16]), (texts, [1, 8, 64]), (memory, [1, 64])):
+        known = ",".join(map(str, windows))
+        part.add_argument("--windows", type=listed(positive), default=windows, help=f"[{known}]")
+        add_results_flag(part)
+    for part in (rated, memory):
+        part.add_argument("--layers", type=positive, default=2, help="of the draft's decoder [2]")
+    for part in (rated, texts):
+        part.add_argument("--rounds", type=positive, default=3)
+    asked = parser.parse_args()
+    if asked.what == "texts" and not asked.folder.is_dir():
+        parser.error(f"{asked.folder}: no such folder; name one with recordings")
+    if asked.what != "rated" and not (asked.draft or vars(asked).get("shapes")):
+        parser.error("--draft: name a model with the encoder of --model")
+    return asked
+
+
+def speed_table(what: str, rows: Sequence[Row]) -> str:
+    """Medians of the rounds, with the least and the most, in Markdown."""
+    names = SETTINGS[what]
+    lines = []
+    for key, some in groupby(rows, lambda row: [row[name] for name in names]):
+        rounds = list(some)
+        first = rounds[0]
+        cells = [spread([row["times_as_fast"] for row in rounds])]
+        if what == "texts":  # with the encoder, which is the same for both
+            whole = [
+                (r["seconds_without"] + r["encoder_seconds"])
+                / (r["seconds"] + r["encoder_seconds"])
+                for r in rounds
+            ]
+            cells.append(spread(whole))
+        right = f"{100 * first['right'] / first['guessed']:.0f} %" if first["guessed"] else "-"
+        without = spread([1000 * r["seconds_without"] / r["sampled"] for r in rounds], ".1f")
+        different = sum(row["different"] for row in rounds)
+        cells += [f"{first['tokens_per_step']:.2f}", right, without, str(different)]
+        lines.append([*key, *cells])
+    speeds = ["times as fast", *(["with the encoder"] if what == "texts" else [])]
+    rest = ["tokens a step", "guesses right", "ms a token without", "texts that differ"]
+    return table([*names, *speeds, *rest], lines)
+
+
+def with_encoder(row: Row) -> float:
+    """Times as fast, with the encoder, which is the same for both."""
+    without, spent = (row[k] + row["encoder_seconds"] for k in ("seconds_without", "seconds"))
+    return without / spent
+
+
+def memory_table(rows: Sequence[Row]) -> str:
+    """What is said beside what was measured, in Markdown."""
+    cells = ([r["model"], r["windows"], *(human_size(r[k]) for k in BYTES.values())] for r in rows)
+    return table(["model", "windows", *BYTES], cells)
 
 
 if __name__ == "__main__":

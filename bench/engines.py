@@ -1,11 +1,12 @@
 """Whisper implementations, each as a function of recordings, for `peers.py` to measure."""
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 import torch
+from converted import drop_broken_torchaudio
 
 Audio = np.ndarray[tuple[int], np.dtype[np.float32]]
 Run = Callable[[list[Audio]], Iterator[tuple[str, int]]]  # per file: its text, number of tokens
@@ -13,23 +14,30 @@ Run = Callable[[list[Audio]], Iterator[tuple[str, int]]]  # per file: its text, 
 
 @dataclass(frozen=True, slots=True)
 class Case:
-    """One measurement."""
+    """What is measured."""
 
-    peer: str
+    model: str  # an official shape with random weights, or a trained checkpoint
+    engine: str  # of `PEERS`
+    dtype: str
     batch: int
     files: int
     tokens: int | None  # forced; None: the model decides
     threads: int
-    converted: str  # the folder with the converted checkpoints
     audio: str | None  # a folder of recordings; None: noise
     device: str = "cpu"
 
+    @property
+    def name(self) -> str:
+        """For a person: with the dtype if the engine has several on this device."""
+        several = len(PEERS[self.engine].dtypes[self.device]) > 1
+        return f"{self.engine} {self.dtype}" if several else self.engine
 
-def openai_whisper(case: Case) -> Run:
+
+def openai_whisper(case: Case, converted: str) -> Run:
     import whisper
 
-    model = whisper.load_model(f"{case.converted}/openai.pt", device=case.device)
-    options = {**plain(case), "sample_len": case.tokens, "fp16": case.device != "cpu"}
+    model = whisper.load_model(f"{converted}/openai.pt", device=case.device)
+    options = {**plain(case), "sample_len": case.tokens, "fp16": case.dtype == "float16"}
 
     def run(audio: list[Audio]) -> Iterator[tuple[str, int]]:
         for recording in audio:
@@ -39,12 +47,12 @@ def openai_whisper(case: Case) -> Run:
     return run
 
 
-def slimwhisper_slim(case: Case, compute: str, cache: str | None = None) -> Run:
-    """cache: the dtype of the caches; None: `compute`."""
+def slimwhisper_slim(case: Case, converted: str) -> Run:
     import slimwhisper
 
+    compute, _, cache = case.dtype.partition("-")
     model = slimwhisper.load_model(
-        f"{case.converted}/openai.pt", device=case.device, dtype=compute, cache_dtype=cache
+        f"{converted}/openai.pt", device=case.device, dtype=compute, cache_dtype=cache or None
     )
     options = {**plain(case), "sample_len": case.tokens}
 
@@ -73,13 +81,14 @@ def plain(case: Case) -> dict[str, Any]:
     }
 
 
-def transformers_sdpa(case: Case) -> Run:
+def transformers_sdpa(case: Case, converted: str) -> Run:
+    drop_broken_torchaudio()
     from transformers import WhisperFeatureExtractor, WhisperForConditionalGeneration
     from transformers.utils import logging
 
     logging.set_verbosity_error()
-    folder = f"{case.converted}/hugging_face"
-    dtype = torch.float32 if case.device == "cpu" else torch.float16
+    folder = f"{converted}/hugging_face"
+    dtype = getattr(torch, case.dtype)
     model = WhisperForConditionalGeneration.from_pretrained(folder, dtype=dtype)
     model.eval().to(case.device)
     extractor = WhisperFeatureExtractor.from_pretrained(folder)
@@ -116,13 +125,13 @@ def tokens_decoder(folder: str) -> Callable[[list[int]], tuple[str, int]]:
     return decode
 
 
-def faster_whisper(case: Case, compute: str) -> Run:
+def faster_whisper(case: Case, converted: str) -> Run:
     from faster_whisper import BatchedInferencePipeline, WhisperModel
 
     model = WhisperModel(
-        f"{case.converted}/ctranslate2",
+        f"{converted}/ctranslate2",
         device=case.device,
-        compute_type=compute,
+        compute_type=case.dtype,
         cpu_threads=case.threads,
         local_files_only=True,
     )
@@ -164,12 +173,12 @@ def faster_whisper(case: Case, compute: str) -> Run:
     return one_by_one if case.batch == 1 else batched
 
 
-def whisper_cpp(case: Case) -> Run:
+def whisper_cpp(case: Case, converted: str) -> Run:
     import _pywhispercpp as inner
     from pywhispercpp.model import Model
 
     model = Model(
-        f"{case.converted}/ggml.bin",
+        f"{converted}/ggml.bin",
         redirect_whispercpp_logs_to=None,
         n_threads=case.threads,
         language="en",
@@ -203,46 +212,34 @@ class Peer:
     """An implementation to measure."""
 
     package: str
+    distributions: tuple[str, ...]  # whose versions are told
     format: str  # for `converted.convert`
-    load: Callable[[Case], Run]
+    load: Callable[[Case, str], Run]  # the folder of the weights in all formats
+    dtypes: Mapping[str, tuple[str, ...]]  # by device
     batches: bool = True  # whether it decodes several windows together
-    devices: tuple[str, ...] = ("cpu",)
     # whether torch allocates its memory, so that its use of a GPU's can be told
     by_torch: bool = True
 
 
-BOTH, GPU = ("cpu", "cuda"), ("cuda",)
-
+ONE = {"cpu": ("float32",), "cuda": ("float16",)}
 
 PEERS = {
-    "openai-whisper": Peer("whisper", "openai", openai_whisper, batches=False, devices=BOTH),
-    "transformers": Peer("transformers", "hugging_face", transformers_sdpa, devices=BOTH),
-    "faster-whisper float32": Peer(
-        "faster_whisper", "ctranslate2", lambda case: faster_whisper(case, "float32")
+    "openai-whisper": Peer(
+        "whisper", ("openai-whisper",), "openai", openai_whisper, ONE, batches=False
     ),
-    "faster-whisper int8": Peer(
-        "faster_whisper", "ctranslate2", lambda case: faster_whisper(case, "int8")
+    "transformers": Peer("transformers", ("transformers",), "hugging_face", transformers_sdpa, ONE),
+    "whisper.cpp": Peer(
+        *("pywhispercpp", ("pywhispercpp",), "ggml", whisper_cpp),
+        {"cpu": ("float16",)},
+        batches=False,
     ),
-    "faster-whisper float16": Peer(
-        *("faster_whisper", "ctranslate2", lambda case: faster_whisper(case, "float16")),
-        devices=GPU,
+    "faster-whisper": Peer(
+        *("faster_whisper", ("faster-whisper", "ctranslate2"), "ctranslate2", faster_whisper),
+        {"cpu": ("float32", "int8"), "cuda": ("float16", "int8_float16")},
         by_torch=False,
     ),
-    "faster-whisper int8_float16": Peer(
-        *("faster_whisper", "ctranslate2", lambda case: faster_whisper(case, "int8_float16")),
-        devices=GPU,
-        by_torch=False,
-    ),
-    "whisper.cpp": Peer("pywhispercpp", "ggml", whisper_cpp, batches=False),
-    "slimwhisper float32": Peer(
-        "slimwhisper", "openai", lambda case: slimwhisper_slim(case, "float32")
-    ),
-    "slimwhisper int8": Peer("slimwhisper", "openai", lambda case: slimwhisper_slim(case, "int8")),
-    "slimwhisper float16": Peer(
-        *("slimwhisper", "openai", lambda case: slimwhisper_slim(case, "float16")), devices=GPU
-    ),
-    "slimwhisper float16, float8 caches": Peer(
-        *("slimwhisper", "openai", lambda case: slimwhisper_slim(case, "float16", "fp8")),
-        devices=GPU,
+    "slimwhisper": Peer(
+        *("slimwhisper", (), "openai", slimwhisper_slim),
+        {"cpu": ("float32", "int8"), "cuda": ("float16", "float16-fp8")},
     ),
 }

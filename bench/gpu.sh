@@ -144,11 +144,11 @@ prepare() {
             limit=540
             command=("$python" bench/peers.py "${to[@]}" --rounds 1)
             if [ -n "$small" ]; then
-                command+=(--peers openai-whisper 'slimwhisper float32' --batches 1 --files 1 --tokens 2)
-            else
-                command+=(--device cuda --shape large-v3 --tokens 100 --batches 64 1 --files 128
-                    --peers openai-whisper transformers 'faster-whisper float16'
-                    'slimwhisper float16' 'slimwhisper float16, float8 caches')
+                command+=(--engines openai-whisper,slimwhisper --dtypes float32 --batches 1 --files 1
+                    --tokens 2)
+            else # the engines that are installed
+                command+=(--device cuda --shapes large-v3 --tokens 100 --batches 64,1 --files 128
+                    --dtypes float16,float16-fp8)
             fi
             ;;
     esac

@@ -7,30 +7,17 @@ last counts. docs/gpu-bench.md says what the rows mean.
 """
 
 import argparse
-import json
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import fields, replace
 from pathlib import Path
 from typing import Any
 
+from rows import Row, read, table
+
 from slimwhisper.commands.gpu.measured import WHATS, Measured, read_measured, write_measured
 
 DOCS = Path(__file__).resolve().parents[1] / "docs"
 KERNELS = 8  # of each part, in the table of kernels
-
-Row = dict[str, Any]
-
-
-def read(paths: Iterable[Path]) -> list[Row]:
-    """All rows, in order. A line cut off by the end of a run is left out, with a message."""
-    rows = []
-    for path in paths:
-        for number, line in enumerate(path.read_text(encoding="utf-8").splitlines(), 1):
-            try:
-                rows.append(json.loads(line))
-            except ValueError:
-                print(f"{path}, line {number} is no JSON, left out")
-    return rows
 
 
 def measured(rows: Iterable[Row]) -> list[Measured]:
@@ -54,12 +41,6 @@ def update_measured(path: Path, rows: Iterable[Measured]) -> None:
 def form(row: Row) -> str:
     """Such as "`slim` fp8"."""
     return " ".join([f"`{row['preset']}`", *filter(None, [row["cache_dtype"]])])
-
-
-def table(head: Sequence[str], lines: Iterable[Sequence[object]]) -> str:
-    """A Markdown table."""
-    rows = [head, ["---"] * len(head), *lines]
-    return "\n".join("| " + " | ".join(map(str, row)) + " |" for row in rows)
 
 
 def ratio(of: float | None, to: float | None) -> str:

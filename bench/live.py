@@ -4,9 +4,10 @@ Joins recordings of digits into conversations, starts `slimwhisper serve`, and p
 /v1/realtime, each at its own speed, to so many streams at once. For each number of streams: the
 time from the end of a word to its commitment, how often tentative text is rewritten, word errors
 against the truth and against the server's offline transcript of the same audio, merged updates, and
-what the server and this client use. Prints a table, and a line of JSON for each row; with --results
-rows are kept, and those that are there are not measured again. With --gpu, only computes how many
-streams a GPU carries.
+what the server and this client use. Prints a table with the medians of the rounds, and a line of
+JSON for each row. With --results, each row is written as soon as it is measured, and one that is
+there, with the same settings, versions, machine and commit, is not measured again. With --gpu, only
+computes how many streams a GPU carries.
 """
 
 import argparse
@@ -14,7 +15,10 @@ import asyncio
 import io
 import json
 import signal
+import statistics
+import sys
 import time
+from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from functools import reduce
 from operator import add
@@ -27,7 +31,8 @@ import torch
 from conversations import Conversation, Digits, converse
 from live_client import RATE, play_all
 from live_score import LANGUAGE, aligned, score
-from rows import Rows, add_results_flag
+from rows import Row, Rows, add_results_flag, listed, spread, stoppable
+from rows import table as markdown
 from serve import ROUTE, held, metrics, started
 from timing import machine
 
@@ -45,6 +50,8 @@ POSITIONS = 50  # of the encoder, for a second
 SLOTS = 64  # that decode together, for --gpu
 NEW = 8  # tokens that an update samples beyond its draft, for --gpu: 2 to 3 a second, and a tail
 TURN = 4.5  # seconds of a turn with its pause, about
+SPREAD = 10.0  # seconds over which streams start at most, so that updates are not due together
+STARTING = 30.0  # seconds of the server's start and of the offline transcripts, about
 COLUMNS = {  # of the table: what a row has under this name, and how it is shown
     "streams": ("streams", "d"),
     "p50 s": ("p50", ".2f"),
@@ -99,8 +106,7 @@ def measure(
     chosen = [talks[i % len(talks)] for i in range(streams)]
     before, cpu, mine, since = metrics(url), cpu_seconds(pid), time.process_time(), time.monotonic()
     websocket = "ws" + url.removeprefix("http")
-    # starts are spread, so that updates are not due together
-    played = asyncio.run(play_all(websocket, [t.audio for t in chosen], min(streams, 10.0)))
+    played = asyncio.run(play_all(websocket, [t.audio for t in chosen], min(streams, SPREAD)))
     spent, after = time.monotonic() - since, metrics(url)
     scores = [
         score(talk.words, offline_texts[i % len(talks)], [*each.utterances.values()])
@@ -135,14 +141,24 @@ def offline_errors(talks: list[Conversation], texts: list[str]) -> float:
     return 100 * errors / sum(len(truth) for truth, _ in pairs)
 
 
-def table(rows: list[dict[str, Any]]) -> str:
-    """The rows as a table in Markdown."""
-    lines = [f"| {' | '.join(COLUMNS)} |", "|" + "---|" * len(COLUMNS)]
-    for row in rows:
-        values = [(row[name], kind) for name, kind in COLUMNS.values()]
-        cells = ["-" if value is None else format(value, kind) for value, kind in values]
-        lines.append(f"| {' | '.join(cells)} |")
-    return "\n".join(lines)
+def table(rounds: list[list[Row]]) -> str:
+    """The rounds of each number of streams as a line of a table in Markdown: medians, and of the
+    latency that 95 % of the words have, also the least and the most.
+    """
+    lines = []
+    for rows in rounds:
+        cells = []
+        for name, kind in COLUMNS.values():
+            values = [row[name] for row in rows if row[name] is not None]
+            if not values:
+                cells.append("-")
+            elif name == "p95":
+                cells.append(spread(values, kind))
+            else:
+                middle = statistics.median(values)
+                cells.append(format(round(middle) if kind == "d" else middle, kind))
+        lines.append(cells)
+    return markdown([*COLUMNS], lines)
 
 
 def capacity(model: str, gpu: str, window: float | None, update: float) -> dict[str, Any]:
@@ -182,62 +198,68 @@ def compute(asked: argparse.Namespace) -> None:
 def run(asked: argparse.Namespace) -> None:
     """Measure what is not in the results yet, and print all."""
     device = torch.device("cuda" if torch.cuda.is_available() else "cpu")
-    names = ("model", "seconds", "window", "update", "policy", "seed")
-    case = {name: getattr(asked, name) for name in names}
+    names = ("model", "seconds", "window", "update", "policy", "seed", "flags")
+    case = {name: getattr(asked, name) for name in names} | {"folder": asked.folder.name}
     rows = Rows(asked.results, "live", device)
-    done = {row["streams"]: row for row in kept(asked.results, rows.common | case)}
-    missing = [n for n in asked.streams if n not in done]
+    done = {
+        (row["round"], row["streams"]): row
+        for row in rows.kept(**case)
+        if row["streams"] in asked.streams and row["round"] < asked.rounds
+    }
+    every = [(number, streams) for number in range(asked.rounds) for streams in asked.streams]
+    missing = [one for one in every if one not in done]
     if missing:
-        talks = conversations(asked.folder, max(missing), asked.seconds, asked.seed)
-        flags = ["--model", asked.model, "--streams", str(max(missing) + 1), "--no-page"]
-        flags += ["--update", str(asked.update), "--policy", asked.policy, *asked.flags]
-        flags += ["--live-window", str(asked.window)] if asked.window else []
-        process, url = started(flags)
-        try:
-            texts = [offline(url, talk) for talk in talks]
-            beginning = replace(talks[0], audio=talks[0].audio[: 3 * RATE])
-            measure(url, process.pid, [beginning], texts, 1)  # warm-up
-            for streams in missing:
-                here = min(streams, len(talks))
-                row = measure(url, process.pid, talks[:here], texts, streams)
-                row["offline_errors"] = offline_errors(talks[:here], texts[:here])
-                rows.add(**case, **row)
-                done[streams] = row
-                print(table([row]).splitlines()[-1], flush=True)
-        finally:
-            process.send_signal(signal.SIGTERM)
-            process.wait(60)
-    found = [done[n] for n in asked.streams]
+        expected = STARTING + len(missing) * (asked.seconds + SPREAD)
+        said = f"{len(missing)} rows, about {expected / 60:.0f} minutes; {len(done)} are there"
+        print(said, file=sys.stderr)
+        with stoppable(asked.results):
+            for key, row in measured(asked, missing):
+                done[key] = rows.add(**case, round=key[0], **row)
+                print(table([[row]]).splitlines()[-1], flush=True)
     print(*(f"{key}: {value}" for key, value in machine(device).items()), sep="\n")
-    print(table(found))
-    for row in found:
-        print(json.dumps(rows.common | case | row))
+    print(table([[done[n, streams] for n in range(asked.rounds)] for streams in asked.streams]))
+    found = [done[one] for one in every]
+    print(*map(json.dumps, found), sep="\n")
     if failures := [failure for row in found for failure in row["failures"]]:
         raise SystemExit(f"{len(failures)} streams failed, the first one: {failures[0]}")
 
 
-def kept(path: Path | None, same: dict[str, Any]) -> list[dict[str, Any]]:
-    """The rows of a results file that were measured with the same settings, on the same machine."""
-    if path is None or not path.exists():
-        return []
-    rows = [json.loads(line) for line in path.read_text(encoding="utf-8").splitlines()]
-    return [row for row in rows if same.items() <= row.items()]
-
-
-def counts(text: str) -> list[int]:
-    """Whole numbers from 1 up, with commas between."""
-    return [positive(part) for part in text.split(",")]
+def measured(
+    asked: argparse.Namespace, missing: Sequence[tuple[int, int]]
+) -> Iterator[tuple[tuple[int, int], Row]]:
+    """Rows by round and number of streams, all on one server."""
+    most = max(streams for _, streams in missing)
+    talks = conversations(asked.folder, most, asked.seconds, asked.seed)
+    flags = ["--model", asked.model, "--streams", str(most + 1), "--no-page"]
+    flags += ["--update", str(asked.update), "--policy", asked.policy, *asked.flags]
+    flags += ["--live-window", str(asked.window)] if asked.window else []
+    process, url = started(flags)
+    try:
+        texts = [offline(url, talk) for talk in talks]
+        beginning = replace(talks[0], audio=talks[0].audio[: 3 * RATE])
+        measure(url, process.pid, [beginning], texts, 1)  # warm-up
+        for number, streams in missing:
+            here = min(streams, len(talks))
+            row = measure(url, process.pid, talks[:here], texts, streams)
+            row["offline_errors"] = offline_errors(talks[:here], texts[:here])
+            yield (number, streams), row
+    finally:
+        process.send_signal(signal.SIGTERM)
+        process.wait(60)
 
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.split("\n")[0])
     parser.add_argument("folder", type=Path, nargs="?", default=Path("../shared/audio/fsdd"))
     parser.add_argument("--model", default="digits")
-    parser.add_argument("--streams", type=counts, default=list(STREAMS), help="such as 1,4,16")
+    parser.add_argument(
+        "--streams", type=listed(positive), default=list(STREAMS), help="such as 1,4,16"
+    )
     parser.add_argument("--seconds", type=float, default=60.0, help="of each conversation, about")
     parser.add_argument("--window", type=float, help="seconds that an update encodes [all]")
     parser.add_argument("--update", type=float, default=1.0, help="seconds between updates [1]")
     parser.add_argument("--policy", choices=POLICIES, default=POLICIES[0])
+    parser.add_argument("--rounds", type=positive, default=1, help="[1]")
     parser.add_argument("--seed", type=int, default=0, help="of the conversations")
     parser.add_argument("--gpu", choices=DEVICES, help="only compute what this one carries")
     parser.add_argument("--flags", nargs=argparse.REMAINDER, default=[], help="of the server")

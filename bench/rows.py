@@ -1,19 +1,33 @@
-"""Rows of results, for `gpu_results.py`: python bench/rows.py --results FILE
+"""Files of results, one line of JSON for each: python bench/rows.py --results FILE
 
-The benchmarks append a row to the file as soon as it is measured, so that one that is stopped loses
-only what it has not measured yet. A row is one line of JSON, with the machine in it. As a command,
-appends the machine alone, and prints it.
+The benchmarks append a row to the file as soon as it is measured, with the machine in it, so that
+one that is stopped loses only what it has not measured yet; started again, some go on where they
+were (`Rows.kept`). `gpu_results.py` reads such files. As a command, appends the machine alone, and
+prints it.
 """
 
 import argparse
 import json
+import os
 import re
+import signal
+import statistics
+import subprocess
+import sys
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import contextmanager
+from functools import cache
+from hashlib import blake2b
 from importlib.metadata import PackageNotFoundError, version
+from importlib.util import find_spec
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any, TypeVar
 
-import torch
-from timing import machine
+if TYPE_CHECKING:  # what only reads rows does without torch
+    import torch
+
+Row = dict[str, Any]
+T = TypeVar("T")
 
 
 def short_name(gpu: str) -> str:
@@ -23,34 +37,89 @@ def short_name(gpu: str) -> str:
 
 
 class Rows:
-    """Appends rows to a file; with no file, does nothing."""
+    """Appends rows to a file, and finds those that are there; with no file, does nothing."""
 
-    def __init__(self, path: Path | None, bench: str, device: torch.device) -> None:
+    def __init__(self, path: Path | None, bench: str, device: "torch.device") -> None:
         """bench: which one measured, such as "decode"."""
+        from timing import machine
+
         self._path = path
+        known = path is not None and path.exists() and commit() is not None
+        self._rows = read([path]) if path is not None and known else []
         found = machine(device)
         gpu = str(found.get("gpu", found["processor"]))
         self.common = {
             "bench": bench,
             "device": short_name(gpu) if device.type == "cuda" else device.type,
             "gpu": gpu,
+            "cores": len(os.sched_getaffinity(0)),
             "driver": found.get("driver"),
             "torch": found["torch"],
-            "triton": _triton(),
+            "triton": installed("triton"),
+            "python": found["python"],
+            "commit": commit(),
         }
 
-    def add(self, **values: Any) -> None:
-        """Append one row. `model`, `preset`, `cache_dtype`, `dtype`, `batch`, `what` and
-        `milliseconds` mean what they mean in docs/gpu-bench.md.
+    def add(self, **values: Any) -> Row:
+        """Append one row, and return it. `model`, `preset`, `cache_dtype`, `dtype`, `batch`, `what`
+        and `milliseconds` mean what they mean in docs/gpu-bench.md.
         """
+        row = self.common | values
         if self._path is not None:
-            with self._path.open("a", encoding="utf-8") as file:
-                file.write(json.dumps(self.common | values) + "\n")
+            with self._path.open("a+b") as file:
+                if file.tell() and os.pread(file.fileno(), 1, file.tell() - 1) != b"\n":
+                    file.write(b"\n")  # an earlier run was stopped within a line
+                file.write(json.dumps(row).encode() + b"\n")
+        self._rows.append(row)
+        return row
+
+    def kept(self, **case: Any) -> list[Row]:
+        """The rows of this case that were added, or are in the file and were measured on the same
+        machine, with the same versions and the same commit; none of the file where the commit is
+        not known.
+        """
+        same = self.common | case
+        return [row for row in self._rows if same.items() <= row.items()]
 
 
-def _triton() -> str:
+def read(paths: Iterable[Path]) -> list[Row]:
+    """All rows, in order. A line cut off by the end of a run is left out, with a message."""
+    rows = []
+    for path in paths:
+        for number, line in enumerate(path.read_text(encoding="utf-8").splitlines(), 1):
+            try:
+                rows.append(json.loads(line))
+            except ValueError:
+                print(f"{path}, line {number} is no JSON, left out")
+    return rows
+
+
+@cache
+def commit() -> str | None:
+    """The commit of the slimwhisper that is measured, with a digest of what was changed since;
+    None if it is not in a git repository.
+    """
+    spec = find_spec("slimwhisper")
+    assert spec is not None and spec.origin is not None
+    package = Path(spec.origin)
+
+    def git(*words: str) -> bytes:
+        command = ["git", "-C", str(package.parent), *words]
+        return subprocess.run(command, capture_output=True, check=True).stdout
+
     try:
-        return version("triton")
+        git("ls-files", "--error-unmatch", package.name)
+        changes = git("diff", "HEAD")
+        head = git("rev-parse", "--short=12", "HEAD").decode().strip()
+    except (OSError, subprocess.CalledProcessError):
+        return None
+    return head + (f"+{blake2b(changes, digest_size=4).hexdigest()}" if changes else "")
+
+
+def installed(package: str) -> str:
+    """Its version, or "none"."""
+    try:
+        return version(package)
     except PackageNotFoundError:
         return "none"
 
@@ -61,12 +130,64 @@ def preset_of(form: str | None) -> dict[str, str | None]:
     return {"preset": preset or None, "cache_dtype": number or None}
 
 
+def table(head: Sequence[str], lines: Iterable[Sequence[object]]) -> str:
+    """A Markdown table."""
+    rows = [head, ["---"] * len(head), *lines]
+    return "\n".join("| " + " | ".join(map(str, row)) + " |" for row in rows)
+
+
+def spread(values: Sequence[float], form: str = ".2f") -> str:
+    """The median, and the least and the most: "1.25 (1.10 to 1.40)"; one value alone."""
+    middle, *ends = (format(f(values), form) for f in (statistics.median, min, max))
+    return middle if len(values) == 1 else f"{middle} ({ends[0]} to {ends[1]})"
+
+
+def listed(kind: Callable[[str], T], among: Iterable[T] | None = None) -> Callable[[str], list[T]]:
+    """The type of a flag that takes several values with commas between."""
+
+    def parse(text: str) -> list[T]:
+        values = [kind(part.strip()) for part in text.split(",")]
+        known = None if among is None else list(among)
+        for value in values:
+            if known is not None and value not in known:
+                names = ", ".join(map(str, known))
+                raise argparse.ArgumentTypeError(f"{value} is not one of {names}")
+        return list(dict.fromkeys(values))
+
+    return parse
+
+
+@contextmanager
+def stoppable(results: Path | None) -> Iterator[None]:
+    """What is measured within ends in a line at Ctrl-C or SIGTERM, with what it started."""
+    signal.signal(signal.SIGTERM, signal.default_int_handler)
+    try:
+        yield
+    except KeyboardInterrupt:
+        again = f"; to go on, start again with --results {results}" if results else ""
+        print(f"stopped{again}", file=sys.stderr)
+        raise SystemExit(130) from None
+
+
 def add_results_flag(parser: argparse.ArgumentParser) -> None:
     """--results, the file that the rows are appended to."""
-    parser.add_argument("--results", type=Path, help="append each row to this file, as JSON")
+    parser.add_argument(
+        "--results", type=checked_path, help="append each row to this file, as JSON"
+    )
+
+
+def checked_path(text: str) -> Path:
+    """The path of a file that can be written, so that this is known before anything is measured."""
+    path = Path(text)
+    if path.is_dir() or not os.access(path if path.exists() else path.absolute().parent, os.W_OK):
+        raise argparse.ArgumentTypeError(f"{path}: no file can be written there; choose another")
+    return path
 
 
 def main() -> None:
+    import torch
+    from timing import machine
+
     parser = argparse.ArgumentParser(description=__doc__.split("\n")[0])
     add_results_flag(parser)
     asked = parser.parse_args()

@@ -22,7 +22,7 @@ from typing import Any
 import httpx
 import torch
 from prometheus_client.parser import text_string_to_metric_families
-from timing import machine
+from timing import machine, resident_bytes
 
 from slimwhisper.audio.formats import AUDIO_SUFFIXES
 
@@ -77,13 +77,11 @@ def metrics(url: str) -> dict[str, float]:
 
 def held(pid: int) -> dict[str, float]:
     """What a process uses: MB of memory, open files, child processes (Linux)."""
-    status = Path(f"/proc/{pid}/status").read_text()
-    resident = next(line for line in status.splitlines() if line.startswith("VmRSS"))
     children = [
         p for t in Path(f"/proc/{pid}/task").glob("*/children") for p in t.read_text().split()
     ]
     return {
-        "mb": int(resident.split()[1]) / 1024,
+        "mb": resident_bytes(pid) / 2**20,
         "files": len(list(Path(f"/proc/{pid}/fd").iterdir())),
         "children": len(children),
     }

@@ -61,6 +61,12 @@ def copy_rate(device: torch.device) -> float:
     return 2 * count / spent
 
 
+def resident_bytes(pid: int) -> int:
+    """The memory that a process has now (Linux)."""
+    status = Path(f"/proc/{pid}/status").read_text()
+    return int(status.partition("VmRSS:")[2].split()[0]) * 1024
+
+
 def machine(device: torch.device) -> dict[str, object]:
     """The machine and versions, printed with every result."""
     found: dict[str, object] = {

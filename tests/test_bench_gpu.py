@@ -210,66 +210,6 @@ def test_the_table_is_in_the_order_of_the_times(
     assert [row["shared"] for row in table] == [100, 200]
 
 
-def test_a_failing_peer_does_not_stop_the_others(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
-    peers = importlib.import_module("peers")
-    measured = peers.Measured(2.0, 0.5, 100, 3600.0, None, None, ["text"])
-    ours = ["slimwhisper float32", "slimwhisper int8"]
-    monkeypatch.setattr(peers, "find_spec", lambda _: True)
-
-    def apart(case: Any) -> Any:
-        return "no such library" if case.peer == "slimwhisper int8" else measured
-
-    def convert(_: Any, folder: Path, formats: list[str], dtype: torch.dtype) -> None:
-        assert folder.is_dir() and dtype == torch.float32
-        if formats == ["hugging_face"]:
-            raise RuntimeError("no such version")
-
-    monkeypatch.setattr(peers, "apart", apart)
-    monkeypatch.setattr(peers, "convert", convert)
-    monkeypatch.setattr(peers, "random_checkpoint", lambda _: None)
-    path = tmp_path / "results.jsonl"
-    command = f"peers.py --rounds 2 --batches 1 8 --results {path} --peers transformers"
-    monkeypatch.setattr(sys, "argv", [*command.split(), *ours])
-    with pytest.raises(SystemExit) as ended:
-        peers.main()
-    said = capsys.readouterr()
-    names = "conversion to hugging_face, slimwhisper int8, batch 1, slimwhisper int8, batch 8"
-    assert str(ended.value) == f"failed: {names}"
-    assert "hugging_face: no such version" in said.err and "no such library" in said.err
-    rows = json.loads(said.out.splitlines()[-1])["rows"]
-    assert [(row["peer"], row["batch"], row["memory_mb"]) for row in rows] == [
-        ("slimwhisper float32", batch, None) for batch in (1, 8)
-    ]
-    assert [(row["batch"], row["hours_an_hour"]) for row in rows_of(tmp_path)] == [
-        (batch, 1800.0) for batch in (1, 8)
-    ]
-
-
-def test_peers_of_a_device(
-    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
-    peers = importlib.import_module("peers")
-
-    def complaint(*words: str) -> str:
-        monkeypatch.setattr(sys, "argv", ["peers.py", *words])
-        with pytest.raises(SystemExit):
-            peers.main()
-        return capsys.readouterr().err
-
-    monkeypatch.setattr(torch.cuda, "is_available", lambda: False)
-    assert "use --device cpu" in complaint("--device", "cuda")
-    monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
-    said = complaint("--device", "cuda", "--peers", "whisper.cpp", "transformers")
-    assert "not on cuda: whisper.cpp; choose from openai-whisper, transformers, faster" in said
-    asked: list[list[str]] = []
-    monkeypatch.setattr(peers, "compare", lambda a, _: asked.append(a.peers) or ["all"])
-    complaint("--device", "cuda")
-    assert asked[0][-2:] == ["slimwhisper float16", "slimwhisper float16, float8 caches"]
-    assert "slimwhisper int8" not in asked[0]
-
-
 @pytest.mark.slow
 def test_the_commands_for_a_gpu_are_understood(tmp_path: Path) -> None:
     """Each script parses its arguments up to an added --help; the tests that it names exist."""

@@ -59,25 +59,46 @@ def line(script: str, *arguments: str) -> dict[str, Any]:
 @pytest.mark.slow
 def test_peers(tmp_path: Path) -> None:
     """With the two that are installed wherever the tests run; they must say the same."""
-    found = line(
-        *("peers.py", "--model", "digits", "--folder", str(SAMPLES), "--files", "2"),
-        *(
-            "--peers",
-            "openai-whisper",
-            "slimwhisper float32",
-            "--batches",
-            "1",
-            "2",
-            "--rounds",
-            "1",
-        ),
-        *("--plot", str(tmp_path / "peers")),
-    )
+    command = ["peers.py", "--model", "digits", "--folder", str(SAMPLES), "--files", "2"]
+    command += ["--engines", "openai-whisper,slimwhisper", "--dtypes", "float32"]
+    command += ["--batches", "1,2", "--rounds", "2", "--results", str(tmp_path / "rows.jsonl")]
+    found = line(*command, "--plot", str(tmp_path / "peers"))
     cases = [(row["peer"], row["batch"]) for row in found["rows"]]
     assert cases == [("openai-whisper", 1), *(("slimwhisper float32", n) for n in (1, 2))]
-    assert all(row["same_texts"] == 1 and row["tokens"] > 5 for row in found["rows"])
+    assert all(row["same_texts"] == 1 and row["sampled"] > 5 for row in found["rows"])
+    assert [len(row["ratios"]) for row in found["rows"]] == [2, 0, 0]
     assert (tmp_path / "peers.png").stat().st_size > 5_000
     assert (tmp_path / "peers.svg").read_text().startswith("<?xml")
+
+
+@pytest.mark.slow
+def test_drafts(tmp_path: Path) -> None:
+    """Guesses that are all right, and none; what a draft takes is no less than its weights."""
+    results = ("--results", str(tmp_path / "rows.jsonl"))
+    tiny = ("--shapes", "tiny", "--layers", "1")
+    rated = ("drafts.py", "rated", *tiny, *results, "--windows", "2", "--tokens", "12")
+    found = line(*rated, "--rates", "0,1", "--rounds", "1")["results"]
+    assert [(row["rate"], row["different"]) for row in found] == [(0.0, 0), (1.0, 0)]
+    assert found[0]["right"] == 0 < found[0]["guessed"]
+    assert found[1]["right"] > 0 and found[1]["tokens_per_step"] > 1
+    draft = ROOT / "slimwhisper" / "models" / "digits.pt"
+    memory = ("drafts.py", "memory", "--draft", str(draft), *results, "--windows", "2")
+    (row,) = line(*memory)["results"]
+    assert row["text"] == row["text_said"] > 0
+    assert row["weights"] > 0.9 * row["weights_said"]
+
+
+@pytest.mark.slow
+def test_drafts_on_recordings(tmp_path: Path) -> None:
+    """The model as its own draft, which is always right."""
+    for name in ("phone-number.wav", "countdown.flac"):
+        shutil.copy(SAMPLES / name, tmp_path)
+    draft = ROOT / "slimwhisper" / "models" / "digits.pt"
+    command = ["drafts.py", "texts", str(tmp_path), "--draft", str(draft), "--windows", "1,2"]
+    found = line(*command, "--lengths", "3", "--rounds", "1")["results"]
+    assert [(row["windows"], row["different"]) for row in found] == [(1, 0), (2, 0)]
+    assert all(row["right"] == row["guessed"] > 0 for row in found)
+    assert all(row["tokens_per_step"] > 2 and row["encoder_seconds"] > 0 for row in found)
 
 
 @pytest.mark.slow
