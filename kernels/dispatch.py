@@ -138,9 +138,13 @@ class Kernels:
             """[N, h, d_k] or [N, h, d]."""
             if self.library is None or latent.factors is not None or reads.sources is not None:
                 return None
-            together = queries.reshape(windows, each, width)
-            kept, bias = latent.values, reads.position_bias
-            mix = self.library.latent(together, kept, scale, reads.slots, reads.lengths, bias)
+            kept, slots, groups = latent.values, reads.slots, windows
+            if reads.lengths_each(windows) > 1:  # the tokens of a text are windows of their own
+                slots = torch.arange(windows) if slots is None else slots
+                slots, groups = slots.repeat_interleave(count // windows), count
+            together = queries.reshape(groups, -1, width)
+            bias = reads.position_bias
+            mix = self.library.latent(together, kept, scale, slots, reads.lengths, bias)
             if mix is None:
                 return None
             self.used[kernel, "c"] += 1
