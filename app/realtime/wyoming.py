@@ -258,7 +258,7 @@ class Connection:
 
     def _languages(self, name: str) -> list[str]:
         """The codes of a model's languages: as it says if it is loaded, else by its name."""
-        from whisper.tokenizer import LANGUAGES
+        from slimwhisper.openai_whisper.tokenizer import LANGUAGES
 
         loaded = self._service.engines.model
         if name == self._models.shown and loaded is not None:
