@@ -32,7 +32,8 @@ class _Version(argparse.Action):
         """One line, the version."""
         from slimwhisper import __version__
 
-        parser.exit(message=f"{__version__}\n")
+        print(__version__)
+        parser.exit()
 
 
 def build_parser() -> argparse.ArgumentParser:
