@@ -22,6 +22,7 @@ from functools import partial
 from pathlib import Path
 from typing import TextIO
 
+from slimwhisper._lazy import lasting_imports
 from slimwhisper.commands.packages import (
     PACKAGES,
     Check,
@@ -64,7 +65,7 @@ def checks() -> list[Check]:
         ("hub cache", False, _hub),
     ]
     found = []
-    with warnings.catch_warnings():
+    with warnings.catch_warnings(), lasting_imports("torch"):
         warnings.simplefilter("ignore")
         for name, needed, check in parts:
             try:
