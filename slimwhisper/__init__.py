@@ -5,8 +5,6 @@
 >>> model.transcribe("talk.mp3")["text"]  # doctest: +SKIP
 """
 
-from importlib.metadata import PackageNotFoundError as _NotInstalled
-from importlib.metadata import version as _version
 from typing import TYPE_CHECKING
 
 from slimwhisper._lazy import lazy_names
@@ -21,11 +19,6 @@ from slimwhisper.errors import (
 )
 from slimwhisper.types import Dims as ModelDimensions
 from slimwhisper.types import Options, Segment, Transcript
-
-try:
-    __version__ = _version("slimwhisper")
-except _NotInstalled:  # a source tree on the path
-    __version__ = "0+unknown"
 
 __all__ = [
     "AudioError",
@@ -58,6 +51,7 @@ __all__ = [
 if TYPE_CHECKING:
     from whisper import DecodingOptions, DecodingResult, log_mel_spectrogram, pad_or_trim
 
+    from slimwhisper._version import __version__ as __version__
     from slimwhisper.api import SlimWhisper, decode, detect_language, load_model, transcribe
     from slimwhisper.api import SlimWhisper as Whisper
     from slimwhisper.audio.load import load_audio
@@ -72,6 +66,7 @@ else:  # hidden from type checkers, which would take any name for one of the mod
             **dict.fromkeys(_OURS, "slimwhisper.api"),
             **dict.fromkeys(_THEIRS, "whisper"),
             **{name: f"slimwhisper.{name}" for name in _MODULES},
+            "__version__": "slimwhisper._version",
             "available_models": "slimwhisper.checkpoint.load",
             "load_audio": "slimwhisper.audio.load",
         },

@@ -4,8 +4,10 @@ So `import slimwhisper` and `slimwhisper --help` are fast, `slimwhisper doctor` 
 torch does not, and listing a folder imports no model.
 """
 
+import gc
 import sys
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
 from importlib import import_module
 from typing import Any
 
@@ -38,3 +40,21 @@ def lazy_names(
         return sorted({*vars(sys.modules[package]), *homes})
 
     return get, names
+
+
+@contextmanager
+def lasting_imports(module: str) -> Iterator[None]:
+    """For a command's first import of a large module: what it makes stays until the end, so garbage
+    is not looked for among it, neither meanwhile nor afterwards.
+    """
+    if module in sys.modules:
+        yield
+        return
+    collects = gc.isenabled()
+    gc.disable()
+    try:
+        yield
+    finally:
+        gc.freeze()
+        if collects:
+            gc.enable()

@@ -24,9 +24,6 @@ from slimwhisper.digests import weights_digest
 from slimwhisper.engine.draft_model import load_draft
 from slimwhisper.errors import OptionError, SlimWhisperError
 from slimwhisper.kernels.graphs import bucket_of
-from slimwhisper.live.listen import Live, listen, listen_async
-from slimwhisper.live.setup import LEAST_WINDOW, live_options
-from slimwhisper.live.types import LiveEvent
 from slimwhisper.longform.batch import Listeners, transcribe_all
 from slimwhisper.longform.engines import Engines
 from slimwhisper.longform.recording import Recording
@@ -48,6 +45,9 @@ from slimwhisper.writers import segment_line
 
 if TYPE_CHECKING:
     from whisper import DecodingOptions, DecodingResult
+
+    from slimwhisper.live.listen import Live
+    from slimwhisper.live.types import LiveEvent
 
 logger = logging.getLogger("slimwhisper")
 
@@ -287,13 +287,13 @@ class SlimWhisper:
     # -- streams -------------------------------------------------------------------------------
 
     @overload
-    def live(self, source: None = None, **options: Any) -> Live: ...
+    def live(self, source: None = None, **options: Any) -> "Live": ...
     @overload
     def live(
         self, source: AsyncIterable[ArrayLike], **options: Any
-    ) -> AsyncIterator[LiveEvent]: ...
+    ) -> "AsyncIterator[LiveEvent]": ...
     @overload
-    def live(self, source: Iterable[ArrayLike], **options: Any) -> Iterator[LiveEvent]: ...
+    def live(self, source: Iterable[ArrayLike], **options: Any) -> "Iterator[LiveEvent]": ...
     def live(self, source: Any = None, **options: Any) -> Any:
         """Transcribe speech while it is spoken.
 
@@ -308,6 +308,9 @@ class SlimWhisper:
             OptionError, and DependencyError without silero-vad, at once; AudioError for pieces
             that are no such audio.
         """
+        from slimwhisper.live.listen import Live, listen, listen_async
+        from slimwhisper.live.setup import live_options
+
         chosen = live_options(**options)
         model = self if chosen.window is None else self.shortened(chosen.window)
         if source is None:
@@ -322,6 +325,8 @@ class SlimWhisper:
 
         seconds: from 4 to the model's own window, 30. Raises OptionError.
         """
+        from slimwhisper.live.setup import LEAST_WINDOW
+
         whole = self.dims.window_frames / FRAMES_PER_SECOND
         if not LEAST_WINDOW <= seconds <= whole:
             raise OptionError(

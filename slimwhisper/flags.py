@@ -8,6 +8,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
+from slimwhisper._lazy import lasting_imports
 from slimwhisper.cache.forms import (
     CACHE_DTYPES,
     PRESETS,
@@ -178,7 +179,8 @@ def model_arguments(arguments: argparse.Namespace) -> dict[str, Any]:
 
 def load_chosen(arguments: argparse.Namespace, **changes: Any) -> "SlimWhisper":
     """The model that the flags ask for, with some arguments of `load_model` changed."""
-    from slimwhisper.api import load_model
+    with lasting_imports("slimwhisper.api"):
+        from slimwhisper.api import load_model
 
     asked = {"name": arguments.model} | model_arguments(arguments) | changes
     return load_model(**asked)

@@ -10,7 +10,8 @@ from itertools import groupby
 from typing import Any
 
 from tokenizers import Tokenizer as FastTokenizer
-from whisper.tokenizer import Tokenizer
+
+from slimwhisper.openai_whisper.tokenizer import Tokenizer
 
 _SECONDS = 0.02  # from one timestamp token to the next
 

@@ -74,7 +74,7 @@ def _cues(
     writer: str, transcript: Transcript, layout: Layout
 ) -> Iterator[tuple[str | None, bool, str, str, str]]:
     """Each cue's speaker, whether that speaker begins with it, its times and its text."""
-    from whisper import utils
+    from slimwhisper.openai_whisper import utils
 
     theirs = getattr(utils, writer)(output_dir="")
     for speaker, run in _runs(transcript):

@@ -98,14 +98,17 @@ def text_ranges(tokenizer: "Tokenizer") -> tuple[range, ...]:
 
 def get_tokenizer(dims: Dims, language: str | None = None, task: str = "transcribe") -> "Tokenizer":
     """openai-whisper's tokenizer for these dimensions; cached there."""
-    from whisper import tokenizer
+    from slimwhisper.encoding import Encoding
+    from slimwhisper.openai_whisper import tokenizer
 
-    return tokenizer.get_tokenizer(
+    found = tokenizer.get_tokenizer(
         dims.is_multilingual,
         num_languages=dims.num_languages,
         language=language or ("en" if dims.is_multilingual else None),
         task=task,
     )
+    found.encoding = Encoding.of(found.encoding)
+    return found
 
 
 @lru_cache(maxsize=16)
@@ -133,7 +136,7 @@ def language_code(language: str, vocabulary: Vocabulary) -> str:
 
     Raises `OptionError` for a language that the model does not know.
     """
-    from whisper.tokenizer import LANGUAGES, TO_LANGUAGE_CODE
+    from slimwhisper.openai_whisper.tokenizer import LANGUAGES, TO_LANGUAGE_CODE
 
     name = language.lower().removeprefix("<|").removesuffix("|>")
     known = tuple(vocabulary.languages.values()) or ("en",)

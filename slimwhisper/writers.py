@@ -45,7 +45,7 @@ def _by_whisper(name: str, with_speakers: Write | None = None) -> Write:
         if with_speakers is not None and speakers.has_speakers(transcript):
             with_speakers(transcript, file, layout)
             return
-        from whisper import utils
+        from slimwhisper.openai_whisper import utils
 
         writer = getattr(utils, name)(output_dir="")
         writer.write_result(transcript.as_dict(), file=file, options=dict(layout))
@@ -132,7 +132,7 @@ def write_transcript(
 
 def segment_line(segment: Segment) -> str:
     """A segment as `whisper` prints it."""
-    from whisper.utils import format_timestamp
+    from slimwhisper.openai_whisper.utils import format_timestamp
 
     start, end = format_timestamp(segment.start), format_timestamp(segment.end)
     return f"[{start} --> {end}] {segment.text}"

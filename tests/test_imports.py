@@ -37,6 +37,7 @@ PUBLIC = [
     "pad_or_trim",
     "transcribe",
 ]
+FLIGHT = Path(__file__).parents[1] / "samples" / "flight.m4a"
 # openai-whisper's names for what has another one here
 ALIASES = {"ModelDimensions": "Dims", "Whisper": "SlimWhisper"}
 
@@ -90,10 +91,12 @@ def test_doctor_without(module: str, use: str, tmp_path: Path) -> None:
     assert module in lines[-1].split(": ")[1].rstrip(".").split(", ")
 
 
-@pytest.mark.parametrize("module", ["torch", "av"])
-def test_library_without(module: str) -> None:
+@pytest.mark.parametrize(
+    ("module", "use"), [("torch", "load_model"), ("av", f"load_audio({str(FLIGHT)!r})")]
+)
+def test_library_without(module: str, use: str) -> None:
     """`import slimwhisper` succeeds; what needs the package names it."""
-    code = f"import sys; sys.modules[{module!r}] = None; import slimwhisper; slimwhisper.load_model"
+    code = f"import sys; sys.modules[{module!r}] = None; import slimwhisper; slimwhisper.{use}"
     done = python("-c", code)
     assert done.returncode == 1 and f"import of {module} halted" in done.stderr.splitlines()[-1]
 

@@ -83,7 +83,7 @@ class Result:
         return found
 
     def _verbose(self) -> dict[str, Any]:
-        from whisper.tokenizer import LANGUAGES
+        from slimwhisper.openai_whisper.tokenizer import LANGUAGES
 
         wanted, transcript = self.wanted, self.transcript
         found: dict[str, Any] = {

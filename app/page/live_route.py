@@ -11,9 +11,9 @@ from typing import Annotated
 from fastapi import APIRouter, Request
 from fastapi.responses import JSONResponse, Response
 from pydantic import BaseModel, ConfigDict, Field, model_validator
+from slimwhisper.openai_whisper.tokenizer import LANGUAGES
 from starlette.concurrency import run_in_threadpool
 from starlette.exceptions import HTTPException
-from whisper.tokenizer import LANGUAGES
 
 from slimwhisper.app.api.errors import as_api_error
 from slimwhisper.app.page.posted import MAX_TEXT, Body, add_post, clean, read_posted

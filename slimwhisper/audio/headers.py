@@ -3,11 +3,12 @@
 import os
 import struct
 from collections.abc import Iterator
-from typing import BinaryIO
-
-from av.audio.stream import AudioStream
+from typing import TYPE_CHECKING, BinaryIO
 
 from slimwhisper.types import SAMPLE_RATE
+
+if TYPE_CHECKING:  # PyAV is slow to import
+    from av.audio.stream import AudioStream
 
 # Formats whose header states the duration; for others FFmpeg guesses it from bit rate or
 # timestamps.
@@ -17,7 +18,7 @@ MOST_CHUNKS = 1000  # of a WAV that are read
 UNKNOWN_WAV_BYTES = 0x7FFF_0000  # a recorder that writes to a pipe states at least this size
 
 
-def promised_seconds(kind: str, stream: AudioStream, file: BinaryIO) -> float | None:
+def promised_seconds(kind: str, stream: "AudioStream", file: BinaryIO) -> float | None:
     """The audio stream's duration, if the file's header states it and can be trusted."""
     if kind == "matroska,webm":  # the container's duration may be the picture's
         tag = stream.metadata.get("DURATION", "").split(":")  # 00:00:03.378000000

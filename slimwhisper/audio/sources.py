@@ -12,7 +12,6 @@ import numpy as np
 import soundfile
 from numpy.typing import NDArray
 
-from slimwhisper.audio.ffmpeg import decode
 from slimwhisper.audio.headers import is_plain_wav
 from slimwhisper.audio.remote import RemoteFile
 from slimwhisper.errors import AudioError
@@ -86,6 +85,8 @@ def pieces_of(name: str, file: BinaryIO, allow_truncated: bool) -> Iterator[NDAr
     """Pieces of int16 [n] of `file`, which is at its start: at least one sample, or an error."""
     wav = _open_plain_wav(file)
     if wav is None:
+        from slimwhisper.audio.ffmpeg import decode  # PyAV is slow to import
+
         yield from decode(name, file, allow_truncated)
         return
     with wav:

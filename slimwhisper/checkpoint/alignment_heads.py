@@ -10,6 +10,7 @@ import numpy as np
 
 from slimwhisper.checkpoint.files import inside
 from slimwhisper.errors import OptionError
+from slimwhisper.openai_whisper import alignment_dumps
 from slimwhisper.types import Dims
 
 Heads = Mapping[int, Sequence[int]]  # decoder layer: its heads, both in order
@@ -23,9 +24,7 @@ def default_heads(dims: Dims) -> Heads:
 
 def official_heads(name: str, dims: Dims) -> Heads | None:
     """The heads that OpenAI found for one of its checkpoints; None for other names."""
-    import whisper
-
-    dump = whisper._ALIGNMENT_HEADS.get(name)
+    dump = alignment_dumps().get(name)
     if dump is None:
         return None
     return dumped_heads(dump, dims)

@@ -75,7 +75,7 @@ def _dims(file: BinaryFile, numbers: tuple[int, ...]) -> Dims:
 
 
 def _check_filters(file: BinaryFile, n_mels: int) -> None:
-    from whisper.audio import mel_filters
+    from slimwhisper.openai_whisper.audio import mel_filters
 
     shape = file.numbers("2i")
     filters = file.tensor(shape, torch.float32)  # [n_mels, 201]

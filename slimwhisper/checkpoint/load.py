@@ -31,6 +31,7 @@ from slimwhisper.checkpoint.tokenizer_files import has_tokenizer
 from slimwhisper.checkpoint.tokens import read_vocabulary
 from slimwhisper.checkpoint.validate import validate
 from slimwhisper.errors import CheckpointError
+from slimwhisper.openai_whisper import model_urls
 from slimwhisper.types import Dims
 from slimwhisper.vocabulary import SIZES, Vocabulary, get_vocabulary
 
@@ -71,9 +72,7 @@ class Checkpoint:
 
 def available_models() -> list[str]:
     """Names that `load_checkpoint` knows: bundled, OpenAI's, and those of `names`."""
-    import whisper
-
-    return [*BUNDLED, *whisper.available_models(), *HUB_IDS]
+    return [*BUNDLED, *model_urls(), *HUB_IDS]
 
 
 def load_checkpoint(
@@ -97,8 +96,6 @@ def load_checkpoint(
     Raises:
         CheckpointError: in one line, the file, what is wrong and what would work.
     """
-    import whisper
-
     label = os.fspath(name)
     try:
         heads: Heads | None = None
@@ -106,8 +103,8 @@ def load_checkpoint(
         if label in BUNDLED:
             logger.warning(BUNDLED[label])
             dims, state = read_openai(bundled_file(label))
-        elif label in whisper._MODELS:
-            file = fetch_openai(label, whisper._MODELS[label], download_root, local_files_only)
+        elif label in model_urls():
+            file = fetch_openai(label, model_urls()[label], download_root, local_files_only)
             dims, state = read_openai(file)
             heads = official_heads(label, dims)
         elif label and (path := expand_user(label)).exists():  # Path("") is the current folder

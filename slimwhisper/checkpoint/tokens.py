@@ -201,7 +201,7 @@ def _languages(
     """Token -> code: those of the settings, else Whisper's codes and others between <|start...|>
     and the tasks.
     """
-    from whisper.tokenizer import LANGUAGES
+    from slimwhisper.openai_whisper.tokenizer import LANGUAGES
 
     if settings.lang_to_id is not None:
         return {i: code for code, i in sorted(settings.lang_to_id.items(), key=lambda p: p[1])}

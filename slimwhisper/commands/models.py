@@ -20,6 +20,7 @@ from slimwhisper.checkpoint.openai import default_download_root, expand_user, re
 from slimwhisper.checkpoint.openai_tokens import language_count
 from slimwhisper.checkpoint.validate import expected_shapes
 from slimwhisper.commands.costs import allocate, known_dims
+from slimwhisper.openai_whisper import model_urls
 from slimwhisper.text import human_size
 from slimwhisper.types import Dims
 
@@ -56,8 +57,6 @@ def known_models(root: Path) -> list[Known]:
 
 
 def _known(name: str, root: Path) -> Known:
-    import whisper
-
     if name in BUNDLED:
         source, path = "bundled", _existing(bundled_file(name))
         dims: Dims | None = read_openai(bundled_file(name))[0]
@@ -66,7 +65,7 @@ def _known(name: str, root: Path) -> Known:
         path = _cached(source)
     else:
         source, dims = "openai", known_dims(name)
-        path = _existing(root / whisper._MODELS[name].rpartition("/")[2])
+        path = _existing(root / model_urls()[name].rpartition("/")[2])
     parameters = window = None
     languages = HUB_MODELS[name].language if name in HUB_MODELS else "?"
     if dims is not None:

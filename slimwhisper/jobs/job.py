@@ -140,6 +140,8 @@ class Job:
         """Transcribe the recordings, which are in progress already, in this process."""
         model = self._load()
         batch_size = self.arguments.batch_size
+        if batch_size is None and self.inputs.is_one_file and not self.arguments.parallel:
+            batch_size = 1  # it decodes one window after the other: caches for more are not needed
         if batch_size is None:
             batch_size = model.default_batch_size(**self.options)
         self._begin(model_facts(model, batch_size), stack)

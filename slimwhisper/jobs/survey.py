@@ -4,14 +4,14 @@ import threading
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
-import av
-
 from slimwhisper.errors import SlimWhisperError
 from slimwhisper.jobs.inputs import InputFile
 
 
 def header_seconds(path: Path) -> float:
     """The length of a file's audio according to its header; 0 if unknown or unreadable."""
+    import av  # slow: a single file needs it for some formats only
+
     try:
         # open the file ourselves and allow no protocols, so that FFmpeg cannot take a name for a
         # pattern or a URL

@@ -198,7 +198,7 @@ def test_fast_path_runs_and_equals_pyav(tmp_path, monkeypatch):
     path = write(tmp_path / "a.wav")
     with path.open("rb") as file:
         through_pyav = np.concatenate(list(decode("a.wav", file, False))) * np.float32(STEP)
-    monkeypatch.setattr(sources, "decode", None)  # calling it would raise
+    monkeypatch.setattr("slimwhisper.audio.ffmpeg.decode", None)  # calling it would raise
     fast = load_audio(path)
     assert fast.dtype == np.float32 and fast.size == SECONDS * 16000
     np.testing.assert_array_equal(fast, through_pyav)

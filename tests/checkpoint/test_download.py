@@ -7,10 +7,10 @@ from pathlib import Path
 
 import pytest
 import torch
-import whisper
 
 from slimwhisper.checkpoint.load import load_checkpoint
 from slimwhisper.checkpoint.openai import default_download_root
+from slimwhisper.openai_whisper import model_urls
 from tests.support.checkpoints import DIMS, State, assert_equal, random_state, refusal, save_openai
 from tests.support.servers import Server, serving
 
@@ -31,7 +31,7 @@ def official(monkeypatch: pytest.MonkeyPatch, openai_bytes: bytes) -> Iterator[S
     with serving() as server:
         page = f"/{hashlib.sha256(openai_bytes).hexdigest()}/test-file.pt"
         server.pages[page] = openai_bytes
-        monkeypatch.setitem(whisper._MODELS, "test", server.url + page)
+        monkeypatch.setitem(model_urls(), "test", server.url + page)
         yield server
 
 

@@ -104,4 +104,4 @@ def test_a_gpu_is_refused() -> None:
 def test_the_command_says_int8(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
     command = ["transcribe", str(SAMPLES / "door-code.mp3"), "--model", "digits", "--output_dir"]
     assert main([*command, str(tmp_path), "--compute_type", "int8", "--device", "cpu"]) == 0
-    assert "digits on cpu, int8, batch 16; cache e+x" in "".join(capsys.readouterr())
+    assert "digits on cpu, int8, batch 1; cache e+x" in "".join(capsys.readouterr())

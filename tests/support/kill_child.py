@@ -5,11 +5,10 @@ A fork starts in milliseconds, so that kills hit the job and not the imports.
     python kill_child.py transcribe ...
 """
 
-import importlib.util
+import importlib
 import os
 import sys
 from pathlib import Path
-from types import ModuleType
 
 sys.path.insert(0, str(Path(__file__).parents[2]))
 
@@ -17,14 +16,7 @@ import slimwhisper.jobs.job
 from slimwhisper.cli import main
 from tests.support.fake_model import FakeModel, install
 
-# whisper's writers without whisper's __init__, which imports torch
-package = ModuleType("whisper")
-spec = importlib.util.find_spec("whisper")
-assert spec is not None and spec.submodule_search_locations is not None
-package.__path__ = list(spec.submodule_search_locations)
-sys.modules["whisper"] = package
-importlib.import_module("whisper.utils")
-
+importlib.import_module("slimwhisper.openai_whisper.utils")  # the writers
 assert slimwhisper.jobs.job
 install(FakeModel(ahead=8, delay=0.005), lambda target, key, value: target.__setitem__(key, value))
 for line in sys.stdin:
