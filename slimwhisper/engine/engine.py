@@ -127,6 +127,17 @@ class Engine:
         tags = [tag for tag, _ in self._waiting] + [t.tag for t in self._encoder.tickets()]
         return sum(map(mine, tags))
 
+    @property
+    def ahead(self) -> int:
+        """How many windows to have at the encoder, so that it is never idle."""
+        if self._encoder.shares_cores:
+            return 2
+        return self.encode_batch * (1 if self.model.device.type == "cpu" else 2)
+
+    def share_cores(self, share: bool) -> None:
+        """On a CPU, encode beside the decoder, as on a GPU, or no longer; for live streams."""
+        self._encoder.share_cores(share)
+
     def nbytes(self) -> int:
         """Bytes of its caches."""
         return self.cross.nbytes() + sum(lane.nbytes() for lane in self._lanes())

@@ -56,14 +56,13 @@ class Updates:
     def fill(self, most: int) -> None:
         """Start updates that are due while slots are free.
 
-        As many as the encoder takes at once, so that a step is never far: on a CPU, one window of
-        30 s or a few shorter ones. On a GPU, where it runs beside the decoder, the next ones wait
-        for it.
+        On a GPU, as many as the encoder takes at once, and the next ones wait for it. On a CPU, it
+        has one and the next one: those that start later have newer audio.
 
         most: updates in the engine.
         """
-        batch = self.engine.encode_batch
-        room = min(batch, 2 * batch - self.engine.unencoded(self._is_own))
+        ahead = self.engine.ahead - self.engine.unencoded(self._is_own)
+        room = min(self.engine.encode_batch, ahead)
         while room > 0 and self.busy < most and self.engine.room > 0:
             due = [(stream.due, i, stream) for i, stream in enumerate(self.streams)]
             first = min(((d, i, s) for d, i, s in due if d is not None), default=None)
@@ -129,6 +128,7 @@ class SharedEngine(Generic[Source]):
 
     def fill(self, live: bool) -> None:
         """Fill free slots. live: there are streams, in this engine or in another."""
+        self.engine.share_cores(live)
         if not live:
             self.batch.unused = 0
             self.batch.fill()

@@ -47,6 +47,7 @@ class Engine:
     waiting: deque[tuple[Any, Window]] = field(default_factory=deque)
     inside: list[Stay] = field(default_factory=list)
     encoded: list[list[Any]] = field(default_factory=list)  # whose windows, in each step
+    shared: bool = False
 
     @property
     def free(self) -> int:
@@ -59,6 +60,13 @@ class Engine:
     @property
     def idle(self) -> bool:
         return not (self.waiting or self.inside)
+
+    @property
+    def ahead(self) -> int:
+        return self.encode_batch
+
+    def share_cores(self, share: bool) -> None:
+        self.shared = share
 
     def unencoded(self, mine: Callable[[Any], bool]) -> int:
         return sum(mine(tag) for tag, _ in self.waiting)
@@ -249,6 +257,14 @@ def test_what_is_over_is_decoded_at_once() -> None:
     assert both.updates.busy == 4
     run(both, 18)
     assert not (late.over or late.running or both.updates.busy) and both.engine.idle
+
+
+@pytest.mark.parametrize("encode_batch", [1, 8])
+def test_cores_are_shared_while_there_are_streams(encode_batch: int) -> None:
+    both = shared(slots=4, encode_batch=encode_batch)
+    for live in (False, True, False):
+        both.fill(live)
+        assert both.engine.shared == live
 
 
 @pytest.mark.parametrize("encode_batch", [1, 8])

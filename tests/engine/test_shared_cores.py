@@ -1,0 +1,130 @@
+"""An encoder in a thread of its own on a CPU: the same answers, and torch's threads given back."""
+
+import threading
+from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
+from typing import TypeVar
+
+import pytest
+import torch
+from torch import Tensor
+
+from slimwhisper.engine import beside
+from slimwhisper.engine.engine import Engine
+from slimwhisper.engine.requests import Decoded
+from slimwhisper.model.model import Model
+from tests.support.windows import VOCABULARY, assert_same, decode, random_model, run, windows
+
+Result = TypeVar("Result")
+
+
+def in_a_thread(body: Callable[[], Result]) -> Result:
+    """A thread keeps the number of threads that it was given."""
+    with ThreadPoolExecutor(1) as pool:
+        return pool.submit(body).result()
+
+
+@pytest.fixture
+def four(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(beside, "usual_threads", lambda: 4)
+
+
+def watched(model: Model, names: list[str]) -> Model:
+    """The names of the threads in which it encodes."""
+    encode = model.encoder
+
+    def call(mel: Tensor) -> Tensor:
+        names.append(f"{threading.current_thread().name}, {torch.get_num_threads()}")
+        return encode(mel)
+
+    model.encoder = call  # type: ignore[assignment]
+    return model
+
+
+def test_the_same_answers(four: None) -> None:
+    requests = windows(9)
+    expected = decode(random_model(), requests, 3)
+    names: list[str] = []
+    before = torch.get_num_threads()
+
+    def body() -> list[int]:
+        engine = Engine(watched(random_model(), names), VOCABULARY, 3)
+        counts = []
+        for share in (True, False, True):
+            engine.share_cores(share)
+            assert engine.ahead == (2 if share else engine.encode_batch)
+            counts.append(torch.get_num_threads())
+            done = run(engine, dict(enumerate(requests)))
+            found = [done[i][0] for i in range(len(requests))]
+            assert all(isinstance(f, Decoded) for f in found)
+            assert_same(found, expected)  # type: ignore[arg-type]
+        engine.share_cores(False)
+        return counts
+
+    assert in_a_thread(body) == [2, 4, 2]
+    assert {n for n in names if n.startswith("slimwhisper-encoder")} == {"slimwhisper-encoder_0, 2"}
+    assert sum(n.startswith("slimwhisper-encoder") for n in names) == 18, "one window at a time"
+    assert 0 < sum(n.endswith(", 4") for n in names) <= 9
+    assert torch.get_num_threads() == before
+
+
+def test_windows_that_are_given_up_while_they_are_encoded(four: None) -> None:
+    release, started = threading.Event(), threading.Event()
+
+    def body() -> dict[int, object]:
+        model = random_model()
+        encode = model.encoder
+
+        def slow(mel: Tensor) -> Tensor:
+            started.set()
+            assert release.wait(10)
+            return encode(mel)
+
+        model.encoder = slow  # type: ignore[assignment]
+        engine = Engine(model, VOCABULARY, 2)
+        engine.share_cores(True)
+        first, second = windows(2)
+        engine.submit(0, first)
+        engine.submit(1, second)
+        threading.Thread(target=lambda: started.wait(10) and release.set()).start()
+        engine._encoder.begin(engine._take_slots(), torch.stack([first.mel, second.mel]))  # type: ignore[list-item]
+        engine.stop(lambda tag: tag == 0)
+        answers: dict[int, object] = {}
+        while not engine.idle:
+            for ticket, answer in engine.step():
+                answers[ticket.tag] = answer
+                engine.reply(ticket, None)
+        assert engine.free == 2
+        engine.share_cores(False)
+        return answers
+
+    assert list(in_a_thread(body)) == [1]
+
+
+def test_an_encoder_that_fails_is_heard_of(four: None) -> None:
+    def body() -> None:
+        model = random_model()
+
+        def broken(mel: Tensor) -> Tensor:
+            raise RuntimeError("broken")
+
+        model.encoder = broken  # type: ignore[assignment]
+        engine = Engine(model, VOCABULARY, 1)
+        engine.share_cores(True)
+        engine.submit(0, windows(1)[0])
+        with pytest.raises(RuntimeError, match="broken"):
+            engine.step()
+        engine.share_cores(False)
+
+    in_a_thread(body)
+
+
+def test_one_thread_cannot_be_shared(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(beside, "usual_threads", lambda: 1)
+
+    def body() -> None:
+        engine = Engine(random_model(), VOCABULARY, 1)
+        engine.share_cores(True)
+        assert engine.ahead == engine.encode_batch and torch.get_num_threads() == 1
+
+    in_a_thread(body)
