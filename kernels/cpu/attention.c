@@ -165,9 +165,9 @@ static void join(float *out, float *greatest, float *total, long parts, long cou
    and lengths [windows] or null, bias [slots, positions] with `bias_stride`, or null. d is a
    multiple of 16. */
 void attention(float *out, float *room, const float *queries, const float *latent,
-               const long *slots, const long *lengths, const float *bias, long windows, long parts,
-               long count, long positions, long d, long stride, long bias_stride, float scale,
-               int threads) {
+               const int64_t *slots, const int64_t *lengths, const float *bias, long windows,
+               long parts, long count, long positions, long d, long stride, long bias_stride,
+               float scale, int threads) {
 #pragma omp parallel for num_threads(threads) schedule(dynamic) if (threads > 1)
     for (long task = 0; task < windows * parts; task++) {
         long b = task / parts, part = task % parts;
