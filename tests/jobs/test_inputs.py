@@ -280,8 +280,9 @@ def test_a_large_tree_is_walked_lazily(large_tree: Path, monkeypatch: pytest.Mon
     assert rest == 99_999
     assert len(opened) == 1111
     assert most_open <= before + 1
-    # a list of them takes 60 MB; most of this is Python's table of interned strings, growing once
-    assert peak < 12 << 20
+    # a list of them takes 60 MB; most of this is Python's table of interned strings, growing once:
+    # by how much depends on the tests before
+    assert peak < 24 << 20
 
 
 def test_globs_are_lazy_too(large_tree: Path) -> None:
