@@ -116,6 +116,10 @@ class Kernels:
             half, kind = queries.half(), queries.dtype
             return split_latent8(half, latent, scale, c, splits, reads, maps).to(kind)
 
+        def mapped(mix: Tensor) -> Tensor:
+            """[N, h, d] -> [N, h, d_k] or [N, h, d]."""
+            return mix if maps is None else self.by_head(mix, maps, turned=True)
+
         def by_torch() -> Tensor:
             """[N, h, d_k] or [N, h, d]."""
             kept = latent if reads.slots is None else latent[reads.slots]
@@ -132,7 +136,7 @@ class Kernels:
                 added = reads.position_bias[slots].unsqueeze(1).to(queries.dtype)
                 bias = added if bias is None else bias + added
             mix = latent_attention(together, plain, scale, bias).view(queries.shape)
-            return mix if maps is None else self.by_head(mix, maps, turned=True)
+            return mapped(mix)
 
         def in_c() -> Tensor | None:
             """[N, h, d_k] or [N, h, d]."""
@@ -148,8 +152,7 @@ class Kernels:
             if mix is None:
                 return None
             self.used[kernel, "c"] += 1
-            mix = mix.reshape(queries.shape)
-            return mix if maps is None else self.by_head(mix, maps, turned=True)
+            return mapped(mix.reshape(queries.shape))
 
         found = in_c()
         if found is not None:
