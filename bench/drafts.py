@@ -106,12 +106,7 @@ def speed_table(what: str, rows: Sequence[Row]) -> str:
         first = rounds[0]
         cells = [spread([row["times_as_fast"] for row in rounds])]
         if what == "texts":  # with the encoder, which is the same for both
-            whole = [
-                (r["seconds_without"] + r["encoder_seconds"])
-                / (r["seconds"] + r["encoder_seconds"])
-                for r in rounds
-            ]
-            cells.append(spread(whole))
+            cells.append(spread([with_encoder(row) for row in rounds]))
         right = f"{100 * first['right'] / first['guessed']:.0f} %" if first["guessed"] else "-"
         without = spread([1000 * r["seconds_without"] / r["sampled"] for r in rounds], ".1f")
         different = sum(row["different"] for row in rounds)
