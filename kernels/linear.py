@@ -1,4 +1,4 @@
-"""x W^T + b: packed for a CPU, in int8, or PyTorch's own; of few rows, in C (`kernels.cpu`)."""
+"""x W^T + b: in C (`kernels.cpu`), packed for a CPU, in int8, or PyTorch's own."""
 
 import math
 import platform
@@ -8,13 +8,10 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from slimwhisper.kernels.cpu.library import library
+from slimwhisper.kernels.cpu.library import DEPTH, library
 
 X86 = ("x86_64", "AMD64")
 PACKED_DEPTH = 384  # products that oneDNN sums in one pass
-# Weights up to this width are kept unpacked as well, for few rows: those of the decoder of `small`,
-# 340 MB of them. The larger a matrix is, the less is gained.
-KEPT_TWICE = 768
 # Without AVX512-VNNI, sums of two products of 8 bits overflow: the input is rounded to 7 bits.
 NARROW = not torch.cpu._is_vnni_supported()
 
@@ -29,7 +26,6 @@ class Packed:
     """A weight [out, in] in oneDNN's blocked layout, split along `in`; only for `linear`."""
 
     parts: tuple[Tensor, ...]  # opaque, each [out, at most PACKED_DEPTH]
-    plain: Tensor | None = None  # the weight itself, for few rows
 
     @property
     def width(self) -> int:
@@ -86,34 +82,31 @@ def _multiply_integers(x: Tensor, weight: Quantized, gelu: bool) -> Tensor:
     return found
 
 
-def pack(weight: Tensor, plain: Tensor | None = None) -> Weight:
+def pack(weight: Tensor, few: bool = False) -> Weight:
     """A weight [out, in] in the form fastest for `linear`: packed on a CPU in float32, else as is.
 
-    plain: the same weight, contiguous, if it is kept for few rows too.
+    few: it serves few rows, too, as a decoder's do: it is kept as it is for the products in C,
+    where these are compiled.
 
-    There oneDNN's products with packed weights are two to three times faster than `F.linear`
+    oneDNN's products with packed weights are two to three times faster than `F.linear`
     (docs/performance.md), but they are summed one after the other, which rounds more: twice as much
     for sums of 1,280. Split into parts they keep well within the rule of docs/numerics.md.
     """
-    width = packed_width(weight)
+    width = packed_width(weight, few)
     if width is None:
-        return weight
+        return weight.contiguous()
     reorder = torch.ops.mkldnn._reorder_linear_weight
-    parts = tuple(reorder(p.contiguous(), None) for p in weight.split(width, dim=1))
-    return Packed(parts, plain)
+    return Packed(tuple(reorder(p.contiguous(), None) for p in weight.split(width, dim=1)))
 
 
-def unpacked(weight: Tensor) -> Tensor | None:
-    """A weight [out, in] itself, if it is worth keeping for few rows when a copy is packed."""
-    small = min(weight.shape) <= KEPT_TWICE and weight.numel() <= 4 * KEPT_TWICE**2
-    usable = small and packed_width(weight) is not None and library() is not None
-    return weight.contiguous() if usable else None
-
-
-def packed_width(weight: Tensor) -> int | None:
-    """How many inputs of a weight [out, in] each packed part takes; None if it is not packed."""
+def packed_width(weight: Tensor, few: bool = False) -> int | None:
+    """How many inputs of a weight [out, in] each part takes that `pack` makes; None: it is not
+    packed.
+    """
     usable = weight.device.type == "cpu" and weight.dtype == torch.float32
     if not (usable and torch.backends.mkldnn.is_available() and platform.machine() in X86):
+        return None
+    if few and library() is not None and weight.shape[1] % DEPTH == 0:
         return None
     count = -(-weight.shape[1] // PACKED_DEPTH)
     return -(-weight.shape[1] // count)
@@ -127,23 +120,21 @@ def linear(
     onto: Tensor | None = None,
 ) -> Tensor:
     """x W^T + b, added to `onto` [..., out], then GELU if `gelu`: x [..., in] -> [..., out]."""
-    if isinstance(weight, Packed | Quantized) and weight.plain is not None:
-        if isinstance(weight, Quantized):
-            found = few(x, weight.plain, weight.bias, onto, weight.factors)
-        else:
-            found = few(x, weight.plain, bias, onto)
-        if found is not None:
-            return F.gelu(found) if gelu else found
-    if not isinstance(weight, Packed):
-        if isinstance(weight, Quantized):
-            assert bias is None  # it is in the weight
-            fused = gelu and onto is None
+    if isinstance(weight, Quantized):
+        assert bias is None  # it is in the weight
+        fused = gelu and onto is None
+        y = _in_c(x, weight.plain, weight.bias, onto, weight.factors)
+        if y is None:
             y = _multiply_integers(x, weight, fused)
             if fused:
                 return y
-        else:
+            y = y if onto is None else y + onto
+        return F.gelu(y) if gelu else y
+    if isinstance(weight, Tensor):
+        y = _in_c(x, weight, bias, onto)
+        if y is None:
             y = F.linear(x, weight, bias)
-        y = y if onto is None else y + onto
+            y = y if onto is None else y + onto
         return F.gelu(y) if gelu else y
     multiply = torch.ops.mkldnn._linear_pointwise
     fused = gelu and onto is None and len(weight.parts) == 1
@@ -159,16 +150,15 @@ def linear(
     return F.gelu(total) if gelu and not fused else total
 
 
-def few(
+def _in_c(
     x: Tensor,
-    weight: Tensor,
+    weight: Tensor | None,
     bias: Tensor | None = None,
     onto: Tensor | None = None,
     factors: Tensor | None = None,
 ) -> Tensor | None:
-    """x W^T * factors + b + `onto` of few rows in C, where that is possible and faster.
-
-    x [..., in], weight [out, in] float32, or int8 with factors [out] -> [..., out].
-    """
-    compiled = library()
-    return None if compiled is None else compiled.linear(x, weight, bias, onto, factors)
+    """`Library.linear`, where there is a library and a weight."""
+    compiled = library() if x.dtype == torch.float32 and x.device.type == "cpu" else None
+    if compiled is None or weight is None:
+        return None
+    return compiled.linear(x, weight, bias, onto, factors)

@@ -1,9 +1,10 @@
-"""The functions in C, where they were compiled: products of few rows, and latent attention.
+"""The functions in C, where they were compiled: a decoder's products, and latent attention.
 
 PyTorch's products are made for many rows. With a few, all that takes time is to read the weights
-once, and these read them as fast as memory gives them. Everything here has a slower equal in
-PyTorch: without a compiler at installation, or on a processor without AVX2, that is used.
-SLIMWHISPER_KERNELS=torch turns them off.
+once, and these read them as fast as memory gives them; with more, they are as fast as oneDNN's, and
+need no packed weights. Everything here has a slower equal in PyTorch: without a compiler at
+installation, or on a processor without AVX2, that is used. SLIMWHISPER_KERNELS=torch turns them
+off.
 
 They run on the threads of PyTorch's own OpenMP, whose symbols PyTorch makes known to all libraries.
 """
@@ -18,7 +19,7 @@ import torch
 from torch import Tensor
 
 DEPTH = 16  # what depths of products and widths of latents are multiples of
-FEW = 4  # rows: with more, PyTorch's packed products are faster
+FEW = 4  # rows that int8 weights serve here: with more, oneDNN's products of integers are faster
 
 _POINTER, _LONG, _INT, _FLOAT = ctypes.c_void_p, ctypes.c_long, ctypes.c_int, ctypes.c_float
 _SIGNATURES = {
@@ -27,6 +28,7 @@ _SIGNATURES = {
     "multiply_heads_turned": (*[_POINTER] * 3, *[_LONG] * 4, _INT),
     "attention": (*[_POINTER] * 7, *[_LONG] * 7, _FLOAT, _INT),
 }
+_WIDE = ("multiply", "multiply_heads")  # there is one for AVX-512, too
 
 
 def _pointer(t: Tensor | None) -> int | None:
@@ -48,13 +50,15 @@ class Library:
     otherwise.
     """
 
-    def __init__(self, path: Path) -> None:
-        """Raises OSError if it does not load here."""
+    def __init__(self, path: Path, wide: bool = True) -> None:
+        """wide: with AVX-512, where the processor has it. Raises OSError if it does not load."""
         library = ctypes.CDLL(str(path))
-        if not library.usable():
+        usable = library.usable()
+        if not usable:
             raise OSError("the processor has no AVX2")
         for name, types in _SIGNATURES.items():
-            function = getattr(library, name)
+            chosen = f"{name}_wide" if wide and usable > 1 and name in _WIDE else name
+            function = getattr(library, chosen)
             function.argtypes, function.restype = types, None
             setattr(self, name, function)
 
@@ -71,14 +75,15 @@ class Library:
         onto: Tensor | None = None,
         factors: Tensor | None = None,
     ) -> Tensor | None:
-        """x W^T * factors + bias + onto of at most `FEW` rows: x [..., in], weight [out, in], which
-        is int8 if there are factors [out] -> [..., out]; None: PyTorch has to.
+        """x W^T * factors + bias + onto: x [..., in], weight [out, in], which is int8 if there are
+        factors [out], and then serves at most `FEW` rows -> [..., out]; None: PyTorch has to.
         """
         width, depth = weight.shape
         rows = x.numel() // depth
-        if rows > FEW or not rows or depth % DEPTH or not _flat(x) or _watched():
+        if not rows or depth % DEPTH or (factors is not None and rows > FEW) or _watched():
             return None
-        if onto is not None and not _flat(onto):
+        x, onto = x.contiguous(), None if onto is None else onto.contiguous()
+        if not (_flat(x) and _flat(weight, torch.float32 if factors is None else torch.int8)):
             return None
         out = x.new_empty((*x.shape[:-1], width))
         self.multiply(
@@ -88,12 +93,13 @@ class Library:
         return out
 
     def by_head(self, x: Tensor, maps: Tensor, turned: bool = False) -> Tensor | None:
-        """x_i M_i of every head i of at most `FEW` rows: x [N, h, in], maps [h, in, out] ->
-        [N, h, out]; turned: x_i M_i^T, maps [h, out, in]. None: PyTorch has to.
+        """x_i M_i of every head i: x [N, h, in], maps [h, in, out] -> [N, h, out]; turned:
+        x_i M_i^T, maps [h, out, in]. None: PyTorch has to.
         """
         (rows, heads, depth), width = x.shape, maps.shape[1 if turned else 2]
-        if rows > FEW or not rows or (depth | width) % DEPTH or _watched():
+        if not rows or (depth | width) % DEPTH or _watched():
             return None
+        x = x.contiguous()
         if not (_flat(x) and _flat(maps)):
             return None
         out = x.new_empty((rows, heads, width))
@@ -116,7 +122,7 @@ class Library:
         [B] int64, bias [S, T] -> [B, Q, d]; None: PyTorch has to.
         """
         (windows, count, d), positions = queries.shape, latent.shape[1]
-        apart = latent.stride(0)
+        apart, queries = latent.stride(0), queries.contiguous()
         if d % DEPTH or not _flat(queries) or not _flat(latent[:1].expand(1, -1, -1)):
             return None
         if _watched() or not windows or (slots is not None and not _flat(slots, torch.int64)):

@@ -29,7 +29,7 @@ from torch import Tensor
 from slimwhisper.cache.activations import Activations
 from slimwhisper.cache.forms import FORMS, settings_of
 from slimwhisper.cache.settings import split_spec
-from slimwhisper.kernels.linear import Weight, pack, unpacked
+from slimwhisper.kernels.linear import Weight, pack
 
 
 @dataclass(frozen=True, slots=True)
@@ -118,7 +118,7 @@ class Folded:
         names = ("query", "out", "project", "values")
         matrices = {name: getattr(self, name) for name in names}
         packed: dict[str, Any] = {
-            name: pack(m, unpacked(m)) for name, m in matrices.items() if isinstance(m, Tensor)
+            name: pack(m, few=True) for name, m in matrices.items() if isinstance(m, Tensor)
         }
         return replace(self, **packed)
 

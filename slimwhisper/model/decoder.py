@@ -11,7 +11,7 @@ from slimwhisper.cache.base import Rows, Step
 from slimwhisper.cache.plan import DecoderCache
 from slimwhisper.checkpoint.validate import OUTPUT
 from slimwhisper.kernels.dispatch import Kernels
-from slimwhisper.kernels.linear import at_least_float32, linear, pack, quantize, unpacked
+from slimwhisper.kernels.linear import at_least_float32, linear, pack, quantize
 from slimwhisper.model.layers import MLP, LayerNorm, Residual, Source
 from slimwhisper.types import Dims
 
@@ -61,8 +61,7 @@ class Decoder:
         # for the logits too, unless the checkpoint has a matrix for them
         tied = OUTPUT not in state
         output = self.embedding if tied else self._padded(state[OUTPUT].to(device, dtype))
-        plain = output if tied else unpacked(output)
-        self.head = quantize(output, few=True) if int8 else pack(output, plain)
+        self.head = quantize(output, few=True) if int8 else pack(output, few=True)
         self.positions = source.tensor("positional_embedding", at_least_float32(dtype))
         self.blocks = []
         for i in range(dims.n_text_layer):

@@ -4,19 +4,16 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 
 import torch
-import torch.nn.functional as F
 from torch import Tensor
 
 from slimwhisper.kernels.dispatch import Kernels
 from slimwhisper.kernels.linear import (
     Weight,
     at_least_float32,
-    few,
     linear,
     pack,
     packed_width,
     quantize,
-    unpacked,
 )
 from slimwhisper.kernels.norm import Place, add_norm
 
@@ -52,7 +49,7 @@ class Linear:
         weight, offset = source.tensor("weight"), source.tensor("bias") if bias else None
         if source.int8:
             return Linear(quantize(weight, offset, source.few), None)
-        return Linear(pack(weight), offset)
+        return Linear(pack(weight, source.few), offset)
 
     def __call__(self, x: Tensor, gelu: bool = False) -> Tensor:
         """x [..., in] -> [..., out]."""
@@ -102,38 +99,27 @@ class Residual:
 @dataclass(frozen=True, slots=True)
 class MLP:
     """Feed-forward block, d -> 4 d -> d, and the norm before it. With packed weights it is computed
-    for some of the hidden values at a time, so that these stay in a CPU's caches; few rows take
-    the whole weights, where these are kept too.
+    for some of the hidden values at a time, so that these stay in a CPU's caches.
     """
 
     norm: LayerNorm
     parts: Sequence[tuple[Linear, Weight]]  # (up, down) for some of the hidden values
-    up_bias: Tensor | None
     down_bias: Tensor | None
-    whole: tuple[Tensor, Tensor] | None = None  # up [4 d, d], down [d, 4 d]
 
     @staticmethod
     def read(source: Source) -> "MLP":
         up, down, norm = source / "mlp" / "0", source / "mlp" / "2", source / "mlp_ln"
         if source.int8:
             both = (Linear.read(up), Linear.read(down).weight)
-            return MLP(LayerNorm.read(norm), [both], None, None)
+            return MLP(LayerNorm.read(norm), [both], None)
         wide, bias, narrow = up.tensor("weight"), up.tensor("bias"), down.tensor("weight")
-        width = packed_width(narrow) or narrow.shape[1]
+        width = packed_width(narrow, source.few) or narrow.shape[1]
         pieces = zip(wide.split(width), bias.split(width), narrow.split(width, dim=1), strict=True)
-        parts = [(Linear(pack(u), b), pack(d)) for u, b, d in pieces]
-        first, second = (unpacked(w) if source.few else None for w in (wide, narrow))
-        whole = None if first is None or second is None else (first, second)
-        return MLP(LayerNorm.read(norm), parts, bias, down.tensor("bias"), whole)
+        parts = [(Linear(pack(u, source.few), b), pack(d, source.few)) for u, b, d in pieces]
+        return MLP(LayerNorm.read(norm), parts, down.tensor("bias"))
 
     def __call__(self, x: Tensor) -> Tensor:
         """The normed x [..., d] -> what the residual stream gains, [..., d]."""
-        if self.whole is not None:
-            up, down = self.whole
-            hidden = few(x, up, self.up_bias)
-            y = None if hidden is None else few(F.gelu(hidden), down, self.down_bias)
-            if y is not None:
-                return y
         y = None
         for piece, weight in self.parts:
             bias = self.down_bias if y is None else None

@@ -11,7 +11,7 @@ from torch.utils.flop_counter import FlopCounterMode
 
 from slimwhisper.kernels.cpu import library as module
 from slimwhisper.kernels.cpu.library import FEW, Library, library
-from slimwhisper.kernels.linear import Packed, Quantized, linear, pack, quantize, unpacked
+from slimwhisper.kernels.linear import Packed, Quantized, linear, pack, packed_width, quantize
 from slimwhisper.model.model import Model
 from tests.support.windows import assert_same, decode, random_model, windows
 
@@ -31,16 +31,18 @@ def threads(request: pytest.FixtureRequest) -> Iterator[int]:
     torch.set_num_threads(before)
 
 
-@pytest.fixture
-def c() -> Library:
+@pytest.fixture(params=["wide", "narrow"])
+def c(request: pytest.FixtureRequest) -> Library:
+    """With AVX-512, where the processor has it, and without."""
     if compiled is None:
         pytest.skip("kernels/cpu is not compiled here")
-    return compiled
+    (path,) = Path(module.__file__).parent.glob("_native*.so")
+    return Library(path, wide=request.param == "wide")
 
 
-@pytest.mark.parametrize("rows", range(1, FEW + 1))
-@pytest.mark.parametrize(("width", "depth"), [(1, 16), (7, 48), (51, 384), (96, 1280)])
-def test_products_of_few_rows(c: Library, threads: int, rows: int, width: int, depth: int) -> None:
+@pytest.mark.parametrize("rows", [1, 2, 3, 4, 5, 6, 7, 9, 64, 66])
+@pytest.mark.parametrize(("width", "depth"), [(1, 16), (7, 48), (51, 384), (96, 1280), (20, 1552)])
+def test_products(c: Library, threads: int, rows: int, width: int, depth: int) -> None:
     x, weight, bias = noise(rows, depth), noise(width, depth, seed=1), noise(width, seed=2)
     onto = noise(rows, width, seed=3)
     expected = x.double() @ weight.double().T
@@ -51,6 +53,11 @@ def test_products_of_few_rows(c: Library, threads: int, rows: int, width: int, d
     assert found is not None and found.shape == (rows, 1, width)
     expected += bias + onto
     torch.testing.assert_close(found[:, 0].double(), expected, atol=1e-4, rtol=1e-5)
+    turned = c.linear(x.T.contiguous().T, weight)
+    assert turned is not None, "x need not be contiguous"
+    torch.testing.assert_close(
+        turned.double(), x.double() @ weight.double().T, atol=1e-4, rtol=1e-5
+    )
 
 
 @pytest.mark.parametrize("rows", range(1, FEW + 1))
@@ -63,11 +70,14 @@ def test_integers_with_factors(c: Library, threads: int, rows: int) -> None:
     torch.testing.assert_close(found.double(), expected, atol=1e-3, rtol=1e-5)
 
 
-@pytest.mark.parametrize("rows", range(1, FEW + 1))
+@pytest.mark.parametrize("rows", [1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 64, 66])
 @pytest.mark.parametrize("turned", [False, True])
-def test_every_heads_own_product(c: Library, threads: int, rows: int, turned: bool) -> None:
-    maps = noise(3, 48, 80, seed=1)
-    x = noise(rows, 3, 80 if turned else 48)
+@pytest.mark.parametrize("depth", [48, 64, 80])
+def test_every_heads_own_product(
+    c: Library, threads: int, rows: int, turned: bool, depth: int
+) -> None:
+    maps = noise(3, depth, 96, seed=1)
+    x = noise(3, rows, 96 if turned else depth).transpose(0, 1)
     found = c.by_head(x, maps, turned)
     expected = torch.einsum("rho,hio->rhi" if turned else "rhi,hio->rho", x.double(), maps.double())
     assert found is not None
@@ -119,11 +129,12 @@ def test_scores_far_apart_and_alike(c: Library) -> None:
 
 def test_what_it_leaves_to_pytorch(c: Library) -> None:
     weight, maps, z = noise(8, 64), noise(2, 16, 32), noise(1, 9, 32)
-    assert c.linear(noise(FEW + 1, 64), weight) is None
-    assert c.linear(noise(64, 2).T, weight) is None, "not contiguous"
+    assert c.linear(noise(FEW + 1, 64), weight.to(torch.int8), factors=noise(8)) is None
+    assert c.linear(noise(1, 8), noise(64, 8).T) is None, "not contiguous"
     assert c.linear(noise(1, 40), noise(8, 40)) is None, "no multiple of 16"
     assert c.linear(noise(1, 64).double(), weight) is None
-    assert c.by_head(noise(FEW + 1, 2, 16), maps) is None
+    assert c.by_head(noise(1, 2, 24), noise(2, 24, 32)) is None
+    assert c.by_head(noise(1, 2, 16).double(), maps) is None
     assert c.latent(noise(1, 2, 32).double(), z, 1.0) is None
     assert c.latent(noise(1, 2, 24), noise(1, 9, 24), 1.0) is None
     with FlopCounterMode(display=False):  # as all need that watch operators
@@ -132,20 +143,31 @@ def test_what_it_leaves_to_pytorch(c: Library) -> None:
 
 
 @needs_library
-@pytest.mark.parametrize("rows", [1, FEW, FEW + 1])
-def test_linear_takes_it_for_few_rows(rows: int, monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.parametrize("rows", [1, FEW, FEW + 1, 70])
+def test_linear_takes_it(rows: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    """For any number of rows in float32, for few in int8."""
     assert compiled is not None
-    weight, bias, calls = noise(40, 64), noise(40, seed=1), []
+    weight, bias, onto, calls = noise(40, 64), noise(40, seed=1), noise(rows, 40, seed=3), []
     monkeypatch.setattr(compiled, "multiply", spied(calls, compiled.multiply))
-    packed, quantized = pack(weight, unpacked(weight)), quantize(weight.clone(), bias, few=True)
-    assert isinstance(packed, Packed) and isinstance(quantized, Quantized)
+    kept, quantized = pack(weight, few=True), quantize(weight.clone(), bias, few=True)
+    assert isinstance(kept, Tensor) and isinstance(quantized, Quantized)
+    assert kept.data_ptr() == weight.data_ptr(), "no copy"
     x = noise(rows, 64, seed=2)
-    expected = F.gelu(x.double() @ weight.double().T + bias)
-    found = linear(x, packed, bias, gelu=True)
+    expected = F.gelu(x.double() @ weight.double().T + bias + onto)
+    found = linear(x, kept, bias, gelu=True, onto=onto)
     torch.testing.assert_close(found.double(), expected, atol=1e-4, rtol=1e-5)
-    rounded = linear(x, quantized, gelu=True)
-    torch.testing.assert_close(rounded.double(), expected, atol=0.3, rtol=0)
-    assert len(calls) == (2 if rows <= FEW else 0)
+    assert len(calls) == 1
+    rounded = linear(x, quantized, gelu=True, onto=onto)
+    torch.testing.assert_close(rounded.double(), expected, atol=0.5, rtol=0)
+    assert len(calls) == (2 if rows <= FEW else 1)
+
+
+@pytest.mark.skipif(packed_width(noise(40, 64)) is None, reason="oneDNN packs no weights here")
+def test_what_is_packed(monkeypatch: pytest.MonkeyPatch) -> None:
+    assert isinstance(pack(noise(40, 64)), Packed), "for many rows"
+    assert isinstance(pack(noise(40, 40), few=True), Packed), "no multiple of 16"
+    monkeypatch.setattr("slimwhisper.kernels.linear.library", lambda: None)
+    assert isinstance(pack(noise(40, 64), few=True), Packed), "not compiled"
 
 
 def spied(calls: list[tuple[object, ...]], function):  # type: ignore[no-untyped-def]
@@ -158,15 +180,20 @@ def spied(calls: list[tuple[object, ...]], function):  # type: ignore[no-untyped
 
 @needs_library
 @pytest.mark.parametrize("int8", [False, True])
-def test_a_model_decodes_the_same_without(int8: bool, monkeypatch: pytest.MonkeyPatch) -> None:
-    requests = windows(5)
+@pytest.mark.parametrize("slots", [2, 12])
+def test_a_model_decodes_the_same_without(
+    int8: bool, slots: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    requests = windows(slots + 3)
     ours = random_model(int8=int8)
-    found = decode(ours, requests, 2)
-    assert ours.plan.kernels.used["latent", "c"] > 0
+    found = decode(ours, requests, slots)
+    used = ours.plan.kernels.used
+    assert used["latent", "c"] > 0
+    assert used["latent", "torch"] == 0, "whatever the number of rows"
     for name in ("slimwhisper.kernels.linear", "slimwhisper.kernels.dispatch"):
         monkeypatch.setattr(f"{name}.library", lambda: None)
     theirs: Model = random_model(int8=int8)
-    expected = decode(theirs, requests, 2)
+    expected = decode(theirs, requests, slots)
     assert theirs.plan.kernels.used["latent", "c"] == 0
     if int8:  # few rows are not rounded
         assert [len(f.tokens) for f in found] and len(found) == len(expected)

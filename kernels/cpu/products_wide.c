@@ -1,0 +1,3 @@
+/* products.c for processors with AVX-512. */
+#define WIDE 1
+#include "products.c"
