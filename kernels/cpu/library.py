@@ -19,7 +19,10 @@ import torch
 from torch import Tensor
 
 DEPTH = 16  # what depths of products and widths of latents are multiples of
-FEW = 4  # rows that int8 weights serve here: with more, oneDNN's products of integers are faster
+# Rows that int8 weights serve here: with more, oneDNN's products of integers are faster. The large
+# ones, such as for logits, and the others.
+FEW, SOME = 4, 8
+LARGE = 2**22  # numbers
 
 _POINTER, _LONG, _INT, _FLOAT = ctypes.c_void_p, ctypes.c_long, ctypes.c_int, ctypes.c_float
 _SIGNATURES = {
@@ -76,11 +79,13 @@ class Library:
         factors: Tensor | None = None,
     ) -> Tensor | None:
         """x W^T * factors + bias + onto: x [..., in], weight [out, in], which is int8 if there are
-        factors [out], and then serves at most `FEW` rows -> [..., out]; None: PyTorch has to.
+        factors [out], and then serves few rows -> [..., out]; None: PyTorch has to.
         """
         width, depth = weight.shape
         rows = x.numel() // depth
-        if not rows or depth % DEPTH or (factors is not None and rows > FEW) or _watched():
+        if not rows or depth % DEPTH or _watched():
+            return None
+        if factors is not None and rows > (SOME if weight.numel() < LARGE else FEW):
             return None
         x, onto = x.contiguous(), None if onto is None else onto.contiguous()
         if not (_flat(x) and _flat(weight, torch.float32 if factors is None else torch.int8)):

@@ -25,8 +25,7 @@ class DraftCost:
     def line(self, batch: int) -> str:
         """For a person."""
         return (
-            f"{self.draft} as a draft for {self.model}: {human_size(self.weights)} of weights "
-            "(on a CPU in float32 up to twice that, as copies are packed), "
+            f"{self.draft} as a draft for {self.model}: {human_size(self.weights)} of weights, "
             f"{human_size(self.text)} of text cache for {batch} windows, no cache of the audio. "
             f"A window takes {human_size(self.window)}, {human_size(self.window_without)} without."
         )

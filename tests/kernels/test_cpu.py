@@ -10,7 +10,7 @@ from torch import Tensor
 from torch.utils.flop_counter import FlopCounterMode
 
 from slimwhisper.kernels.cpu import library as module
-from slimwhisper.kernels.cpu.library import FEW, Library, library
+from slimwhisper.kernels.cpu.library import FEW, SOME, Library, library
 from slimwhisper.kernels.linear import Packed, Quantized, linear, pack, packed_width, quantize
 from slimwhisper.model.model import Model
 from tests.support.windows import assert_same, decode, random_model, windows
@@ -60,7 +60,7 @@ def test_products(c: Library, threads: int, rows: int, width: int, depth: int) -
     )
 
 
-@pytest.mark.parametrize("rows", range(1, FEW + 1))
+@pytest.mark.parametrize("rows", range(1, SOME + 1))
 def test_integers_with_factors(c: Library, threads: int, rows: int) -> None:
     weight = torch.randint(-127, 128, (37, 96), generator=torch.Generator().manual_seed(0))
     x, factors, bias = noise(rows, 96), noise(37, seed=1).abs(), noise(37, seed=2)
@@ -129,7 +129,10 @@ def test_scores_far_apart_and_alike(c: Library) -> None:
 
 def test_what_it_leaves_to_pytorch(c: Library) -> None:
     weight, maps, z = noise(8, 64), noise(2, 16, 32), noise(1, 9, 32)
-    assert c.linear(noise(FEW + 1, 64), weight.to(torch.int8), factors=noise(8)) is None
+    assert c.linear(noise(SOME + 1, 64), weight.to(torch.int8), factors=noise(8)) is None
+    large = torch.ones(65536, 64, dtype=torch.int8)
+    assert c.linear(noise(FEW, 64), large, factors=noise(65536)) is not None
+    assert c.linear(noise(FEW + 1, 64), large, factors=noise(65536)) is None
     assert c.linear(noise(1, 8), noise(64, 8).T) is None, "not contiguous"
     assert c.linear(noise(1, 40), noise(8, 40)) is None, "no multiple of 16"
     assert c.linear(noise(1, 64).double(), weight) is None
@@ -143,7 +146,7 @@ def test_what_it_leaves_to_pytorch(c: Library) -> None:
 
 
 @needs_library
-@pytest.mark.parametrize("rows", [1, FEW, FEW + 1, 70])
+@pytest.mark.parametrize("rows", [1, SOME, SOME + 1, 70])
 def test_linear_takes_it(rows: int, monkeypatch: pytest.MonkeyPatch) -> None:
     """For any number of rows in float32, for few in int8."""
     assert compiled is not None
@@ -159,7 +162,7 @@ def test_linear_takes_it(rows: int, monkeypatch: pytest.MonkeyPatch) -> None:
     assert len(calls) == 1
     rounded = linear(x, quantized, gelu=True, onto=onto)
     torch.testing.assert_close(rounded.double(), expected, atol=0.5, rtol=0)
-    assert len(calls) == (2 if rows <= FEW else 1)
+    assert len(calls) == (2 if rows <= SOME else 1)
 
 
 @pytest.mark.skipif(packed_width(noise(40, 64)) is None, reason="oneDNN packs no weights here")
