@@ -2,7 +2,7 @@
 
    The latent is read once: of some positions, the scores, the probabilities and their weighted sum
    are computed while they lie in the cache; a larger score scales down what was summed before
-   (online softmax, arXiv 1805.02867). */
+   (online softmax, arXiv 1805.02867). Compiled twice: with WIDE, for sixteen floats at a time. */
 #include "vectors.h"
 
 #include <math.h>
@@ -28,15 +28,15 @@ INLINE floats exponential(floats x) {
     return (floats)(scaled & ~below);
 }
 
-/* Scores of q queries with n positions, q * n <= 12: rows of d floats. */
+/* Scores of q queries with n positions, q * n <= 12, or 24 with WIDE: rows of d floats. */
 INLINE void score(int q, int n, int ahead, const float *queries, const float *z, long d, float scale,
                   float *scores) {
-    floats found[MOST][12];
+    floats found[MOST][8];
     UNROLL for (int i = 0; i < q; i++) UNROLL for (int j = 0; j < n; j++) found[i][j] = all(0);
     for (long begin = 0; begin < d; begin += LINE) {
         if (ahead) UNROLL for (int j = 0; j < n; j++) soon(z + (j + ahead) * d + begin);
         UNROLL for (long k = begin; k < begin + LINE; k += LANES) {
-            floats keys[12];
+            floats keys[8];
             UNROLL for (int j = 0; j < n; j++) keys[j] = load(z + j * d + k);
             UNROLL for (int i = 0; i < q; i++) {
                 floats asked = load(queries + i * d + k);
@@ -48,27 +48,29 @@ INLINE void score(int q, int n, int ahead, const float *queries, const float *z,
         scores[i * TOGETHER + j] = sum_of(found[i][j]) * scale;
 }
 
-/* Adds the values of `count` positions, weighted: 16 columns of q queries at a time. */
-INLINE void mix(int q, const float *weights, const float *z, long d, long count, float *out) {
-    for (long k = 0; k < d; k += 2 * LANES) {
-        floats found[MOST][2];
+/* Adds the values of `count` positions, weighted: n vectors of columns of q queries. */
+INLINE void mix_columns(int q, int n, const float *weights, const float *z, long d, long count,
+                        float *out) {
+    floats found[MOST][2];
+    UNROLL for (int i = 0; i < q; i++) UNROLL for (int j = 0; j < n; j++)
+        found[i][j] = load(out + i * d + j * LANES);
+    for (long t = 0; t < count; t++) {
+        floats values[2];
+        UNROLL for (int j = 0; j < n; j++) values[j] = load(z + t * d + j * LANES);
         UNROLL for (int i = 0; i < q; i++) {
-            found[i][0] = load(out + i * d + k);
-            found[i][1] = load(out + i * d + k + LANES);
-        }
-        for (long t = 0; t < count; t++) {
-            floats first = load(z + t * d + k), second = load(z + t * d + k + LANES);
-            UNROLL for (int i = 0; i < q; i++) {
-                float weight = weights[i * TOGETHER + t];
-                found[i][0] += weight * first;
-                found[i][1] += weight * second;
-            }
-        }
-        UNROLL for (int i = 0; i < q; i++) {
-            store(out + i * d + k, found[i][0]);
-            store(out + i * d + k + LANES, found[i][1]);
+            float weight = weights[i * TOGETHER + t];
+            UNROLL for (int j = 0; j < n; j++) found[i][j] += weight * values[j];
         }
     }
+    UNROLL for (int i = 0; i < q; i++) UNROLL for (int j = 0; j < n; j++)
+        store(out + i * d + j * LANES, found[i][j]);
+}
+
+INLINE void mix(int q, const float *weights, const float *z, long d, long count, float *out) {
+    long k = 0;
+    for (; k + 2 * LANES <= d; k += 2 * LANES)
+        mix_columns(q, 2, weights, z + k, d, count, out + k);
+    if (WIDE && k < d) mix_columns(q, 1, weights, z + k, d, count, out + k);
 }
 
 /* `count` positions for q queries; out [q, d], greatest and total [q] are of the earlier ones. */
@@ -126,11 +128,11 @@ static void attend(const struct work *w, long begin, long end) {
     some(q, n, w->queries + i * d, z, bias, d, count, w->scale, w->out + i * d, w->greatest + i, \
          w->total + i)
             switch (q) {
-            case 6: TILE(6, 2); break;
-            case 5: TILE(5, 2); break;
-            case 4: TILE(4, 3); break;
-            case 3: TILE(3, 4); break;
-            case 2: TILE(2, 4); break;
+            case 6: TILE(6, (WIDE ? 4 : 2)); break;
+            case 5: TILE(5, (WIDE ? 4 : 2)); break;
+            case 4: TILE(4, (WIDE ? 4 : 3)); break;
+            case 3: TILE(3, (WIDE ? 8 : 4)); break;
+            case 2: TILE(2, (WIDE ? 8 : 4)); break;
             default: TILE(1, 8);
             }
             i += q;
@@ -139,8 +141,7 @@ static void attend(const struct work *w, long begin, long end) {
 }
 
 /* The parts of a window's positions -> its result, in the first part. */
-static void join(float *out, float *greatest, float *total, long parts, long count,
-                              long d) {
+static void join(float *out, float *greatest, float *total, long parts, long count, long d) {
     for (long i = 0; i < count; i++) {
         float most = -INFINITY, sum = 0;
         for (long s = 0; s < parts; s++)
@@ -164,10 +165,10 @@ static void join(float *out, float *greatest, float *total, long parts, long cou
    queries [windows, count, d], latent [slots, .., d] with `stride` floats from slot to slot, slots
    and lengths [windows] or null, bias [slots, positions] with `bias_stride`, or null. d is a
    multiple of 16. */
-void attention(float *out, float *room, const float *queries, const float *latent,
-               const int64_t *slots, const int64_t *lengths, const float *bias, long windows,
-               long parts, long count, long positions, long d, long stride, long bias_stride,
-               float scale, int threads) {
+void NAME(attention)(float *out, float *room, const float *queries, const float *latent,
+                     const int64_t *slots, const int64_t *lengths, const float *bias, long windows,
+                     long parts, long count, long positions, long d, long stride,
+                     long bias_stride, float scale, int threads) {
 #pragma omp parallel for num_threads(threads) schedule(dynamic) if (threads > 1)
     for (long task = 0; task < windows * parts; task++) {
         long b = task / parts, part = task % parts;

@@ -31,7 +31,7 @@ _SIGNATURES = {
     "multiply_heads_turned": (*[_POINTER] * 3, *[_LONG] * 4, _INT),
     "attention": (*[_POINTER] * 7, *[_LONG] * 7, _FLOAT, _INT),
 }
-_WIDE = ("multiply", "multiply_heads")  # there is one for AVX-512, too
+_WIDE = ("multiply", "multiply_heads", "attention")  # there is one for AVX-512, too
 
 
 def _pointer(t: Tensor | None) -> int | None:

@@ -1,0 +1,3 @@
+/* attention.c for processors with AVX-512. */
+#define WIDE 1
+#include "attention.c"
