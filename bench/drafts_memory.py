@@ -6,7 +6,6 @@ Each measurement has a process of its own: what another one has freed would hide
 import argparse
 import gc
 import os
-from dataclasses import replace
 from functools import partial
 from multiprocessing import get_context
 from pathlib import Path
@@ -14,7 +13,7 @@ from typing import Any
 
 import torch
 from decode import window
-from drafts_rated import build, decoded, without_encoder
+from drafts_rated import decoded, made, without_encoder
 from rows import Row, Rows
 from timing import resident_bytes
 
@@ -25,7 +24,6 @@ from slimwhisper.commands.measurement import Memory
 from slimwhisper.engine.draft_model import DraftModel, load_draft
 from slimwhisper.engine.engine import Engine
 from slimwhisper.model.model import Model
-from slimwhisper.types import Dims
 
 TOKENS = 16
 
@@ -86,11 +84,7 @@ def alone(name: str, draft: str | None, windows: int) -> dict[str, Any]:
 def loaded(name: str, draft: str | None) -> tuple[Model, Model | None]:
     """A model and its draft: from checkpoints, or an official shape and a number of layers."""
     if name in OFFICIAL_DIMS and (draft is None or draft.isdigit()):
-        dims: Dims = replace(OFFICIAL_DIMS[name], n_audio_layer=1)
-        model = build(dims, "float32", 0)
-        if draft is None:
-            return model, None
-        return model, build(replace(dims, n_text_layer=int(draft)), "float32", 1, model)
+        return made(name, "float32", int(draft or 0))
     checkpoint = load_checkpoint(name)
     model = Model(checkpoint, torch.device("cpu"), torch.float32)
     if draft is None:

@@ -23,13 +23,12 @@ from slimwhisper.cache.plan import CrossCache
 from slimwhisper.checkpoint.random_weights import random_checkpoint
 from slimwhisper.commands.costs import OFFICIAL_DIMS
 from slimwhisper.devices import INT8
-from slimwhisper.engine.draft_model import DraftModel
+from slimwhisper.engine.draft_model import DraftModel, fast_draft
 from slimwhisper.engine.drafter import Behind
 from slimwhisper.engine.engine import Engine
 from slimwhisper.engine.requests import Decoded, Window
 from slimwhisper.engine.speculation import SpeculativeLane
 from slimwhisper.model.model import Model
-from slimwhisper.types import Dims
 
 
 class Rated(DraftModel):
@@ -69,7 +68,7 @@ def run(asked: argparse.Namespace, rows: Rows) -> list[Row]:
         for dtype in asked.dtypes:
             case = {"what": "rated", "shape": shape, "dtype": dtype, "layers": asked.layers}
             case |= {"tokens": asked.tokens, "threads": torch.get_num_threads()}
-            models: tuple[Model, Model] | None = None
+            models: tuple[Model, Model | None] | None = None
             for windows in asked.windows:
                 key = {**case, "windows": windows}
                 numbers = missing(rows, asked, [{**key, "rate": rate} for rate in asked.rates])
@@ -90,21 +89,19 @@ def missing(rows: Rows, asked: argparse.Namespace, cases: Iterable[Row]) -> list
     return [case for case in every if not rows.kept(**case)]
 
 
-def made(shape: str, dtype: str, layers: int) -> tuple[Model, Model]:
-    """A model with random weights, and a draft; their encoder's output is made up."""
+def made(shape: str, dtype: str, layers: int = 0) -> tuple[Model, Model | None]:
+    """A model with random weights, and a draft of so many layers, if any; their encoder's output
+    is made up.
+    """
     dims = replace(OFFICIAL_DIMS[shape], n_audio_layer=1)
-    model = build(dims, dtype, 0)
-    draft = build(replace(dims, n_text_layer=layers), dtype, 1, model)
+    number = torch.float32 if dtype == INT8 else getattr(torch, dtype)
+    checkpoint = random_checkpoint(dims, 0)
+    model = Model(checkpoint, torch.device("cpu"), number, int8=dtype == INT8)
+    draft = None
+    if layers:
+        draft = fast_draft(random_checkpoint(replace(dims, n_text_layer=layers), 1), model)
     without_encoder(model)
     return model, draft
-
-
-def build(dims: Dims, dtype: str, seed: int, like: Model | None = None) -> Model:
-    """A model with random weights; like: the one whose encoder it has."""
-    number = torch.float32 if dtype == INT8 else getattr(torch, dtype)
-    encoder = None if like is None else like.encoder
-    checkpoint = random_checkpoint(dims, seed)
-    return Model(checkpoint, torch.device("cpu"), number, int8=dtype == INT8, encoder=encoder)
 
 
 def without_encoder(model: Model) -> None:
@@ -115,9 +112,10 @@ def without_encoder(model: Model) -> None:
 
 
 def measure(
-    model: Model, draft: Model, case: Row, missing: Sequence[Row], tokens: int, rows: Rows
+    model: Model, draft: Model | None, case: Row, missing: Sequence[Row], tokens: int, rows: Rows
 ) -> None:
     """Rounds: without a draft, then with each rate."""
+    assert draft is not None
     windows = [window(model, tokens, 0)] * case["windows"]
     plain = Engine(model, model.vocabulary, len(windows))
     text = decoded(plain, windows)[0][0]

@@ -31,8 +31,9 @@ INLINE floats exponential(floats x) {
 /* Scores of q queries with n positions, q * n <= 12, or 24 with WIDE: rows of d floats. */
 INLINE void score(int q, int n, int ahead, const float *queries, const float *z, long d, float scale,
                   float *scores) {
-    floats found[MOST][8];
-    UNROLL for (int i = 0; i < q; i++) UNROLL for (int j = 0; j < n; j++) found[i][j] = all(0);
+    floats found[MOST * 4];
+    float sums[MOST * 4];
+    UNROLL for (int i = 0; i < MOST * 4; i++) found[i] = all(0);
     for (long begin = 0; begin < d; begin += LINE) {
         if (ahead) UNROLL for (int j = 0; j < n; j++) soon(z + (j + ahead) * d + begin);
         UNROLL for (long k = begin; k < begin + LINE; k += LANES) {
@@ -40,12 +41,13 @@ INLINE void score(int q, int n, int ahead, const float *queries, const float *z,
             UNROLL for (int j = 0; j < n; j++) keys[j] = load(z + j * d + k);
             UNROLL for (int i = 0; i < q; i++) {
                 floats asked = load(queries + i * d + k);
-                UNROLL for (int j = 0; j < n; j++) found[i][j] += asked * keys[j];
+                UNROLL for (int j = 0; j < n; j++) found[i * n + j] += asked * keys[j];
             }
         }
     }
+    UNROLL for (int i = 0; i < q * n; i += 8) sums_of(found + i, sums + i);
     UNROLL for (int i = 0; i < q; i++) UNROLL for (int j = 0; j < n; j++)
-        scores[i * TOGETHER + j] = sum_of(found[i][j]) * scale;
+        scores[i * TOGETHER + j] = sums[i * n + j] * scale;
 }
 
 /* Adds the values of `count` positions, weighted: n vectors of columns of q queries. */

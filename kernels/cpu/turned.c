@@ -78,6 +78,6 @@ void multiply_heads_turned(float *out, const float *x, const float *w, long rows
                            long width, long depth, int threads) {
 #pragma omp parallel for num_threads(threads) schedule(static) if (threads > 1)
     for (long h = 0; h < heads; h++)
-        (rows <= 4 ? few : many)(out + h * width, x + h * depth, w + h * width * depth, rows,
+        (rows <= 2 ? few : many)(out + h * width, x + h * depth, w + h * width * depth, rows,
                                  heads * width, heads * depth, width, depth);
 }

@@ -88,6 +88,10 @@ def load_draft(draft: Checkpoint, target: Checkpoint, model: Model) -> Model:
             other = draft.state.get(name)
             if other is None or not torch.equal(other.float(), tensor.float()):
                 raise OptionError(f"{where}: its {name} differs; {kept}")
-    return Model(
-        draft, model.device, model.dtype, ("e", "x"), int8=model.int8, encoder=model.encoder
-    )
+    return fast_draft(draft, model)
+
+
+def fast_draft(draft: Checkpoint, model: Model) -> Model:
+    """A draft on the model's encoder; on a CPU in int8, as its guesses need not be exact."""
+    int8 = model.device.type == "cpu" and model.dtype == torch.float32
+    return Model(draft, model.device, model.dtype, ("e", "x"), int8=int8, encoder=model.encoder)
