@@ -6,8 +6,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 LENGTHS = (0, 1, 2, 3, 5, 7)  # of drafts; few, as each is a graph of its own on a GPU
-TRIED = (1, 3)  # that are timed once, whatever is expected of them
+TRIED = (1, 3, 0)  # that are timed once, whatever is expected of them
 FORGET = 1.02  # a time that was not reached again counts for so much more after each step
+RETRY = 0.998  # and one that was not tried for so much less, until it is tried
 
 
 class Pace:
@@ -38,6 +39,9 @@ class Pace:
         """A step took so long."""
         key = _bucket(texts), length
         known = self._seconds.get(key)
+        for other in self._seconds:
+            if other[0] == key[0]:
+                self._seconds[other] *= RETRY
         self._seconds[key] = seconds if known is None else min(known * FORGET, seconds)
 
     def _expected(self, texts: int, length: int) -> float:
@@ -46,9 +50,10 @@ class Pace:
         if known is not None:
             return known
         times = {k: s for (n, k), s in self._seconds.items() if n == texts}
-        nearest = min(times, key=lambda k: abs(k - length), default=0)
-        ratio = (1 + self.cost * length) / (1 + self.cost * nearest)
-        return times.get(nearest, 1.0) * ratio
+        if len(times) > 1:  # on the line through those that are known
+            slope, start = np.polyfit(list(times), list(times.values()), 1)
+            return float(max(start + slope * length, min(times.values())))
+        return (1 + self.cost * length) * (times.get(0, 1.0))
 
 
 def gain(hopes: NDArray[np.float64], length: int) -> float:

@@ -34,8 +34,9 @@ from slimwhisper.model.model import Model
 from slimwhisper.vocabulary import Vocabulary
 
 MOST = max(LENGTHS)
-HOPED = 0.8  # how often a text's first drafts are expected to be right
-MEMORY = 0.8  # how much of that expectation a step leaves
+HOPED = 0.8  # how often a text's first guesses are expected to be right
+FIRST = 4  # guesses that this expectation counts for
+MEMORY = 0.9  # how much earlier guesses count for after a step
 
 
 class SpeculativeLane(Lane):
@@ -59,9 +60,9 @@ class SpeculativeLane(Lane):
         self.texts = torch.zeros((rows, context), dtype=torch.int64, device=device)
         # by a step, of each row: tokens gained, and whether a guess was wrong
         self.outcome = torch.zeros((rows, 2), dtype=torch.int64, device=device)
-        # on the host: tokens that the drafter knows, and how often it is right
+        # on the host: tokens that the drafter knows; how many guesses were right, and tried
         self.known = np.zeros(places.capacity, dtype=np.int64)
-        self.hopes = np.zeros(places.capacity)
+        self.rates = np.zeros((places.capacity, 2))
         self.rounds = self.guessed = self.right = 0  # steps with a draft, and what came of them
 
     def nbytes(self) -> int:
@@ -74,7 +75,7 @@ class SpeculativeLane(Lane):
 
     def numbers(self) -> Sequence[NDArray[Any]]:
         """Also what the drafter knows."""
-        return *super().numbers(), self.known, self.hopes
+        return *super().numbers(), self.known, self.rates
 
     def move(self, source: int, target: int) -> None:
         """Also the drafter's row."""
@@ -101,7 +102,7 @@ class SpeculativeLane(Lane):
             if said.tokens:
                 given = torch.tensor(said.tokens, device=self.texts.device)
                 self.texts[place, len(prompt) : len(prompt) + len(given)] = given
-            self.known[place], self.hopes[place] = len(prompt), HOPED
+            self.known[place], self.rates[place] = len(prompt), (HOPED * FIRST, FIRST)
         super().start(tickets, logits, no_speech, agreed)
         ids = torch.arange(first, last, device=padded.device)
         self.texts[ids, self.positions[first:last]] = self.last[first:last]
@@ -113,7 +114,8 @@ class SpeculativeLane(Lane):
         """One or more tokens for every active row."""
         first, count = self.first, len(self.tickets)
         here, began = slice(first, first + count), time.perf_counter()
-        drafts = self.pace.choose(self.hopes[here], self._room(here))
+        right, tried = self.rates[here].T
+        drafts = self.pace.choose(right / tried, self._room(here))
         if drafts:
             self._draft_and_check(here, drafts)
         else:
@@ -147,9 +149,10 @@ class SpeculativeLane(Lane):
         gained, wrong = self.outcome[here].cpu().numpy().T
         right = np.minimum(gained - wrong, drafts)
         self.known[here] = self.lengths[here] + np.minimum(right, drafts - 1)
-        tried, hopes = right + wrong, self.hopes[here]
-        rate = right / np.maximum(tried, 1)
-        self.hopes[here] = np.where(tried > 0, MEMORY * hopes + (1 - MEMORY) * rate, hopes)
+        tried = right + wrong
+        rates = self.rates[here]
+        fresh = np.stack([right, tried], axis=1)
+        self.rates[here] = np.where(tried[:, None] > 0, MEMORY * rates + fresh, rates)
         self.rounds += 1
         self.guessed += int(tried.sum())
         self.right += int(right.sum())
