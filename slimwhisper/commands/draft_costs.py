@@ -26,7 +26,7 @@ class DraftCost:
         """For a person."""
         return (
             f"{self.draft} as a draft for {self.model}: {human_size(self.weights)} of weights "
-            "(on a CPU in float32 up to 1.8 times that, as it computes in int8: docs/drafts.md), "
+            "(more on a CPU, where it computes in int8: docs/drafts.md), "
             f"{human_size(self.text)} of text cache for {batch} windows, no cache of the audio. "
             f"A window takes {human_size(self.window)}, {human_size(self.window_without)} without."
         )
