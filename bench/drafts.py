@@ -23,6 +23,7 @@ import torch
 from rows import Row, Rows, add_results_flag, listed, spread, stoppable, table
 from timing import machine
 
+from slimwhisper.cache.forms import cross_names
 from slimwhisper.commands.costs import OFFICIAL_DIMS
 from slimwhisper.devices import INT8
 from slimwhisper.engine.pace import LENGTHS
@@ -32,7 +33,7 @@ from slimwhisper.text import human_size
 
 RUNS = {"rated": drafts_rated.run, "texts": drafts_texts.run, "memory": drafts_memory.run}
 SETTINGS = {  # of the tables: what has more than one round
-    "rated": ("shape", "dtype", "windows", "rate"),
+    "rated": ("shape", "dtype", "cross", "windows", "rate"),
     "texts": ("model", "windows", "length"),
 }
 BYTES = {  # of the table of memory: heads and columns
@@ -72,6 +73,9 @@ def parsed() -> argparse.Namespace:
     rated.add_argument("--rates", type=listed(float), default=[0.6, 0.8, 0.9], help="[0.6,0.8,0.9]")
     dtypes = listed(str, ("float32", "bfloat16", INT8))
     rated.add_argument("--dtypes", type=dtypes, default=["float32"], help="[float32]")
+    forms = listed(str, cross_names())
+    help = "the model's caches of the audio [e]"
+    rated.add_argument("--cross-caches", type=forms, default=["e"], help=help)
     rated.add_argument("--tokens", type=positive, default=48, help="of each text [48]")
     texts.add_argument("folder", type=Path, help="recordings; of each, the first 30 s")
     texts.add_argument("--count", type=positive, help="of the recordings [all]")
@@ -103,14 +107,15 @@ def speed_table(what: str, rows: Sequence[Row]) -> str:
     lines = []
     for key, some in groupby(rows, lambda row: [row[name] for name in names]):
         rounds = list(some)
-        first = rounds[0]
         cells = [spread([row["times_as_fast"] for row in rounds])]
         if what == "texts":  # with the encoder, which is the same for both
             cells.append(spread([with_encoder(row) for row in rounds]))
-        right = f"{100 * first['right'] / first['guessed']:.0f} %" if first["guessed"] else "-"
+        guessed, right = (sum(row[k] for row in rounds) for k in ("guessed", "right"))
+        share = f"{100 * right / guessed:.0f} %" if guessed else "-"
         without = spread([1000 * r["seconds_without"] / r["sampled"] for r in rounds], ".1f")
         different = sum(row["different"] for row in rounds)
-        cells += [f"{first['tokens_per_step']:.2f}", right, without, str(different)]
+        steps = spread([row["tokens_per_step"] for row in rounds])
+        cells += [steps, share, without, str(different)]
         lines.append([*key, *cells])
     speeds = ["times as fast", *(["with the encoder"] if what == "texts" else [])]
     rest = ["tokens a step", "guesses right", "ms a token without", "texts that differ"]

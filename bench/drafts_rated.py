@@ -11,6 +11,7 @@ import time
 from collections.abc import Iterable, Sequence
 from dataclasses import replace
 from functools import partial
+from itertools import product
 from typing import Any
 
 import torch
@@ -64,22 +65,21 @@ class Rated(DraftModel):
 def run(asked: argparse.Namespace, rows: Rows) -> list[Row]:
     """Measure what the results do not have yet; returns all rows."""
     found = []
-    for shape in asked.shapes:
-        for dtype in asked.dtypes:
-            case = {"what": "rated", "shape": shape, "dtype": dtype, "layers": asked.layers}
-            case |= {"tokens": asked.tokens, "threads": torch.get_num_threads()}
-            models: tuple[Model, Model | None] | None = None
-            for windows in asked.windows:
-                key = {**case, "windows": windows}
-                numbers = missing(rows, asked, [{**key, "rate": rate} for rate in asked.rates])
-                if numbers:
-                    models = models or made(shape, dtype, asked.layers)
-                    measure(*models, key, numbers, asked.tokens, rows)
-                for rate in asked.rates:
-                    for number in range(asked.rounds):
-                        found += rows.kept(**key, rate=rate, round=number)[-1:]
-            del models
-            gc.collect()
+    for shape, dtype, cross in product(asked.shapes, asked.dtypes, asked.cross_caches):
+        case = {"what": "rated", "shape": shape, "dtype": dtype, "layers": asked.layers}
+        case |= {"cross": cross, "tokens": asked.tokens, "threads": torch.get_num_threads()}
+        models: tuple[Model, Model | None] | None = None
+        for windows in asked.windows:
+            key = {**case, "windows": windows}
+            numbers = missing(rows, asked, [{**key, "rate": rate} for rate in asked.rates])
+            if numbers:
+                models = models or made(shape, dtype, asked.layers, cross)
+                measure(*models, key, numbers, asked.tokens, rows)
+            for rate in asked.rates:
+                for number in range(asked.rounds):
+                    found += rows.kept(**key, rate=rate, round=number)[-1:]
+        del models
+        gc.collect()
     return found
 
 
@@ -89,14 +89,15 @@ def missing(rows: Rows, asked: argparse.Namespace, cases: Iterable[Row]) -> list
     return [case for case in every if not rows.kept(**case)]
 
 
-def made(shape: str, dtype: str, layers: int = 0) -> tuple[Model, Model | None]:
+def made(shape: str, dtype: str, layers: int = 0, cross: str = "e") -> tuple[Model, Model | None]:
     """A model with random weights, and a draft of so many layers, if any; their encoder's output
-    is made up.
+    is made up. cross: the form of the model's cache of the audio.
     """
     dims = replace(OFFICIAL_DIMS[shape], n_audio_layer=1)
     number = torch.float32 if dtype == INT8 else getattr(torch, dtype)
     checkpoint = random_checkpoint(dims, 0)
-    model = Model(checkpoint, torch.device("cpu"), number, int8=dtype == INT8)
+    forms = (cross, "x")
+    model = Model(checkpoint, torch.device("cpu"), number, forms, int8=dtype == INT8)
     draft = None
     if layers:
         draft = fast_draft(random_checkpoint(replace(dims, n_text_layer=layers), 1), model)
@@ -114,7 +115,7 @@ def without_encoder(model: Model) -> None:
 def measure(
     model: Model, draft: Model | None, case: Row, missing: Sequence[Row], tokens: int, rows: Rows
 ) -> None:
-    """Rounds: without a draft, then with each rate."""
+    """Rounds: with each rate, and just before without a draft."""
     assert draft is not None
     windows = [window(model, tokens, 0)] * case["windows"]
     plain = Engine(model, model.vocabulary, len(windows))
@@ -124,11 +125,9 @@ def measure(
         rated = partial(Rated, draft, model, text, rate)
         drafted[rate] = Engine(model, model.vocabulary, len(windows), draft=rated)
         decoded(drafted[rate], windows)  # its lane learns how long steps take
-    for number in sorted({row["round"] for row in missing}):
+    for row in missing:
         without = decoded(plain, windows)
-        for row in missing:
-            if row["round"] == number:
-                rows.add(**row, **compared(without, drafted[row["rate"]], windows))
+        rows.add(**row, **compared(without, drafted[row["rate"]], windows))
 
 
 Texts = tuple[list[tuple[int, ...]], float]  # tokens of each window, and the seconds they took

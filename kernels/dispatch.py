@@ -1,7 +1,7 @@
 """Chooses for each attention of a decode step: Triton on a GPU, C on a CPU, or PyTorch on both.
 
     Triton             on CUDA devices, from the table of configurations, by dtype and width
-    C                  on a CPU, latent attention in float32, where it was compiled (`kernels.cpu`)
+    C                  on a CPU, in float32, where it was compiled (`kernels.cpu`)
     PyTorch            everywhere else, and where a Triton kernel fails: one warning, then PyTorch
 
 SLIMWHISPER_KERNELS=torch turns the others off; =triton uses it on a CPU too, which needs Triton's
@@ -142,13 +142,10 @@ class Kernels:
             """[N, h, d_k] or [N, h, d]."""
             if self.library is None or latent.factors is not None or reads.sources is not None:
                 return None
-            kept, slots, groups = latent.values, reads.slots, windows
-            if reads.lengths_each(windows) > 1:  # the tokens of a text are windows of their own
-                slots = torch.arange(windows) if slots is None else slots
-                slots, groups = slots.repeat_interleave(count // windows), count
+            slots, groups = _groups(reads, windows, count)
             together = queries.reshape(groups, -1, width)
             bias = reads.position_bias
-            mix = self.library.latent(together, kept, scale, slots, reads.lengths, bias)
+            mix = self.library.latent(together, latent.values, scale, slots, reads.lengths, bias)
             if mix is None:
                 return None
             self.used[kernel, "c"] += 1
@@ -206,6 +203,18 @@ class Kernels:
         (count, h, width), windows = queries.shape, reads.windows(len(keys))
         group = count // windows
 
+        def in_c() -> Tensor | None:
+            """[N, h, d_k]."""
+            if self.library is None or reads.sources is not None or group > MOST_ROWS:
+                return None
+            slots, groups = _groups(reads, windows, count)
+            together = queries.unflatten(0, (groups, -1)).transpose(1, 2)
+            found = self.library.heads(together, keys, values, width**-0.5, slots, reads.lengths)
+            if found is None:
+                return None
+            self.used["heads", "c"] += 1
+            return found.transpose(1, 2).reshape(queries.shape)
+
         def by_triton(c: Configuration, p: Processor) -> Tensor:
             """[N, h, d_k]."""
             from slimwhisper.kernels.gpu.heads import split_heads
@@ -226,6 +235,9 @@ class Kernels:
                 mask = reads.bias().view(windows, 1, -1, keys.shape[2])
             return head_attention(together, k, v, mask).transpose(1, 2).reshape(queries.shape)
 
+        found = in_c()
+        if found is not None:
+            return found
         if group > MOST_ROWS:
             return self._run("heads", None, by_torch)
         return self._shaped("heads", width, group, by_triton, by_torch)
@@ -329,6 +341,17 @@ class Kernels:
                 return result
         self.used[operation, "torch"] += 1
         return by_torch()
+
+
+def _groups(reads: Reads, windows: int, count: int) -> tuple[Tensor | None, int]:
+    """The slots that groups of `count` rows read, each of one length, and how many groups: the
+    windows, or, where the tokens of a text have lengths of their own, the rows.
+    """
+    slots = reads.slots
+    if reads.lengths_each(windows) <= 1:
+        return slots, windows
+    slots = torch.arange(windows) if slots is None else slots
+    return slots.repeat_interleave(count // windows), count
 
 
 def _splits(c: Configuration, p: Processor, programs: int, positions: int) -> int:

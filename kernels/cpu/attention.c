@@ -1,6 +1,7 @@
-/* softmax(Q Z^T * scale) Z: the queries of all heads against one latent that is keys and values.
+/* softmax(Q K^T * scale) V: queries against the keys and values of their head, or the queries of all
+   heads against one latent that is both.
 
-   The latent is read once: of some positions, the scores, the probabilities and their weighted sum
+   What is kept is read once: of some positions, the scores, the probabilities and their weighted sum
    are computed while they lie in the cache; a larger score scales down what was summed before
    (online softmax, arXiv 1805.02867). Compiled twice: with WIDE, for sixteen floats at a time. */
 #include "vectors.h"
@@ -76,12 +77,14 @@ INLINE void mix(int q, const float *weights, const float *z, long d, long count,
 }
 
 /* `count` positions for q queries; out [q, d], greatest and total [q] are of the earlier ones. */
-INLINE void some(int q, int n, const float *queries, const float *z, const float *bias, long d,
-                 long count, float scale, float *out, float *greatest, float *total) {
+INLINE void some(int q, int n, const float *queries, const float *keys, const float *values,
+                 const float *bias, long d, long count, float scale, float *out, float *greatest,
+                 float *total) {
     float scores[MOST * TOGETHER];
     long t = 0;
-    for (; t + n <= count; t += n) score(q, n, TOGETHER, queries, z + t * d, d, scale, scores + t);
-    for (; t < count; t++) score(q, 1, TOGETHER, queries, z + t * d, d, scale, scores + t);
+    for (; t + n <= count; t += n)
+        score(q, n, TOGETHER, queries, keys + t * d, d, scale, scores + t);
+    for (; t < count; t++) score(q, 1, TOGETHER, queries, keys + t * d, d, scale, scores + t);
     for (int i = 0; i < q; i++) {
         float *s = scores + i * TOGETHER, most = greatest[i];
         for (t = 0; t < count; t++) {
@@ -106,29 +109,30 @@ INLINE void some(int q, int n, const float *queries, const float *z, const float
             for (long k = 0; k < d; k += LANES)
                 store(out + i * d + k, load(out + i * d + k) * before);
     }
-    mix(q, scores, z, d, count, out);
+    mix(q, scores, values, d, count, out);
 }
 
 struct work {
-    const float *queries, *latent, *bias;
+    const float *queries, *keys, *values, *bias;
     float *out, *greatest, *total;
     long count, d;
     float scale;
 };
 
-/* Positions from `begin` to `end` of one window for all its queries. */
+/* Positions from `begin` to `end` of one group for all its queries. */
 static void attend(const struct work *w, long begin, long end) {
     long d = w->d;
     memset(w->out, 0, w->count * d * sizeof(float));
     for (long i = 0; i < w->count; i++) w->greatest[i] = -INFINITY, w->total[i] = 0;
     for (long t = begin; t < end; t += TOGETHER) {
         long count = end - t < TOGETHER ? end - t : TOGETHER;
-        const float *z = w->latent + t * d, *bias = w->bias ? w->bias + t : 0;
+        const float *keys = w->keys + t * d, *values = w->values + t * d;
+        const float *bias = w->bias ? w->bias + t : 0;
         for (long i = 0, tiles = (w->count + MOST - 1) / MOST; tiles; tiles--) {
             long q = (w->count - i + tiles - 1) / tiles; /* tiles of about the same size */
 #define TILE(q, n)                                                                             \
-    some(q, n, w->queries + i * d, z, bias, d, count, w->scale, w->out + i * d, w->greatest + i, \
-         w->total + i)
+    some(q, n, w->queries + i * d, keys, values, bias, d, count, w->scale, w->out + i * d,       \
+         w->greatest + i, w->total + i)
             switch (q) {
             case 6: TILE(6, (WIDE ? 4 : 2)); break;
             case 5: TILE(5, (WIDE ? 4 : 2)); break;
@@ -142,7 +146,7 @@ static void attend(const struct work *w, long begin, long end) {
     }
 }
 
-/* The parts of a window's positions -> its result, in the first part. */
+/* The parts of a group's positions -> its result, in the first part. */
 static void join(float *out, float *greatest, float *total, long parts, long count, long d) {
     for (long i = 0; i < count; i++) {
         float most = -INFINITY, sum = 0;
@@ -163,32 +167,37 @@ static void join(float *out, float *greatest, float *total, long parts, long cou
     }
 }
 
-/* out [windows, parts, count, d], of which [:, 0] is the result; room [windows, parts, 2, count].
-   queries [windows, count, d], latent [slots, .., d] with `stride` floats from slot to slot, slots
-   and lengths [windows] or null, bias [slots, positions] with `bias_stride`, or null. d is a
-   multiple of 16. */
-void NAME(attention)(float *out, float *room, const float *queries, const float *latent,
-                     const int64_t *slots, const int64_t *lengths, const float *bias, long windows,
-                     long parts, long count, long positions, long d, long stride,
-                     long bias_stride, float scale, int threads) {
+/* A group is one head of a window, or a window with `heads` 1. out [groups, parts, count, d], of which
+   [:, 0] is the result; room [groups, parts, 2, count]. queries [groups, count, d], keys and values
+   [slots, heads, .., d] with `stride` floats from slot to slot and `apart` from head to head, slots and
+   lengths [windows] or null, bias [slots, positions] with `bias_stride`, or null. d is a multiple of
+   16. */
+void NAME(attention)(float *out, float *room, const float *queries, const float *keys,
+                     const float *values, const int64_t *slots, const int64_t *lengths,
+                     const float *bias, long windows, long heads, long parts, long count,
+                     long positions, long d, long stride, long apart, long bias_stride, float scale,
+                     int threads) {
+    long groups = windows * heads;
 #pragma omp parallel for num_threads(threads) schedule(dynamic) if (threads > 1)
-    for (long task = 0; task < windows * parts; task++) {
-        long b = task / parts, part = task % parts;
+    for (long task = 0; task < groups * parts; task++) {
+        long g = task / parts, part = task % parts, b = g / heads;
         long slot = slots ? slots[b] : b, length = lengths ? lengths[b] : positions;
-        struct work w = {queries + b * count * d,
-                         latent + slot * stride,
+        long begin = slot * stride + g % heads * apart;
+        struct work w = {queries + g * count * d,
+                         keys + begin,
+                         values + begin,
                          bias ? bias + slot * bias_stride : 0,
                          out + task * count * d,
-                         room + b * parts * 2 * count + part * count,
-                         room + (b * parts * 2 + parts + part) * count,
+                         room + g * parts * 2 * count + part * count,
+                         room + (g * parts * 2 + parts + part) * count,
                          count,
                          d,
                          scale};
         if (length > positions) length = positions;
         attend(&w, length * part / parts, length * (part + 1) / parts);
     }
-#pragma omp parallel for num_threads(threads) schedule(static) if (threads > 1 && windows > 1)
-    for (long b = 0; b < windows; b++)
-        join(out + b * parts * count * d, room + b * parts * 2 * count,
-             room + (b * parts * 2 + parts) * count, parts, count, d);
+#pragma omp parallel for num_threads(threads) schedule(static) if (threads > 1 && groups > 1)
+    for (long g = 0; g < groups; g++)
+        join(out + g * parts * count * d, room + g * parts * 2 * count,
+             room + (g * parts * 2 + parts) * count, parts, count, d);
 }

@@ -1,4 +1,4 @@
-"""The functions in C, where they were compiled: a decoder's products, and latent attention.
+"""The functions in C, where they were compiled: a decoder's products, and its attention.
 
 PyTorch's products are made for many rows. With a few, all that takes time is to read the weights
 once, and these read them as fast as memory gives them; with more, they are as fast as oneDNN's, and
@@ -29,7 +29,7 @@ _SIGNATURES = {
     "multiply": (*[_POINTER] * 6, *[_LONG] * 3, _INT),
     "multiply_heads": (*[_POINTER] * 3, *[_LONG] * 4, _INT),
     "multiply_heads_turned": (*[_POINTER] * 3, *[_LONG] * 4, _INT),
-    "attention": (*[_POINTER] * 7, *[_LONG] * 7, _FLOAT, _INT),
+    "attention": (*[_POINTER] * 8, *[_LONG] * 9, _FLOAT, _INT),
 }
 _WIDE = ("multiply", "multiply_heads", "attention")  # there is one for AVX-512, too
 
@@ -126,26 +126,54 @@ class Library:
         """softmax(Q Z^T * scale + bias) Z: queries [B, Q, d], latent [S, T, d], slots and lengths
         [B] int64, bias [S, T] -> [B, Q, d]; None: PyTorch has to.
         """
-        (windows, count, d), positions = queries.shape, latent.shape[1]
-        apart, queries = latent.stride(0), queries.contiguous()
-        if d % DEPTH or not _flat(queries) or not _flat(latent[:1].expand(1, -1, -1)):
-            return None
-        if _watched() or not windows or (slots is not None and not _flat(slots, torch.int64)):
-            return None
-        if lengths is not None and not _flat(lengths, torch.int64):
-            return None
         if bias is not None and (bias.dtype != torch.float32 or bias.stride(-1) != 1):
             return None
+        kept = latent[:, None]
+        found = self._attention(queries[:, None], kept, kept, scale, slots, lengths, bias)
+        return None if found is None else found[:, 0]
+
+    def heads(
+        self,
+        queries: Tensor,
+        keys: Tensor,
+        values: Tensor,
+        scale: float,
+        slots: Tensor | None = None,
+        lengths: Tensor | None = None,
+    ) -> Tensor | None:
+        """softmax(q_i K_i^T * scale) V_i of every head i: queries [B, h, Q, d_k], keys and values
+        [S, h, T, d_k], slots and lengths [B] int64 -> [B, h, Q, d_k]; None: PyTorch has to.
+        """
+        return self._attention(queries, keys, values, scale, slots, lengths, None)
+
+    def _attention(
+        self,
+        queries: Tensor,
+        keys: Tensor,
+        values: Tensor,
+        scale: float,
+        slots: Tensor | None,
+        lengths: Tensor | None,
+        bias: Tensor | None,
+    ) -> Tensor | None:
+        (windows, heads, count, d), positions = queries.shape, keys.shape[2]
+        queries = queries.contiguous()
+        if not windows or d % DEPTH or keys.stride() != values.stride() or _watched():
+            return None
+        if not (_flat(queries) and _flat(keys[:1, :1]) and _flat(values[:1, :1])):
+            return None
+        if any(t is not None and not _flat(t, torch.int64) for t in (slots, lengths)):
+            return None
         threads = torch.get_num_threads()
-        parts = -(-threads // windows)
-        out = queries.new_empty((windows, parts, count, d))
-        room = queries.new_empty((windows, parts, 2, count))
+        parts = -(-threads // (windows * heads))
+        out = queries.new_empty((windows, heads, parts, count, d))
+        room = queries.new_empty((windows, heads, parts, 2, count))
         self.attention(
-            *map(_pointer, (out, room, queries, latent, slots, lengths, bias)),
-            *(windows, parts, count, positions, d, apart, 0 if bias is None else bias.stride(0)),
-            *(scale, threads),
+            *map(_pointer, (out, room, queries, keys, values, slots, lengths, bias)),
+            *(windows, heads, parts, count, positions, d, keys.stride(0), keys.stride(1)),
+            *(0 if bias is None else bias.stride(0), scale, threads),
         )
-        return out[:, 0]
+        return out[:, :, 0]
 
 
 @cache

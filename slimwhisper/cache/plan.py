@@ -58,6 +58,7 @@ class CrossCache:
         """
         self.slots, self.frames = slots, frames
         room = plan.room(slots, frames, device)
+        self.device = room.device
         self.stores: list[CrossStore] = []
         self.layers: list[CrossLayer] = []
         self.shared = shared = dict(held or {})
@@ -71,9 +72,11 @@ class CrossCache:
                 shared[weights.form] = layer.store
 
     def read_by(self, plan: CachePlan) -> "CrossCache":
-        """The same audio for the layers of another decoder, whose forms share these stores."""
-        other = CrossCache(plan, self.slots, self.frames, held=self.shared)
-        assert not other.stores, "a form that keeps its own"
+        """The same audio for the layers of another decoder. They read these stores, where their
+        form shares one; what they keep of their own is put, moved and counted here.
+        """
+        other = CrossCache(plan, self.slots, self.frames, self.device, held=self.shared)
+        self.stores += other.stores
         return other
 
     def put(self, slots: Tensor, features: Tensor) -> None:

@@ -2,7 +2,8 @@
 
 Distilled models such as distil-large-v3 keep the encoder of the model that they were distilled
 from. Both decoders then read ONE encoder output: a draft costs its few layers' weights and a small
-cache of the text, and no cache of the audio.
+cache of the text, and no cache of the audio. Beside a form that does not keep the encoder's output,
+it is kept for the draft.
 """
 
 from collections.abc import Sequence
@@ -11,6 +12,7 @@ import torch
 from torch import Tensor
 
 from slimwhisper.cache.base import Rows, Step
+from slimwhisper.cache.forms import form_of
 from slimwhisper.cache.plan import CrossCache, DecoderCache
 from slimwhisper.checkpoint.load import Checkpoint
 from slimwhisper.engine.drafter import Behind, Choose
@@ -25,7 +27,7 @@ class DraftModel:
     """A `Drafter`: a model whose encoder is the target's."""
 
     def __init__(self, draft: Model, target: Model, cross: CrossCache, rows: int) -> None:
-        """cross: the target's, which is read and never written. rows: texts at a time."""
+        """cross: the target's, which the draft reads, too. rows: texts at a time."""
         self.model = draft
         own = draft.allocate_self(rows)
         self.cache = DecoderCache(cross.read_by(draft.plan), own)
@@ -73,10 +75,8 @@ def load_draft(draft: Checkpoint, target: Checkpoint, model: Model) -> Model:
     """
     where = f"{draft.name} cannot draft for {target.name}"
     kept = "choose a draft that was distilled with the encoder kept"
-    if any(weights.form != "e" for weights in model.plan.cross):
-        raise OptionError(
-            f"{where}: the model keeps no encoder output that both could read; choose cache slim"
-        )
+    if not all(form_of(weights.form).exact for weights in model.plan.cross):
+        raise OptionError(f"{where}: the cache of the audio is not exact; choose cross_cache e")
     if not may_draft(model.plan):
         raise OptionError(f"{where}: the cache of the text is not exact; choose self_cache x")
     if (difference := target.dims.other_encoder(draft.dims)) is not None:

@@ -32,14 +32,18 @@ def search_of(options: Options) -> Search:
 
 def slot_bytes(model: Model, search: Search) -> int:
     """Bytes of the caches for one more slot, with all texts that the search keeps of a window."""
-    meta = torch.device("meta")
-    text = SelfCache(model.plan, 1, model.dims.n_text_ctx, meta).nbytes()
+    meta, dims = torch.device("meta"), model.dims
+    text = SelfCache(model.plan, 1, dims.n_text_ctx, meta).nbytes()
     # the second lane, where samples are drawn, has about as many rows as there are slots
     rows = 1 if search.beams is None and search.samples == 1 else (search.beams or 1) + 1
     drafted = 0
     if model.draft is not None:
         length = model.draft.dims.n_text_ctx
         drafted = SelfCache(model.draft.plan, 1, length, meta).nbytes()
+        audio = CrossCache(model.plan, 1, dims.n_audio_ctx, meta)
+        alone = audio.nbytes()
+        audio.read_by(model.draft.plan)
+        drafted += audio.nbytes() - alone  # none, if the model's form is the draft's
     return model.bytes_per_window() + (rows - 1) * text + drafted
 
 

@@ -77,8 +77,10 @@ def test_drafts(tmp_path: Path) -> None:
     results = ("--results", str(tmp_path / "rows.jsonl"))
     tiny = ("--shapes", "tiny", "--layers", "1")
     rated = ("drafts.py", "rated", *tiny, *results, "--windows", "2", "--tokens", "12")
-    found = line(*rated, "--rates", "0,1", "--rounds", "1")["results"]
-    assert [(row["rate"], row["different"]) for row in found] == [(0.0, 0), (1.0, 0)]
+    caches = ("--cross-caches", "e,kv")
+    found = line(*rated, *caches, "--rates", "0,1", "--rounds", "1")["results"]
+    cases = [(row["cross"], row["rate"], row["different"]) for row in found]
+    assert cases == [(form, rate, 0) for form in ("e", "kv") for rate in (0.0, 1.0)]
     # how many are guessed depends on what steps take
     assert found[0]["right"] == 0
     assert found[1]["right"] == found[1]["guessed"]

@@ -166,6 +166,20 @@ def test_a_model_drafts_on_the_same_encoder_output(
     assert lane.right < lane.guessed
 
 
+@pytest.mark.parametrize("forms", [("kv", "x"), ("k", "k"), ("hybrid", "x")])
+def test_it_keeps_the_encoder_output_where_the_model_does_not(
+    forms: tuple[str, str], model: Model, asked: list[Window]
+) -> None:
+    other = random_model(forms=forms)
+    found, lane = speculate(other, asked, 2, draft=model)  # windows take slots, and move in them
+    assert_same(only(found), decode(other, asked, 2))
+    assert lane.right > 0.9 * lane.guessed > 0, "of the same weights"
+    drafter = lane.drafter
+    assert isinstance(drafter, DraftModel)
+    mine = drafter.cache.cross
+    assert mine.layers[0].store is lane.cache.cross.stores[-1], "put and moved with the model's"
+
+
 def test_random_texts_are_those_of_their_seeds(model: Model) -> None:
     requests = windows(6, 20, (0.7, 0.0, 1.0))
     expected = decode(model, requests, 3)
@@ -259,8 +273,9 @@ def test_what_may_draft(model: Model) -> None:
         load_draft(replace(draft, dims=wide), target, model)
     with pytest.raises(OptionError, match="n_audio_layer is 3, not"):
         load_draft(replace(draft, dims=replace(fewer, n_audio_layer=3)), target, model)
-    with pytest.raises(OptionError, match="choose cache slim"):
-        load_draft(draft, target, random_model(forms=("kv", "x")))
+    assert load_draft(draft, target, random_model(forms=("kv", "x"))).forms == ("e", "x")
+    with pytest.raises(OptionError, match="choose cross_cache e"):
+        load_draft(draft, target, random_model(forms=("evict", "x")))
 
 
 def test_an_expected_text_is_followed(model: Model, asked: list[Window]) -> None:

@@ -116,6 +116,41 @@ def test_latent_attention(
         torch.testing.assert_close(found[b].double(), expected, atol=2e-5, rtol=1e-5)
 
 
+@pytest.mark.parametrize("kind", ["all", "slots", "lengths", "both"])
+@pytest.mark.parametrize(
+    ("windows", "heads", "queries", "width", "positions"),
+    [(1, 6, 1, 64, 200), (2, 1, 4, 16, 1), (3, 2, 7, 48, 63), (5, 3, 32, 64, 131)],
+)
+def test_attention_by_heads(
+    c: Library,
+    threads: int,
+    windows: int,
+    heads: int,
+    queries: int,
+    width: int,
+    positions: int,
+    kind: str,
+) -> None:
+    generator = torch.Generator().manual_seed(0)
+    q, scale = 2 * noise(windows, queries, heads, width).transpose(1, 2), 0.3
+    shape = windows + 2, heads, positions + 5, width  # of which a part is read
+    k, v = (noise(*shape, seed=seed)[:, :, :positions] for seed in (1, 2))
+    slots = lengths = None
+    if kind in ("slots", "both"):
+        slots = torch.randint(0, windows + 2, (windows,), generator=generator)
+    if kind in ("lengths", "both"):
+        lengths = torch.randint(1, positions + 1, (windows,), generator=generator)
+        k[:, :, int(lengths.max()) :] = v[:, :, int(lengths.max()) :] = torch.nan  # never read
+    found = c.heads(q, k, v, scale, slots, lengths)
+    assert found is not None
+    for b in range(windows):
+        slot = b if slots is None else int(slots[b])
+        length = positions if lengths is None else int(lengths[b])
+        keys, values = (t[slot, :, :length].double() for t in (k, v))
+        expected = (q[b].double() @ keys.mT * scale).softmax(-1) @ values
+        torch.testing.assert_close(found[b].double(), expected, atol=2e-5, rtol=1e-5)
+
+
 def test_scores_far_apart_and_alike(c: Library) -> None:
     """Where e^x underflows, and where a later position takes all."""
     z = noise(1, 300, 32)
@@ -140,6 +175,9 @@ def test_what_it_leaves_to_pytorch(c: Library) -> None:
     assert c.by_head(noise(1, 2, 16).double(), maps) is None
     assert c.latent(noise(1, 2, 32).double(), z, 1.0) is None
     assert c.latent(noise(1, 2, 24), noise(1, 9, 24), 1.0) is None
+    keys = noise(1, 3, 9, 32)
+    assert c.heads(noise(1, 3, 2, 32), keys, noise(1, 3, 11, 32)[:, :, :9], 1.0) is None
+    assert c.heads(noise(1, 3, 2, 32), keys.mT.contiguous().mT, keys, 1.0) is None
     with FlopCounterMode(display=False):  # as all need that watch operators
         assert c.linear(noise(1, 64), weight) is None
         assert c.latent(noise(1, 2, 32), z, 1.0) is None
@@ -182,22 +220,26 @@ def spied(calls: list[tuple[object, ...]], function):  # type: ignore[no-untyped
 
 
 @needs_library
-@pytest.mark.parametrize("int8", [False, True])
 @pytest.mark.parametrize("slots", [2, 12])
+@pytest.mark.parametrize(
+    ("forms", "int8", "kernel"),
+    [(("e", "x"), False, "latent"), (("e", "x"), True, "latent"), (("kv", "kv"), False, "heads")],
+)
 def test_a_model_decodes_the_same_without(
-    int8: bool, slots: int, monkeypatch: pytest.MonkeyPatch
+    forms: tuple[str, str], int8: bool, kernel: str, slots: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     requests = windows(slots + 3)
-    ours = random_model(int8=int8)
+    ours = random_model(forms=forms, int8=int8)
     found = decode(ours, requests, slots)
     used = ours.plan.kernels.used
-    assert used["latent", "c"] > 0
-    assert used["latent", "torch"] == 0, "whatever the number of rows"
+    assert used[kernel, "c"] > 0
+    prompts = used["heads", "torch"] if kernel == "heads" else 0  # long ones, in one call each
+    assert used[kernel, "torch"] == prompts < used[kernel, "c"] / 10, "whatever the number of rows"
     for name in ("slimwhisper.kernels.linear", "slimwhisper.kernels.dispatch"):
         monkeypatch.setattr(f"{name}.library", lambda: None)
-    theirs: Model = random_model(int8=int8)
+    theirs: Model = random_model(forms=forms, int8=int8)
     expected = decode(theirs, requests, slots)
-    assert theirs.plan.kernels.used["latent", "c"] == 0
+    assert theirs.plan.kernels.used[kernel, "c"] == 0
     if int8:  # few rows are not rounded
         assert [len(f.tokens) for f in found] and len(found) == len(expected)
     else:

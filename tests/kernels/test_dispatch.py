@@ -42,10 +42,14 @@ def attend(kernels: Kernels, width: int = 64) -> tuple[Tensor, Tensor]:
 
 
 @needs_library
-def test_a_cpu_uses_c_for_the_latent() -> None:
-    kernels = Kernels(CPU, torch.float32)
-    attend(kernels)
-    assert dict(kernels.used) == {("latent", "c"): 1, ("heads", "torch"): 1}
+def test_a_cpu_uses_c() -> None:
+    kernels, pytorch = Kernels(CPU, torch.float32), Kernels(CPU, torch.float32, "torch")
+    for expected, found in zip(attend(pytorch), attend(kernels), strict=True):
+        torch.testing.assert_close(found, expected)
+    assert dict(kernels.used) == {("latent", "c"): 1, ("heads", "c"): 1}
+    keys = normal(1, 2, 9, 64)
+    kernels.heads(normal(dispatch.MOST_ROWS + 1, 2, 64), keys, keys)
+    assert kernels.used["heads", "torch"] == 1, "long prompts go to flash-attention"
     assert kernels.describe() == "C and PyTorch: the device is a CPU"
 
 
