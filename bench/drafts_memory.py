@@ -13,7 +13,7 @@ from typing import Any
 
 import torch
 from decode import window
-from drafts_rated import decoded, made, without_encoder
+from drafts_rated import decoded, made, with_draft, without_encoder
 from rows import Row, Rows
 from timing import resident_bytes
 
@@ -84,7 +84,8 @@ def alone(name: str, draft: str | None, windows: int) -> dict[str, Any]:
 def loaded(name: str, draft: str | None) -> tuple[Model, Model | None]:
     """A model and its draft: from checkpoints, or an official shape and a number of layers."""
     if name in OFFICIAL_DIMS and (draft is None or draft.isdigit()):
-        return made(name, "float32", int(draft or 0))
+        model = made(name, "float32")
+        return (model, None) if draft is None else with_draft(model, int(draft))
     checkpoint = load_checkpoint(name)
     model = Model(checkpoint, torch.device("cpu"), torch.float32)
     if draft is None:

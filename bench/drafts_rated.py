@@ -68,12 +68,12 @@ def run(asked: argparse.Namespace, rows: Rows) -> list[Row]:
     for shape, dtype, cross in product(asked.shapes, asked.dtypes, asked.cross_caches):
         case = {"what": "rated", "shape": shape, "dtype": dtype, "layers": asked.layers}
         case |= {"cross": cross, "tokens": asked.tokens, "threads": torch.get_num_threads()}
-        models: tuple[Model, Model | None] | None = None
+        models: tuple[Model, Model] | None = None
         for windows in asked.windows:
             key = {**case, "windows": windows}
             numbers = missing(rows, asked, [{**key, "rate": rate} for rate in asked.rates])
             if numbers:
-                models = models or made(shape, dtype, asked.layers, cross)
+                models = models or with_draft(made(shape, dtype, cross), asked.layers)
                 measure(*models, key, numbers, asked.tokens, rows)
             for rate in asked.rates:
                 for number in range(asked.rounds):
@@ -89,20 +89,22 @@ def missing(rows: Rows, asked: argparse.Namespace, cases: Iterable[Row]) -> list
     return [case for case in every if not rows.kept(**case)]
 
 
-def made(shape: str, dtype: str, layers: int = 0, cross: str = "e") -> tuple[Model, Model | None]:
-    """A model with random weights, and a draft of so many layers, if any; their encoder's output
-    is made up. cross: the form of the model's cache of the audio.
+def made(shape: str, dtype: str, cross: str = "e") -> Model:
+    """A model with random weights, whose encoder's output is made up. cross: the form of its cache
+    of the audio.
     """
     dims = replace(OFFICIAL_DIMS[shape], n_audio_layer=1)
     number = torch.float32 if dtype == INT8 else getattr(torch, dtype)
-    checkpoint = random_checkpoint(dims, 0)
-    forms = (cross, "x")
+    checkpoint, forms = random_checkpoint(dims, 0), (cross, "x")
     model = Model(checkpoint, torch.device("cpu"), number, forms, int8=dtype == INT8)
-    draft = None
-    if layers:
-        draft = fast_draft(random_checkpoint(replace(dims, n_text_layer=layers), 1), model)
     without_encoder(model)
-    return model, draft
+    return model
+
+
+def with_draft(model: Model, layers: int) -> tuple[Model, Model]:
+    """The model, and a draft with random weights and so many layers."""
+    dims = replace(model.dims, n_text_layer=layers)
+    return model, fast_draft(random_checkpoint(dims, 1), model)
 
 
 def without_encoder(model: Model) -> None:
@@ -113,10 +115,9 @@ def without_encoder(model: Model) -> None:
 
 
 def measure(
-    model: Model, draft: Model | None, case: Row, missing: Sequence[Row], tokens: int, rows: Rows
+    model: Model, draft: Model, case: Row, missing: Sequence[Row], tokens: int, rows: Rows
 ) -> None:
     """Rounds: with each rate, and just before without a draft."""
-    assert draft is not None
     windows = [window(model, tokens, 0)] * case["windows"]
     plain = Engine(model, model.vocabulary, len(windows))
     text = decoded(plain, windows)[0][0]

@@ -126,10 +126,8 @@ class Library:
         """softmax(Q Z^T * scale + bias) Z: queries [B, Q, d], latent [S, T, d], slots and lengths
         [B] int64, bias [S, T] -> [B, Q, d]; None: PyTorch has to.
         """
-        if bias is not None and (bias.dtype != torch.float32 or bias.stride(-1) != 1):
-            return None
         kept = latent[:, None]
-        found = self._attention(queries[:, None], kept, kept, scale, slots, lengths, bias)
+        found = self.heads(queries[:, None], kept, kept, scale, slots, lengths, bias)
         return None if found is None else found[:, 0]
 
     def heads(
@@ -140,22 +138,12 @@ class Library:
         scale: float,
         slots: Tensor | None = None,
         lengths: Tensor | None = None,
+        bias: Tensor | None = None,
     ) -> Tensor | None:
-        """softmax(q_i K_i^T * scale) V_i of every head i: queries [B, h, Q, d_k], keys and values
-        [S, h, T, d_k], slots and lengths [B] int64 -> [B, h, Q, d_k]; None: PyTorch has to.
+        """softmax(q_i K_i^T * scale + bias) V_i of every head i: queries [B, h, Q, d_k], keys and
+        values [S, h, T, d_k], slots and lengths [B] int64, bias [S, T] -> [B, h, Q, d_k]; None:
+        PyTorch has to.
         """
-        return self._attention(queries, keys, values, scale, slots, lengths, None)
-
-    def _attention(
-        self,
-        queries: Tensor,
-        keys: Tensor,
-        values: Tensor,
-        scale: float,
-        slots: Tensor | None,
-        lengths: Tensor | None,
-        bias: Tensor | None,
-    ) -> Tensor | None:
         (windows, heads, count, d), positions = queries.shape, keys.shape[2]
         queries = queries.contiguous()
         if not windows or d % DEPTH or keys.stride() != values.stride() or _watched():
@@ -163,6 +151,8 @@ class Library:
         if not (_flat(queries) and _flat(keys[:1, :1]) and _flat(values[:1, :1])):
             return None
         if any(t is not None and not _flat(t, torch.int64) for t in (slots, lengths)):
+            return None
+        if bias is not None and (bias.dtype != torch.float32 or bias.stride(-1) != 1):
             return None
         threads = torch.get_num_threads()
         parts = -(-threads // (windows * heads))

@@ -1,6 +1,7 @@
 """How many tokens to draft: as many as bring the most text a second, by what steps have taken."""
 
 from collections.abc import Sequence
+from statistics import linear_regression
 
 import numpy as np
 from numpy.typing import NDArray
@@ -33,7 +34,8 @@ class Pace:
         for k in TRIED if self.timed else ():
             if k in possible and (texts, k) not in self._seconds:
                 return k
-        return max(possible, key=lambda k: gain(hopes, k) / self._expected(texts, k), default=0)
+        expected = self._expected(texts)
+        return max(possible, key=lambda k: gain(hopes, k) / expected[k], default=0)
 
     def note(self, texts: int, length: int, seconds: float) -> None:
         """A step took so long."""
@@ -44,16 +46,16 @@ class Pace:
                 self._seconds[other] *= RETRY
         self._seconds[key] = seconds if known is None else min(known * FORGET, seconds)
 
-    def _expected(self, texts: int, length: int) -> float:
-        """Seconds of a step, or a number in proportion to them."""
-        known = self._seconds.get((texts, length))
-        if known is not None:
-            return known
+    def _expected(self, texts: int) -> dict[int, float]:
+        """Seconds of a step by the length of its draft, or numbers in proportion to them."""
         times = {k: s for (n, k), s in self._seconds.items() if n == texts}
         if len(times) > 1:  # on the line through those that are known
-            slope, start = np.polyfit(list(times), list(times.values()), 1)
-            return float(max(start + slope * length, min(times.values())))
-        return (1 + self.cost * length) * (times.get(0, 1.0))
+            slope, start = linear_regression(list(times), list(times.values()))
+            least = min(times.values())
+            line = {k: max(start + slope * k, least) for k in LENGTHS}
+        else:
+            line = {k: (1 + self.cost * k) * times.get(0, 1.0) for k in LENGTHS}
+        return line | times
 
 
 def gain(hopes: NDArray[np.float64], length: int) -> float:

@@ -41,9 +41,7 @@ def slot_bytes(model: Model, search: Search) -> int:
         length = model.draft.dims.n_text_ctx
         drafted = SelfCache(model.draft.plan, 1, length, meta).nbytes()
         audio = CrossCache(model.plan, 1, dims.n_audio_ctx, meta)
-        alone = audio.nbytes()
-        audio.read_by(model.draft.plan)
-        drafted += audio.nbytes() - alone  # none, if the model's form is the draft's
+        drafted += audio.read_by(model.draft.plan).nbytes()  # 0 where the model's store serves both
     return model.bytes_per_window() + (rows - 1) * text + drafted
 
 
