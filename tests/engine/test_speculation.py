@@ -97,8 +97,9 @@ def speculate(
     cost: float = 0.01,
     search: Search | None = None,
     then: Callable[[int, Answer], Request | None] = lambda *_: None,
+    timed: bool = True,
 ) -> tuple[dict[int, list[Answer]], SpeculativeLane]:
-    """All answers, and the lane."""
+    """All answers, and the lane. timed: whether times decide on the lengths of drafts."""
 
     def make(cross: object, rows: int) -> Drafter:
         if drafter is not None:
@@ -109,6 +110,7 @@ def speculate(
 
     engine = Engine(model, VOCABULARY, slots, search, draft=make)
     assert isinstance(engine.first, SpeculativeLane)
+    engine.first.pace.timed &= timed
     return run(engine, dict(enumerate(asked)), then), engine.first
 
 
@@ -130,7 +132,7 @@ def test_the_same_texts_wherever_it_is_wrong(
     ):
         guesses = Guesses([w.prompt for w in asked], texts)
         guesses.wrong = wrong
-        found, lane = speculate(model, asked, 3, lambda _, g=guesses: g)
+        found, lane = speculate(model, asked, 3, lambda _, g=guesses: g, timed=False)
         assert_same(only(found), plain)
         assert lane.guessed and lane.right <= lane.guessed
         if not any(wrong(t, i) for t in range(6) for i in range(LENGTH)):
@@ -288,7 +290,7 @@ def test_an_expected_text_is_followed(model: Model, asked: list[Window]) -> None
         middle = len(text) // 2
         script = (11, 12, 13, *text[:middle], 14, *text[middle + 1 :], 15, 16)
         requests.append(replace(window, expected=script))
-    found, lane = speculate(model, requests, 3, lambda _: Lookup(3, eot, CPU))
+    found, lane = speculate(model, requests, 3, lambda _: Lookup(3, eot, CPU), timed=False)
     assert_same(only(found), expected)
     assert lane.right > 2 * lane.rounds
     found, lane = speculate(model, asked, 3, lambda _: Lookup(3, eot, CPU))
