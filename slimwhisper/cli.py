@@ -12,8 +12,8 @@ from slimwhisper.commands.parsers import (
     add_bench,
     add_looks,
     add_models,
-    add_serve,
 )
+from slimwhisper.commands.serve_flags import add_serve
 from slimwhisper.errors import DependencyError, OptionError, SlimWhisperError
 from slimwhisper.jobs.flags import add_transcribe
 from slimwhisper.text import shown
@@ -24,7 +24,7 @@ DESCRIPTION = "Speech to text with Whisper, and a decoder cache up to eight time
 class _Parser(argparse.ArgumentParser):
     def error(self, message: str) -> NoReturn:
         """One line, and where to find help."""
-        self.exit(2, f"{self.prog}: {message}; see {self.prog} --help\n")
+        self.exit(2, f"{self.prog}: {shown(message)}; see {self.prog} --help\n")
 
 
 class _Version(argparse.Action):

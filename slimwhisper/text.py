@@ -4,6 +4,8 @@ import unicodedata
 from typing import TextIO
 
 WIDTH = 24  # characters of a shortened name
+# what turns the direction of the text after it, so that a name may look like another one
+DIRECTIONS = frozenset("\u061c\u200e\u200f\u202a\u202b\u202c\u202d\u202e\u2066\u2067\u2068\u2069")
 
 
 def clock(seconds: float) -> str:
@@ -14,10 +16,12 @@ def clock(seconds: float) -> str:
 
 
 def shown(text: object) -> str:
-    """`text` on one line: control characters, line ends and bytes that are not UTF-8 as escapes."""
+    """`text` on one line: as escapes, control characters, line ends, changes of direction
+    and bytes that are not UTF-8.
+    """
     return "".join(
         c.encode("unicode_escape").decode()
-        if unicodedata.category(c) in ("Cc", "Cs", "Zl", "Zp")
+        if unicodedata.category(c) in ("Cc", "Cs", "Zl", "Zp") or c in DIRECTIONS
         else c
         for c in str(text)
     )

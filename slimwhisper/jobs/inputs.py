@@ -8,7 +8,7 @@ import os
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from stat import S_ISDIR
+from stat import S_ISDIR, S_ISREG
 from typing import BinaryIO, Literal
 
 from slimwhisper.errors import AudioError, SlimWhisperError
@@ -116,6 +116,8 @@ class Inputs:
                 yield from self._walk(path)
             case "file":
                 yield self._file(path)
+            case "special":  # a pipe would wait for somebody who writes
+                yield AudioError(f"{path}: is no regular file; leave it out of the list")
             case _:
                 yield AudioError(f"{path}: no such file; check the list")
 
@@ -232,9 +234,10 @@ def _path_text(path: bytes) -> str:
     return os.fsdecode(path.removesuffix(b"\r"))
 
 
-def _kind(path: Path) -> Literal["file", "folder"] | None:
+def _kind(path: Path) -> Literal["file", "folder", "special"] | None:
     try:
-        return "folder" if S_ISDIR(path.stat().st_mode) else "file"
+        mode = path.stat().st_mode
+        return "folder" if S_ISDIR(mode) else "file" if S_ISREG(mode) else "special"
     except (OSError, ValueError):  # ValueError: the text cannot be a path
         return None
 
@@ -246,7 +249,7 @@ def _classify(text: str) -> Argument:
     match _kind(path):
         case "folder":
             return Argument(text, "folder", _absolute(path))
-        case "file":
+        case "file" | "special":
             return Argument(text, "file", _absolute(path).parent)
     if not glob.has_magic(text):
         return Argument(text, "missing", Path())

@@ -10,7 +10,7 @@ from itertools import chain
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from slimwhisper.errors import OptionError, OutputError, SlimWhisperError
+from slimwhisper.errors import AudioError, OptionError, OutputError, SlimWhisperError
 from slimwhisper.flags import load_chosen
 from slimwhisper.jobs.console import Console, JSONConsole, LogHandler, TerminalConsole
 from slimwhisper.jobs.decoding_flags import changed, options_of
@@ -25,6 +25,7 @@ from slimwhisper.jobs.inputs import InputFile, Inputs, StoredArguments
 from slimwhisper.jobs.interrupts import Interrupts, StopNow
 from slimwhisper.jobs.journal import Journal, Status
 from slimwhisper.jobs.marks import Mark, Written
+from slimwhisper.jobs.outputs import check_names
 from slimwhisper.jobs.progress import (
     Current,
     Tally,
@@ -219,8 +220,13 @@ class Job:
         """The recordings that the arguments name; reports what cannot be found or listed."""
         for found in self._listed():
             if isinstance(found, InputFile):
-                yield found
-                continue
+                try:
+                    check_names(found, self.sink.formats, self.sink.longest_name)
+                except AudioError as error:
+                    found = error
+                else:
+                    yield found
+                    continue
             with self._lock:
                 self.tally.failed += 1
                 self.console.error(str(found))

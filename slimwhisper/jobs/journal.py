@@ -10,6 +10,7 @@ import re
 import time
 from array import array
 from collections.abc import Iterator, Mapping, Sequence
+from contextlib import suppress
 from pathlib import Path
 from typing import Any, Literal
 
@@ -36,6 +37,9 @@ OUR_LINE = re.compile(
     rb'"options": (\{[^{}]*\}), "status": ("done"|"failed"), "seconds": [^,]*, '
     rb'"error": (?:null|%(s)b), "time": "[^"]*"\}\s*\Z' % {b"s": STRING}
 )
+
+
+DAMAGED = (ValueError, RecursionError)  # what a line raises that is no JSON of ours
 
 
 class Journal:
@@ -92,14 +96,15 @@ class Journal:
                 if options not in canonical:
                     try:
                         again = _canonical(json.loads(options))
-                    except ValueError:  # damaged
+                    except DAMAGED:
                         continue
                     canonical[options] = json.dumps(again).encode("ascii")
                 key = (path, size, etag or mtime, canonical[options], status)
                 digests.append(digest_of(b"[" + b", ".join(key) + b"]"))
             elif (record := _record(line)) is not None:
-                options = _canonical(record.get("options"))
-                digests.append(_digest(_stamp(record), options, record["status"]))
+                with suppress(RecursionError):
+                    options = _canonical(record.get("options"))
+                    digests.append(_digest(_stamp(record), options, record["status"]))
         return np.frombuffer(digests, np.uint64) if digests else np.zeros(0, np.uint64)
 
     def records(self) -> Iterator[dict[str, Any]]:
@@ -186,7 +191,7 @@ def _record(line: bytes) -> dict[str, Any] | None:
     """A line that marks something done or failed; None: another one, or torn, or damaged."""
     try:
         record = json.loads(line)
-    except ValueError:
+    except DAMAGED:
         return None
     marks = isinstance(record, dict) and record.get("status") in ("done", "failed")
     return record if marks else None

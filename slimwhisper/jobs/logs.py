@@ -12,7 +12,7 @@ import secrets
 import socket
 import time
 from collections.abc import Iterator
-from errno import EACCES, EAGAIN, ENOSPC
+from errno import EACCES, EAGAIN, ELOOP, ENOSPC
 from pathlib import Path
 from typing import Protocol
 
@@ -59,9 +59,14 @@ class FileLog:
         """Raises OutputError: the file cannot be opened, or another process holds it."""
         self.path = path
         try:
-            flags = os.O_RDWR | os.O_APPEND | os.O_CREAT | os.O_CLOEXEC
+            flags = os.O_RDWR | os.O_APPEND | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW
             self._file = os.open(self.path, flags, 0o666)
         except OSError as error:
+            if error.errno == ELOOP:
+                raise JournalError(
+                    f"{self.path}: is a link, which a journal is not written through; remove it, "
+                    "or choose another --output_dir"
+                ) from error
             raise self._unwritable(error) from error
         try:
             self._lock()

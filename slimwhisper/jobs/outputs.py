@@ -8,7 +8,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from slimwhisper.errors import OutputError
+from slimwhisper.errors import AudioError, OutputError
 from slimwhisper.jobs.inputs import InputFile
 from slimwhisper.storage.outputs import PART
 from slimwhisper.types import Transcript
@@ -32,6 +32,16 @@ def prepare_output_dir(output_dir: Path) -> None:
 def output_paths(recording: InputFile, formats: Sequence[str]) -> list[Path]:
     """The files that a recording's transcript is written to."""
     return [recording.output.with_name(f"{recording.output.name}.{name}") for name in formats]
+
+
+def check_names(recording: InputFile, formats: Sequence[str], longest: float) -> None:
+    """Raise AudioError if the name of an output would have more than `longest` bytes."""
+    most = max(len(os.fsencode(path.name)) for path in output_paths(recording, formats))
+    if most > longest:
+        raise AudioError(
+            f"{recording.path}: its outputs would have names of {most} bytes, and {longest:g} are "
+            "possible; give it a shorter name"
+        )
 
 
 def outputs_exist(recording: InputFile, formats: Sequence[str]) -> bool:

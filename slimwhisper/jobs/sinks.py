@@ -25,6 +25,7 @@ Rows cannot: so a table's results go to the driver, which writes the row when it
 
 from collections.abc import Iterable, Mapping, Sequence
 from io import StringIO
+from math import inf
 from pathlib import Path
 from typing import Any, Protocol
 
@@ -56,6 +57,7 @@ class Sink(Protocol):
     """Takes the results of a job. One thread calls."""
 
     is_table: bool  # results become rows, as they are marked
+    longest_name: float  # bytes that the name of an output may have
 
     @property
     def formats(self) -> tuple[str, ...]:
@@ -98,6 +100,7 @@ class FolderSink:
     """Files in a folder of this machine."""
 
     is_table = False
+    longest_name = 255.0  # of every usual file system
 
     def __init__(
         self, folder: Path, formats: tuple[str, ...], layout: Mapping[str, Any] | None = None
@@ -146,6 +149,7 @@ class StoreSink:
     """
 
     is_table = False
+    longest_name = inf
 
     def __init__(
         self, store: OutputStore, formats: tuple[str, ...], layout: Mapping[str, Any] | None = None
@@ -200,6 +204,7 @@ class TableSink:
     """
 
     is_table = True
+    longest_name = inf
 
     def __init__(self, store: OutputStore) -> None:
         """Raises DependencyError without pyarrow."""

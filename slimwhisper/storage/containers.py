@@ -5,6 +5,7 @@ Each is read as a stream. Nothing is kept but the recordings that are waiting, s
 
 import io
 import json
+import os
 import tarfile
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator
@@ -17,6 +18,7 @@ from typing import Any, BinaryIO, cast
 from slimwhisper.audio.formats import AUDIO_SUFFIXES
 from slimwhisper.errors import AudioError, DependencyError, SlimWhisperError
 from slimwhisper.storage.files import StoredFile, longest_first, media_fragment, plain
+from slimwhisper.storage.held import MAX_MEMBER, HeldBytes
 from slimwhisper.storage.listing import LOCAL, Found, Place, answers
 from slimwhisper.storage.stamps import Stamp
 from slimwhisper.storage.uris import hide, is_uri
@@ -24,12 +26,13 @@ from slimwhisper.storage.uris import hide, is_uri
 OUTSIDE = "outside"  # folder for the outputs of recordings that are not named relatively
 BLOCK = 8 << 20  # bytes read of a container at a time
 LINES = 1 << 16  # bytes of them at a time
-MAX_MEMBER = 1 << 30  # bytes of a recording inside a container: it is held in memory
 ROWS = 16  # of a table with bytes, read at a time
 NAMES = 4096  # rows of a table with names, read at a time
 ASKED = 32  # objects whose size and etag are asked for at a time
 # columns of a table that may hold recordings, the first that exists counts
 AUDIO_COLUMNS = ("audio_filepath", "audio", "path", "uri", "url", "file", "file_name", "bytes")
+
+WRONG_ROW = (ValueError, TypeError, OverflowError)
 
 Member = tuple[StoredFile, str]  # a recording; its outputs, relative, without a format's suffix
 
@@ -74,7 +77,7 @@ def read_manifest(
                     row = json.loads(line)
                     path, offset = row[column or "audio_filepath"], row.get("offset")
                     yield _row(place, found, path, row.get("duration"), offset)
-                except (ValueError, TypeError, KeyError, AttributeError):
+                except (*WRONG_ROW, KeyError, AttributeError, RecursionError):
                     yield (
                         None,
                         AudioError(
@@ -149,8 +152,8 @@ def read_tar(
                     assert stream is not None
                     stamp = Stamp(shown, member.size, found.mtime_ns, found.etag)
                     yield (
-                        StoredFile(place.uri, "", stamp, data=stream.read()),
-                        f"{root}/{below(member.name)}",
+                        StoredFile(place.uri, "", stamp, data=HeldBytes(stream, member.size)),
+                        f"{root}/{_inside(member.name)}",
                     )
                     archive.members = []  # type: ignore[attr-defined]  # it would keep all
         except (tarfile.TarError, EOFError) as error:
@@ -173,16 +176,15 @@ _Reference = tuple[str, str, float | None, tuple[float, float | None] | None]
 def _row(
     place: Place, found: Found, path: str, duration: Any, offset: Any
 ) -> tuple[float | None, _Reference]:
-    """What a row names: seconds, and (address, outputs, seconds, excerpt). Raises ValueError or
-    TypeError.
-    """
+    """What a row names: seconds, and (address, outputs, seconds, excerpt). Raises WRONG_ROW."""
     seconds = None if duration is None else float(duration)
     excerpt = None
     if offset is not None:
         start = float(offset)
         excerpt = (start, None if seconds is None else start + seconds)
-    if not path:
+    if not path or "\0" in path:
         raise ValueError
+    path.encode() if is_uri(path) else os.fsencode(path)  # ValueError for what is no name
     address, output = _resolved(place, found, path)
     if excerpt is not None:
         end = "" if excerpt[1] is None else f"-{plain(excerpt[1])}"
@@ -206,6 +208,13 @@ def _resolved(place: Place, found: Found, path: str) -> tuple[str, str]:
     return place.address_of(address), output
 
 
+def _inside(path: str) -> str:
+    """Where the outputs of an archive's member go: not where those of another one do."""
+    parts = path.split("/")
+    apart = ".." in parts or parts[0] in ("", OUTSIDE)
+    return f"{OUTSIDE}/{below(normpath(path))}" if apart else below(path)
+
+
 def below(path: str) -> str:
     """A relative path, without what leads out of a folder."""
     return "/".join(part for part in path.split("/") if part not in ("", ".", ".."))
@@ -221,7 +230,7 @@ def _table_of_names(
         for row in batch.to_pylist():
             try:
                 yield _row(place, found, row[column], row.get("duration"), row.get("offset"))
-            except (ValueError, TypeError):
+            except WRONG_ROW:
                 yield (
                     None,
                     AudioError(f"{name}: row {number} names no recording; check the table"),
@@ -243,7 +252,8 @@ def _embedded(
         return AudioError(f"{name}: no bytes; name the column with --audio_column")
     row = f"{number:08d}" + (f"-{PurePosixPath(path).name}" if path else "")
     stamp = Stamp(name, len(data), found.mtime_ns, found.etag)
-    return StoredFile(place.uri, "", stamp, data=data), f"{root}/{row}"
+    held = HeldBytes(io.BytesIO(data), len(data))
+    return StoredFile(place.uri, "", stamp, data=held), f"{root}/{row}"
 
 
 def _stamped(

@@ -10,6 +10,7 @@ from typing import IO, TypeVar
 
 from slimwhisper.audio.remote import RemoteFile
 from slimwhisper.errors import AudioError, SlimWhisperError, StorageError
+from slimwhisper.storage.held import HeldBytes
 from slimwhisper.storage.stamps import Stamp
 from slimwhisper.storage.uris import hide, is_uri, open_filesystem, reason
 
@@ -33,7 +34,7 @@ class StoredFile(RemoteFile):
     stamp: Stamp
     duration: float | None = None  # seconds, where a manifest says so
     excerpt: tuple[float, float | None] | None = None
-    data: bytes | None = field(default=None, repr=False)  # of a member of an archive or a table
+    data: HeldBytes | None = field(default=None, repr=False)  # of a member of an archive or a table
 
     @staticmethod
     def at(uri: str) -> "StoredFile":
@@ -63,7 +64,7 @@ class StoredFile(RemoteFile):
 
     def fetch(self, target: IO[bytes]) -> None:
         if self.data is not None:
-            target.write(self.data)
+            self.data.move_to(target)
             return
         try:
             filesystem, path = open_filesystem(self.uri)[0], self.path
