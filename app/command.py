@@ -1,7 +1,6 @@
 """The `serve` command."""
 
 import argparse
-import ipaddress
 import logging
 import signal
 import threading
@@ -15,6 +14,7 @@ from typing import Any
 import torch
 
 from slimwhisper.api import SlimWhisper
+from slimwhisper.app.api.sites import is_loopback
 from slimwhisper.app.page.tempdir import page_folder
 from slimwhisper.app.server import make_app, make_server
 from slimwhisper.app.service.jobs import Limits, ModelChoice
@@ -25,6 +25,7 @@ from slimwhisper.cache.forms import PRESETS, choose_forms
 from slimwhisper.devices import choose_device, choose_dtype
 from slimwhisper.flags import load_chosen
 from slimwhisper.live.setup import live_options
+from slimwhisper.text import shown
 
 logger = logging.getLogger("slimwhisper.serve")
 
@@ -45,12 +46,12 @@ def run_serve(a: argparse.Namespace) -> int:
             logger.warning(
                 "%s: anyone who can reach this address can use the server; set --auth "
                 "user:password or --api-key KEY, or listen on 127.0.0.1",
-                settings.host,
+                shown(settings.host),
             )
         if settings.wyoming and not is_loopback(settings.host):
             logger.warning(
                 "--wyoming: anyone who can reach %s can use port %d, with or without a key",
-                settings.host,
+                shown(settings.host),
                 settings.wyoming,
             )
         return _serve(a, settings)
@@ -65,6 +66,8 @@ def make_settings(a: argparse.Namespace, page: Path | None) -> Settings:
         api_key=a.api_key,
         login=a.auth,
         root_path=f"/{root_path}" if root_path else "",
+        allow_hosts=tuple(a.allow_host),
+        allow_origins=tuple(a.allow_origin),
         max_bytes=a.max_upload * 10**6,
         timeout=a.timeout,
         patience=a.patience,
@@ -132,11 +135,3 @@ def _serve(a: argparse.Namespace, settings: Settings) -> int:
     if service.load_error is not None:
         raise service.load_error
     return 0 if server.started else 1
-
-
-def is_loopback(host: str) -> bool:
-    """Whether an address can be reached from this machine only."""
-    try:
-        return ipaddress.ip_address(host).is_loopback
-    except ValueError:
-        return host == "localhost"

@@ -11,11 +11,15 @@ import uvicorn
 from fastapi import FastAPI, Request
 from fastapi.responses import JSONResponse, Response
 from starlette.exceptions import HTTPException
+from starlette.middleware.cors import CORSMiddleware
 
 from slimwhisper.app.api.access import Access
+from slimwhisper.app.api.access_log import hide_secrets
+from slimwhisper.app.api.disk import disk_full, disk_is_full
 from slimwhisper.app.api.errors import APIError, internal_error
 from slimwhisper.app.api.metrics import metrics_text
 from slimwhisper.app.api.routes import make_routers
+from slimwhisper.app.connections import Connections, Http, listen, log_exhaustion
 from slimwhisper.app.realtime.messages import MAX_MESSAGE
 from slimwhisper.app.realtime.routes import Realtime, make_realtime_router
 from slimwhisper.app.realtime.websocket import WebSocket
@@ -29,6 +33,7 @@ from slimwhisper.errors import OptionError
 if TYPE_CHECKING:
     from slimwhisper.app.page.mount import Page
 
+SWEEP = 10  # ticks of a tenth of a second from one look at the connections to the next
 PAGE_KEY = 60.0  # seconds that a key for a stream of the page is good for
 
 logger = logging.getLogger("slimwhisper.serve")
@@ -75,13 +80,16 @@ def make_app(service: Service, models: Models, settings: Settings) -> FastAPI:
 
         live = make_key if service.limits.streams else None
         app.state.page = mount_page(app, service, models, settings, live)
-    app.add_middleware(
-        Access,
-        page=settings.page is not None,
-        api_key=settings.api_key,
-        login=settings.login,
-        max_bytes=settings.max_bytes,
-        is_secret=realtime.is_secret,
+    page = app.state.page
+    signed_in = page and page.signed_in
+    app.add_middleware(Access, settings, is_secret=realtime.is_secret, signed_in=signed_in)
+    app.add_middleware(  # without it, Gradio would let the pages of all sites read
+        CORSMiddleware,
+        allow_origins=settings.allow_origins,
+        allow_methods=("GET", "POST"),
+        allow_headers=("*",),
+        expose_headers=("Retry-After",),
+        allow_private_network=bool(settings.allow_origins),
     )
     return app
 
@@ -89,7 +97,7 @@ def make_app(service: Service, models: Models, settings: Settings) -> FastAPI:
 def _add_status_routes(app: FastAPI, service: Service) -> None:
     @app.get("/health")
     async def health() -> Response:
-        state = service.health()
+        state = "disk_full" if disk_is_full() else service.health()
         return JSONResponse({"status": state}, 200 if state == "ready" else 503)
 
     @app.get("/metrics")
@@ -115,11 +123,12 @@ def add_error_handlers(app: FastAPI) -> None:
 
     app.add_exception_handler(APIError, api_error)
     app.add_exception_handler(HTTPException, http_error)
+    app.add_exception_handler(OSError, disk_full)
     app.add_exception_handler(Exception, unexpected)
 
 
 class Server(uvicorn.Server):
-    """Uvicorn's server; it tells the service about a signal at once."""
+    """Uvicorn's server; it tells the service about a signal at once, and limits connections."""
 
     def __init__(
         self,
@@ -132,6 +141,7 @@ class Server(uvicorn.Server):
     ) -> None:
         """patience: seconds that running requests get after a signal."""
         super().__init__(config)
+        self.server_state = self._connections = Connections(config)
         self._service, self._patience = service, patience
         self._realtime, self._wyoming, self._page = realtime, wyoming, page
 
@@ -142,6 +152,7 @@ class Server(uvicorn.Server):
 
     async def startup(self, sockets: list[socket.socket] | None = None) -> None:
         """Listen."""
+        log_exhaustion(asyncio.get_running_loop())
         if self._wyoming is not None:
             try:
                 await self._wyoming.start()
@@ -150,6 +161,14 @@ class Server(uvicorn.Server):
                 self.should_exit = True
                 return
         await super().startup(sockets)
+        for server in self.servers:
+            listen(server)
+
+    async def on_tick(self, counter: int) -> bool:
+        """Ten times a second: whether to end."""
+        if counter % SWEEP == 0:
+            self._connections.sweep()
+        return await super().on_tick(counter)
 
     async def shutdown(self, sockets: list[socket.socket] | None = None) -> None:
         """Wait for running requests, then close connections, those of open pages too."""
@@ -173,10 +192,13 @@ def make_server(app: FastAPI, service: Service, settings: Settings) -> Server:
         root_path=settings.root_path,
         timeout_graceful_shutdown=round(settings.patience) + 5,
         server_header=False,
+        backlog=1,  # see `listen`
+        http=Http,
         ws=WebSocket,
         ws_max_size=2 * MAX_MESSAGE,  # characters may be of several bytes
         ws_ping_timeout=None,  # a session that waits for the engine does not read pongs
         ws_per_message_deflate=False,
     )
+    hide_secrets()
     state = app.state
     return Server(config, service, state.realtime, state.wyoming, state.page, settings.patience)

@@ -1,65 +1,58 @@
-"""Access control: keys, and the size of bodies, before anything of a request is read.
+"""Access control, before anything of a request's body is read.
 
-Only what is known to be open is open:
-
-    http        /health; the page's paths, if there is a page (it has its own login).
-                Every other path needs the key.
-    websocket   refused, unless the path is in WEBSOCKETS; then it needs the key, or a client
-                secret. The page of another site needs one of them even if no key is set: a
-                browser lets it connect, and sends a saved login along.
-    lifespan    the server's own start and end: passed on
-    any other   an error
+http        `paths` says who may use a path, and how large a body may be; `sites`, for which
+            hosts and which sites' pages. Forms are in UTF-8.
+websocket   refused, unless the path is in WEBSOCKETS; then it needs the key, or a client
+            secret. The page of another site needs one of them even if no key is set: a
+            browser lets it connect, and sends a saved login along.
+lifespan    the server's own start and end: passed on
+any other   an error
 """
 
 import base64
-import re
 import secrets
 from collections.abc import Callable, Iterable
-from urllib.parse import unquote, urlsplit
 
-from starlette.responses import PlainTextResponse
+from python_multipart.multipart import parse_options_header
+from starlette.datastructures import Headers
+from starlette.requests import ClientDisconnect, Request
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
-from slimwhisper.app.api.errors import APIError
+from slimwhisper.app.api.disk import disk_is_full, no_room
+from slimwhisper.app.api.errors import APIError, too_large
+from slimwhisper.app.api.paths import UNKNOWN, UPLOAD, Rule, Users, route_path, rule_for
+from slimwhisper.app.api.sites import SAFE_METHODS, Sites, is_navigation
+from slimwhisper.app.service.settings import Settings
 
-OPEN = "/health"
-API = ("/v1", "/inference", "/metrics")  # need the key; with a page, all other paths are the page's
 WEBSOCKETS = frozenset({"/v1/realtime"})  # paths that serve a websocket
 KEY_PROTOCOL = "openai-insecure-api-key."  # and a key: a websocket's subprotocol, in browsers
 SECRET = "ek_"  # how a client secret begins
 POLICY_VIOLATION = 1008  # a websocket's close code; before it is accepted, HTTP's 403
-# Gradio's routes that the page does not need: some fetch any URL, some keep files. In lower case.
-UNUSED = (
-    *("/gradio_api/file=http", "/gradio_api/proxy=", "/gradio_api/file/", "/gradio_api/deep_link"),
-    *("/gradio_api/process_recording", "/gradio_api/vibe", "/gradio_api/undo-vibe"),
-    *("/gradio_api/runs", "/gradio_api/run-history", "/gradio_api/dev/", "/monitoring"),
-)
 
 
 class Access:
-    """ASGI middleware: checks keys, passwords and the size of bodies."""
+    """ASGI middleware: checks keys, logins, hosts, sites, charsets, and the size of bodies."""
 
     def __init__(
         self,
         app: ASGIApp,
+        settings: Settings,
         *,
-        page: bool,
-        api_key: str | None = None,
-        login: tuple[str, str] | None = None,
-        max_bytes: int = 1 << 30,
         is_secret: Callable[[str], bool] = lambda _: False,
+        signed_in: Callable[[Request], bool] | None = None,
     ) -> None:
-        """page: whether `app` has the page, which checks its own users.
+        """is_secret: whether a client secret is valid now.
 
-        api_key, login (user, password): either gives access; both None: open to everyone.
-        max_bytes: of a body. is_secret: whether a client secret is valid now.
+        signed_in: whether a request's cookies are of somebody who is logged in to the page; None:
+        there is no page.
         """
-        self._is_secret = is_secret
-        self.app, self.page, self.max_bytes = app, page, max_bytes
-        self._accepted = [f"Bearer {api_key}"] if api_key else []
-        if login is not None:
-            pair = base64.b64encode(":".join(login).encode()).decode()
-            self._accepted.append(f"Basic {pair}")
+        self.app, self.max_upload = app, settings.max_bytes
+        self._is_secret, self._signed_in, self._sites = is_secret, signed_in, Sites(settings)
+        self._challenge = "Basic" if settings.login else "Bearer"
+        self._accepted = [f"bearer {settings.api_key}"] if settings.api_key else []
+        if settings.login is not None:
+            pair = base64.b64encode(":".join(settings.login).encode()).decode()
+            self._accepted.append(f"basic {pair}")
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         match scope["type"]:
@@ -73,27 +66,51 @@ class Access:
                 raise RuntimeError(f"ASGI scopes of type {kind!r} are not served")
 
     async def _http(self, scope: Scope, receive: Receive, send: Send) -> None:
-        path = route_path(scope)
-        spellings = (path, _folded(path))
-        if any(spelling.startswith(UNUSED) for spelling in spellings):
-            await PlainTextResponse("Not Found", 404)(scope, receive, send)
-            return
-        of_api = any(spelling.startswith(API) for spelling in spellings)
-        if path == OPEN or (self.page and not of_api):
-            await self.app(scope, receive, send)
-            return
+        rule = rule_for(route_path(scope), page=self._signed_in is not None)
+        limit = self.max_upload if rule.max_body is UPLOAD else rule.max_body
         try:
-            self._check_key(scope)
-            self._check_length(_header(scope, b"content-length") or "0")
+            self._check(scope, rule)
+            check_length(scope, limit)
         except APIError as error:
             await error.response()(scope, receive, send)
             return
-        await self.app(scope, self._counted(receive), send)
+        try:
+            await self.app(scope, counted(receive, limit, rule.max_body is UPLOAD), send)
+        except ClientDisconnect:
+            pass  # while the body was read: nobody waits for a response
+
+    def _check(self, scope: Scope, rule: Rule) -> None:
+        if route_path(scope) != "/health":  # programs that look after servers ask by any name
+            self._sites.check_host(scope)
+        self._check_site(scope, rule)
+        if rule.users is Users.KEY:
+            self._check_key(scope)
+        elif rule.users is Users.PAGE:
+            assert self._signed_in is not None
+            if not self._signed_in(Request(scope)):
+                raise APIError(401, "log in to the page first", "not_logged_in")
+        if rule is UNKNOWN:
+            raise APIError(404, f"{scope['method']} {scope['path']}: Not Found")
+        check_charset(scope)
+
+    def _check_site(self, scope: Scope, rule: Rule) -> None:
+        """Raise APIError for what a page of another site asks a browser to do here."""
+        if given_key(scope):  # browsers send one only where a page says so, and that they ask first
+            return
+        if rule.page:
+            followed = is_navigation(scope) and rule.users is Users.ANYONE
+            allowed = followed or not self._sites.is_foreign(scope)
+        else:
+            allowed = scope["method"] in SAFE_METHODS or self._sites.may_call(scope)
+        if not allowed:
+            message = "pages of other sites need the key, or a server with --allow_origin"
+            raise APIError(403, message, "foreign_origin")
 
     async def _websocket(self, scope: Scope, receive: Receive, send: Send) -> None:
         try:
             if route_path(scope) not in WEBSOCKETS:
                 raise APIError(403, "no websocket is served here")
+            self._sites.check_host(scope)
             self._check_websocket(scope)
         except APIError as error:
             await refuse_websocket(error, scope, receive, send)
@@ -106,44 +123,18 @@ class Access:
             if not self._is_secret(key):
                 message = "the client secret is unknown or has expired; make another"
                 raise APIError(401, message, "invalid_client_secret")
-        elif key and _matches(f"Bearer {key}", self._accepted):
+        elif key and _matches(f"bearer {key}", self._accepted):
             return
-        elif _is_foreign(scope):
+        elif not self._sites.may_call(scope):
             raise APIError(403, "a page of another site needs a client secret, or the key")
         else:
             self._check_key(scope)
 
     def _check_key(self, scope: Scope) -> None:
-        if self._accepted and not _matches(_header(scope, b"authorization"), self._accepted):
-            headers = {"WWW-Authenticate": "Bearer"}
+        if self._accepted and not _matches(" ".join(_authorization(scope)), self._accepted):
+            headers = {"WWW-Authenticate": self._challenge}
             message = "give the server's key as 'Authorization: Bearer KEY'"
             raise APIError(401, message, "invalid_api_key", headers=headers)
-
-    def _check_length(self, given: str) -> None:
-        try:
-            length = int(given)
-        except ValueError:
-            raise APIError(400, "Content-Length is not a number") from None
-        if length > self.max_bytes:
-            raise self._too_large()
-
-    def _too_large(self) -> APIError:
-        size = f"{self.max_bytes / 1e6:g}"
-        return APIError(413, f"the file is larger than the limit of {size} MB", "too_large")
-
-    def _counted(self, receive: Receive) -> Receive:
-        """`receive`, which fails once more than `max_bytes` have arrived."""
-        left = self.max_bytes
-
-        async def counted() -> Message:
-            nonlocal left
-            message = await receive()
-            left -= len(message.get("body", b""))
-            if left < 0:
-                raise self._too_large()
-            return message
-
-        return counted
 
 
 async def refuse_websocket(error: APIError, scope: Scope, receive: Receive, send: Send) -> None:
@@ -160,36 +151,63 @@ def given_key(scope: Scope) -> str:
 
     Not a key of basic authentication, which a browser sends by itself.
     """
-    kind, _, key = _header(scope, b"authorization").partition(" ")
-    if kind == "Bearer":
+    kind, key = _authorization(scope)
+    if kind == "bearer":
         return key
     named = [p for p in scope.get("subprotocols", ()) if p.startswith(KEY_PROTOCOL)]
     return named[0].removeprefix(KEY_PROTOCOL) if named else ""
 
 
-def _is_foreign(scope: Scope) -> bool:
-    """Whether a browser connects for the page of another site. Other programs send no Origin."""
-    origin = _header(scope, b"origin")
-    return bool(origin) and urlsplit(origin).netloc.lower() != _header(scope, b"host").lower()
+def check_length(scope: Scope, limit: int) -> None:
+    """Raise APIError if a body says that it is longer than `limit` bytes."""
+    try:
+        length = int(Headers(scope=scope).get("content-length", "0"))
+    except ValueError:
+        raise APIError(400, "Content-Length is not a number") from None
+    if length > limit:
+        raise too_large(limit)
 
 
-def route_path(scope: Scope) -> str:
-    """The path without `root_path`, exactly as Starlette's router takes it."""
-    path: str = scope.get("path", "")
-    root: str = scope.get("root_path", "")
-    rest = path.removeprefix(root)
-    return rest if path.startswith(root) and rest[:1] in ("", "/") else path
+def counted(receive: Receive, limit: int, to_disk: bool) -> Receive:
+    """`receive`, which raises APIError once more than `limit` bytes of a body have arrived.
+
+    to_disk: the body goes to disk; APIError, too, once that is full.
+
+    Starlette's RequestBodyLimitMiddleware does the same, but cannot answer in OpenAI's format.
+    """
+    left = limit
+
+    async def receive_some() -> Message:
+        nonlocal left
+        message = await receive()
+        left -= len(message.get("body", b""))
+        if left < 0:
+            raise too_large(limit)
+        if to_disk and message.get("body") and disk_is_full():
+            raise no_room()
+        return message
+
+    return receive_some
 
 
-def _folded(path: str) -> str:
-    """One spelling for paths that a lenient router could confuse: //v1, /V1, /%76%31."""
-    return re.sub("/{2,}", "/", unquote(path)).lower()
+def check_charset(scope: Scope) -> None:
+    """Raise APIError if the body is in another charset than UTF-8.
+
+    Starlette decodes every field of a form by the codec that the request names. Some codecs of
+    Python take time by the square of the length (punycode: 110 s for 400 kB), others raise errors.
+    """
+    for given in Headers(scope=scope).getlist("content-type"):
+        charset = parse_options_header(given)[1].get(b"charset", b"utf-8")
+        if charset.lower() not in (b"utf-8", b"utf8"):
+            name = charset.decode("latin-1")[:100]
+            raise APIError(415, f"Content-Type: charset {name!r} is not taken; send utf-8")
 
 
-def _header(scope: Scope, name: bytes) -> str:
-    """A header's value, the last one if it is repeated; "" if it is missing."""
-    values = [value for key, value in scope["headers"] if key.lower() == name]
-    return values[-1].decode("latin-1") if values else ""
+def _authorization(scope: Scope) -> tuple[str, str]:
+    """The scheme in lower case (RFC 9110, section 11.1) and the credentials; the last header's."""
+    given = Headers(scope=scope).getlist("authorization") or [""]
+    kind, _, credentials = given[-1].partition(" ")
+    return kind.lower(), credentials
 
 
 def _matches(given: str, accepted: Iterable[str]) -> bool:

@@ -3,6 +3,7 @@
 from typing import Any
 
 from fastapi.responses import JSONResponse
+from starlette.exceptions import HTTPException
 
 from slimwhisper.app.service.jobs import BusyError, ModelError, StoppingError
 from slimwhisper.errors import (
@@ -18,8 +19,8 @@ RETRY_AFTER = 10  # seconds, when the queue is full
 RETRY_AFTER_STOP = 60  # seconds, when the server shuts down
 
 
-class APIError(Exception):
-    """An error response in OpenAI's format."""
+class APIError(HTTPException):
+    """An error response in OpenAI's format; in Gradio's routes, in Gradio's."""
 
     def __init__(
         self,
@@ -29,8 +30,11 @@ class APIError(Exception):
         param: str | None = None,
         headers: dict[str, str] | None = None,
     ) -> None:
-        super().__init__(message)
-        self.status, self.code, self.param, self.headers = status, code, param, headers
+        super().__init__(status, message, headers)
+        self.status, self.code, self.param = status, code, param
+
+    def __str__(self) -> str:
+        return self.detail
 
     def body(self) -> dict[str, Any]:
         """The response's JSON."""
@@ -65,6 +69,11 @@ def as_api_error(error: SlimWhisperError) -> APIError:
             return APIError(501, str(error), "not_installed")
         case _:
             return internal_error()
+
+
+def too_large(limit: int) -> APIError:
+    """The response to a body of more than `limit` bytes."""
+    return APIError(413, f"the body is larger than the limit of {limit / 1e6:g} MB", "too_large")
 
 
 def internal_error() -> APIError:

@@ -11,6 +11,7 @@ from slimwhisper.app.api.errors import APIError
 BOOLEANS = {"true": True, "1": True, "yes": True, "false": False, "0": False, "no": False}
 MAX_FIELDS = 50  # of a form
 MAX_FIELD_BYTES = 4 << 20  # of a field: the longest is a known speaker's recording
+MAX_TEXT = 100_000  # characters: of a prompt, only the last 224 tokens count
 SHOWN = 100  # characters of a value in a message
 
 
@@ -20,6 +21,8 @@ async def read_form(request: Request) -> FormData:
         raise APIError(415, "send a form (multipart/form-data) with an audio file in 'file'")
     try:
         return await request.form(max_files=1, max_fields=MAX_FIELDS, max_part_size=MAX_FIELD_BYTES)
+    except APIError:
+        raise
     except StarletteHTTPException as error:
         raise APIError(error.status_code, f"the form cannot be read: {error.detail}") from error
 
@@ -50,10 +53,14 @@ class Fields:
         value = self._form.get(name)
         if isinstance(value, UploadFile):
             raise refused(name, f"{name} must be text, not a file")
+        _check_length(name, [value or ""], MAX_TEXT)
         return value or None
 
-    def texts(self, name: str) -> list[str]:
-        """The values of a field that may be repeated, sent as "name[]" or as "name"."""
+    def texts(self, name: str, most: int = MAX_TEXT) -> list[str]:
+        """The values of a field that may be repeated, sent as "name[]" or as "name".
+
+        most: characters of all of them together.
+        """
         found = []
         for key in (f"{name}[]", name):
             self._known.add(key)
@@ -62,6 +69,7 @@ class Fields:
                     raise refused(key, f"{key} must be text, not a file")
                 if value:
                     found.append(value)
+        _check_length(name, found, most)
         return found
 
     def choice(self, name: str, known: tuple[str, ...]) -> str | None:
@@ -111,6 +119,12 @@ class Fields:
     def unknown(self) -> list[str]:
         """The names of the fields that nobody looked up."""
         return [name for name in self._form if name not in self._known]
+
+
+def _check_length(name: str, texts: list[str], most: int) -> None:
+    length = sum(map(len, texts))
+    if length > most:
+        raise refused(name, f"{name} has {length} characters; send {most} at most")
 
 
 def not_one_of(name: str, value: str, known: tuple[str, ...]) -> APIError:

@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import IO
 
 from slimwhisper.app.api.errors import as_api_error
-from slimwhisper.app.api.form import Fields, refused
+from slimwhisper.app.api.form import MAX_FIELD_BYTES, Fields, refused
 from slimwhisper.app.api.wanted import Reference
 from slimwhisper.audio.samples import Samples
 from slimwhisper.errors import AudioError
@@ -30,7 +30,7 @@ _DATA_URL = re.compile(r"data:[\w.+-]+/[\w.+-]+(;[\w.+-]+=[\w.+\"-]*)*;base64,",
 
 def read_references(fields: Fields) -> tuple[Reference, ...]:
     """The known speakers of a form. Raises APIError."""
-    names, urls = fields.texts(NAMES), fields.texts(REFERENCES)
+    names, urls = fields.texts(NAMES), fields.texts(REFERENCES, MOST * MAX_FIELD_BYTES)
     if len(names) != len(urls):
         message = f"{len(names)} {NAMES}[] and {len(urls)} {REFERENCES}[]: send one for each"
         raise refused(f"{REFERENCES}[]", message)

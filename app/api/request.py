@@ -4,10 +4,10 @@ The fields are those of openai-python 3.54 (types/audio/transcription_create_par
 our own, "sentences" and "on_failure". docs/openai.md lists them all.
 """
 
-import json
 from pathlib import PurePath
 from typing import Any
 
+from pydantic_core import from_json
 from starlette.datastructures import FormData
 
 from slimwhisper.app.api.errors import APIError, as_api_error
@@ -122,8 +122,8 @@ def _chunking(fields: Fields) -> dict[str, Any]:
         given = {"type": "auto"}
     elif text is not None:
         try:
-            given = json.loads(text)
-        except (ValueError, RecursionError):
+            given = from_json(text, allow_inf_nan=False)
+        except ValueError:
             given = {}
         if not isinstance(given, dict) or not given:
             raise refused(name, f"{name} {text[:SHOWN]!r}: give auto, or a server_vad object")
@@ -146,7 +146,7 @@ def _setting(name: str, value: Any, most: float) -> float:
     whole = most > 1
     try:
         number = float(value)
-    except (TypeError, ValueError):
+    except (OverflowError, TypeError, ValueError):
         number = -1.0
     fits = 0 <= number <= most and number == int(number) if whole else 0 < number < most
     if not fits or isinstance(value, bool):

@@ -13,7 +13,7 @@ from starlette.exceptions import HTTPException
 
 from slimwhisper.app.api.errors import APIError
 from slimwhisper.app.page.edits import Changed, ConflictError, Edits
-from slimwhisper.app.page.posted import MAX_TEXT, add_post, clean, read_posted
+from slimwhisper.app.page.posted import MAX_TEXT, clean, read_posted
 from slimwhisper.app.page.results import GONE, SAFE, Results
 from slimwhisper.app.page.view import segment_view
 
@@ -60,6 +60,7 @@ def make_edit_router(results: Results) -> APIRouter:
     """
     router = APIRouter(prefix="/page")
 
+    @router.post("/edit/{token}")
     async def edit(token: str, request: Request) -> Response:
         change = await read_posted(request, Change)
         result = results.find(token)
@@ -76,7 +77,6 @@ def make_edit_router(results: Results) -> APIRouter:
             raise HTTPException(400, "send one change") from None
         return _answer(edits, changed)
 
-    add_post(router, "/edit/{token}", edit)
     return router
 
 

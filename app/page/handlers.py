@@ -1,5 +1,6 @@
 """What the page's buttons do."""
 
+import math
 import secrets
 from collections.abc import AsyncGenerator
 from pathlib import Path
@@ -10,6 +11,7 @@ import gradio as gr
 from slimwhisper.app.api.request import display_name
 from slimwhisper.app.page.cache_costs import costs_of, panel
 from slimwhisper.app.page.examples import examples
+from slimwhisper.app.page.layout import MOST_BEAMS
 from slimwhisper.app.page.results import Results
 from slimwhisper.app.page.run import Run, Runs
 from slimwhisper.app.page.tempdir import FILES
@@ -55,7 +57,8 @@ class Handlers:
         check: bool | None = False,
     ) -> AsyncGenerator[tuple[str, dict[str, Any]], None]:
         """Recordings -> (their text, all that the page shows), at each update."""
-        recordings = self._recordings(files, recording)
+        _check_texts(language=language, task=task, prompt=prompt)
+        _check_texts(model=model, cache=cache, diarize=diarize)
         choice = self._choice(model, cache)
         if diarize and diarize not in BACKENDS:  # a path, too, would do for `slimwhisper.Options`
             raise _error(f"diarize {diarize[:100]!r} is not one of: {', '.join(BACKENDS)}")
@@ -64,7 +67,7 @@ class Handlers:
             "language": language or None,
             "initial_prompt": prompt or None,
             "word_timestamps": bool(words),
-            "beam_size": int(_number("beams", beams)) if beams and beams != 1 else None,
+            "beam_size": _beams(beams) if beams and beams != 1 else None,
             "vad_filter": bool(vad),
             "diarize": diarize or None,
             "speakers": int(_number("speakers", speakers)) if diarize and speakers else None,
@@ -73,6 +76,7 @@ class Handlers:
         }
         if temperature not in (None, ""):
             options["temperature"] = _number("temperature", temperature)
+        recordings = self._recordings(files, recording)
         async for shown in self._run(request, recordings, choice, options):
             yield shown
 
@@ -80,9 +84,10 @@ class Handlers:
         self, request: gr.Request, name: str
     ) -> AsyncGenerator[tuple[str, dict[str, Any]], None]:
         """An example's name -> what `transcribe` gives, with times of words."""
+        _check_texts(name=name)
         path = examples(self.models.default).get(name)
         if path is None:
-            raise _error(f"There is no example {name[:100]!r}.")
+            raise _error(f"There is no example {str(name)[:100]!r}.")
         choice, options = self._choice(None, None), {"word_timestamps": True}
         async for shown in self._run(request, [(path, path.name)], choice, options):
             yield shown
@@ -146,11 +151,28 @@ class Handlers:
         return ModelChoice(name, None if cache in ("", self._preset) else cache)
 
 
+def _check_texts(**given: object) -> None:
+    """Gradio passes on whatever was sent."""
+    for name, text in given.items():
+        if not isinstance(text, str | None):
+            raise _error(f"{name} is not a text")
+
+
 def _number(what: str, value: Any) -> float:
     try:
-        return float(value)
-    except (TypeError, ValueError):
-        raise _error(f"{what} {str(value)[:100]!r} is not a number") from None
+        number = float(value)
+    except (TypeError, ValueError, OverflowError):
+        number = math.nan
+    if not math.isfinite(number):
+        raise _error(f"{what} {str(value)[:100]!r} is not a number")
+    return number
+
+
+def _beams(value: Any) -> int:
+    number = _number("beams", value)
+    if not 1 <= number <= MOST_BEAMS:
+        raise _error(f"beams {number:g} is not between 1 and {MOST_BEAMS}")
+    return int(number)
 
 
 def _error(message: str) -> gr.Error:

@@ -15,6 +15,7 @@ from slimwhisper.speakers.choice import BACKENDS, MOST_SPEAKERS, missing
 
 SUBTITLE = "Speech to text on this server. Nothing you upload leaves it."
 TEMPERATURES = ("0", "0.2", "0.4", "0.6", "0.8", "1")
+MOST_BEAMS = 10
 PANEL_SECONDS = 3.0  # between updates of the cache costs, while they are shown
 
 
@@ -158,7 +159,7 @@ def _more_options(models: Models, preset: str | None) -> MoreOptions:
                 filterable=False,
                 min_width=140,
             )
-            beams = gr.Slider(1, 10, value=1, step=1, label="Beams", min_width=140)
+            beams = gr.Slider(1, MOST_BEAMS, value=1, step=1, label="Beams", min_width=140)
             temperature = gr.Dropdown(
                 [("Automatic", ""), *TEMPERATURES],
                 value="",

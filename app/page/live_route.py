@@ -16,7 +16,7 @@ from starlette.concurrency import run_in_threadpool
 from starlette.exceptions import HTTPException
 
 from slimwhisper.app.api.errors import as_api_error
-from slimwhisper.app.page.posted import MAX_TEXT, Body, add_post, clean, read_posted
+from slimwhisper.app.page.posted import MAX_TEXT, clean, read_posted
 from slimwhisper.app.page.results import download
 from slimwhisper.errors import SlimWhisperError
 from slimwhisper.longform.attempts import compression_ratio
@@ -116,38 +116,30 @@ class LiveTranscript(BaseModel):
         return Transcript("".join(s.text for s in segments), segments, self.language)
 
 
-def make_live_router(make_key: MakeKey, signed_in: Callable[[Request], bool]) -> APIRouter:
-    """POST /page/live/key -> {"value": "ek_..."} and /page/live/transcript.FORMAT -> a file.
-
-    make_key: of a request that `signed_in` lets pass.
-    """
+def make_live_router(make_key: MakeKey) -> APIRouter:
+    """POST /page/live/key -> {"value": "ek_..."} and /page/live/transcript.FORMAT -> a file."""
     router = APIRouter(prefix="/page/live")
 
+    @router.post("/key")
     async def key(request: Request) -> Response:
-        await _check(request, Nothing)
+        await read_posted(request, Nothing)
         try:
             value = await run_in_threadpool(make_key)
         except SlimWhisperError as error:
             raise as_api_error(error) from None
         return JSONResponse({"value": value}, headers=NOT_KEPT)
 
+    @router.post("/transcript.{format}")
     async def file(format: str, request: Request) -> Response:
         row = FORMATS.get(format)
         if row is None or row.speakers:
             raise HTTPException(
                 404, f"there is no such format; choose: {', '.join(live_formats())}"
             )
-        posted = await _check(request, LiveTranscript)
+        posted = await read_posted(request, LiveTranscript)
         content = await run_in_threadpool(_written, posted, row)
         return download(content, f"live.{row.name}", row.media_type)
 
-    async def _check(request: Request, kind: type[Body]) -> Body:
-        if not signed_in(request):
-            raise HTTPException(401, "log in again: reload the page")
-        return await read_posted(request, kind)
-
-    add_post(router, "/key", key)
-    add_post(router, "/transcript.{format}", file)
     return router
 
 

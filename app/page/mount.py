@@ -1,21 +1,23 @@
 """Mounts the page on a server, with its login, its files and its shutdown."""
 
 import asyncio
-import secrets
 import time
-from collections.abc import Callable
 
 import gradio as gr
-from fastapi import FastAPI, Request
+from fastapi import FastAPI
 from gradio.routes import App
 from starlette.routing import Mount
 
 from slimwhisper.app.page.assets_route import ASSETS, STYLES, asset, make_assets_router
+from slimwhisper.app.page.calls import Calls, refuse_addresses
 from slimwhisper.app.page.edit_route import make_edit_router
 from slimwhisper.app.page.live_route import MakeKey, make_live_router
+from slimwhisper.app.page.login import Visitors, login_check, login_message, make_login_router
 from slimwhisper.app.page.page import make_page
 from slimwhisper.app.page.results import Results, make_results_router
 from slimwhisper.app.page.run import Runs
+from slimwhisper.app.page.tempdir import FILES
+from slimwhisper.app.page.uploads import Uploads, make_uploads_router
 from slimwhisper.app.service.models import Models
 from slimwhisper.app.service.service import Service
 from slimwhisper.app.service.settings import Settings
@@ -29,37 +31,27 @@ LAST_UPDATES = 5.0  # seconds for browsers to receive the end of their runs
 class Page:
     """The page, as its server uses it."""
 
-    def __init__(self, results: Results, runs: Runs, stopped: asyncio.Event) -> None:
-        """stopped: set to close the connections that open pages keep."""
-        self.results, self.runs, self._stopped = results, runs, stopped
+    def __init__(self, results: Results, uploads: Uploads, runs: Runs, visitors: Visitors) -> None:
+        self.results, self.uploads, self.runs = results, uploads, runs
+        self.signed_in = visitors.signed_in
+        assert visitors.app is not None
+        self._gradio = visitors.app
 
     async def tidy(self) -> None:
-        """Remove old results from time to time. Runs until it is cancelled."""
+        """Remove old results and uploads from time to time. Runs until it is cancelled."""
         while True:
             await asyncio.sleep(TIDY_SECONDS)
             self.results.forget()
+            self.uploads.forget()
+            for names in self._gradio.get_blocks().temp_file_sets:
+                names.clear()  # Gradio notes every file that it has seen
 
     async def leave(self) -> None:
         """Wait until browsers have received the end of their runs, then disconnect them."""
         deadline = time.monotonic() + LAST_UPDATES
         while self.runs and time.monotonic() < deadline:
             await asyncio.sleep(0.1)
-        self._stopped.set()
-
-
-class Visitors:
-    """Who is logged in to the page; nobody before it is mounted."""
-
-    def __init__(self) -> None:
-        self.app: App | None = None
-
-    def signed_in(self, request: Request) -> bool:
-        """Whether a request comes from somebody who may use the page."""
-        app = self.app
-        if app is None or app.auth is None:
-            return app is not None
-        names = (f"access-token-{app.cookie_id}", f"access-token-unsecure-{app.cookie_id}")
-        return any(request.cookies.get(name) in app.tokens for name in names)
+        self._gradio.stop_event.set()
 
 
 def mount_page(
@@ -89,20 +81,26 @@ def _mount(
     make_key: MakeKey | None,
 ) -> Page:
     assert settings.page is not None
-    results = Results(settings.page / "results", max_bytes=16 * settings.max_bytes)
+    total = 16 * settings.max_bytes
+    results = Results(settings.page / "results", total)
+    uploads = Uploads(settings.page / FILES, total)
+    visitors = Visitors()
+    check = login_check(settings)
     for router in (make_results_router(results), make_edit_router(results), make_assets_router()):
         app.include_router(router)
-    visitors = Visitors()
+    app.include_router(make_uploads_router(uploads, settings.max_bytes))
+    if check is not None:
+        app.include_router(make_login_router(visitors, check))
     if make_key is not None:
-        app.include_router(make_live_router(make_key, visitors.signed_in))
+        app.include_router(make_live_router(make_key))
     runs = Runs()
     blocks = make_page(service, models, results, runs, settings, live=make_key is not None)
     gr.mount_gradio_app(
         app,
         blocks,
         "/",
-        auth=_login(settings),
-        auth_message=_login_message(settings),
+        auth=check,
+        auth_message=login_message(settings),
         root_path=settings.root_path or None,
         favicon_path=str(ASSETS / "icon.svg"),
         max_file_size=settings.max_bytes,
@@ -120,31 +118,10 @@ def _mount(
     blocks.has_launched = True  # else Gradio would accept files that were not uploaded
     mounted = app.routes[-1]
     assert isinstance(mounted, Mount) and isinstance(mounted.app, App)
+    mounted.app.add_middleware(Calls, functions=blocks.fns, is_stored=uploads.has)
+    refuse_addresses()
     visitors.app = mounted.app
-    return Page(results, runs, mounted.app.stop_event)
-
-
-def _login(settings: Settings) -> Callable[[str, str], bool] | None:
-    """Checks a user and a password; None: no login is needed."""
-    key, login = settings.api_key, settings.login
-    if key is None and login is None:
-        return None
-
-    def same(one: str, other: str) -> bool:
-        return secrets.compare_digest(one.encode(), other.encode())
-
-    def allowed(user: str, password: str) -> bool:
-        by_login = login is not None and same(f"{user}:{password}", ":".join(login))
-        by_key = login is None and key is not None and same(password, key)
-        return by_login or by_key
-
-    return allowed
-
-
-def _login_message(settings: Settings) -> str | None:
-    if settings.login is None and settings.api_key is not None:
-        return "Use any user name, with the server's API key as the password."
-    return None
+    return Page(results, uploads, runs, visitors)
 
 
 def _theme() -> gr.themes.Base:

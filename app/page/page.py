@@ -4,22 +4,32 @@ Importing this module imports Gradio, which takes seconds; only a server with a 
 """
 
 from collections.abc import Callable
-from pathlib import Path
 from typing import Any
 
 import gradio as gr
 from gradio.components import Component
-from gradio_client.utils import is_http_url_like
 
 from slimwhisper.app.page.handlers import Handlers
 from slimwhisper.app.page.layout import Layout, lay_out
-from slimwhisper.app.page.results import KEEP, Results
+from slimwhisper.app.page.results import Results
 from slimwhisper.app.page.run import Runs
 from slimwhisper.app.service.models import Models
 from slimwhisper.app.service.service import Service
 from slimwhisper.app.service.settings import Settings
 
 QUICK: dict[str, Any] = {"api_visibility": "private", "show_progress": "hidden", "queue": False}
+
+
+class Blocks(gr.Blocks):
+    """Gradio's, which logs no traceback of arguments that it cannot read."""
+
+    async def preprocess_data(self, *args: Any, **options: Any) -> Any:
+        """The arguments, as the handlers take them. Raises gr.Error."""
+        try:
+            return await super().preprocess_data(*args, **options)
+        except Exception as error:
+            said = error.message if isinstance(error, gr.Error) else "they do not fit the function"
+            raise gr.Error(f"The arguments: {said[:300]}", print_exception=False) from None
 
 
 def make_page(
@@ -32,15 +42,8 @@ def make_page(
 ) -> gr.Blocks:
     """The whole page. live: whether the server takes live streams."""
     handlers = Handlers(service, models, results, runs, settings)
-    with gr.Blocks(
-        title="slimwhisper",
-        analytics_enabled=False,
-        delete_cache=(600, round(KEEP)),  # seconds: how often, and how old
-        fill_width=True,
-    ) as blocks:
+    with Blocks(title="slimwhisper", analytics_enabled=False, fill_width=True) as blocks:
         layout = lay_out(models, settings.cache, live)
-        for component in (layout.inputs.files, layout.inputs.recording):
-            _refuse_addresses(component)
         _connect(layout, handlers)
         blocks.unload(handlers.stop)
     blocks.max_threads = service.limits.queue
@@ -89,15 +92,3 @@ def _connect_start(
         trigger_mode="once",
     )
     event.then(lambda: gr.update(visible=False), None, stop, **QUICK)
-
-
-def _refuse_addresses(component: Component) -> None:
-    """Make a component refuse URLs, which Gradio would fetch from the server's network."""
-    move: Callable[..., Any] = component.async_move_resource_to_block_cache
-
-    async def local_only(path: str | Path | None) -> str | None:
-        if path is not None and is_http_url_like(str(path)):
-            raise gr.Error("Send a file, not an address.", print_exception=False)
-        return await move(path)
-
-    component.async_move_resource_to_block_cache = local_only  # type: ignore[method-assign, assignment]

@@ -111,13 +111,19 @@ class Results:
         since = time.monotonic() - self._keep
         size = sum(result.size for result in self._by_token.values())
         for result in list(self._by_token.values()):
-            over = len(self._by_token) > self._max_count or size > self._max_bytes
+            most = min(self._max_bytes, room(self._folder, size))
+            over = len(self._by_token) > self._max_count or size > most
             if result.made > since and (not over or len(self._by_token) == 1):
                 break
             size -= result.size
             self.drop(result)
         kept = self._by_token.keys()
         self._groups = {t: g for t, g in self._groups.items() if not kept.isdisjoint(g)}
+
+
+def room(folder: Path, size: int) -> int:
+    """How many bytes may be kept in a folder: half of what is free and of `size`, which it has."""
+    return (shutil.disk_usage(folder).free + size) // 2
 
 
 def zipped(results: Sequence[Result]) -> bytes:

@@ -10,6 +10,8 @@ import json
 from dataclasses import dataclass, field
 from typing import Any
 
+from pydantic_core import from_json
+
 from slimwhisper.errors import SlimWhisperError
 
 MAX_LINE = 1 << 16  # bytes, with data that stands in it
@@ -17,7 +19,11 @@ MAX_PART = 1 << 20  # bytes of data, and of a payload
 
 
 class FrameError(SlimWhisperError):
-    """What arrives is not a frame of the protocol."""
+    """What arrives is not a frame of the protocol; where the next one begins is not known."""
+
+
+class DataError(SlimWhisperError):
+    """A frame's data is not JSON; the next frame can be read."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -42,7 +48,7 @@ class Frame:
 async def read_frame(reader: asyncio.StreamReader) -> Frame | None:
     """The next frame; None at the end of the connection.
 
-    The reader's limit must be at least `MAX_LINE`. Raises FrameError.
+    The reader's limit must be at least `MAX_LINE`. Raises FrameError, DataError.
     """
     try:
         line = await reader.readuntil(b"\n")
@@ -52,17 +58,16 @@ async def read_frame(reader: asyncio.StreamReader) -> Frame | None:
         return None
     except asyncio.LimitOverrunError:
         raise FrameError(f"the line of an event is longer than {MAX_LINE} bytes") from None
-    head = _object(line)
+    head = _object(line, FrameError)
     kind, data = head.get("type"), head.get("data") or {}
     if not isinstance(kind, str) or not isinstance(data, dict):
         raise FrameError("an event has a type, which is a text, and data, which is an object")
     try:
-        if length := _length(head, "data_length"):
-            data = data | _object(await reader.readexactly(length))
+        more = await reader.readexactly(_length(head, "data_length"))
         payload = await reader.readexactly(_length(head, "payload_length"))
     except asyncio.IncompleteReadError:
         raise FrameError("the connection ended within an event") from None
-    return Frame(kind, data, payload)
+    return Frame(kind, data | _object(more, DataError) if more else data, payload)
 
 
 def _length(head: dict[str, Any], name: str) -> int:
@@ -72,11 +77,11 @@ def _length(head: dict[str, Any], name: str) -> int:
     return length
 
 
-def _object(text: bytes) -> dict[str, Any]:
+def _object(text: bytes, error: type[SlimWhisperError]) -> dict[str, Any]:
     try:
-        found = json.loads(text)
-    except (ValueError, RecursionError):
-        found = None
+        found = from_json(text, allow_inf_nan=False)
+    except ValueError as reason:
+        raise error(f"an event is a JSON object: {reason}") from None
     if not isinstance(found, dict):
-        raise FrameError("an event is a JSON object")
+        raise error("an event is a JSON object")
     return found

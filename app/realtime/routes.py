@@ -10,8 +10,10 @@ from dataclasses import replace
 from typing import Any
 
 from fastapi import APIRouter, Request, WebSocket
+from starlette.concurrency import run_in_threadpool
 
 from slimwhisper.app.api.access import given_key, refuse_websocket
+from slimwhisper.app.api.clients import network_of
 from slimwhisper.app.api.errors import APIError, as_api_error
 from slimwhisper.app.realtime.client_secrets import ClientSecrets, read_request, secret_response
 from slimwhisper.app.realtime.connection import GOING_AWAY, Connection, End
@@ -23,7 +25,6 @@ from slimwhisper.app.service.settings import Settings
 from slimwhisper.errors import SlimWhisperError
 
 SUBPROTOCOL = "realtime"
-MAX_BODY = 1 << 20  # bytes
 
 
 class Realtime:
@@ -95,20 +96,24 @@ def make_realtime_router(realtime: Realtime) -> APIRouter:
     @router.post("/realtime/client_secrets")
     async def client_secrets(request: Request) -> dict[str, Any]:
         config, seconds, unknown = read_request(await _json(request))
-        value, expires_at = realtime.client_secrets.issue(config, seconds)
+        issue, address = realtime.client_secrets.issue, network_of(request)
+        value, expires_at = await run_in_threadpool(issue, config, seconds, address)
         return secret_response(value, expires_at, config, unknown)
 
     return router
 
 
 async def _json(request: Request) -> object:
-    """The body; an empty one is {}. Raises APIError."""
-    body = b""
-    async for part in request.stream():
-        body += part
-        if len(body) > MAX_BODY:
-            raise APIError(413, f"the body is larger than {MAX_BODY >> 20} MiB", "too_large")
+    """The body; an empty one is {}. Raises APIError.
+
+    Pages of other sites can send texts without a question, JSON only if they are allowed to.
+    """
+    body = await request.body()
+    if not body:
+        return {}
+    if request.headers.get("content-type", "").partition(";")[0].strip() != "application/json":
+        raise APIError(415, "send application/json", "invalid_json")
     try:
-        return json.loads(body) if body else {}
+        return json.loads(body)
     except (ValueError, RecursionError):
         raise APIError(400, "the body is not JSON", "invalid_json") from None

@@ -28,6 +28,7 @@ LOGPROBS = f"{TRANSCRIPTION}.logprobs"
 INCLUDE = (TENTATIVE, WORDS, DETAILS, LOGPROBS)
 _LIVE = LiveOptions()  # its defaults
 MAX_TEXT = 10_000  # characters of a prompt
+MAX_MODEL = 200  # characters of a model's name
 MAX_KEYWORD, MAX_KEYWORDS = 100, 100
 MAX_MS = 10_000  # of padding and of silence
 
@@ -199,7 +200,7 @@ def _transcription(config: SessionConfig, given: Fields | None, sound: Fields) -
         raise unsupported(sound.name("transcription"), reason)
     changes: dict[str, Any] = {}
     if given.has("model"):
-        changes["model"] = given.text("model", MAX_TEXT)
+        changes["model"] = given.text("model", MAX_MODEL)
     if given.has("language"):
         changes["language"] = _language(given, given.text("language", 40))
     if given.has("languages"):

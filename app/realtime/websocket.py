@@ -1,13 +1,14 @@
-"""Uvicorn's websocket, which also tells a client that its message is too large.
+"""Uvicorn's websocket, which also tells a client that its request or a message is too large.
 
-Uvicorn closes such a connection before the session hears of the message.
+Uvicorn leaves such a request without an answer, and open. After such a message it closes the
+connection before the session hears of it.
 """
 
 import json
 
 from uvicorn._types import ASGISendEvent
 from uvicorn.protocols.websockets.websockets_sansio_impl import WebSocketsSansIOProtocol
-from websockets.exceptions import PayloadTooBig
+from websockets.exceptions import PayloadTooBig, SecurityError
 from websockets.frames import Frame, Opcode
 
 from slimwhisper.app.realtime.conversation import error_event
@@ -16,6 +17,16 @@ from slimwhisper.app.realtime.messages import too_large
 
 class WebSocket(WebSocketsSansIOProtocol):
     """A connection; `uvicorn.Config` takes this class as `ws`."""
+
+    def data_received(self, data: bytes) -> None:
+        """Answer a request that `websockets` cannot read; uvicorn's own parser could."""
+        super().data_received(data)
+        error = self.conn.handshake_exc
+        if error is not None and not self.handshake_initiated:
+            large = isinstance(error.__cause__, SecurityError)
+            answer = self.conn.reject(431 if large else 400, f"{error}: {error.__cause__}")
+            self.transport.write(answer.serialize())
+            self.transport.close()
 
     def handle_parser_exception(self) -> None:
         """What the client sends is no message, or one of more than `ws_max_size` bytes."""

@@ -12,6 +12,7 @@ from typing import Any
 
 from slimwhisper.app.api.errors import APIError
 from slimwhisper.app.api.request import choose_model
+from slimwhisper.app.connections import listen
 from slimwhisper.app.realtime.feed import feed
 from slimwhisper.app.realtime.frames import MAX_LINE, Frame, FrameError, read_frame
 from slimwhisper.app.realtime.sound import MAX_CHANNELS, Decoder, Format
@@ -27,6 +28,8 @@ from slimwhisper.live.types import Ended, Failed, LiveEvent, LiveOptions, Text
 logger = logging.getLogger("slimwhisper.serve")
 
 MAX_CONNECTIONS = 256
+UNREAD = 20.0  # seconds in which a client must read what it is sent
+CLOSING = 5.0  # seconds for the clients to be told that the server stops
 CODINGS = {2: "pcm16", 4: "pcm32"}  # by bytes of a sample
 RATES = 8_000, 192_000
 MAX_TERMS, MAX_TERM = 100, 100
@@ -45,20 +48,28 @@ class Wyoming:
         """Listen. Raises OptionError if the port cannot be used."""
         host, port = self._settings.host, self._settings.wyoming
         try:
-            self._server = await asyncio.start_server(self._connected, host, port, limit=MAX_LINE)
+            self._server = await asyncio.start_server(
+                self._connected, host, port, limit=MAX_LINE, backlog=1
+            )
         except OSError as error:
             raise OptionError(f"--wyoming {port}: {error.strerror}; choose another port") from error
+        listen(self._server)
         logger.info("Wyoming protocol on tcp://%s:%s; it asks for no key", host, port)
 
     async def stop(self) -> None:
         """Listen no more, and end all connections: recordings that are whole get their transcript,
-        the others the text of what was heard; then the clients are told.
+        the others the text of what was heard; then the clients are told. Who does not read that is
+        dropped.
         """
         if self._server is not None:
             self._server.close()
         self._stopping.set()
         if self._tasks:
-            await asyncio.wait(self._tasks)
+            patience = self._settings.patience + CLOSING
+            _, running = await asyncio.wait(self._tasks, timeout=patience)
+            for task in running:
+                task.cancel()
+            await asyncio.gather(*running, return_exceptions=True)
 
     async def _connected(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         task = asyncio.current_task()
@@ -75,10 +86,12 @@ class Wyoming:
         finally:
             connection.close()
             self._tasks.discard(task)
-            with suppress(ConnectionError, TimeoutError):
-                writer.close()
+            writer.close()
+            try:
                 async with asyncio.timeout(1):
                     await writer.wait_closed()
+            except (ConnectionError, TimeoutError):
+                writer.transport.abort()
 
     async def _serve(self, connection: "Connection") -> None:
         """Answer a client until it disconnects or the server stops."""
@@ -159,15 +172,20 @@ class Connection:
         self._stream = self._telling = None
 
     async def _send(self, type: str, **data: Any) -> None:
+        """Send an event. Raises ConnectionError if the client has gone, or does not read."""
         self._writer.write(Frame(type, data).encoded())
-        await self._writer.drain()
+        try:
+            async with asyncio.timeout(UNREAD):
+                await self._writer.drain()
+        except TimeoutError:
+            self._writer.transport.abort()
+            raise ConnectionAbortedError from None
 
     async def _handle(self, frame: Frame) -> None:
         """Do what an event asks for; others than these are for other services, and ignored."""
         match frame.type:
             case "describe":
-                self._writer.write(Frame("info", info(self._service, self._models)).encoded())
-                await self._writer.drain()
+                await self._send("info", **info(self._service, self._models))
             case "ping":
                 await self._send("pong", text=frame.data.get("text"))
             case "transcribe":

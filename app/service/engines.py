@@ -1,28 +1,44 @@
 """The loaded model and its engines: one model at a time, one engine for each kind of search, and
 for each window of live streams that is shorter than the model's.
+
+    room = `batch_size` slots of greedy decoding, in bytes, for the caches of all engines together
+
+The engine of live streams has what it needs of the room as long as there are streams. In the rest,
+or in one slot if nothing is left, the kinds of search take turns: while others wait, one works for
+`TURN` seconds, and to the end of the windows that it has begun. Those that wait have no caches.
 """
 
 import gc
 import logging
+import time
 from collections.abc import Callable
 
 import torch
 
 from slimwhisper.api import SlimWhisper
 from slimwhisper.app.service.jobs import Job, ModelChoice, ModelError
-from slimwhisper.devices import check_batch_size, choose_batch_size
+from slimwhisper.devices import check_batch_size
+from slimwhisper.engine.engine import Engine
 from slimwhisper.engine.requests import Search
-from slimwhisper.errors import CacheError, DependencyError, OptionError, SlimWhisperError
+from slimwhisper.errors import (
+    CacheError,
+    DependencyError,
+    OptionError,
+    SlimWhisperError,
+    as_ours,
+)
 from slimwhisper.live.types import LiveOptions
 from slimwhisper.live.updates import SharedEngine
 from slimwhisper.live.warming import warm_up
 from slimwhisper.longform.batch import OnSegments
-from slimwhisper.longform.engines import make_engine, search_of, slot_bytes
+from slimwhisper.longform.engines import make_engine, search_of, slot_bytes, slots_within
+from slimwhisper.model.model import Model
 from slimwhisper.types import Options
 
 logger = logging.getLogger("slimwhisper.serve")
 
 Key = tuple[Search, float | None]  # and the seconds of a window; None: the model's own
+TURN = 5.0  # seconds; a new engine takes up to one, as a GPU's steps are recorded anew
 
 
 class Engines:
@@ -46,7 +62,12 @@ class Engines:
         self.loading = False
         self.slots = 0  # of a greedy engine; 0: no model is loaded
         self._load, self._batch_size, self._on_segments = load, batch_size, on_segments
-        self._engines: dict[Key, SharedEngine[Job]] = {}
+        self._engines: dict[Key, SharedEngine[Job]] = {}  # the next turn is the first one's
+        self._empty: dict[
+            float | None, Engine
+        ] = {}  # without slots, for those that wait; by window
+        self._cramped: set[Key] = set()  # whose engines are small because there were streams
+        self._turn_ends = 0.0  # by time.monotonic()
 
     def load(self, choice: ModelChoice) -> SlimWhisper:
         """The chosen model. A different one is unloaded first. Raises what loading raises."""
@@ -75,9 +96,11 @@ class Engines:
     def drop_all(self) -> None:
         """Drop every engine, with what runs in it. The model stays."""
         self._engines.clear()
+        self._empty.clear()
+        self._cramped.clear()
 
     def for_recordings(self, options: Options) -> SharedEngine[Job]:
-        """The engine that searches as the options say.
+        """The engine that searches as the options say; without slots until it is its turn.
 
         A new one replaces those that are idle. Raises OptionError if memory is short.
         """
@@ -97,24 +120,80 @@ class Engines:
         if self.model is not None and not any(e.used for e in self._engines.values()):
             warm_up(self.for_streams(options).engine, options)
 
-    def _engine(self, search: Search, window: float | None) -> SharedEngine[Job]:
-        assert self.model is not None
-        found = self._engines.get((search, window))
-        if found is None:
-            model = self.model if window is None else self.model.shortened(window)
-            self._engines = {k: e for k, e in self._engines.items() if e.used}
-            slots = max(self.slots // (search.beams or 1), 1)
-            if self._batch_size is None:  # others may be running: less memory is free now
-                size = slot_bytes(model.network, search)
-                slots = min(slots, choose_batch_size(model.device, size))
-            engine = make_engine(model.network, search, slots)
-            found = SharedEngine(engine, self._on_segments)
-            self._engines[search, window] = found
-        return found
-
     def working(self) -> list[SharedEngine[Job]]:
         """The engines that have something to do."""
         return [engine for engine in self._engines.values() if engine.working]
+
+    def take_turns(self) -> list[tuple[SharedEngine[Job], SlimWhisperError]]:
+        """Give the room to whose turn it is. Returns the engines that cannot be made, and why."""
+        live = any(shared.updates.streams for shared in self._engines.values())
+        waiting = [k for k, e in self._engines.items() if e.used and not e.engine.slots]
+        over = time.monotonic() > self._turn_ends
+        urgent = any(self._engines[key].updates.streams for key in waiting)
+        holding = False
+        for key, shared in list(self._engines.items()):
+            holds = shared.engine.slots > 0 and not shared.updates.streams
+            yields = bool(waiting) and (over or urgent or not shared.used)
+            shared.resting = holds and (yields or (key in self._cramped and not live))
+            if shared.resting and shared.engine.idle:
+                shared.resting = False
+                shared.move(self._without_slots(key[1]))
+                self._engines[key] = self._engines.pop(key)  # the last to have the next turn
+                if shared.used:
+                    waiting.append(key)
+            else:
+                holding |= holds
+        failed = []
+        for key in sorted(waiting, key=lambda key: not self._engines[key].updates.streams):
+            if holding:
+                break
+            shared = self._engines[key]
+            try:
+                self._give(key)
+            except Exception as error:
+                del self._engines[key]
+                failed.append((shared, as_ours(error)))
+                continue
+            holding = not shared.updates.streams
+        return failed
+
+    def _engine(self, search: Search, window: float | None) -> SharedEngine[Job]:
+        key = search, window
+        found = self._engines.get(key)
+        if found is None or not (found.used or found.engine.slots):
+            self._engines = {k: e for k, e in self._engines.items() if e.used}
+            found = SharedEngine(self._without_slots(window), self._on_segments)
+            self._engines[key] = found
+            if len(self._engines) == 1:
+                try:
+                    self._give(key)
+                except BaseException:
+                    del self._engines[key]
+                    raise
+        return found
+
+    def _give(self, key: Key) -> None:
+        """Make the engine of a kind that waits: as many slots as fit, and at least one."""
+        shared, search = self._engines[key], key[0]
+        network = self._network(key[1])
+        most = max(self.slots // (search.beams or 1), 1)
+        room = self.slots * slot_bytes(self._network(None), Search())
+        slots = slots_within(network, search, most, room - self.cache_bytes())
+        shared.move(make_engine(network, search, slots))
+        self._cramped.discard(key)
+        if slots < slots_within(network, search, most, room):
+            self._cramped.add(key)
+        self._turn_ends = time.monotonic() + TURN
+
+    def _without_slots(self, window: float | None) -> Engine:
+        """What has room for nothing."""
+        if window not in self._empty:
+            self._empty[window] = make_engine(self._network(window), Search(), 0)
+        return self._empty[window]
+
+    def _network(self, window: float | None) -> Model:
+        assert self.model is not None
+        return (self.model if window is None else self.model.shortened(window)).network
 
     def cache_bytes(self) -> int:
         """Bytes allocated for the caches of all engines."""

@@ -97,7 +97,7 @@ class Job:
     listener: Callable[[Event], None]  # called in the service's thread
     on_samples: Callable[[Samples], None] | None = None  # called in a reading thread
     recording: Recording | None = field(init=False, default=None)  # once it has been read
-    batch: "Batch[Job] | None" = field(init=False, default=None)  # likewise
+    batch: "Batch[Job] | None" = field(init=False, default=None)  # while it runs
     ended: bool = field(init=False, default=False)
     size: int = field(init=False, default=0)  # bytes; 0 if the file is missing
 
@@ -118,4 +118,5 @@ class Job:
             try:
                 self.on_samples(samples)
             except Exception:
-                logger.exception("on_samples failed")
+                if not self.ended:
+                    logger.exception("on_samples failed")

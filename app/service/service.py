@@ -29,6 +29,7 @@ from slimwhisper.app.service.jobs import (
     StoppingError,
 )
 from slimwhisper.app.service.reading import Reading
+from slimwhisper.app.service.room import NoRoomError
 from slimwhisper.app.service.streams import Listener, LiveStream, Streams
 from slimwhisper.app.service.turns import next_jobs
 from slimwhisper.audio.samples import Samples
@@ -192,7 +193,8 @@ class Service:
                 late = self._stopping and time.monotonic() > self._patience_ends
                 cancelled, self._cancelled = self._cancelled, set()
                 starting = next_jobs(
-                    self._waiting, self._reading, self._running, self.engines.slots
+                    *(self._waiting, self._reading, self._running, self.engines.slots),
+                    self._reading.room.admit,
                 )
             for job in cancelled:
                 self._end(job, None)
@@ -244,6 +246,7 @@ class Service:
             logger.error("%s cannot be loaded: %s", choice.name, error)
             self._fail(jobs, public_error(error, choice))
             return
+        self._reading.room.slots = self.engines.slots
         for job in jobs:
             self._reading.begin(job, model)
 
@@ -251,7 +254,10 @@ class Service:
         """Begin the jobs that have been read, then make one step of each engine with work."""
         for job, future in self._reading.done():
             self._begin(job, future)
-        working = self.engines.working()
+        for shared, error in self.engines.take_turns():
+            self._fail([job for job in self._running if job.batch is shared.batch], error)
+            self.streams.fail(error, shared.updates)
+        working = [shared for shared in self.engines.working() if shared.engine.slots]
         if not working and self.in_flight:  # only the readers have work
             with self._changed:
                 if not (self._cancelled or self._stopping or self.streams.waiting):
@@ -268,10 +274,18 @@ class Service:
 
     def _begin(self, job: Job, future: "Future[Recording]") -> None:
         """Hand a recording that has been read to an engine."""
+        recording: Recording | None = None
         try:
             recording = future.result()
             batch = self.engines.for_recordings(recording.options).batch
+        except NoRoomError:  # its turn to be read comes again
+            self._reading.drop(job)
+            with self._changed:
+                self._waiting.append(job)
+            return
         except Exception as error:
+            if recording is not None:
+                recording.close()
             if not isinstance(error, SlimWhisperError):
                 logger.error("a recording could not be read", exc_info=error)
             self._end(job, as_ours(error))
@@ -296,6 +310,7 @@ class Service:
         self._reading.drop(job)
         if job.batch is not None and job.recording in job.batch.running:
             job.batch.drop(job.recording)
+        job.batch = None  # who keeps the job does not keep the engine
         if isinstance(outcome, Transcript):
             assert job.recording is not None
             self.counts.finished += 1

@@ -15,6 +15,8 @@ class Settings:
     api_key: str | None = None
     login: tuple[str, str] | None = None  # user, password
     root_path: str = ""  # the path behind a proxy, such as "/speech"
+    allow_hosts: tuple[str, ...] = ()  # names that the server is asked by, besides this machine's
+    allow_origins: tuple[str, ...] = ()  # sites whose pages may use the API: "https://a.example"
     max_bytes: int = 1 << 30  # of an upload
     timeout: float = 3600.0  # seconds a request to the API may take
     patience: float = 30.0  # seconds for running requests at shutdown

@@ -53,7 +53,7 @@ class LiveStream:
         self.finished = self.closed = False
         # of the service's thread
         self.stream: Stream | None = None  # once its model is loaded
-        self.updates: Updates | None = None  # likewise: of its engine
+        self.updates: Updates | None = None  # of its engine, until it ends
         self._taken = self._unheard = 0  # samples; those of them that are not judged yet
         self._arrivals: deque[tuple[float, float]] = deque(maxlen=ARRIVALS)  # seconds taken, when
         self._stream_backlog = 0.0  # that others may read
@@ -303,6 +303,7 @@ class Streams:
             return
         if stream.stream is not None and stream.updates is not None:
             stream.updates.drop(stream.stream)
+            stream.updates = None  # who keeps the stream does not keep the engine
         stream.count(self._counts)
         with self.changed:
             del self.open[stream]
@@ -311,10 +312,11 @@ class Streams:
         self._pass_on(stream, None)
         stream.close()
 
-    def fail(self, error: SlimWhisperError) -> None:
-        """End all streams."""
+    def fail(self, error: SlimWhisperError, updates: Updates | None = None) -> None:
+        """End all streams, or those of one engine."""
         for stream in list(self.open):
-            self.end(stream, error)
+            if updates is None or stream.updates is updates:
+                self.end(stream, error)
 
     def finish(self, error: SlimWhisperError) -> None:
         """Finish the streams that still listen; the error is what is told after their texts."""

@@ -1,7 +1,7 @@
 """The order in which recordings are read: users take turns."""
 
 from collections import Counter, deque
-from collections.abc import Collection
+from collections.abc import Callable, Collection
 
 from slimwhisper.app.service.jobs import Job
 from slimwhisper.audio.read_ahead import WORKERS
@@ -11,12 +11,17 @@ AHEAD_BYTES = 32 << 20  # more are read ahead, up to this size, so that a step c
 
 
 def next_jobs(
-    waiting: deque[Job], reading: Collection[Job], running: Collection[Job], slots: int
+    waiting: deque[Job],
+    reading: Collection[Job],
+    running: Collection[Job],
+    slots: int,
+    admit: Callable[[Job], bool],
 ) -> list[Job]:
     """Take the jobs to read next out of `waiting`; all are for one model.
 
     Users with the fewest jobs in flight come first. A different model has to wait until all jobs
-    for the current one have ended.
+    for the current one have ended. admit: whether there is room for a job's recording, which it
+    then has.
     """
     taken: list[Job] = []
     while waiting and _may_read([*reading, *taken], slots):
@@ -26,7 +31,9 @@ def next_jobs(
             break
         users = Counter(job.user for job in busy)
         same = [job for job in waiting if job.model == wanted]
-        job = min(same, key=lambda job: users[job.user])
+        job = next(filter(admit, sorted(same, key=lambda job: users[job.user])), None)
+        if job is None:
+            break
         waiting.remove(job)
         taken.append(job)
     return taken

@@ -3,6 +3,7 @@
 from collections.abc import Iterator
 from fractions import Fraction
 from itertools import chain
+from math import inf
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any, BinaryIO, cast
@@ -38,11 +39,15 @@ REMEDY = "copy the file again"
 FFMPEG_ERRORS = (av.error.FFmpegError, OSError, ValueError)  # Python's two come from file reads
 
 
-def decode(name: str, file: BinaryIO, allow_truncated: bool) -> Iterator[NDArray[np.int16]]:
+def decode(
+    name: str, file: BinaryIO, allow_truncated: bool, most: float = inf
+) -> Iterator[NDArray[np.int16]]:
     """Pieces of int16 [n] of `file`, which is at its start; `name` gives messages and the suffix.
 
+    most: samples of the file's own rate, all channels together, that are decoded.
+
     Raises AudioError, in some cases only after the last piece: no audio, more than half of it
-    damaged, or truncated without `allow_truncated`.
+    damaged, truncated without `allow_truncated`, or more than `most`.
     """
     with _open(name, file) as container:
         stream = choose_stream(name, container)
@@ -52,7 +57,9 @@ def decode(name: str, file: BinaryIO, allow_truncated: bool) -> Iterator[NDArray
         run = Run()
         samples = 0
         try:
+            _check_source(name, stream, (promised or 0) * stream.rate * stream.channels, most)
             for piece in mono(run.frames(container, stream)):
+                _check_source(name, stream, run.source, most)
                 samples += len(piece)
                 yield piece
         except FFMPEG_ERRORS as error:
@@ -77,6 +84,17 @@ def decode(name: str, file: BinaryIO, allow_truncated: bool) -> Iterator[NDArray
         )
     if kind in GAPLESS and not truncated and run.decoded < length / 2:
         raise AudioError(f"{name}: damaged: {readable:.1f} of {length:.1f} s decode; {REMEDY}")
+
+
+def _check_source(name: str, stream: AudioStream, samples: float, most: float) -> None:
+    """Raise AudioError if a file has too many samples: at 655 kHz, with 8 channels, an hour takes
+    minutes to decode.
+    """
+    if samples > most:
+        raise AudioError(
+            f"{name}: too long for {stream.channels} channels at {stream.rate} Hz; convert it to "
+            "16 kHz mono, or send a part of it"
+        )
 
 
 def _open(name: str, file: BinaryIO) -> InputContainer:
@@ -119,6 +137,7 @@ class Run:
     broken = 0  # packets that do not decode
     cut_off = False  # the container could not be read to its end
     decoded = 0.0  # seconds
+    source = 0  # samples, all channels together
     end = 0.0  # seconds on the file's clock, which also counts gaps
 
     def frames(self, container: InputContainer, stream: AudioStream) -> Iterator[AudioFrame]:
@@ -145,6 +164,7 @@ class Run:
                     start = float(frame.pts * frame.time_base)
                 self.end = max(self.end, start + seconds)
                 self.decoded += seconds
+                self.source += frame.samples * frame.layout.nb_channels
                 yield frame
             if packet is None:
                 return

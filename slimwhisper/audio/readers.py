@@ -2,20 +2,23 @@
 so that decoding does not hold this process's interpreter lock.
 
 A worker reads a file, never a URL, within a memory limit, and sends the samples through a pipe. It
-is killed if it takes too long or sends too much.
+is killed if it takes too long or sends too much, or if nobody wants the file any more. If others
+kill it, as a system does that is short of memory, another one tries again.
 """
 
 import json
 import os
 import queue
+import select
 import struct
 import subprocess
 import sys
 import threading
-from collections.abc import Iterator
+import time
+from collections.abc import Callable, Iterator
 from contextlib import suppress
 from os import PathLike
-from typing import IO, BinaryIO
+from typing import BinaryIO
 
 import numpy as np
 from numpy.typing import NDArray
@@ -27,13 +30,23 @@ from slimwhisper.types import SAMPLE_RATE
 
 MAX_MEMORY = 4 << 30  # bytes of address space of a worker
 TIMEOUT = 3600.0  # seconds for one file: days of audio take minutes, so a decoder hangs
-SIZE = struct.Struct("<I")  # before each piece: its bytes; 0: the answer follows, one line of JSON
+TRIES = 2  # of a file whose worker is killed
+KILLED = (-9, -15)  # exit status by SIGKILL and SIGTERM; a decoder that crashes has others
+SOURCE_RATE = 2 * 192_000  # samples of a file for each second that a recording may last
+PIPE = 1 << 16  # bytes that a pipe holds
+CHECK = 100  # milliseconds between checks while a worker sends nothing
+# before each piece: its bytes; 0: the answer follows, after its bytes
+SIZE = struct.Struct("<I")
 COMMAND = [sys.executable, "-m", "slimwhisper.audio.readers"]
 ONE_THREAD = dict.fromkeys(("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS"), "1")
 
 
 class AnswerError(Exception):
     """A worker's message about a file it cannot read; the worker itself is fine."""
+
+
+class KilledError(Exception):
+    """A worker was killed, but not from here."""
 
 
 class Readers:
@@ -67,15 +80,28 @@ class Readers:
         name: str | None = None,
         *,
         allow_truncated: bool = False,
+        keep: Callable[[int], None] = lambda samples: None,
     ) -> StoredSamples:
         """A file's samples, mono at 16 kHz. Waits for a free worker.
 
         `name` stands for the file in messages; None: its path. `allow_truncated` accepts a file
-        that ends early. Raises AudioError as `load_samples` does, and if the recording is too long
-        or its decoder crashes or hangs.
+        that ends early. `keep` is called with the number of samples, before more are stored and
+        while nothing comes; what it raises ends the reading, and is raised here. Raises AudioError
+        as `load_samples` does, and if the recording is too long or its decoder crashes or hangs.
         """
         path = os.fspath(path)
         name = shown_name(path) if name is None else name
+        request = [path, name, allow_truncated, self.seconds * SOURCE_RATE]
+        for _ in range(TRIES):
+            with suppress(KilledError):
+                return self._try(request, name, keep)
+        raise AudioError(
+            f"{name}: its decoder was killed {TRIES} times; if memory is short, free some, and try "
+            "again"
+        )
+
+    def _try(self, request: list[object], name: str, keep: Callable[[int], None]) -> StoredSamples:
+        """What `read` returns, if the worker is not killed; else KilledError."""
         worker = self._free.get()
         whole = False
         try:
@@ -83,19 +109,12 @@ class Readers:
                 self._end(worker)
                 worker = None
             worker = worker or self._start()
-            killer = threading.Timer(self.timeout, worker.kill)
-            killer.start()
-            try:
-                request = [path, name, allow_truncated]
-                samples = StoredSamples(name, self._pieces(worker, request, name))
-                whole = True
-                return samples
-            except AnswerError as error:
-                whole = True
-                raise AudioError(str(error)) from None
-            finally:
-                killer.cancel()
-                killer.join()
+            samples = StoredSamples(name, self._pieces(worker, request, name, keep))
+            whole = True
+            return samples
+        except AnswerError as error:
+            whole = True
+            raise AudioError(str(error)) from None
         finally:
             # the rest of its output would answer the next request
             if worker is not None and (not whole or worker.poll() is not None):
@@ -138,37 +157,69 @@ class Readers:
             self._workers.discard(worker)
 
     def _pieces(
-        self, worker: "subprocess.Popen[bytes]", request: list[object], name: str
+        self,
+        worker: "subprocess.Popen[bytes]",
+        request: list[object],
+        name: str,
+        keep: Callable[[int], None],
     ) -> Iterator[NDArray[np.int16]]:
         """The samples that a worker sends, in pieces of int16 [n] at 16 kHz."""
         assert worker.stdin is not None and worker.stdout is not None
-        left = self.seconds * SAMPLE_RATE
+        samples, ends = 0, time.monotonic() + self.timeout
+
+        def check() -> None:
+            keep(samples)
+            if time.monotonic() > ends:
+                seconds = f"{self.timeout:g} s"
+                raise AudioError(
+                    f"{name}: its decoder took longer than {seconds}; convert it to WAV or FLAC"
+                )
+
+        output = _Output(worker.stdout.fileno(), check)
         try:
             worker.stdin.write(json.dumps(request).encode() + b"\n")
             worker.stdin.flush()
-            while size := SIZE.unpack(_exactly(worker.stdout, SIZE.size))[0]:
-                piece = np.frombuffer(_exactly(worker.stdout, size), np.int16)
-                left -= len(piece)
-                if left < 0:
+            while size := SIZE.unpack(output.read(SIZE.size))[0]:
+                piece = np.frombuffer(output.read(size), np.int16)
+                samples += len(piece)
+                if samples > self.seconds * SAMPLE_RATE:
                     minutes = self.seconds / 60
                     raise AudioError(f"{name}: longer than the limit of {minutes:g} min")
+                check()
                 yield piece
-            answer = json.loads(worker.stdout.readline())
+            (length,) = SIZE.unpack(output.read(SIZE.size))
+            answer = json.loads(output.read(length))
         except (OSError, EOFError) as error:
-            raise AudioError(
-                f"{name}: its decoder failed, or took longer than {self.timeout:g} s; convert it "
-                "to WAV or FLAC"
-            ) from error
+            with suppress(subprocess.TimeoutExpired):
+                if worker.wait(1) in KILLED:
+                    raise KilledError from error
+            raise AudioError(f"{name}: its decoder failed; convert it to WAV or FLAC") from error
         if answer is not None:
             raise AnswerError(answer)
 
 
-def _exactly(file: IO[bytes], count: int) -> bytes:
-    """`count` bytes. Raises EOFError if there are fewer."""
-    data = file.read(count)
-    if len(data) < count:
-        raise EOFError
-    return data
+class _Output:
+    """What a worker sends."""
+
+    def __init__(self, file: int, check: Callable[[], None]) -> None:
+        """file: its descriptor. check: called while nothing comes; what it raises is passed on."""
+        self._file, self._check = file, check
+        self._data = bytearray()
+        self._poll = select.poll()
+        self._poll.register(file, select.POLLIN)
+
+    def read(self, count: int) -> bytearray:
+        """The next `count` bytes. Raises EOFError if there are fewer."""
+        while len(self._data) < count:
+            while not self._poll.poll(CHECK):
+                self._check()
+            more = os.read(self._file, PIPE)
+            if not more:
+                raise EOFError
+            self._data += more
+        found = self._data[:count]
+        del self._data[:count]
+        return found
 
 
 def _start() -> "subprocess.Popen[bytes]":
@@ -183,12 +234,12 @@ def _start() -> "subprocess.Popen[bytes]":
     )
 
 
-def _send(path: str, name: str, allow_truncated: bool, out: BinaryIO) -> str | None:
+def _send(path: str, name: str, allow_truncated: bool, most: float, out: BinaryIO) -> str | None:
     """Send a file's samples; the error message, or None."""
     try:
         _, file = open_source(path)
         with file:
-            for piece in pieces_of(name, file, allow_truncated):
+            for piece in pieces_of(name, file, allow_truncated, most):
                 out.write(SIZE.pack(piece.nbytes))
                 out.write(piece.tobytes())
     except SlimWhisperError as error:
@@ -208,16 +259,16 @@ def _limit_memory() -> None:
 
 
 def main() -> None:
-    """The worker. In: lines of JSON, [path, name, allow_truncated]. Out, for each: pieces, then
-    null or an error message.
+    """The worker. In: lines of JSON, [path, name, allow_truncated, most samples of the file]. Out,
+    for each: pieces, then null or an error message, in JSON.
     """
     _limit_memory()
     out = os.fdopen(os.dup(1), "wb")
     os.dup2(2, 1)  # keeps what libraries print out of the pipe
     for line in sys.stdin.buffer:
-        path, name, allow_truncated = json.loads(line)
-        message = _send(path, name, allow_truncated, out)
-        out.write(SIZE.pack(0) + json.dumps(message).encode() + b"\n")
+        path, name, allow_truncated, most = json.loads(line)
+        answer = json.dumps(_send(path, name, allow_truncated, most, out)).encode()
+        out.write(SIZE.pack(0) + SIZE.pack(len(answer)) + answer)
         out.flush()
 
 

@@ -5,6 +5,7 @@ import os
 import tempfile
 from collections.abc import Iterator
 from contextlib import suppress
+from math import inf
 from pathlib import Path
 from typing import BinaryIO, cast
 
@@ -81,13 +82,18 @@ def shown_name(path: str) -> str:
     return path if path.isprintable() and path else repr(path)
 
 
-def pieces_of(name: str, file: BinaryIO, allow_truncated: bool) -> Iterator[NDArray[np.int16]]:
-    """Pieces of int16 [n] of `file`, which is at its start: at least one sample, or an error."""
+def pieces_of(
+    name: str, file: BinaryIO, allow_truncated: bool, most: float = inf
+) -> Iterator[NDArray[np.int16]]:
+    """Pieces of int16 [n] of `file`, which is at its start: at least one sample, or an error.
+
+    most: samples of the file's own rate, all channels together, that are decoded.
+    """
     wav = _open_plain_wav(file)
     if wav is None:
         from slimwhisper.audio.ffmpeg import decode  # PyAV is slow to import
 
-        yield from decode(name, file, allow_truncated)
+        yield from decode(name, file, allow_truncated, most)
         return
     with wav:
         left = wav.frames

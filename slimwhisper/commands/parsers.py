@@ -1,14 +1,12 @@
 """The flags of every command except `transcribe`; its flags are in `slimwhisper.jobs.flags`."""
 
 import argparse
-import os
 from pathlib import Path
 from typing import Any
 
 from slimwhisper.cache.forms import PRESETS
 from slimwhisper.commands.gpu.devices import DEVICES
 from slimwhisper.flags import DTYPES, MODEL, add_model_flags, model_flags, positive
-from slimwhisper.live.types import POLICIES
 
 BATCHES = (1, 8, 16, 64)
 
@@ -46,127 +44,6 @@ def add_bench(commands: Any) -> None:
         help="also measure openai-whisper, one by one, on the files of the largest batch",
     )
     p.add_argument("--json", action="store_true", help="print only the line of JSON")
-
-
-def login(text: str) -> tuple[str, str]:
-    """A user and a password from user:password."""
-    user, colon, password = text.partition(":")
-    if not (user and colon and password):
-        raise argparse.ArgumentTypeError("give user:password")
-    return user, password
-
-
-def count(text: str) -> int:
-    """A whole number from 0 up."""
-    return 0 if text == "0" else positive(text)
-
-
-def seconds(text: str) -> float:
-    """A number of seconds above 0."""
-    try:
-        value = float(text)
-    except ValueError:
-        value = 0.0
-    if not 0 < value < float("inf"):
-        raise argparse.ArgumentTypeError(f"{text!r} is not a number of seconds above 0")
-    return value
-
-
-def add_serve(commands: Any) -> None:
-    """The parser of `serve`."""
-    p = commands.add_parser(
-        "serve",
-        help="a web page, and OpenAI's audio API over HTTP",
-        description="One server with one model: all users' requests share its batch. "
-        "See docs/serving.md.",
-    )
-    p.add_argument("--model", default="turbo", help=f"{MODEL} [%(default)s]")
-    p.add_argument("--threads", type=int, default=0, help="CPU threads [0: all cores]")
-    p.add_argument(
-        "--batch_size",
-        type=positive,
-        help="windows decoded together [8 to 256 on a GPU, by its free memory; 16 on a CPU]",
-    )
-    p.add_argument(
-        *("--allow-download", "--allow_download"),
-        action="store_true",
-        help="users may choose models that are not installed yet",
-    )
-    p.add_argument(
-        *("--unload-after", "--unload_after"),
-        type=seconds,
-        help="idle seconds before the model is unloaded [never]",
-    )
-    add_model_flags(p)
-    g = p.add_argument_group("access")
-    g.add_argument("--host", default="127.0.0.1", help="address to listen on [%(default)s]")
-    g.add_argument("--port", type=int, default=7860, help="[%(default)s]")
-    g.add_argument("--root-path", "--root_path", default="", help="its path behind a proxy")
-    g.add_argument("--auth", type=login, help="user:password, for page and API [none]")
-    g.add_argument(
-        *("--api-key", "--api_key"),
-        default=os.environ.get("SLIMWHISPER_API_KEY") or None,
-        help="for the API, and the page's password [SLIMWHISPER_API_KEY, else none]",
-    )
-    g.add_argument(
-        *("--no-page", "--no_page"),
-        dest="page",
-        action="store_false",
-        help="serve only the API",
-    )
-    g = p.add_argument_group("limits")
-    g.add_argument(
-        *("--max-upload", "--max_upload"),
-        type=positive,
-        default=1024,
-        help="MB per file [%(default)s]",
-    )
-    g.add_argument(
-        *("--max-minutes", "--max_minutes"),
-        type=positive,
-        default=240,
-        help="minutes per recording [%(default)s]",
-    )
-    g.add_argument("--queue", type=positive, default=256, help="requests at a time [%(default)s]")
-    g.add_argument("--timeout", type=seconds, default=3600.0, help="seconds per request [3600]")
-    g.add_argument(
-        "--patience", type=seconds, default=30.0, help="seconds to finish requests at exit [30]"
-    )
-    g = p.add_argument_group("live streams")
-    g.add_argument("--streams", type=count, default=64, help="at a time; 0: none [%(default)s]")
-    g.add_argument(
-        "--update", type=seconds, default=1.0, help="seconds of audio between updates [1]"
-    )
-    g.add_argument(
-        "--policy",
-        choices=POLICIES,
-        default=POLICIES[0],
-        help="when text is committed [%(default)s]",
-    )
-    g.add_argument(
-        *("--session-minutes", "--session_minutes"),
-        type=positive,
-        default=60,
-        help="minutes of a realtime session [%(default)s]",
-    )
-    g.add_argument(
-        *("--idle-seconds", "--idle_seconds"),
-        type=seconds,
-        default=300.0,
-        help="seconds without audio that end a realtime session [300]",
-    )
-    g.add_argument(
-        "--wyoming",
-        type=positive,
-        metavar="PORT",
-        help="also serve the Wyoming protocol, which asks for no key [not served]",
-    )
-    g.add_argument(
-        *("--live-window", "--live_window"),
-        type=seconds,
-        help="seconds of audio that an update encodes; fewer cost less, and are not exact "
-        "[the model's window]",
-    )
 
 
 def add_models(commands: Any) -> None:

@@ -114,6 +114,7 @@ class SharedEngine(Generic[Source]):
         """on_segments: as in `Batch`."""
         self.engine, self.updates = engine, Updates(engine)
         self.batch: Batch[Source] = Batch(engine, on_segments, on_foreign=self.updates.take)
+        self.resting = False  # its recordings begin no windows, so that it is idle soon
         self._streams_had_it = False  # if there is one slot, they take turns
 
     @property
@@ -126,9 +127,16 @@ class SharedEngine(Generic[Source]):
         """Whether a step has something to do."""
         return bool(self.batch.running or self.updates.due or not self.engine.idle)
 
+    def move(self, engine: Engine) -> None:
+        """Go on in another engine; this one is idle."""
+        self.engine = self.updates.engine = self.batch.engine = engine
+
     def fill(self, live: bool) -> None:
         """Fill free slots. live: there are streams, in this engine or in another."""
         self.engine.share_cores(live)
+        if self.resting:
+            self.batch.unused = self.engine.slots
+            return
         if not live:
             self.batch.unused = 0
             self.batch.fill()

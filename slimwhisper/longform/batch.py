@@ -140,7 +140,8 @@ class Batch(Generic[Source]):
         """Pass an answer to its session and submit its next request. Returns the outcome if that
         was the last.
 
-        After a window, a recording gives up its slot if another recording has none.
+        After a window, a recording gives up its slot if another recording has none, or if no slot
+        may be used any more.
         """
         recording, session = ticket.tag
         request: Request | None = None
@@ -150,7 +151,7 @@ class Batch(Generic[Source]):
         except Exception as error:
             return as_ours(error)
         finally:
-            others_wait = len(self._windows) < len(self.running)
+            others_wait = len(self._windows) < len(self.running) or not self.slots
             if isinstance(request, Window) and request.mel is not None and others_wait:
                 self._paused.setdefault(recording, deque()).append((session, request))
                 request = None

@@ -33,16 +33,31 @@ def search_of(options: Options) -> Search:
 def slot_bytes(model: Model, search: Search) -> int:
     """Bytes of the caches for one more slot, with all texts that the search keeps of a window."""
     meta, dims = torch.device("meta"), model.dims
-    text = SelfCache(model.plan, 1, dims.n_text_ctx, meta).nbytes()
     # the second lane, where samples are drawn, has about as many rows as there are slots
     rows = 1 if search.beams is None and search.samples == 1 else (search.beams or 1) + 1
     drafted = 0
     if model.draft is not None:
-        length = model.draft.dims.n_text_ctx
-        drafted = SelfCache(model.draft.plan, 1, length, meta).nbytes()
+        drafted = _text_bytes(model.draft)
         audio = CrossCache(model.plan, 1, dims.n_audio_ctx, meta)
         drafted += audio.read_by(model.draft.plan).nbytes()  # 0 where the model's store serves both
-    return model.bytes_per_window() + (rows - 1) * text + drafted
+    return model.bytes_per_window() + (rows - 1) * _text_bytes(model) + drafted
+
+
+def slots_within(model: Model, search: Search, most: int, room: int) -> int:
+    """The slots of an engine whose caches take at most `room` bytes: up to `most`, and at least
+    one, even if that takes more.
+    """
+    size, text = slot_bytes(model, search), _text_bytes(model)
+    for slots in range(most, 1, -1):
+        spare = -slots % search.samples  # rows of the second lane, for whole windows
+        if slots * size + spare * text <= room:
+            return slots
+    return 1
+
+
+def _text_bytes(model: Model) -> int:
+    """Bytes of the cache for one text."""
+    return SelfCache(model.plan, 1, model.dims.n_text_ctx, torch.device("meta")).nbytes()
 
 
 def make_engine(model: Model, search: Search, slots: int) -> Engine:

@@ -91,7 +91,7 @@ def test_a_served_websocket_needs_the_key(monkeypatch: pytest.MonkeyPatch) -> No
     async def accepts(scope: Scope, receive: Receive, send: Send) -> None:
         await send({"type": "websocket.accept"})
 
-    guarded = Access(accepts, page=True, api_key="secret")
+    guarded = Access(accepts, Settings(api_key="secret"))
     monkeypatch.setattr(access, "WEBSOCKETS", frozenset({"/v1/live"}))
     (refused,) = sent_by(guarded, scope_of("websocket", "/v1/live"))
     assert refused["type"] == "websocket.close" and refused["code"] == 1008
@@ -126,7 +126,8 @@ def test_without_a_page_every_path_but_health_needs_the_key(app: ASGIApp) -> Non
 
 def test_root_path_is_cut_as_the_router_cuts_it(app: ASGIApp) -> None:
     for page in (False, True):
-        guarded = Access(app, page=page, api_key="secret")
+        signed_in = (lambda _: False) if page else None
+        guarded = Access(app, Settings(api_key="secret"), signed_in=signed_in)
         for root, path in (
             *(("/v", "/v1/models"), ("/m", "/metrics"), ("/v1", "/v1/v1/models")),
             *(("/speech", "/speech/v1/models"), ("/speech", "/v1/models"), ("/s/", "/s/v1/models")),
@@ -171,4 +172,4 @@ def test_no_spelling_opens_what_gradio_would_fetch(begin: Begin, folder: Path) -
         *("/Gradio_api/file=HTTP://127.0.0.1:1/", "/gradio_api/file%3Dhttp://127.0.0.1:1/"),
     ):
         status, answer = raw_get(live, target)
-        assert status == 404 and answer.endswith("Not Found"), (target, answer)
+        assert status == 401, (target, answer)

@@ -19,6 +19,7 @@ from slimwhisper.app.api.access import Access
 from slimwhisper.app.api.errors import APIError
 from slimwhisper.app.api.routes import Listener, events_of
 from slimwhisper.app.service.jobs import Limits, Progress
+from slimwhisper.app.service.settings import Settings
 from tests.support.live import Live, start, stop
 from tests.support.spoken import EXPECTED, SAMPLES
 
@@ -187,8 +188,9 @@ def test_a_body_of_just_the_limit_is_taken() -> None:
             yield b"x"
 
     async def check() -> None:
-        transport = httpx.ASGITransport(Access(app, max_bytes=10, page=False))
-        async with httpx.AsyncClient(transport=transport, base_url="http://test/v1") as client:
+        transport = httpx.ASGITransport(Access(app, Settings(max_bytes=10)))
+        url = "http://localhost/v1/audio/transcriptions"
+        async with httpx.AsyncClient(transport=transport, base_url=url) as client:
             for content in (b"x" * 10, chunks(10)):
                 assert (await client.post("/", content=content)).text == "read"
             assert (await client.post("/", content=b"x" * 11)).status_code == 413

@@ -15,7 +15,7 @@ from slimwhisper.app.page.live_route import (
     live_formats,
     make_live_router,
 )
-from slimwhisper.app.page.posted import MAX_BODY, MAX_TEXT
+from slimwhisper.app.page.posted import MAX_TEXT
 from slimwhisper.app.server import add_error_handlers
 
 SAID = [
@@ -36,10 +36,9 @@ class Site:
     """The routes alone."""
 
     def __init__(self) -> None:
-        self.signed_in = True
         app = FastAPI()
         add_error_handlers(app)
-        app.include_router(make_live_router(lambda: "ek_1", lambda _: self.signed_in))
+        app.include_router(make_live_router(lambda: "ek_1"))
         self.client = TestClient(app)
 
     def written(self, format: str, segments: list[dict[str, Any]], language: str = "en") -> str:
@@ -114,7 +113,7 @@ def test_what_is_refused(site: Site) -> None:
         assert site.client.post(f"{FILE}.{format}", json={}).status_code == 404
     json_type = {"Content-Type": "application/json"}
     infinite = b'{"language": "en", "segments": [{"start": 0, "end": Infinity, "text": "x"}]}'
-    for content, status in ((b" " * (MAX_BODY + 1), 413), (b"{", 400), (infinite, 400)):
+    for content, status in ((b"{", 400), (infinite, 400)):
         found = site.client.post(f"{FILE}.srt", content=content, headers=json_type)
         assert found.status_code == status
     assert site.client.post(f"{FILE}.srt", content=b"{}").status_code == 415
@@ -124,12 +123,4 @@ def test_who_gets_a_key(site: Site) -> None:
     found = site.client.post("/page/live/key", json={})
     assert found.json() == {"value": "ek_1"} and found.headers["cache-control"] == "no-store"
     for path in ("/page/live/key", f"{FILE}.srt"):
-        other = site.client.post(path, json={}, headers={"Sec-Fetch-Site": "cross-site"})
-        assert other.status_code == 403
         assert site.client.post(path, content=b"{}").status_code == 415, "a form of another site"
-        asked = {"Origin": "http://other.example", "Access-Control-Request-Method": "POST"}
-        assert site.client.options(path, headers=asked).status_code == 405
-    site.signed_in = False
-    for path in ("/page/live/key", f"{FILE}.srt"):
-        found = site.client.post(path, json={})
-        assert found.status_code == 401 and "log in" in found.json()["error"]["message"]

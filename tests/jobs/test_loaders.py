@@ -29,7 +29,12 @@ import os
 import slimwhisper.audio.readers as readers
 
 def send(path, *rest, usual=readers._send):
-    return os.kill(os.getpid(), 9) if path.endswith("crash.wav") else usual(path, *rest)
+    if path.endswith("crash.wav"):
+        os.kill(os.getpid(), 11)
+    if path.endswith("killed.wav") and not os.path.exists(path + ".once"):
+        open(path + ".once", "w").close()
+        os.kill(os.getpid(), 9)
+    return usual(path, *rest)
 
 readers._send = send
 readers.main()
@@ -92,17 +97,18 @@ def test_the_same_results(
     assert sum(isinstance(text, str) for text in threads.values()) == 3 + allow_truncated
 
 
-def test_a_crash_fails_one_file(
+def test_a_crash_fails_one_file_and_a_kill_none(
     model: SlimWhisper, folder: Path, started: list[Any], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(readers, "COMMAND", [sys.executable, "-c", CRASHING])
-    shutil.copy(SAMPLES / "phone-number.wav", folder / "crash.wav")
-    paths = [folder / name for name in ("crash.wav", *GOOD)]
+    for name in ("crash.wav", "killed.wav"):
+        shutil.copy(SAMPLES / "phone-number.wav", folder / name)
+    paths = [folder / name for name in ("crash.wav", "killed.wav", *GOOD)]
     found = outcomes(model, paths, loaders=1)
     kind, message = found.pop("crash.wav")
     assert kind is AudioError and f"{folder / 'crash.wav'}: its decoder failed" in message
     assert found == outcomes(model, paths[1:])
-    assert len(started) == 2  # the crashed one was replaced
+    assert len(started) == 3  # the crashed one was replaced, and the killed one
 
 
 @pytest.mark.parametrize("end", ["closed", "failed", "sources"])

@@ -7,8 +7,10 @@ from typing import Any
 
 import httpx
 
+from tests.support.live import Live
 from tests.support.paths import SAMPLES
 
+JSON = {"Content-Type": "application/json"}
 PHONE = SAMPLES / "phone-number.wav"
 
 
@@ -20,21 +22,40 @@ def upload(client: httpx.Client, path: Path) -> dict[str, Any]:
     return {"path": answer.json()[0], "orig_name": path.name, "meta": meta}
 
 
-def call_begins(client: httpx.Client, *files: dict[str, Any], **options: Any) -> str:
-    """The page's one call; the name under which its events are told."""
+def post_call(client: httpx.Client, *files: dict[str, Any], **options: Any) -> httpx.Response:
+    """The page's one call."""
     given = {
         **dict(files=list(files), recording=None, language="", task="transcribe", words=False),
         **dict(prompt="", model="digits", cache="", beams=1, temperature="", vad=False),
         **dict(diarize="", speakers=None, sentences=False, check=False),
     }
     data = list((given | options).values())
-    answer = client.post("/gradio_api/call/transcribe", json={"data": data})
-    return str(answer.json()["event_id"])
+    return client.post(
+        "/gradio_api/call/transcribe", content=json.dumps({"data": data}), headers=JSON
+    )
+
+
+def call_begins(client: httpx.Client, *files: dict[str, Any], **options: Any) -> str:
+    """The same; the name under which its events are told."""
+    return str(post_call(client, *files, **options).json()["event_id"])
 
 
 def call(client: httpx.Client, *files: dict[str, Any], **options: Any) -> tuple[str, Any]:
     """The last event of a call, and what it says."""
-    event = call_begins(client, *files, **options)
+    begun = post_call(client, *files, **options)
+    if begun.status_code == 400:
+        return "error", begun.json()["detail"]
+    event = begun.json()["event_id"]
     answer = client.get(f"/gradio_api/call/transcribe/{event}", timeout=60)
     *_, last = re.findall(r"event: (\w+)\ndata: (.*)\n", answer.text)
     return last[0], json.loads(last[1])
+
+
+def clear_page(live: Live) -> None:
+    """Remove all that a page keeps."""
+    page = live.server._page
+    assert page is not None
+    for upload in list(page.uploads._kept):
+        page.uploads.drop(upload)
+    for result in list(page.results._by_token.values()):
+        page.results.drop(result)

@@ -1,0 +1,184 @@
+"""A server's connections: how many there may be, and how long a client may keep one waiting.
+
+Uvicorn itself only ends a connection that says nothing between two requests. Its
+`limit_concurrency` counts a connection once a whole head has arrived.
+"""
+
+import asyncio
+import logging
+import resource
+import time
+from collections import Counter
+from contextlib import suppress
+from functools import lru_cache
+from typing import Any
+
+import h11
+import uvicorn
+from starlette.requests import HTTPConnection
+from uvicorn.middleware.proxy_headers import ProxyHeadersMiddleware
+from uvicorn.protocols.http.h11_impl import H11Protocol
+from uvicorn.server import ServerState
+
+from slimwhisper.app.api.clients import network_of
+from slimwhisper.app.api.errors import RETRY_AFTER, APIError
+from slimwhisper.app.api.sites import is_loopback
+
+logger = logging.getLogger("slimwhisper.serve")
+
+MAX_FILES = 65_536  # open files and connections that are asked for
+MAX_CONNECTIONS = 4096
+SHARE = 4  # an address may have a quarter of them
+HEAD = 20.0  # seconds for the head of a request, or the rest of a body that was refused
+BODY = 30.0  # seconds for the next kB of a body
+UNREAD = 120.0  # seconds in which a client must read some of what it is sent
+BACKLOG = 2048  # connections that wait to be accepted, as uvicorn has it
+
+_BUSY = APIError(
+    *(503, "too many connections are open; try again soon", "too_many_connections"),
+    headers={"Retry-After": str(RETRY_AFTER), "Connection": "close"},
+).response()
+BUSY = b"\r\n".join(
+    [b"HTTP/1.1 503 Service Unavailable", *map(b": ".join, _BUSY.raw_headers), b"", _BUSY.body]
+)
+
+
+class Connections(ServerState):
+    """The open connections of a server."""
+
+    def __init__(self, config: uvicorn.Config) -> None:
+        super().__init__()
+        self._most = min(raise_file_limit() // 2, MAX_CONNECTIONS)  # the other half is for files
+        app: Any = config.app
+        self._proxies = ProxyHeadersMiddleware(app, config.forwarded_allow_ips).trusted_hosts
+        self._address = lru_cache(MAX_CONNECTIONS)(self._find_address)
+        self._addresses: Counter[str] = Counter()  # of those open a second ago, and since
+        self._waits: dict[Any, tuple[object, float]] = {}  # for what, and since when
+        self._log = Minutely()
+
+    def admit(self, client: tuple[str, int] | None) -> bool:
+        """Whether one more may stay open, which is among `connections` already."""
+        address = self._address(client[0] if client else "")
+        self._addresses[address] += 1
+        share = self._most // SHARE if address else self._most
+        if self._addresses[address] <= share and len(self.connections) <= self._most:
+            return True
+        message = "%d connections are open, and %s has %d; new ones are refused"
+        self._log.warning(message, len(self.connections), address, self._addresses[address])
+        return False
+
+    def sweep(self) -> None:
+        """Close the connections whose clients have stood still for too long; once a second."""
+        now, waits = time.monotonic(), {}
+        self._addresses.clear()
+        connection: Any
+        for connection in self.connections:
+            if connection.client:
+                self._addresses[self._address(connection.client[0])] += 1
+            if unread := connection.transport.get_write_buffer_size():
+                awaited: tuple[object, float] | None = ("unread", unread), UNREAD
+            else:
+                awaited = connection.awaited() if isinstance(connection, Http) else None
+            if awaited is None:
+                continue
+            what, seconds = awaited
+            before, since = self._waits.get(connection, (None, now))
+            since = since if what == before else now
+            if now - since > seconds:
+                connection.transport.abort()
+            waits[connection] = what, since
+        self._waits = waits
+
+    def _find_address(self, host: str) -> str:
+        """What connections are counted by; "" if only all together are."""
+        if not host or is_loopback(host) or host in self._proxies:
+            return ""
+        return network_of(HTTPConnection({"type": "http", "client": (host, 0)}))
+
+
+class Http(H11Protocol):
+    """Uvicorn's HTTP connection, within the limits of `Connections`."""
+
+    received = 0  # bytes
+
+    def connection_made(  # type: ignore[override]
+        self, transport: asyncio.Transport
+    ) -> None:
+        """Refuse it if there are too many."""
+        super().connection_made(transport)
+        assert isinstance(self.server_state, Connections)
+        if not self.server_state.admit(self.client):
+            transport.write(BUSY)
+            transport.close()
+
+    def data_received(self, data: bytes) -> None:
+        """Count, so that a body's progress can be told."""
+        self.received += len(data)
+        super().data_received(data)
+
+    def awaited(self) -> tuple[object, float] | None:
+        """What the client has to send next, and in how many seconds; None if it need not.
+
+        While it sends enough, the first changes.
+        """
+        match self.conn.their_state:
+            case h11.IDLE if self.timeout_keep_alive_task is None:
+                return ("head", self.cycle), HEAD
+            case h11.SEND_BODY if self.cycle.response_complete:
+                return ("rest", self.cycle), HEAD
+            case h11.SEND_BODY if not self._keeps_waiting():
+                return ("body", self.received >> 10), BODY
+        return None
+
+    def _keeps_waiting(self) -> bool:
+        """Whether the server does not want more of a body yet."""
+        return self.flow.read_paused or self.cycle.waiting_for_100_continue
+
+
+class Minutely:
+    """Logs at most one line a minute."""
+
+    def __init__(self) -> None:
+        self._next = 0.0
+
+    def warning(self, message: str, *values: object) -> None:
+        """Log a line, if none was logged for a minute."""
+        if (now := time.monotonic()) >= self._next:
+            self._next = now + 60
+            logger.warning(message, *values)
+
+
+def raise_file_limit() -> int:
+    """Let this process open more files and connections. Returns how many it may."""
+    now, most = resource.getrlimit(resource.RLIMIT_NOFILE)
+    if now == resource.RLIM_INFINITY:
+        return MAX_FILES
+    wanted = max(now, MAX_FILES if most == resource.RLIM_INFINITY else min(most, MAX_FILES))
+    with suppress(OSError, ValueError):
+        resource.setrlimit(resource.RLIMIT_NOFILE, (wanted, most))
+    return resource.getrlimit(resource.RLIMIT_NOFILE)[0]
+
+
+def listen(server: asyncio.Server) -> None:
+    """Let BACKLOG connections wait for a server that was made with `backlog=1`.
+
+    asyncio takes that number for the connections to accept at a time, too. When no file can be
+    opened, older Pythons try and log as often, and as many timers do the same a second later
+    (github.com/python/cpython/issues/151615).
+    """
+    for listening in server.sockets:
+        with listening.dup() as again:
+            again.listen(BACKLOG)
+
+
+def log_exhaustion(loop: asyncio.AbstractEventLoop) -> None:
+    """Log one line a minute, not a traceback a second, while no connection can be accepted."""
+    log = Minutely()
+
+    def handle(loop: asyncio.AbstractEventLoop, context: dict[str, Any]) -> None:
+        if context["message"] == "socket.accept() out of system resource":
+            log.warning("connections wait to be accepted: %s", context["exception"].strerror)
+        else:
+            loop.default_exception_handler(context)
+
+    loop.set_exception_handler(handle)

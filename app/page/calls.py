@@ -1,0 +1,130 @@
+"""What is posted to Gradio, checked before Gradio looks at it.
+
+Gradio fetches the address in any argument that looks like a file, whatever the argument is for, and
+fails with a traceback at a function that does not exist.
+"""
+
+import json
+from collections.abc import Callable, Container
+from typing import Any
+from urllib.parse import unquote
+
+import gradio as gr
+from fastapi import Request
+from fastapi.responses import JSONResponse
+from gradio import processing_utils
+from gradio.route_utils import FnIndexInferError
+from starlette.exceptions import HTTPException
+from starlette.types import ASGIApp, Message, Receive, Scope, Send
+
+from slimwhisper.app.api.errors import APIError
+
+FILE_ROUTE = "/gradio_api/file="  # and a path: the address of a file that was sent to the page
+MAX_TEXT = 20_000  # characters: of a prompt, only the last 224 tokens count
+MAX_VALUES = 50_000  # in a body: a thousand files have 10,000
+MAX_DEPTH = 10  # of values in values; a file has 6
+
+
+class Calls:
+    """ASGI middleware for Gradio's app: refuses bodies that `check_body` refuses."""
+
+    def __init__(
+        self, app: ASGIApp, *, functions: Container[int], is_stored: Callable[[str], bool]
+    ) -> None:
+        """functions: the indices that a call may have. is_stored: of a file's path."""
+        self.app, self._functions, self._is_stored = app, functions, is_stored
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        if scope["type"] == "http" and scope["method"] == "POST":
+            await self._post(scope, receive, send)
+            return
+        try:
+            await self.app(scope, receive, send)
+        except RuntimeError as error:
+            if not isinstance(error.__cause__, HTTPException):
+                raise
+            # the events of a call that does not exist: the client has been told so
+            await send({"type": "http.response.body"})
+
+    async def _post(self, scope: Scope, receive: Receive, send: Send) -> None:
+        try:
+            body = await Request(scope, receive).body()
+            check_body(body, self._functions, self._is_stored)
+        except APIError as error:  # too large
+            await error.response()(scope, receive, send)
+            return
+        except ValueError as error:
+            await JSONResponse({"detail": str(error)}, 400)(scope, receive, send)
+            return
+        unread = [{"type": "http.request", "body": body}]
+
+        async def again() -> Message:
+            return unread.pop() if unread else await receive()
+
+        try:
+            await self.app(scope, again, send)
+        except FnIndexInferError as error:
+            await JSONResponse({"detail": str(error)}, 404)(scope, receive, send)
+
+
+def check_body(body: bytes, functions: Container[int], is_stored: Callable[[str], bool]) -> None:
+    """Raise ValueError, for the user, if Gradio must not see a body.
+
+    A dictionary with a path or an address must be a file that was sent to the page. Texts are of
+    bounded length, and Unicode.
+    """
+    try:
+        found = json.loads(body)
+    except (ValueError, RecursionError):
+        raise ValueError("the body is not JSON") from None
+    if not isinstance(found, dict):
+        raise ValueError("the body must be a JSON object")
+    index = found.get("fn_index")
+    if index is not None and not (isinstance(index, int) and index in functions):
+        raise ValueError("there is no such function; reload the page")
+    level: list[Any] = [found]
+    seen = depth = 0
+    while level:
+        seen, depth = seen + len(level), depth + 1
+        if seen > MAX_VALUES or depth > MAX_DEPTH:
+            raise ValueError("the body has too many values")
+        for value in level:
+            if isinstance(value, str):
+                _check_text(value)
+            elif isinstance(value, dict):
+                _check_file(value, is_stored)
+        level = [each for value in level for each in _inside(value)]
+
+
+def refuse_addresses() -> None:
+    """Make Gradio's functions that fetch addresses refuse them all, in this process."""
+
+    async def refuse(*_: object, **__: object) -> Any:
+        raise gr.Error("Send a file, not an address.", print_exception=False)
+
+    processing_utils.async_ssrf_protected_get = refuse
+    processing_utils.async_ssrf_protected_download = refuse
+
+
+def _inside(value: Any) -> list[Any]:
+    if isinstance(value, dict):
+        return [*value, *value.values()]
+    return value if isinstance(value, list) else []
+
+
+def _check_text(text: str) -> None:
+    if len(text) > MAX_TEXT:
+        raise ValueError(f"a text has {len(text)} characters; send {MAX_TEXT} at most")
+    try:
+        text.encode()
+    except UnicodeEncodeError:
+        raise ValueError("a text is not Unicode") from None
+
+
+def _check_file(value: dict[str, Any], is_stored: Callable[[str], bool]) -> None:
+    path, url = value.get("path"), value.get("url")
+    if isinstance(url, str):  # the page's own address of the file
+        url = unquote(url.partition(FILE_ROUTE)[2])
+    for place in (path, url):
+        if place is not None and not (isinstance(place, str) and is_stored(place)):
+            raise ValueError("a file was not sent to this page; send it first, not its address")

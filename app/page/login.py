@@ -1,0 +1,133 @@
+"""Who may use the page: its login, in place of Gradio's.
+
+Gradio's cookie goes along with the requests of other sites (SameSite=None), and nothing slows down
+a program that tries passwords.
+"""
+
+import secrets
+import time
+from collections import deque
+from collections.abc import Callable
+
+from fastapi import APIRouter, Request
+from fastapi.responses import JSONResponse, Response
+from gradio.routes import App
+
+from slimwhisper.app.api.clients import network_of
+from slimwhisper.app.api.errors import APIError
+from slimwhisper.app.service.settings import Settings
+
+MAX_TRIES, WITHIN = 10, 60.0  # wrong passwords from an address, in so many seconds
+MAX_ADDRESSES = 10_000  # whose tries are counted
+MAX_VISITORS = 10_000  # logins that are kept
+MAX_FIELD = 1000  # bytes of a field of the form
+
+Check = Callable[[str, str], bool]  # whether a user and a password are right
+
+
+class Visitors:
+    """Who is logged in to the page; nobody before it is mounted."""
+
+    def __init__(self) -> None:
+        self.app: App | None = None
+
+    def signed_in(self, request: Request) -> bool:
+        """Whether a request comes from somebody who may use the page. Reads its headers only."""
+        app = self.app
+        if app is None or app.auth is None:
+            return app is not None
+        return any(request.cookies.get(name) in app.tokens for name in _cookies(app))
+
+    def sign_in(self, user: str, request: Request, response: Response) -> None:
+        """Give a user a cookie for this site only; over HTTPS, one for HTTPS only."""
+        app = self.app
+        assert app is not None
+        while len(app.tokens) >= MAX_VISITORS:
+            del app.tokens[next(iter(app.tokens))]  # the oldest
+        token = secrets.token_urlsafe(16)
+        app.tokens[token] = user
+        # behind a proxy, only the browser's Origin may tell
+        https = "https" in (request.url.scheme, request.headers.get("origin", "").split(":")[0])
+        name = _cookies(app)[0 if https else 1]
+        response.set_cookie(name, token, secure=https, httponly=True, samesite="lax")
+
+
+class Tries:
+    """Wrong passwords, by the address that sent them."""
+
+    def __init__(self, clock: Callable[[], float] = time.monotonic) -> None:
+        """clock: seconds."""
+        self._clock = clock
+        self._by_address: dict[str, deque[float]] = {}  # the address that failed last is the last
+
+    def wait(self, address: str) -> float:
+        """Seconds until an address may try again; 0: it may now."""
+        failed = self._by_address.get(address)
+        if failed is None or len(failed) < MAX_TRIES:
+            return 0.0
+        return max(0.0, failed[0] + WITHIN - self._clock())
+
+    def fail(self, address: str) -> None:
+        """Count a wrong password."""
+        failed = self._by_address.pop(address, deque(maxlen=MAX_TRIES))
+        failed.append(self._clock())
+        self._by_address[address] = failed
+        if len(self._by_address) > MAX_ADDRESSES:
+            del self._by_address[next(iter(self._by_address))]
+
+
+def make_login_router(visitors: Visitors, check: Check) -> APIRouter:
+    """POST /login with a form's `username` and `password` -> a cookie; 400 if they are wrong.
+
+    These are the path and the answers that Gradio's login page expects.
+    """
+    router = APIRouter()
+    tries = Tries()
+
+    @router.post("/login")
+    @router.post("/login/")
+    async def login(request: Request) -> Response:
+        form = await request.form(max_files=0, max_fields=10, max_part_size=MAX_FIELD)
+        user, password = str(form.get("username", "")).strip(), str(form.get("password", ""))
+        address = network_of(request)
+        if wait := tries.wait(address):
+            headers = {"Retry-After": str(round(wait) + 1)}
+            raise APIError(429, "too many wrong passwords; try again in a minute", headers=headers)
+        if not check(user, password):
+            tries.fail(address)
+            raise APIError(400, "this user and this password are not right together")
+        response = JSONResponse({"success": True})
+        visitors.sign_in(user, request, response)
+        return response
+
+    return router
+
+
+def login_check(settings: Settings) -> Check | None:
+    """Checks a user and a password; None: no login is needed."""
+    key, login = settings.api_key, settings.login
+    if key is None and login is None:
+        return None
+
+    def same(one: str, other: str) -> bool:
+        return secrets.compare_digest(one.encode(), other.encode())
+
+    def allowed(user: str, password: str) -> bool:
+        by_login = login is not None and same(f"{user}:{password}", ":".join(login))
+        by_key = login is None and key is not None and same(password, key)
+        return by_login or by_key
+
+    return allowed
+
+
+def login_message(settings: Settings) -> str:
+    """What the login page says."""
+    wait = f"After {MAX_TRIES} wrong passwords, wait a minute."
+    if settings.login is None and settings.api_key is not None:
+        return f"Use any user name, with the server's API key as the password. {wait}"
+    return wait
+
+
+def _cookies(app: App) -> tuple[str, str]:
+    """Gradio's names of the cookies for HTTPS and for HTTP."""
+    return f"access-token-{app.cookie_id}", f"access-token-unsecure-{app.cookie_id}"

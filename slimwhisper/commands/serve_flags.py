@@ -1,0 +1,191 @@
+"""The flags of `serve`."""
+
+import argparse
+import os
+import re
+from pathlib import Path
+from typing import Any
+
+from slimwhisper.flags import MODEL, add_model_flags, positive
+from slimwhisper.live.types import POLICIES
+
+
+def secret(text: str) -> str:
+    """A key or a login; of "@FILE", the file's text. Files do not show in lists of processes."""
+    if text.startswith("@"):
+        try:
+            text = Path(text[1:]).read_text("utf-8").strip()
+        except (OSError, UnicodeDecodeError) as error:
+            raise argparse.ArgumentTypeError(f"{text[1:]} cannot be read: {error}") from None
+    if not text:
+        raise argparse.ArgumentTypeError("is empty; leave it out if everybody may use the server")
+    return text
+
+
+def api_key(text: str) -> str:
+    """A key that fits into a header of HTTP."""
+    key = secret(text)
+    if not (key.isascii() and key.isprintable()) or " " in key:
+        raise argparse.ArgumentTypeError("use letters, digits and punctuation of ASCII, no spaces")
+    return key
+
+
+def login(text: str) -> tuple[str, str]:
+    """A user and a password from user:password."""
+    user, colon, password = secret(text).partition(":")
+    if not (user and colon and password):
+        raise argparse.ArgumentTypeError("give user:password")
+    return user, password
+
+
+def host_name(text: str) -> str:
+    """A host's name or address as browsers send it, without a port."""
+    if not text or (set(text) & set("/:*@ ") and not text.startswith("[")):
+        raise argparse.ArgumentTypeError(f"{text!r}: give a name alone, such as speech.example.com")
+    return text.strip("[]").lower()
+
+
+def origin(text: str) -> str:
+    """A site as browsers name it in Origin."""
+    if not re.fullmatch(r"https?://[^/*@\s]+", text):
+        message = f"{text!r}: give scheme and host, and the port if any, as https://app.example.com"
+        raise argparse.ArgumentTypeError(message)
+    return text.lower()
+
+
+def count(text: str) -> int:
+    """A whole number from 0 up."""
+    return 0 if text == "0" else positive(text)
+
+
+def seconds(text: str) -> float:
+    """A number of seconds above 0."""
+    try:
+        value = float(text)
+    except ValueError:
+        value = 0.0
+    if not 0 < value < float("inf"):
+        raise argparse.ArgumentTypeError(f"{text!r} is not a number of seconds above 0")
+    return value
+
+
+def add_serve(commands: Any) -> None:
+    """The parser of `serve`."""
+    p = commands.add_parser(
+        "serve",
+        help="a web page, and OpenAI's audio API over HTTP",
+        description="One server with one model: all users' requests share its batch. "
+        "See docs/serving.md.",
+    )
+    p.add_argument("--model", default="turbo", help=f"{MODEL} [%(default)s]")
+    p.add_argument("--threads", type=int, default=0, help="CPU threads [0: all cores]")
+    p.add_argument(
+        "--batch_size",
+        type=positive,
+        help="windows decoded together [8 to 256 on a GPU, by its free memory; 16 on a CPU]",
+    )
+    p.add_argument(
+        *("--allow-download", "--allow_download"),
+        action="store_true",
+        help="users may choose models that are not installed yet",
+    )
+    p.add_argument(
+        *("--unload-after", "--unload_after"),
+        type=seconds,
+        help="idle seconds before the model is unloaded [never]",
+    )
+    add_model_flags(p)
+    g = p.add_argument_group("access")
+    g.add_argument("--host", default="127.0.0.1", help="address to listen on [%(default)s]")
+    g.add_argument("--port", type=int, default=7860, help="[%(default)s]")
+    g.add_argument("--root-path", "--root_path", default="", help="its path behind a proxy")
+    g.add_argument(
+        "--auth",
+        type=login,
+        default=os.environ.get("SLIMWHISPER_AUTH"),
+        help="user:password, for page and API; @FILE reads it from a file "
+        "[SLIMWHISPER_AUTH, else none]",
+    )
+    g.add_argument(
+        *("--api-key", "--api_key"),
+        type=api_key,
+        default=os.environ.get("SLIMWHISPER_API_KEY"),
+        help="for the API, and the page's password; @FILE reads it from a file "
+        "[SLIMWHISPER_API_KEY, else none]",
+    )
+    g.add_argument(
+        *("--allow-host", "--allow_host"),
+        action="append",
+        type=host_name,
+        default=[],
+        metavar="NAME",
+        help="a name by which a proxy or a browser asks for the server; may be repeated "
+        "[without a key on 127.0.0.1: this machine's alone; else any]",
+    )
+    g.add_argument(
+        *("--allow-origin", "--allow_origin"),
+        action="append",
+        type=origin,
+        default=[],
+        metavar="URL",
+        help="a site whose pages may use the API in browsers; may be repeated [none]",
+    )
+    g.add_argument(
+        *("--no-page", "--no_page"),
+        dest="page",
+        action="store_false",
+        help="serve only the API",
+    )
+    g = p.add_argument_group("limits")
+    g.add_argument(
+        *("--max-upload", "--max_upload"),
+        type=positive,
+        default=1024,
+        help="MB per file [%(default)s]",
+    )
+    g.add_argument(
+        *("--max-minutes", "--max_minutes"),
+        type=positive,
+        default=240,
+        help="minutes per recording [%(default)s]",
+    )
+    g.add_argument("--queue", type=positive, default=256, help="requests at a time [%(default)s]")
+    g.add_argument("--timeout", type=seconds, default=3600.0, help="seconds per request [3600]")
+    g.add_argument(
+        "--patience", type=seconds, default=30.0, help="seconds to finish requests at exit [30]"
+    )
+    g = p.add_argument_group("live streams")
+    g.add_argument("--streams", type=count, default=64, help="at a time; 0: none [%(default)s]")
+    g.add_argument(
+        "--update", type=seconds, default=1.0, help="seconds of audio between updates [1]"
+    )
+    g.add_argument(
+        "--policy",
+        choices=POLICIES,
+        default=POLICIES[0],
+        help="when text is committed [%(default)s]",
+    )
+    g.add_argument(
+        *("--session-minutes", "--session_minutes"),
+        type=positive,
+        default=60,
+        help="minutes of a realtime session [%(default)s]",
+    )
+    g.add_argument(
+        *("--idle-seconds", "--idle_seconds"),
+        type=seconds,
+        default=300.0,
+        help="seconds without audio that end a realtime session [300]",
+    )
+    g.add_argument(
+        "--wyoming",
+        type=positive,
+        metavar="PORT",
+        help="also serve the Wyoming protocol, which asks for no key [not served]",
+    )
+    g.add_argument(
+        *("--live-window", "--live_window"),
+        type=seconds,
+        help="seconds of audio that an update encodes; fewer cost less, and are not exact "
+        "[the model's window]",
+    )

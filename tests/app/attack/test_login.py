@@ -1,0 +1,130 @@
+"""The page's login: a cookie for this site only, few tries, and a small form."""
+
+from http.cookies import Morsel, SimpleCookie
+
+import httpx
+import pytest
+
+from slimwhisper.app.page import login
+from slimwhisper.app.page.login import MAX_TRIES, WITHIN, Tries
+from tests.support.browser import chromium
+from tests.support.live import Begin, Live
+
+RIGHT = {"username": "ann", "password": "s3cret"}
+WRONG = {"username": "ann", "password": "wrong"}
+
+
+@pytest.fixture
+def live(begin_page: Begin) -> Live:
+    return begin_page(login=("ann", "s3cret"))
+
+
+def post(live: Live, data: dict[str, str], **headers: str) -> httpx.Response:
+    return httpx.post(f"{live.url}/login", data=data, headers=headers)
+
+
+def cookie(answer: httpx.Response) -> "Morsel[str]":
+    assert answer.status_code == 200, answer.text
+    (found,) = SimpleCookie(answer.headers["set-cookie"]).values()
+    return found
+
+
+def test_the_cookie_is_for_this_site(live: Live) -> None:
+    plain = cookie(post(live, RIGHT))
+    assert plain["httponly"] and plain["samesite"] == "lax" and not plain["secure"]
+    ways = ({"X-Forwarded-Proto": "https"}, {"Origin": f"https{live.url.removeprefix('http')}"})
+    for headers in ways:  # a proxy on this machine, and one that says nothing
+        secure = cookie(post(live, RIGHT, **headers))
+        assert secure["httponly"] and secure["samesite"] == "lax" and secure["secure"]
+    for found in (plain, secure):
+        headers = {"Cookie": f"{found.key}={found.value}"}
+        assert httpx.get(f"{live.url}/config", headers=headers).status_code == 200
+        headers = {"Cookie": f"{found.key}={found.value}x"}
+        assert httpx.get(f"{live.url}/config", headers=headers).status_code == 401
+
+
+def test_few_tries(live: Live) -> None:
+    with httpx.Client(base_url=live.url) as client:
+        assert [client.post("/login", data=WRONG).status_code for _ in range(MAX_TRIES)] == [
+            400
+        ] * 10
+        for path, data in (("/login", WRONG), ("/login/", RIGHT), ("/login", RIGHT)):
+            answer = client.post(path, data=data)
+            assert answer.status_code == 429 and "try again in a minute" in answer.text
+            assert 1 <= int(answer.headers["Retry-After"]) <= 61
+
+
+def test_right_passwords_are_not_counted(live: Live) -> None:
+    """Users behind a proxy may all have its address."""
+    with httpx.Client(base_url=live.url) as client:
+        for _ in range(MAX_TRIES + 5):
+            assert client.post("/login", data=RIGHT).status_code == 200
+
+
+def test_tries_are_forgotten(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(login, "MAX_ADDRESSES", 3)
+    now = [5.0]
+    tries = Tries(lambda: now[0])
+    for _ in range(MAX_TRIES):
+        assert tries.wait("a") == 0
+        tries.fail("a")
+    assert tries.wait("a") == WITHIN and tries.wait("b") == 0
+    now[0] += WITHIN - 1
+    assert tries.wait("a") == 1
+    now[0] += 1
+    assert tries.wait("a") == 0
+    for address in "abcde":
+        tries.fail(address)
+    assert list(tries._by_address) == ["c", "d", "e"]
+
+
+def test_the_number_of_logins_is_bounded(live: Live, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(login, "MAX_VISITORS", 3)
+    given = [cookie(post(live, RIGHT)) for _ in range(5)]
+    found = [
+        httpx.get(f"{live.url}/config", headers={"Cookie": f"{c.key}={c.value}"}).status_code
+        for c in given
+    ]
+    assert found == [401, 401, 200, 200, 200]
+
+
+def test_a_small_form(live: Live) -> None:
+    url = f"{live.url}/login"
+    long = {"username": "a" * 2000, "password": "b"}
+    file = {"username": ("a.wav", b"a")}
+    for options in (
+        {"data": long},
+        {"data": long, "files": {"x": (None, b"")}},
+        {"files": file},
+        {"data": {f"a{i}": "" for i in range(20)}},
+        {"content": b"x"},
+        {"json": RIGHT},
+        {"data": {"username": "\ud7ff", "password": "\0"}},
+    ):
+        answer = httpx.post(url, **options)  # type: ignore[arg-type]
+        assert answer.status_code == 400, (options, answer.text)
+    multipart = httpx.post(url, files={name: (None, text) for name, text in RIGHT.items()})
+    assert multipart.status_code == 200
+
+
+@pytest.mark.slow
+def test_in_a_browser(live: Live) -> None:
+    with chromium() as browser:
+        context = browser.new_context()
+        page = context.new_page()
+        page.goto(live.url)
+        for password in ("wrong", "s3cret"):
+            page.get_by_label("username").fill("ann")
+            page.get_by_label("password").fill(password)
+            page.get_by_role("button", name="Login").click()
+            if password == "wrong":
+                page.wait_for_selector("text=Incorrect Credentials")
+        page.wait_for_selector("#sw-go")
+        (found,) = context.cookies()
+        assert found["sameSite"] == "Lax" and found["httpOnly"] and not found["secure"]
+        page.reload()
+        page.wait_for_selector("#sw-go")
+        page.goto(f"{live.url}/logout")
+        page.get_by_label("password").wait_for()
+        assert context.cookies() == []
+        context.close()

@@ -1,0 +1,93 @@
+"""A page of another site in Chromium: what it asks a browser to do here does nothing."""
+
+from collections.abc import Iterator
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from threading import Thread
+from typing import Any
+
+import pytest
+
+from tests.support.browser import chromium
+from tests.support.live import Live
+
+pytestmark = pytest.mark.slow
+
+TRY = """async ([url, key]) => {
+  const form = (name) => {
+    const filled = new FormData();
+    filled.append(name, new Blob(["RIFF"]), "a.wav");
+    return filled;
+  };
+  const headers = key ? { Authorization: `Bearer ${key}` } : {};
+  const read = { credentials: key ? "omit" : "include" };
+  const post = { ...read, method: "POST", body: form("file"), headers };
+  const json = { ...post, body: "{}", headers: { "Content-Type": "text/plain" } };
+  const asked = key
+    ? [["/v1/audio/transcriptions", post]]
+    : [
+        ["/v1/audio/transcriptions", post], ["/inference", post], ["/login", post],
+        ["/gradio_api/upload", { ...post, body: form("files") }],
+        ["/v1/realtime/client_secrets", json], ["/gradio_api/queue/join", json],
+        ["/gradio_api/cancel", json], ["/config", read], ["/gradio_api/heartbeat/x", read],
+      ];
+  const found = [];
+  for (const [path, options] of asked) {
+    await fetch(url + path, { ...options, mode: "no-cors" }).catch(() => {});
+    const text = await fetch(url + path, options).then((answer) => answer.text()).catch(() => "");
+    if (text) found.push(path, text);
+  }
+  const closed = (socket) => new Promise((done) => {
+    socket.onopen = () => done("open");
+    socket.onerror = () => done("refused");
+  });
+  if (!key) found.push(await closed(new WebSocket(url.replace("http", "ws") + "/v1/realtime")));
+  return found;
+}"""
+
+
+@pytest.fixture
+def site() -> Iterator[str]:
+    """Another site: for a browser, localhost is not the site 127.0.0.1."""
+
+    class Page(BaseHTTPRequestHandler):
+        def do_GET(self) -> None:
+            self.send_response(200)
+            self.send_header("Content-Type", "text/html")
+            self.end_headers()
+            self.wfile.write(b"<title>other</title>")
+
+        def log_message(self, *_: Any) -> None:
+            pass
+
+    with ThreadingHTTPServer(("127.0.0.1", 0), Page) as server:
+        Thread(target=server.serve_forever, daemon=True).start()
+        yield f"http://localhost:{server.server_port}"
+        server.shutdown()
+
+
+def test_a_page_of_another_site(keyless: Live, keyed: Live, begin: Any, site: str) -> None:
+    open_to_it = begin(api_key="s3cret", allow_origins=(site,))
+    port = keyless.url.rpartition(":")[2]
+    rebound = "MAP evil.example 127.0.0.1"
+    with chromium(f"--host-resolver-rules={rebound}") as browser:
+        context = browser.new_context()
+        login = {"username": "any", "password": "s3cret"}
+        answer = context.request.post(f"{keyed.url}/login", form=login)
+        assert answer.ok and context.cookies(keyed.url)[0]["sameSite"] == "Lax"
+        assert context.request.get(f"{keyed.url}/config").ok, "is logged in"
+        page = context.new_page()
+        taken: list[str] = []
+        page.on("response", lambda r: taken.append(f"{r.status} {r.request.method} {r.url}"))
+        page.goto(site)
+        for live in (keyless, keyed):
+            assert page.evaluate(TRY, [live.url, ""]) == ["refused"]
+        answers = [line for line in taken if "127.0.0.1" in line]
+        assert answers and all(line.startswith(("400 ", "401 ", "403 ")) for line in answers)
+        (path, text) = page.evaluate(TRY, [open_to_it.url, "s3cret"])
+        assert path == "/v1/audio/transcriptions" and '"invalid_audio"' in text
+        page.goto(f"http://evil.example:{port}/")
+        assert "--allow_host" in page.content()
+        page.goto(site)
+        page.evaluate("url => { location = url }", keyless.url)
+        page.wait_for_selector("#sw-go")
+        context.close()

@@ -1,0 +1,260 @@
+"""Calls of the page's functions: no argument names a file or an address that was not sent to it."""
+
+import json
+import logging
+import threading
+from collections.abc import Iterator
+from http.server import BaseHTTPRequestHandler, HTTPServer
+from itertools import product
+from pathlib import Path
+from typing import Any
+
+import httpx
+import pytest
+import safehttpx
+
+from slimwhisper.app.page import calls
+from slimwhisper.app.page.calls import MAX_TEXT, check_body
+from tests.support.live import Live
+from tests.support.page_calls import PHONE, call, clear_page, upload
+
+DEFAULTS: dict[str, Any] = {
+    **dict(files=None, recording=None, language="", task="transcribe", words=False, prompt=""),
+    **dict(model="digits", cache="", beams=1, temperature="", vad=False),
+    **dict(diarize="", speakers=None, sentences=False, check=False),
+}
+META = {"_type": "gradio.FileData"}
+Client = httpx.Client
+
+
+@pytest.fixture
+def client(keyless: Live) -> Iterator[Client]:
+    with httpx.Client(base_url=keyless.url, timeout=60) as found:
+        yield found
+    clear_page(keyless)
+
+
+@pytest.fixture
+def listener(monkeypatch: pytest.MonkeyPatch) -> Iterator[tuple[str, list[str]]]:
+    """The address of a server that nobody is to ask, and what it was asked.
+
+    It stands for a public one: Gradio's check of addresses lets it pass.
+    """
+    asked: list[str] = []
+
+    class Handler(BaseHTTPRequestHandler):
+        def do_GET(self) -> None:
+            asked.append(self.path)
+            self.send_response(200)
+            self.end_headers()
+
+    monkeypatch.setattr(safehttpx, "is_public_ip", lambda _: True)
+    server = HTTPServer(("127.0.0.1", 0), Handler)
+    thread = threading.Thread(target=server.serve_forever, daemon=True)
+    thread.start()
+    yield f"http://127.0.0.1:{server.server_port}/a.wav", asked
+    server.shutdown()
+    server.server_close()
+
+
+def functions(client: Client) -> list[int]:
+    return [row["id"] for row in client.get("/config").json()["dependencies"]]
+
+
+def transcribe(client: Client) -> int:
+    rows = client.get("/config").json()["dependencies"]
+    return int(next(row["id"] for row in rows if row["api_name"] == "transcribe"))
+
+
+def post(client: Client, body: object, path: str = "queue/join") -> httpx.Response:
+    """`json.dumps` writes what httpx refuses: NaN, and texts that are not Unicode."""
+    headers = {"Content-Type": "application/json"}
+    return client.post(f"/gradio_api/{path}", content=json.dumps(body), headers=headers)
+
+
+def outcome(client: Client, body: dict[str, Any], session: str = "s") -> str:
+    """What a call that was not refused at once says in the end: its error, if any."""
+    begun = post(client, {**body, "session_hash": session})
+    if begun.status_code != 200:
+        return str(begun.json()["detail"])
+    told = client.get("/gradio_api/queue/data", params={"session_hash": session}).text
+    events = [json.loads(line[6:]) for line in told.splitlines() if line.startswith("data: ")]
+    last = next(event for event in reversed(events) if event["msg"] == "process_completed")
+    if not last["success"]:
+        return str(last["output"]["error"])
+    return "nothing is wrong"
+
+
+def test_no_argument_is_fetched(client: Client, listener: tuple[str, list[str]]) -> None:
+    url, asked = listener
+    index = transcribe(client)
+    file = {"path": url, "meta": META}
+    for name in DEFAULTS:
+        for value in (file, [file], [[{"x": file}]], {"path": PHONE.name, "url": url}):
+            body = {**given(index, **{name: value}), "session_hash": "a"}
+            for path in ("queue/join", "call/transcribe"):
+                answer = post(client, body, path)
+                assert answer.status_code == 400 and "was not sent to this page" in answer.text
+    assert asked == []
+
+
+def test_no_argument_is_fetched_by_gradio(
+    client: Client, listener: tuple[str, list[str]], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Where no check comes before it."""
+    url, asked = listener
+    index = transcribe(client)
+    file = {"path": url, "meta": META}
+    monkeypatch.setattr(calls, "check_body", lambda *_: None)
+    for name in DEFAULTS:
+        said = outcome(client, given(index, **{name: [file] if name == "files" else file}), name)
+        assert "not an address" in said, name
+    for other in functions(client):
+        for count in (1, 4):
+            outcome(client, {"data": [file] * count, "fn_index": other}, f"{other}{count}")
+    assert asked == []
+
+
+def test_no_function_fetches(client: Client, listener: tuple[str, list[str]]) -> None:
+    url, asked = listener
+    file = {"path": url, "meta": META}
+    for index in functions(client):
+        for data in ([file], [file] * 4, [[file]]):
+            for extra in ({}, {"event_data": file}, {"batched": True}):
+                body = {"data": data, "fn_index": index, "session_hash": "a", **extra}
+                assert post(client, body).status_code == 400
+    assert post(client, {"data": [], "event_data": file}).status_code == 400
+    assert asked == []
+
+
+def test_no_file_of_the_server_is_named(client: Client, tmp_path: Path) -> None:
+    secret = tmp_path / "secret.wav"
+    secret.write_bytes(PHONE.read_bytes())
+    stored = Path(upload(client, PHONE)["path"])
+    files, index = stored.parents[2], transcribe(client)
+    (result,) = call(client, upload(client, PHONE))[1][1]["files"]
+    token = result["audio"].rpartition("/")[2]
+    for path in (
+        *("/etc/passwd", str(secret), "secret.wav", "", ".", "file:///etc/passwd"),
+        *(f"{files}/../results/{token}", f"{files}x/a", str(files.parent), f"{stored}\0"),
+    ):
+        for file in (
+            {"path": path, "meta": META},
+            {"path": path},
+            {"path": str(stored), "url": path},
+        ):
+            data = list({**DEFAULTS, "files": [file]}.values())
+            answer = post(client, {"data": data, "fn_index": index, "session_hash": "a"})
+            assert answer.status_code == 400, file
+    assert outcome(client, given(index, files=[{"path": f"{stored}x", "meta": META}])) == (
+        "A file is no longer on the server. Add it again."
+    )
+
+
+def given(index: int, **arguments: object) -> dict[str, Any]:
+    return {"data": list({**DEFAULTS, **arguments}.values()), "fn_index": index}
+
+
+def test_what_the_page_sends_is_taken(client: Client) -> None:
+    file = upload(client, PHONE)
+    url = f"{client.base_url}/gradio_api/file={file['path']}"
+    file |= {"url": url, "size": 1, "mime_type": "audio/wav"}
+    prompt = f"see {url} and http://example.com/a.wav, /etc/passwd"
+    assert call(client, file, prompt=prompt + "x" * 10_000)[0] == "complete"
+    assert call(client, recording=file)[0] == "complete"
+
+
+WRONG: tuple[Any, ...] = (
+    *([], {"a": 1}, ["http://127.0.0.1:1/"], {"path": None}, True, -1, 1e300),
+    *(float("inf"), float("nan"), "9" * 5000, "\0"),
+)
+
+
+def test_arguments_that_do_not_fit(
+    client: Client, caplog: pytest.LogCaptureFixture, capfd: pytest.CaptureFixture[str]
+) -> None:
+    """One clear error each, and no traceback in the log."""
+    index = transcribe(client)
+    for name, (number, value) in product(DEFAULTS, enumerate(WRONG)):
+        arguments = {"diarize": "embedding", name: value}
+        said = outcome(client, given(index, **arguments), f"{name}{number}")
+        assert 10 < len(said) < 400, (name, value, said)
+    assert_quiet(caplog, capfd)
+
+
+def test_what_is_said_of_arguments(client: Client) -> None:
+    index = transcribe(client)
+    for name, value, message in (
+        *(("language", ["en"], "language is not a text"), ("prompt", 5, "prompt is not a text")),
+        ("beams", float("inf"), "beams 'inf' is not a number"),
+        ("beams", float("nan"), "beams 'nan' is not a number"),
+        ("beams", 11, "beams 11 is not between 1 and 10"),
+        ("temperature", "nan", "temperature 'nan' is not a number"),
+        ("files", "http://127.0.0.1:1/", "The arguments: they do not fit the function"),
+    ):
+        assert outcome(client, given(index, **{name: value}), f"{name}{value}") == message
+
+
+def test_calls_that_do_not_fit(
+    client: Client, caplog: pytest.LogCaptureFixture, capfd: pytest.CaptureFixture[str]
+) -> None:
+    index, good = transcribe(client), list(DEFAULTS.values())
+    for wrong in (99, -1, 1.5, "1", [1], {}, 10**30):
+        answer = post(client, {"data": good, "fn_index": wrong, "session_hash": "a"})
+        assert answer.status_code == 400 and "no such function" in answer.json()["detail"]
+    for data in ([], good[:3], good * 2, [None] * 15, [good] * 15):
+        assert outcome(client, {"data": data, "fn_index": index}, session=f"n{len(data)}")
+    for other in functions(client):
+        for data in ([], [1], [None], ["x"], [[]], [{}]):
+            outcome(client, {"data": data, "fn_index": other}, session=f"o{other}{data}")
+    for extra in ({"batched": True}, {"trigger_id": -5}, {"event_data": [1]}, {"event_id": "x"}):
+        assert outcome(client, {"data": good, "fn_index": index, **extra}, session=str(extra))
+    deep: list[Any] = []
+    for _ in range(50):
+        deep = [deep]
+    for body in ([], 5, "x", None, {"data": 5}, {}, {"data": deep}, {"data": [[0] * 60_000]}):
+        for path in ("queue/join", "call/transcribe", "cancel", "reset"):
+            assert post(client, body, path).status_code in (400, 422), body
+    for content in (b"", b"{", b"\xff", b"[" * 100_000, b'{"data": [' + b"1" * 5000 + b"]}"):
+        answer = client.post("/gradio_api/queue/join", content=content)
+        assert answer.status_code == 400 and answer.json()["detail"] == "the body is not JSON"
+    for path in ("queue/data?session_hash=nothing", "call/transcribe/nothing"):
+        assert "404: Not Found" in client.get(f"/gradio_api/{path}").text
+    for path in ("call/nothing", "call/v2/transcribe", "call/v2/nothing"):
+        assert post(client, {"data": []}, path).status_code == 404
+    assert_quiet(caplog, capfd)
+
+
+def assert_quiet(caplog: pytest.LogCaptureFixture, capfd: pytest.CaptureFixture[str]) -> None:
+    assert not [record for record in caplog.records if record.levelno >= logging.ERROR]
+    assert "Traceback" not in "".join(capfd.readouterr())
+
+
+def test_texts_are_bounded() -> None:
+    def refused(value: object) -> str:
+        with pytest.raises(ValueError, match=" ") as raised:
+            check_body(json.dumps({"data": value}).encode(), {1}, lambda _: True)
+        return str(raised.value)
+
+    assert refused("x" * (MAX_TEXT + 1)) == "a text has 20001 characters; send 20000 at most"
+    assert refused({"x" * (MAX_TEXT + 1): 1}).startswith("a text has 20001")
+    assert refused(["\ud800"]) == "a text is not Unicode"
+    assert refused([0] * 60_000) == "the body has too many values"
+    files = [{"path": f"{i}", "url": None, "size": 1, "meta": META} for i in range(2000)]
+    body = {"data": [files, "x" * MAX_TEXT], "fn_index": 1}
+    check_body(json.dumps(body).encode(), {1}, lambda _: True)
+
+
+@pytest.mark.parametrize("path", ["/v1/audio/transcriptions", "/inference"])
+def test_texts_of_the_api_are_bounded(keyless: Live, path: str) -> None:
+    """The server would count the tokens of a prompt, while all others wait."""
+    file = {"file": PHONE.read_bytes()}
+    long = "a" * 100_001
+    names = ["prompt", "language"] + (["keywords[]", "keywords"] if path != "/inference" else [])
+    for name in names:
+        answer = httpx.post(keyless.url + path, files=file, data={name: long})
+        assert answer.status_code == 400
+        said = f"{name.removesuffix('[]')} has 100001 characters; send 100000 at most"
+        assert answer.json()["error"]["message"] == said
+    found = httpx.post(keyless.url + path, files=file, data={"prompt": "a " * 50_000}, timeout=60)
+    assert found.status_code == 200

@@ -1,0 +1,224 @@
+"""Files of a few bytes that are hours of audio: what is kept of all of them together is bounded,
+and who sends them, or goes away, keeps nobody waiting.
+"""
+
+import os
+import queue
+import threading
+from collections.abc import Callable
+from contextlib import suppress
+from pathlib import Path
+from typing import Any
+
+import av
+import pytest
+
+from slimwhisper.app.service import reading, room
+from slimwhisper.app.service.jobs import Event, Failed, Finished, Job, Limits, ModelChoice
+from slimwhisper.app.service.room import NoRoomError, Room
+from slimwhisper.app.service.service import Service
+from slimwhisper.audio import samples
+from slimwhisper.longform.batch import Batch
+from slimwhisper.types import SAMPLE_RATE
+from tests.support.harm import eventually
+from tests.support.spoken import SAMPLES
+
+Make = Callable[..., Service]
+DIGITS = ModelChoice("digits")
+SHORT = SAMPLES / "door-code.mp3"
+BYTES = 2 * SAMPLE_RATE  # that a second takes
+LONGEST, IN_MEMORY, OF_A_SLOT, STEP = 120, 10, 30, 5  # seconds
+MOST = 2 * LONGEST + OF_A_SLOT + IN_MEMORY  # one slot: on disk, and one still in memory
+
+
+@pytest.fixture
+def nothing_stays_behind() -> None:
+    """The services here are the tests' own."""
+
+
+@pytest.fixture(scope="module")
+def bomb(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Almost two minutes of silence in 9 kB, of which FLAC pads 8."""
+    path = tmp_path_factory.mktemp("bomb") / "bomb.flac"
+    with av.open(path, "w") as container:
+        stream = container.add_stream("flac", rate=100, layout="mono")
+        for _ in range(11):
+            frame = av.AudioFrame("s16", "mono", 1000)
+            frame.planes[0].update(bytes(2000))
+            frame.sample_rate = 100
+            container.mux(stream.encode(frame))
+        container.mux(stream.encode(None))
+    return path
+
+
+@pytest.fixture
+def small(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Seconds stand for hours."""
+    monkeypatch.setattr(samples, "SPOOL_SECONDS", IN_MEMORY)
+    monkeypatch.setattr(samples, "WRITE_SAMPLES", SAMPLE_RATE)
+    monkeypatch.setattr(room, "IN_MEMORY", IN_MEMORY * SAMPLE_RATE)
+    monkeypatch.setattr(room, "DISK_SECONDS", OF_A_SLOT)
+    monkeypatch.setattr(room, "STEP", STEP * SAMPLE_RATE)
+
+
+@pytest.fixture
+def go(monkeypatch: pytest.MonkeyPatch) -> threading.Event:
+    """Engines work only once this is set."""
+    event, step = threading.Event(), Batch.step
+
+    def waits(self: Batch[Job]) -> Any:
+        while not event.wait(0.01) and self.running:
+            return []
+        return step(self)
+
+    monkeypatch.setattr(Batch, "step", waits)
+    return event
+
+
+class Heard:
+    """A job, and what it was told."""
+
+    def __init__(self, service: Service, path: Path, user: str, **options: Any) -> None:
+        self.events: queue.SimpleQueue[Event] = queue.SimpleQueue()
+        self.job = Job(path, path.name, DIGITS, options, user, self.events.put)
+        service.submit(self.job)
+
+    @property
+    def running(self) -> bool:
+        return self.job.recording is not None
+
+    @property
+    def last(self) -> Event:
+        while not isinstance(event := self.events.get(timeout=60), Finished | Failed):
+            pass
+        return event
+
+
+def stored() -> int:
+    """Bytes in files without a name."""
+    total = 0
+    for opened in Path("/proc/self/fd").iterdir():
+        with suppress(OSError):
+            if str(opened.readlink()).endswith("(deleted)"):
+                total += opened.stat().st_size
+    return total
+
+
+def test_files_that_expand_to_hours(
+    make: Make, bomb: Path, small: None, go: threading.Event
+) -> None:
+    before = stored()
+    service = make(batch_size=1, limits=Limits(seconds=LONGEST))
+    assert bomb.stat().st_size < 10_000 < 110 * BYTES
+    bombs = [Heard(service, bomb, "mallory") for _ in range(10)]
+    peaks = list[int]()
+
+    def settled(waiting: int) -> bool:
+        peaks.append(stored() - before)
+        states = service.states()
+        return states["reading"] == 0 and states["waiting"] == waiting
+
+    assert eventually(lambda: settled(9)), service.states()
+    others = [Heard(service, bomb, "ann"), Heard(service, SHORT, "bob")]
+    assert eventually(lambda: settled(9)), service.states()
+    assert all(other.running for other in others)
+    assert 200 * BYTES < max(peaks) <= MOST * BYTES
+    service.cancel(bombs[-1].job)  # it waits, to be read again
+    go.set()
+    assert all(isinstance(h.last, Finished) for h in [*bombs[:2], *others])
+    for heard in bombs:
+        service.cancel(heard.job)
+    assert eventually(lambda: service.in_flight == 0 and stored() == before)
+    kept = service._reading.room
+    assert not (kept._held or kept._again or kept._users or any(kept._kept))
+    assert isinstance(Heard(service, bomb, "mallory").last, Finished)
+
+
+def test_many_in_memory(make: Make, small: None, go: threading.Event) -> None:
+    """Short ones count, too: no more of them are read than so many seconds in memory."""
+    service = make(batch_size=1, limits=Limits(seconds=LONGEST))
+    many = [Heard(service, SHORT, "mallory") for _ in range(20)]
+    assert eventually(lambda: service.states()["running"] > 0 and service.states()["reading"] == 0)
+    seconds = sum(h.job.recording.seconds for h in many if h.job.recording is not None)
+    assert 0 < seconds <= 2 * IN_MEMORY and service.states()["waiting"] > 10
+    ann = Heard(service, SHORT, "ann")
+    assert eventually(lambda: ann.running)
+    go.set()
+    assert all(isinstance(h.last, Finished) for h in [*many, ann])
+
+
+def test_room_is_shared() -> None:
+    """Half of it is for a user's first job; who was refused is first when there is room."""
+
+    def job(user: str) -> Job:
+        return Job(SHORT, "a", DIGITS, {}, user, print)
+
+    def read(one: Job, seconds: float) -> None:
+        kept.keep(one, int(seconds * SAMPLE_RATE))
+        kept.settle(one, int(seconds * SAMPLE_RATE))
+
+    hour = 3600
+    kept = Room(4 * hour)
+    kept.slots = 4  # 6 h on disk for a user's jobs, 12 h for all
+    first, second, other, third = job("ann"), job("ann"), job("bob"), job("ann")
+    assert kept.admit(first) and kept.admit(second)
+    read(first, 4 * hour)
+    with pytest.raises(NoRoomError):
+        read(second, 3 * hour)
+    kept.release(second)
+    assert not kept.admit(second), "it would need room for the longest"
+    assert kept.admit(other) and kept.admit(third)
+    with pytest.raises(NoRoomError):
+        read(other, hour)  # second was there before
+    read(third, 600)
+    for each in (other, third, first):
+        kept.release(each)
+    assert kept.admit(second) and kept.admit(other)
+    read(second, 4 * hour)
+    read(other, 4 * hour)
+
+
+def test_a_dropped_job_frees_its_reader(
+    make: Make, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """While it decodes, and while its samples are worked on."""
+    monkeypatch.setattr(reading, "WORKERS", 1)
+    service = make(limits=Limits(reading=600))
+    os.mkfifo(tmp_path / "endless.wav")
+    endless = Heard(service, tmp_path / "endless.wav", "mallory")
+    assert eventually(lambda: bool(service._reading._readers._workers))
+    other = Heard(service, SHORT, "ann")
+    service.cancel(endless.job)
+    assert isinstance(other.last, Finished)
+
+    begun = threading.Event()
+
+    def works(kept: samples.Samples) -> None:
+        begun.set()
+        while True:
+            kept.read(0, 16)
+
+    job = Job(SHORT, "a.mp3", DIGITS, {}, "mallory", lambda event: None, works)
+    service.submit(job)
+    assert begun.wait(60)
+    other = Heard(service, SHORT, "ann")
+    service.cancel(job)
+    assert isinstance(other.last, Finished)
+    assert service.counts.cancelled == 2 and service.counts.failed == 0
+
+
+def test_a_reader_that_is_killed(make: Make, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The recording is read by the next one."""
+    service = make()
+    assert isinstance(Heard(service, SHORT, "ann").last, Finished)
+    readers = service._reading._readers
+    pieces, killed = readers._pieces, threading.Event()
+
+    def kills(worker: Any, *rest: Any) -> Any:
+        if not killed.is_set():
+            killed.set()
+            os.kill(worker.pid, 9)
+        return pieces(worker, *rest)
+
+    monkeypatch.setattr(readers, "_pieces", kills)
+    assert isinstance(Heard(service, SHORT, "ann").last, Finished) and killed.is_set()

@@ -1,0 +1,55 @@
+"""What an attack may leave behind: open files, files on disk, memory."""
+
+import tempfile
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+import httpx
+
+from tests.support.live import Live
+
+FEW_FILES = 3  # open files that a server may keep for later: of Gradio's threads, of its log
+MEMORY = 64 << 20  # bytes by which the process may grow
+PATIENCE = 20.0  # seconds until all is as before
+
+
+def open_files() -> int:
+    """The open files and sockets of this process."""
+    return len(list(Path("/proc/self/fd").iterdir()))
+
+
+def disk_bytes() -> int:
+    """Bytes of the files in the temporary folder, which tests that attack have to themselves."""
+    files = Path(tempfile.gettempdir()).rglob("*")
+    return sum(file.stat().st_size for file in files if file.is_file())
+
+
+def memory() -> int:
+    """Bytes of memory that this process has."""
+    (line,) = (x for x in Path("/proc/self/status").read_text().splitlines() if "VmRSS" in x)
+    return int(line.split()[1]) << 10
+
+
+def eventually(holds: Callable[[], bool]) -> bool:
+    """Whether it holds within PATIENCE."""
+    deadline = time.monotonic() + PATIENCE
+    while not holds() and time.monotonic() < deadline:
+        time.sleep(0.05)
+    return holds()
+
+
+@contextmanager
+def unharmed(live: Live, disk: int = 0) -> Iterator[None]:
+    """Asserts that the server answers afterwards, and that nothing is left behind.
+
+    disk: bytes on disk that may stay.
+    """
+    files, stored, resident = open_files(), disk_bytes(), memory()
+    yield
+    assert httpx.get(f"{live.url}/health", timeout=10).json() == {"status": "ready"}
+    assert eventually(lambda: live.service.in_flight == 0)
+    assert eventually(lambda: open_files() <= files + FEW_FILES), "files stay open"
+    assert eventually(lambda: disk_bytes() <= stored + disk), "files stay on disk"
+    assert eventually(lambda: memory() < resident + MEMORY), "memory is kept"
