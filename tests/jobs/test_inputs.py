@@ -296,3 +296,13 @@ def test_globs_are_lazy_too(large_tree: Path) -> None:
     finally:
         tracemalloc.stop()
     assert peak < 12 << 20
+
+
+def test_pipes_are_refused() -> None:
+    """They would wait for somebody who writes."""
+    touch("a.wav")
+    os.mkfifo("b.wav")
+    for arguments, stdin in ((["-"], b"a.wav\nb.wav\n"), (["*.wav"], b"")):
+        assert list(outputs(*arguments, stdin=stdin)) == ["a.wav"]
+    (error,) = errors("-", stdin=b"a.wav\nb.wav\n")
+    assert error == "b.wav: is no regular file; leave it out of the list"

@@ -179,6 +179,23 @@ def test_lines_that_make_no_sense(path: Path) -> None:
     assert status(path) == "done"
 
 
+def test_a_line_of_many_brackets(path: Path) -> None:
+    write(path, (STAMP, "done"))
+    deep = b'{"path": "a", "status": "done", "options": ' + b"[" * 5000
+    path.write_bytes(b"[" * 5000 + b"\n" + deep + b"\n" + path.read_bytes())
+    assert status(path) == "done"
+
+
+def test_a_journal_is_not_written_through_a_link(path: Path, tmp_path: Path) -> None:
+    precious = tmp_path / "precious.txt"
+    precious.write_text("mine")
+    path.parent.mkdir(parents=True, exist_ok=True)
+    path.symlink_to(precious)
+    with pytest.raises(OutputError, match=r": is a link, which a journal is not written through"):
+        Journal(path, OPTIONS)
+    assert precious.read_text() == "mine"
+
+
 def test_one_job_at_a_time(path: Path) -> None:
     journal = Journal(path, OPTIONS)
     code = (

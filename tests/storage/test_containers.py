@@ -3,6 +3,7 @@
 import io
 import json
 import pickle
+import threading
 import tracemalloc
 from collections.abc import Iterator
 from itertools import islice
@@ -15,7 +16,9 @@ import pytest
 from slimwhisper.audio.load import load_samples
 from slimwhisper.audio.readers import Readers
 from slimwhisper.errors import AudioError, OptionError, SlimWhisperError, StorageError
+from slimwhisper.storage import held
 from slimwhisper.storage.files import StoredFile, longest_first, media_fragment
+from slimwhisper.storage.held import HeldBytes
 from slimwhisper.storage.inputs import StoredInputs, are_stored
 from slimwhisper.storage.listing import Found
 from slimwhisper.storage.stamps import Stamp
@@ -342,3 +345,52 @@ def test_stores_that_fail(store: Any, monkeypatch: pytest.MonkeyPatch) -> None: 
     )
     monkeypatch.setattr(type(store), "ls", broken)
     assert problems("memory://b")[0].startswith("memory://b: cannot be listed (503 from")
+
+
+@pytest.mark.parametrize(
+    "bad",
+    [
+        rb'{"audio_filepath": "b\u0000.wav"}',
+        rb'{"audio_filepath": "b\ud800.wav"}',
+        b"[" * 5000,
+        b'{"audio_filepath": "b.wav", "offset": ' + b"1" * 400 + b"}",
+    ],
+)
+def test_a_bad_line_of_a_manifest_costs_itself_alone(tmp_path: Path, bad: bytes) -> None:
+    good = b'{"audio_filepath": "%s.wav"}\n'
+    path = tmp_path / "m.jsonl"
+    path.write_bytes(good % b"a" + bad + b"\n" + good % b"c")
+    found = list(StoredInputs([str(path)]).recordings())
+    (error,) = [f for f in found if isinstance(f, SlimWhisperError)]
+    assert str(path) in str(error) and "\n" not in str(error) and len(str(error)) < 1000
+    assert [Path(str(f[0])).name for f in found if isinstance(f, tuple)] == ["a.wav", "c.wav"]
+
+
+def test_members_do_not_share_outputs(store: Any) -> None:  # noqa: F811
+    fill(store, {"w/s.tar": tar_of({"x.wav": b"1", "../x.wav": b"2", "outside/x.wav": b"3"})})
+    found = listed("memory://w/s.tar")
+    assert len(set(found.values())) == len(found) == 3
+
+
+def test_members_wait_on_disk_until_there_is_room(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(held, "MAX_HELD", 30)
+    monkeypatch.setattr(held, "IN_MEMORY", 5)
+    first, second = (HeldBytes(io.BytesIO(b"x" * 15), 15) for _ in range(2))
+    assert getattr(first._file, "_rolled", False), "on disk"
+    made = threading.Event()
+
+    def make() -> None:
+        HeldBytes(io.BytesIO(b"x"), 1)
+        made.set()
+
+    thread = threading.Thread(target=make)
+    thread.start()
+    assert not made.wait(0.2)
+    target = io.BytesIO()
+    first.move_to(target)
+    assert made.wait(10) and target.getvalue() == b"x" * 15
+    thread.join()
+    copy = pickle.loads(pickle.dumps(second))
+    assert len(copy) == 15
+    del second, copy
+    assert held._held == 0
