@@ -6,10 +6,11 @@ from pathlib import Path
 
 import pytest
 
-from slimwhisper.errors import OptionError, OutputError
+from slimwhisper.errors import AudioError, OptionError, OutputError
 from slimwhisper.jobs.inputs import InputFile
 from slimwhisper.jobs.outputs import (
     Sweeper,
+    check_names,
     output_paths,
     outputs_exist,
     prepare_output_dir,
@@ -146,6 +147,15 @@ def test_a_name_too_long_for_its_suffix(tmp_path: Path) -> None:
     with pytest.raises(OutputError, match="File name too long"):
         write_outputs(TRANSCRIPT, recording, ["json"])
     assert not list(tmp_path.iterdir())
+
+
+def test_names_of_outputs_are_checked_before_a_recording_is_read(tmp_path: Path) -> None:
+    long = tmp_path / f"{250 * 'n'}.wav"
+    recording = InputFile(long, tmp_path / long.stem)
+    check_names(recording, ["txt"], 255)
+    message = r"wav: its outputs would have names of 255 bytes, and 254 are possible; give it a sh"
+    with pytest.raises(AudioError, match=message):
+        check_names(recording, ["srt", "json"], 254)
 
 
 def test_an_output_folder_that_cannot_be_made(tmp_path: Path) -> None:

@@ -1,12 +1,12 @@
 """What an attack may leave behind: open files, files on disk, memory."""
 
+import json
 import tempfile
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
-
-import httpx
+from urllib.request import urlopen
 
 from tests.support.live import Live
 
@@ -41,15 +41,17 @@ def eventually(holds: Callable[[], bool]) -> bool:
 
 
 @contextmanager
-def unharmed(live: Live, disk: int = 0) -> Iterator[None]:
-    """Asserts that the server answers afterwards, and that nothing is left behind.
+def unharmed(*servers: Live, disk: int = 0) -> Iterator[None]:
+    """Asserts that the servers answer afterwards, and that nothing is left behind.
 
     disk: bytes on disk that may stay.
     """
     files, stored, resident = open_files(), disk_bytes(), memory()
     yield
-    assert httpx.get(f"{live.url}/health", timeout=10).json() == {"status": "ready"}
-    assert eventually(lambda: live.service.in_flight == 0)
+    for live in servers:
+        with urlopen(f"{live.url}/health", timeout=10) as answer:
+            assert json.load(answer) == {"status": "ready"}
+        assert eventually(lambda live=live: live.service.in_flight == 0)  # type: ignore[misc]
     assert eventually(lambda: open_files() <= files + FEW_FILES), "files stay open"
     assert eventually(lambda: disk_bytes() <= stored + disk), "files stay on disk"
     assert eventually(lambda: memory() < resident + MEMORY), "memory is kept"

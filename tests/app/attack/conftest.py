@@ -64,6 +64,10 @@ def warm(live: Live) -> Live:
 
 
 @pytest.fixture(autouse=True)
-def nothing_stays_behind(keyed: Live, keyless: Live) -> Iterator[None]:
-    with unharmed(keyed), unharmed(keyless):
+def nothing_stays_behind(
+    keyed: Live, keyless: Live, request: pytest.FixtureRequest
+) -> Iterator[None]:
+    """Both servers run in every process; those that a test uses are asked whether they still do."""
+    servers = {"keyed": keyed, "keyless": keyless}
+    with unharmed(*(servers[name] for name in servers if name in request.fixturenames)):
         yield
