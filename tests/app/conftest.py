@@ -19,6 +19,15 @@ from tests.support.live import Begin, Live, start, stop
 from tests.support.realtime import QUERY, ScriptedStream, next_event
 
 
+@pytest.fixture(scope="module", autouse=True)
+def no_certificates(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
+    """All servers here speak plain HTTP; reading the certificates takes httpx 20 ms a request."""
+    with pytest.MonkeyPatch.context() as patched:
+        patched.delenv("SSL_CERT_FILE", raising=False)
+        patched.setenv("SSL_CERT_DIR", str(tmp_path_factory.mktemp("certificates")))
+        yield
+
+
 @pytest.fixture(scope="module")
 def model() -> SlimWhisper:
     return slimwhisper.load_model("digits")

@@ -17,7 +17,7 @@ PHONE = SAMPLES / "phone-number.wav"
 KEY = {"Authorization": "Bearer s3cret"}
 
 
-@pytest.fixture(scope="session")
+@pytest.fixture(scope="package")
 def temporary(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
     """Where the servers keep files, and nobody else."""
     with pytest.MonkeyPatch.context() as patched:
@@ -25,7 +25,7 @@ def temporary(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
         yield Path(tempfile.gettempdir())
 
 
-@pytest.fixture(scope="session")
+@pytest.fixture(scope="package")
 def keyed(temporary: Path) -> Iterator[Live]:
     """A server with a page and a key."""
     with page_folder() as folder:
@@ -40,7 +40,7 @@ def keyed(temporary: Path) -> Iterator[Live]:
         stop(running)
 
 
-@pytest.fixture(scope="session")
+@pytest.fixture(scope="package")
 def keyless(temporary: Path) -> Iterator[Live]:
     """A server with a page and without a key, on this machine's own address."""
     with page_folder() as folder:

@@ -83,6 +83,7 @@ def test_slow_clients_are_closed(keyed: Live) -> None:
                     still_open.unregister(key.fileobj)
 
 
+@pytest.mark.slow
 @pytest.mark.usefixtures("hasty")
 def test_an_upload_that_goes_on_has_time(keyless: Live, monkeypatch: pytest.MonkeyPatch) -> None:
     """So has a client whose request takes long, and one that is told to wait."""
@@ -130,6 +131,7 @@ def test_too_many_connections(
     assert caplog.text.count("new ones are refused") == 1
 
 
+@pytest.mark.slow
 def test_connections_of_one_address(begin: Begin, monkeypatch: pytest.MonkeyPatch) -> None:
     """A trusted proxy, and this machine, may have more; here, this machine's are strangers'."""
     monkeypatch.setenv("FORWARDED_ALLOW_IPS", "127.0.0.9")
@@ -150,6 +152,7 @@ def test_connections_of_one_address(begin: Begin, monkeypatch: pytest.MonkeyPatc
         assert eventually(lambda: served("127.0.0.2")), "those that are closed do not count"
 
 
+@pytest.mark.slow
 def test_no_file_can_be_opened(
     begin: Begin, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:

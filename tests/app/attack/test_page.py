@@ -98,6 +98,7 @@ def test_no_argument_is_fetched(client: Client, listener: tuple[str, list[str]])
     assert asked == []
 
 
+@pytest.mark.slow
 def test_no_argument_is_fetched_by_gradio(
     client: Client, listener: tuple[str, list[str]], monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -170,6 +171,7 @@ WRONG: tuple[Any, ...] = (
 )
 
 
+@pytest.mark.slow
 def test_arguments_that_do_not_fit(
     client: Client, caplog: pytest.LogCaptureFixture, capfd: pytest.CaptureFixture[str]
 ) -> None:
@@ -195,6 +197,7 @@ def test_what_is_said_of_arguments(client: Client) -> None:
         assert outcome(client, given(index, **{name: value}), f"{name}{value}") == message
 
 
+@pytest.mark.slow
 def test_calls_that_do_not_fit(
     client: Client, caplog: pytest.LogCaptureFixture, capfd: pytest.CaptureFixture[str]
 ) -> None:

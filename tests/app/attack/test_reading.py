@@ -104,6 +104,7 @@ def stored() -> int:
     return total
 
 
+@pytest.mark.slow
 def test_files_that_expand_to_hours(
     make: Make, bomb: Path, small: None, go: threading.Event
 ) -> None:
@@ -134,6 +135,7 @@ def test_files_that_expand_to_hours(
     assert isinstance(Heard(service, bomb, "mallory").last, Finished)
 
 
+@pytest.mark.slow
 def test_many_in_memory(make: Make, small: None, go: threading.Event) -> None:
     """Short ones count, too: no more of them are read than so many seconds in memory."""
     service = make(batch_size=1, limits=Limits(seconds=LONGEST))
@@ -178,6 +180,7 @@ def test_room_is_shared() -> None:
     read(other, 4 * hour)
 
 
+@pytest.mark.slow
 def test_a_dropped_job_frees_its_reader(
     make: Make, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -119,6 +119,7 @@ def check(
     assert service.states() == {"waiting": 0, "reading": 0, "running": 0}
 
 
+@pytest.mark.slow
 def test_many_kinds_of_search_at_once(
     make: Make, model: SlimWhisper, made: list[int], short: Path
 ) -> None:
@@ -141,6 +142,7 @@ def test_what_can_never_fit_runs_alone(
     assert slot_bytes(model.network, Search()) < max(made) <= smallest(model, options)
 
 
+@pytest.mark.slow
 def test_long_recordings_take_turns(
     make: Make, made: list[int], short: Path, long: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -162,6 +164,7 @@ def test_long_recordings_take_turns(
     assert service.counts.cancelled == 1 and service.in_flight == 0
 
 
+@pytest.mark.slow
 def test_streams_go_on_beside_other_kinds(
     make: Make, model: SlimWhisper, made: list[int], short: Path, long: Path
 ) -> None:

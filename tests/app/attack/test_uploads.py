@@ -36,6 +36,7 @@ def left(folder: Path) -> list[Path]:
     return list((folder / FILES).iterdir())
 
 
+@pytest.mark.slow
 def test_all_uploads_together_are_bounded(live: Live, folder: Path) -> None:
     with httpx.Client(base_url=live.url, timeout=60) as client:
         sent = [upload(client, PHONE) for _ in range(25)]
