@@ -1,14 +1,15 @@
 """The page's components, in the order in which they are shown."""
 
+from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import Any
 
 import gradio as gr
 from gradio.components import Component
+from slimwhisper.openai_whisper.tokenizer import LANGUAGES
 
 from slimwhisper.app.page.assets_route import asset
-from slimwhisper.app.page.examples import examples
-from slimwhisper.app.page.live_layout import lay_out_live
-from slimwhisper.app.page.options_row import Options, options_row
+from slimwhisper.app.page.live_route import live_formats
 from slimwhisper.app.service.models import Models
 from slimwhisper.cache.forms import PRESETS
 from slimwhisper.speakers.choice import BACKENDS, MOST_SPEAKERS, missing
@@ -18,99 +19,79 @@ TEMPERATURES = ("0", "0.2", "0.4", "0.6", "0.8", "1")
 MOST_BEAMS = 10
 PANEL_SECONDS = 3.0  # between updates of the cache costs, while they are shown
 
+Arguments = dict[str, Component]  # by the names of the parameters of `Handlers.transcribe`
+
 
 @dataclass(frozen=True, slots=True)
-class Inputs:
-    """The recordings to transcribe."""
+class Layout:
+    """The components that the page's events use."""
 
-    files: gr.File
-    recording: gr.Audio
+    arguments: Arguments
     examples: list[gr.Button]  # of the names that they show
-
-
-@dataclass(frozen=True, slots=True)
-class MoreOptions:
-    """The options behind "More options"."""
-
-    model: gr.Dropdown
-    cache: gr.Dropdown
-    beams: gr.Slider
-    temperature: gr.Dropdown
-    vad: gr.Checkbox
-    diarize: gr.Dropdown
-    speakers: gr.Number
-    sentences: gr.Checkbox
-    check: gr.Checkbox
-
-
-@dataclass(frozen=True, slots=True)
-class Buttons:
-    """Transcribe and Stop."""
-
     transcribe: gr.Button
     stop: gr.Button
-
-
-@dataclass(frozen=True, slots=True)
-class Output:
-    """The results, and the costs of the cache."""
-
-    view: gr.HTML
-    costs: gr.Accordion
+    view: gr.HTML  # the results
+    costs: gr.Accordion  # of the cache
     chart: gr.HTML
     text: gr.Textbox
     clock: gr.Timer
 
 
-@dataclass(frozen=True, slots=True)
-class Layout:
-    """All components that the page's events use."""
-
-    inputs: Inputs
-    options: Options
-    more: MoreOptions
-    buttons: Buttons
-    output: Output
-
-    def arguments(self) -> list[Component]:
-        """The inputs of `Handlers.transcribe`, in the order of its parameters."""
-        inputs, options, more = self.inputs, self.options, self.more
-        return [
-            *(inputs.files, inputs.recording),
-            *(options.language, options.task, options.words, options.prompt),
-            *(more.model, more.cache, more.beams, more.temperature, more.vad),
-            *(more.diarize, more.speakers, more.sentences, more.check),
-        ]
-
-
-def lay_out(models: Models, preset: str | None, live: bool) -> Layout:
+def lay_out(models: Models, examples: Sequence[str], preset: str | None, live: bool) -> Layout:
     """Make all components, within a `gr.Blocks`.
 
-    preset: the server's; None: not a preset. live: whether the server takes live streams.
+    examples: names. preset: the server's; None: not a preset. live: whether the server takes live
+    streams.
     """
-    gr.HTML(
-        f"<h1>{asset('icon.svg')}slimwhisper</h1><p>{SUBTITLE}</p>",
-        elem_id="sw-title",
-        apply_default_css=False,
-    )
+    title = f"<h1>{asset('icon.svg')}slimwhisper</h1><p>{SUBTITLE}</p>"
+    gr.HTML(title, elem_id="sw-title", apply_default_css=False)
     if not live:
-        return _lay_out_files(models, preset)
+        return _lay_out_files(models, examples, preset)
     with gr.Tabs(elem_id="sw-tabs"):
         with gr.Tab("Files", elem_id="sw-tab-files"):
-            layout = _lay_out_files(models, preset)
+            layout = _lay_out_files(models, examples, preset)
         with gr.Tab("Live", elem_id="sw-tab-live"):
-            lay_out_live()
+            _lay_out_live()
     return layout
 
 
-def _lay_out_files(models: Models, preset: str | None) -> Layout:
-    return Layout(
-        *(_inputs(models), options_row("sw-options"), _more_options(models, preset)),
-        *(_buttons(), _output()),
+def _lay_out_files(models: Models, examples: Sequence[str], preset: str | None) -> Layout:
+    arguments = _inputs()
+    buttons = []
+    if examples:
+        with gr.Row(elem_id="sw-examples"):
+            gr.HTML("Or try an example:", apply_default_css=False)
+            buttons = [gr.Button(name, size="sm", min_width=60) for name in examples]
+    arguments |= _options("sw-options") | _more_options(models, preset)
+    with gr.Row(elem_id="sw-buttons"):
+        transcribe = gr.Button("Transcribe", variant="primary", elem_id="sw-go", scale=3)
+        stop = gr.Button("Stop", visible=False, elem_id="sw-stop", scale=1)
+    view = _drawn("sw-results", asset("player.html"), asset("load.js"))
+    with gr.Accordion("What the cache costs", open=False, elem_id="sw-costs") as costs:
+        chart = gr.HTML(elem_id="sw-chart", apply_default_css=False)
+    text = gr.Textbox(label="Text", visible=False)
+    clock = gr.Timer(PANEL_SECONDS, active=False)
+    return Layout(arguments, buttons, transcribe, stop, view, costs, chart, text, clock)
+
+
+def _lay_out_live() -> None:
+    """The Live tab. Everything else of it happens in the browser: assets/live.js."""
+    options = _options("sw-live-options")
+    html = asset("live.html").replace("FORMATS", " ".join(live_formats()))
+    view = _drawn("sw-live", html, asset("load-live.js"))
+    names, fields = ", ".join(options), list(options.values())
+    gr.on(
+        [field.change for field in fields],  # type: ignore[attr-defined]
+        None,
+        fields,
+        view,
+        js=f"({names}) => ({{{names}}})",
+        show_progress="hidden",
     )
 
 
-def _inputs(models: Models) -> Inputs:
+def _inputs() -> Arguments:
+    """The recordings to transcribe."""
     with gr.Row(elem_id="sw-inputs", equal_height=True):
         files = gr.File(
             label="Audio or video files",
@@ -131,89 +112,73 @@ def _inputs(models: Models) -> Inputs:
             scale=2,
             min_width=260,
         )
-    buttons = []
-    if named := examples(models.default):
-        with gr.Row(elem_id="sw-examples"):
-            gr.HTML("Or try an example:", apply_default_css=False)
-            buttons = [gr.Button(name, size="sm", min_width=60) for name in named]
-    return Inputs(files, recording, buttons)
+    return {"files": files, "recording": recording}
 
 
-def _more_options(models: Models, preset: str | None) -> MoreOptions:
+def _options(elem_id: str) -> Arguments:
+    """The options that recordings and live streams share, in a row."""
+    made: Arguments = {}
+    languages = [("Detect", ""), *((name.title(), code) for code, name in LANGUAGES.items())]
+    tasks = [("Transcribe", "transcribe"), ("Translate into English", "translate")]
+    with gr.Row(elem_id=elem_id, equal_height=True):
+        made["language"] = _choice("Language", languages, filterable=True, min_width=150)
+        made["task"] = _choice("Task", tasks, value="transcribe", min_width=150)
+        made["prompt"] = gr.Textbox(
+            label="Prompt",
+            placeholder="names and words to expect",
+            max_lines=1,
+            scale=2,
+            min_width=200,
+        )
+        made["words"] = _checkbox("Word times", min_width=130)
+    return made
+
+
+def _more_options(models: Models, preset: str | None) -> Arguments:
+    made: Arguments = {}
+    speakers = [name for name in BACKENDS if not missing(name)]  # else, their options are hidden
+    by = [("Yes" if len(speakers) == 1 else f"Yes, by {name}", name) for name in speakers]
+    presets = [(p, p) for p in reversed(PRESETS) if p != preset]
+    temperatures = [("Automatic", ""), *((t, t) for t in TEMPERATURES)]
     with gr.Accordion("More options", open=False, elem_id="sw-more"):
         with gr.Row():
-            diarize, speakers = _speakers()
-            sentences = gr.Checkbox(
-                label="Sentences as subtitles", elem_classes="sw-check", min_width=140
+            made["diarize"] = _choice(
+                "Tell speakers apart", [("No", ""), *by], visible=bool(speakers)
             )
-            check = gr.Checkbox(
-                label="Retry doubtful parts", elem_classes="sw-check", min_width=140
+            made["speakers"] = gr.Number(
+                label="How many speakers",
+                placeholder="found",
+                precision=0,
+                minimum=1,
+                maximum=MOST_SPEAKERS,
+                visible=bool(speakers),
+                min_width=140,
             )
+            made["sentences"] = _checkbox("Sentences as subtitles")
+            made["check"] = _checkbox("Retry doubtful parts")
         with gr.Row():
-            model = gr.Dropdown(models.choices(), value=models.shown, label="Model", min_width=140)
-            own = preset or "as the server was started"
-            cache = gr.Dropdown(
-                [(own, ""), *((p, p) for p in reversed(PRESETS) if p != preset)],
-                value="",
-                label="Cache form",
-                filterable=False,
-                min_width=140,
+            made["model"] = _choice("Model", models.choices(), models.shown, filterable=True)
+            made["cache"] = _choice(
+                "Cache form", [(preset or "as the server was started", ""), *presets]
             )
-            beams = gr.Slider(1, MOST_BEAMS, value=1, step=1, label="Beams", min_width=140)
-            temperature = gr.Dropdown(
-                [("Automatic", ""), *TEMPERATURES],
-                value="",
-                label="Temperature",
-                filterable=False,
-                min_width=140,
-            )
-            vad = gr.Checkbox(label="Skip silence", elem_classes="sw-check", min_width=140)
-    return MoreOptions(
-        *(model, cache, beams, temperature, vad), *(diarize, speakers, sentences, check)
+            made["beams"] = gr.Slider(1, MOST_BEAMS, 1, step=1, label="Beams", min_width=140)
+            made["temperature"] = _choice("Temperature", temperatures)
+            made["vad"] = _checkbox("Skip silence")
+    return made
+
+
+def _choice(label: str, choices: Sequence[Any], value: str = "", **more: Any) -> gr.Dropdown:
+    """choices: values, or (what is shown, value). more: of `gr.Dropdown`."""
+    given = {"filterable": False, "min_width": 140, **more}
+    return gr.Dropdown(choices, value=value, label=label, **given)
+
+
+def _checkbox(label: str, min_width: int = 140) -> gr.Checkbox:
+    return gr.Checkbox(label=label, elem_classes="sw-check", min_width=min_width)
+
+
+def _drawn(elem_id: str, html: str, script: str) -> gr.HTML:
+    """An element that the page's scripts draw."""
+    return gr.HTML(
+        None, html_template=html, js_on_load=script, apply_default_css=False, elem_id=elem_id
     )
-
-
-def _speakers() -> tuple[gr.Dropdown, gr.Number]:
-    """Who spoke; hidden where nothing that finds speakers is installed."""
-    found = [name for name in BACKENDS if not missing(name)]
-    named = [("Yes" if len(found) == 1 else f"Yes, by {name}", name) for name in found]
-    diarize = gr.Dropdown(
-        [("No", ""), *named],
-        value="",
-        label="Tell speakers apart",
-        filterable=False,
-        visible=bool(found),
-        min_width=140,
-    )
-    speakers = gr.Number(
-        label="How many speakers",
-        placeholder="found",
-        precision=0,
-        minimum=1,
-        maximum=MOST_SPEAKERS,
-        visible=bool(found),
-        min_width=140,
-    )
-    return diarize, speakers
-
-
-def _buttons() -> Buttons:
-    with gr.Row(elem_id="sw-buttons"):
-        transcribe = gr.Button("Transcribe", variant="primary", elem_id="sw-go", scale=3)
-        stop = gr.Button("Stop", visible=False, elem_id="sw-stop", scale=1)
-    return Buttons(transcribe, stop)
-
-
-def _output() -> Output:
-    view = gr.HTML(
-        value=None,
-        html_template=asset("player.html"),
-        js_on_load=asset("load.js"),
-        apply_default_css=False,
-        elem_id="sw-results",
-    )
-    with gr.Accordion("What the cache costs", open=False, elem_id="sw-costs") as costs:
-        chart = gr.HTML(elem_id="sw-chart", apply_default_css=False)
-    text = gr.Textbox(label="Text", visible=False)
-    clock = gr.Timer(PANEL_SECONDS, active=False)
-    return Output(view, costs, chart, text, clock)

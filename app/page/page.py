@@ -3,87 +3,58 @@
 Importing this module imports Gradio, which takes seconds; only a server with a page does so.
 """
 
+import inspect
 from collections.abc import Callable
 from typing import Any
 
 import gradio as gr
 from gradio.components import Component
 
+from slimwhisper.app.page.gradio_internals import Blocks
 from slimwhisper.app.page.handlers import Handlers
 from slimwhisper.app.page.layout import Layout, lay_out
-from slimwhisper.app.page.results import Results
-from slimwhisper.app.page.run import Runs
-from slimwhisper.app.service.models import Models
-from slimwhisper.app.service.service import Service
-from slimwhisper.app.service.settings import Settings
 
 QUICK: dict[str, Any] = {"api_visibility": "private", "show_progress": "hidden", "queue": False}
 
 
-class Blocks(gr.Blocks):
-    """Gradio's, which logs no traceback of arguments that it cannot read."""
-
-    async def preprocess_data(self, *args: Any, **options: Any) -> Any:
-        """The arguments, as the handlers take them. Raises gr.Error."""
-        try:
-            return await super().preprocess_data(*args, **options)
-        except Exception as error:
-            said = error.message if isinstance(error, gr.Error) else "they do not fit the function"
-            raise gr.Error(f"The arguments: {said[:300]}", print_exception=False) from None
-
-
-def make_page(
-    service: Service,
-    models: Models,
-    results: Results,
-    runs: Runs,
-    settings: Settings,
-    live: bool,
-) -> gr.Blocks:
-    """The whole page. live: whether the server takes live streams."""
-    handlers = Handlers(service, models, results, runs, settings)
+def make_page(handlers: Handlers, preset: str | None, live: bool) -> Blocks:
+    """The whole page. preset: the server's; live: whether it takes live streams."""
     with Blocks(title="slimwhisper", analytics_enabled=False, fill_width=True) as blocks:
-        layout = lay_out(models, settings.cache, live)
+        layout = lay_out(handlers.models, list(handlers.examples), preset, live)
         _connect(layout, handlers)
         blocks.unload(handlers.stop)
-    blocks.max_threads = service.limits.queue
+    blocks.max_threads = handlers.service.limits.queue
     blocks.queue(default_concurrency_limit=None)
     return blocks
 
 
 def _connect(layout: Layout, handlers: Handlers) -> None:
     """Connect the components' events to the handlers."""
-    buttons, output = layout.buttons, layout.output
-    _connect_start(
-        buttons.transcribe, handlers.transcribe, layout.arguments(), layout, "transcribe"
-    )
-    for example in layout.inputs.examples:
-        _connect_start(example, handlers.try_example, [example], layout)
-    buttons.stop.click(handlers.stop, None, None, **QUICK)
-    output.costs.expand(
-        lambda: (handlers.costs(), gr.Timer(active=True)),
-        None,
-        [output.chart, output.clock],
-        **QUICK,
-    )
-    output.costs.collapse(lambda: gr.Timer(active=False), None, output.clock, **QUICK)
-    output.clock.tick(handlers.costs, None, output.chart, **QUICK)
+    _, *names = inspect.signature(handlers.transcribe).parameters  # after the request
+    arguments = [layout.arguments[name] for name in names]
+    _connect_start(layout, layout.transcribe, handlers.transcribe, arguments, "transcribe")
+    for example in layout.examples:
+        _connect_start(layout, example, handlers.try_example, [example])
+    layout.stop.click(handlers.stop, None, None, **QUICK)
+    shown = [layout.chart, layout.clock]
+    layout.costs.expand(lambda: (handlers.costs(), gr.Timer(active=True)), None, shown, **QUICK)
+    layout.costs.collapse(lambda: gr.Timer(active=False), None, layout.clock, **QUICK)
+    layout.clock.tick(handlers.costs, None, layout.chart, **QUICK)
 
 
 def _connect_start(
+    layout: Layout,
     button: gr.Button,
     run: Callable[..., Any],
     arguments: list[Component],
-    layout: Layout,
     api_name: str | None = None,
 ) -> None:
     """Connect a button that starts a run. api_name: of the call for programs; None: no call."""
-    stop, output = layout.buttons.stop, layout.output
-    button.click(lambda: gr.update(visible=True), None, stop, **QUICK)
+    button.click(lambda: gr.update(visible=True), None, layout.stop, **QUICK)
     event = button.click(
         run,
         arguments,
-        [output.text, output.view],
+        [layout.text, layout.view],
         api_name=api_name,
         api_visibility="public" if api_name else "private",
         preprocess=False,
@@ -91,4 +62,4 @@ def _connect_start(
         concurrency_limit=None,
         trigger_mode="once",
     )
-    event.then(lambda: gr.update(visible=False), None, stop, **QUICK)
+    event.then(lambda: gr.update(visible=False), None, layout.stop, **QUICK)

@@ -7,15 +7,13 @@ The page shows a dictionary, sent to the browser again and again and drawn by `a
 
 import asyncio
 import time
-from collections import defaultdict
 from collections.abc import AsyncGenerator, Callable, Sequence
 from pathlib import Path
 from typing import Any
 
 from slimwhisper.app.api.errors import as_api_error
-from slimwhisper.app.page.outline import outline
 from slimwhisper.app.page.results import Result, Results
-from slimwhisper.app.page.view import segment_view
+from slimwhisper.app.page.views import outline, segment_view
 from slimwhisper.app.service.jobs import (
     Event,
     Failed,
@@ -226,28 +224,3 @@ class Run:
     def _take(self, found: tuple[Part, Event] | None) -> None:
         if found is not None and not found[0].ended:
             found[0].update(found[1])
-
-
-class Runs:
-    """The current runs, by browser session."""
-
-    def __init__(self) -> None:
-        self._by_session: defaultdict[str, set[Run]] = defaultdict(set)
-
-    def add(self, session: str, run: Run) -> None:
-        """Add a run, until `remove`."""
-        self._by_session[session].add(run)
-
-    def remove(self, session: str, run: Run) -> None:
-        """Remove a run."""
-        self._by_session[session].discard(run)
-        if not self._by_session[session]:
-            del self._by_session[session]
-
-    def __len__(self) -> int:
-        return sum(map(len, self._by_session.values()))
-
-    def stop(self, session: str) -> None:
-        """Stop all runs of a session."""
-        for run in list(self._by_session.get(session, ())):
-            run.stop()

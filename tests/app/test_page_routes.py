@@ -19,10 +19,10 @@ import pytest
 
 from slimwhisper.api import SlimWhisper
 from slimwhisper.app.page.cache_costs import Costs, costs_of, panel
-from slimwhisper.app.page.outline import COLUMNS, outline
 from slimwhisper.app.page.results import Results
-from slimwhisper.app.page.run import Run, Runs
+from slimwhisper.app.page.run import Run
 from slimwhisper.app.page.tempdir import PREFIX, page_folder, sweep
+from slimwhisper.app.page.views import COLUMNS, outline
 from slimwhisper.app.service.jobs import Limits, ModelChoice
 from slimwhisper.app.service.service import Service
 from slimwhisper.app.service.turns import AHEAD
@@ -234,8 +234,6 @@ def test_places_in_the_queue(
 
     async def press(early: bool) -> list[Any]:
         run = Run(service, results, [(PHONE, "a.wav")] * count, ModelChoice("digits"), {}, "me")
-        runs = Runs()
-        runs.add("session", run)
         places = []
         async for view in run.updates():
             places.append([f["place"] for f in view["files"]])
@@ -244,7 +242,7 @@ def test_places_in_the_queue(
                     break
                 go.set()
         if early:
-            runs.stop("session")
+            run.stop()
             return places
         assert [f["state"] for f in view["files"]] == ["done"] * count
         assert view["zip"] and f"a.wav\n{TEXT}" in run.text

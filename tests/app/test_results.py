@@ -105,7 +105,7 @@ def test_what_is_kept_and_for_how_long(tmp_path: Path) -> None:
     large = results.add(source, "e.wav")
     assert results.find(large.token) is large and results.find(second.token) is None
     assert [p.name for p in (tmp_path / "kept").iterdir()] == [large.token]
-    large.made -= 4000
+    large.since -= 4000
     results.forget()
     assert list((tmp_path / "kept").iterdir()) == [] and results.find_group(group) == []
 

@@ -55,7 +55,7 @@ def clear_page(live: Live) -> None:
     """Remove all that a page keeps."""
     page = live.server._page
     assert page is not None
-    for upload in list(page.uploads._kept):
+    for upload in list(page.uploads.kept.values()):
         page.uploads.drop(upload)
-    for result in list(page.results._by_token.values()):
+    for result in list(page.results.kept.values()):
         page.results.drop(result)
