@@ -10,7 +10,6 @@ import gradio as gr
 
 from slimwhisper.app.api.request import display_name
 from slimwhisper.app.page.cache_costs import costs_of, panel
-from slimwhisper.app.page.layout import MOST_BEAMS
 from slimwhisper.app.page.results import Results
 from slimwhisper.app.page.run import Run
 from slimwhisper.app.page.tempdir import FILES
@@ -22,8 +21,8 @@ from slimwhisper.cache.forms import PRESETS
 from slimwhisper.errors import SlimWhisperError
 from slimwhisper.speakers.choice import BACKENDS
 
-
 EXAMPLES = Path(__file__).with_name("samples")
+MOST_BEAMS = 10
 EXAMPLES_MODEL = "digits"  # bundled; it understands little else
 
 Shown = tuple[str, dict[str, Any]]  # a run's text, and its view

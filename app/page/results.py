@@ -22,7 +22,7 @@ from starlette.concurrency import run_in_threadpool
 from starlette.exceptions import HTTPException
 
 from slimwhisper.app.page.edits import Edits
-from slimwhisper.app.page.store import Kept, Store
+from slimwhisper.app.page.tempdir import Kept, Store
 from slimwhisper.types import Transcript
 from slimwhisper.writers import FORMATS, SENTENCES, Format, formats_for
 

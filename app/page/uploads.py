@@ -17,7 +17,7 @@ from starlette.types import Message
 
 from slimwhisper.app.api.errors import APIError
 from slimwhisper.app.page.gradio_internals import progress_of_uploads, read_upload
-from slimwhisper.app.page.store import Kept, Store
+from slimwhisper.app.page.tempdir import Kept, Store
 
 TOLD = 10.0  # seconds after an upload for which its page may ask how far it is
 

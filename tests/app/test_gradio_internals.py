@@ -35,4 +35,4 @@ def test_gradio_still_has(owner: str, names: tuple[str, ...]) -> None:
         "Blocks": blocks,
     }
     gone = [name for name in names if not hasattr(owners[owner], name)]
-    assert not gone, f"Gradio {gr.__version__}: {owner} has no {gone}; see app/page/gradio_internals"
+    assert not gone, f"Gradio {gr.__version__}: {owner} lacks {gone}; see gradio_internals.py"
