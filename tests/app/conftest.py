@@ -92,9 +92,10 @@ def client(begin_page: Begin) -> Iterator[httpx.Client]:
 
 
 @pytest.fixture(scope="module")
-def page_server(model: SlimWhisper, folder: Path) -> Iterator[Live]:
-    """A server with a page, for all tests of a module."""
-    running = start(model, page=folder, cache="slim")
+def page_server(model: SlimWhisper, folder: Path, request: pytest.FixtureRequest) -> Iterator[Live]:
+    """A server with a page, for all tests of a module; with the module's SETTINGS."""
+    settings = getattr(request.module, "SETTINGS", {})
+    running = start(model, page=folder, cache="slim", **settings)
     yield running
     stop(running)
 

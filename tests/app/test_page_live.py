@@ -39,6 +39,7 @@ FLAGS = (
     f"--use-file-for-fake-audio-capture={SOUND}%noloop",
     f"--host-resolver-rules=MAP {STRANGER} 127.0.0.1",
 )
+SETTINGS = {"allow_hosts": (STRANGER,)}
 SHOWN = Tab
 Open = Callable[..., Tab]
 
