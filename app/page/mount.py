@@ -4,9 +4,10 @@ import asyncio
 import time
 
 import gradio as gr
-from fastapi import FastAPI
+from fastapi import APIRouter, FastAPI
+from fastapi.responses import FileResponse, Response
+from starlette.exceptions import HTTPException
 
-from slimwhisper.app.page.assets_route import ASSETS, STYLES, asset, make_assets_router
 from slimwhisper.app.page.calls import Calls
 from slimwhisper.app.page.edit_route import make_edit_router
 from slimwhisper.app.page.gradio_internals import Blocks, Gradio
@@ -19,7 +20,7 @@ from slimwhisper.app.page.login import (
     login_message,
     make_login_router,
 )
-from slimwhisper.app.page.page import make_page
+from slimwhisper.app.page.page import ASSETS, asset, make_page
 from slimwhisper.app.page.results import Results, make_results_router
 from slimwhisper.app.page.tempdir import FILES
 from slimwhisper.app.page.uploads import Uploads, make_uploads_router
@@ -27,6 +28,7 @@ from slimwhisper.app.service.models import Models
 from slimwhisper.app.service.service import Service
 from slimwhisper.app.service.settings import Settings
 
+STYLES = ("page.css", "player.css", "editing.css", "live.css")
 SANS = ("system-ui", "-apple-system", "Segoe UI", "Roboto", "Helvetica Neue", "sans-serif")
 MONO = ("ui-monospace", "SFMono-Regular", "Menlo", "Consolas", "monospace")
 TIDY_SECONDS = 600.0  # between two removals of old results
@@ -95,6 +97,21 @@ def mount_page(
     visitors.page = Gradio(app)
     visitors.page.app.add_middleware(Calls, functions=functions, is_stored=uploads.has)
     return Page(handlers, uploads, visitors)
+
+
+def make_assets_router() -> APIRouter:
+    """GET /page/assets/NAME.js. The scripts hold no secrets: no login is needed."""
+    router = APIRouter(prefix="/page/assets")
+    scripts = {path.name: path for path in ASSETS.glob("*.js")}
+
+    @router.get("/{name}")
+    async def script(name: str) -> Response:
+        if name not in scripts:
+            raise HTTPException(404, "there is no such script")
+        headers = {"X-Content-Type-Options": "nosniff", "Cache-Control": "no-cache"}
+        return FileResponse(scripts[name], media_type="text/javascript", headers=headers)
+
+    return router
 
 
 def _mount_gradio(app: FastAPI, page: Blocks, check: Check | None, settings: Settings) -> None:

@@ -6,13 +6,13 @@ Importing this module imports Gradio, which takes seconds; only a server with a 
 import inspect
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
 
 import gradio as gr
 from gradio.components import Component
 from slimwhisper.openai_whisper.tokenizer import LANGUAGES
 
-from slimwhisper.app.page.assets_route import asset
 from slimwhisper.app.page.gradio_internals import Blocks
 from slimwhisper.app.page.handlers import MOST_BEAMS, Handlers
 from slimwhisper.app.page.live_route import live_formats
@@ -20,6 +20,7 @@ from slimwhisper.app.service.models import Models
 from slimwhisper.cache.forms import PRESETS
 from slimwhisper.speakers.choice import BACKENDS, MOST_SPEAKERS, missing
 
+ASSETS = Path(__file__).with_name("assets")
 SUBTITLE = "Speech to text on this server. Nothing you upload leaves it."
 TEMPERATURES = ("0", "0.2", "0.4", "0.6", "0.8", "1")
 PANEL_SECONDS = 3.0  # between updates of the cache costs, while they are shown
@@ -186,6 +187,11 @@ def _more_options(models: Models, preset: str | None) -> Arguments:
             made["temperature"] = _choice("Temperature", temperatures)
             made["vad"] = _checkbox("Skip silence")
     return made
+
+
+def asset(name: str) -> str:
+    """The text of one of the page's own files."""
+    return (ASSETS / name).read_text(encoding="utf-8")
 
 
 def _choice(label: str, choices: Sequence[Any], value: str = "", **more: Any) -> gr.Dropdown:

@@ -107,6 +107,13 @@ def test_the_names_of_the_call(client: httpx.Client) -> None:
     ]
 
 
+def test_buttons_use_the_one_route_for_calls(client: httpx.Client) -> None:
+    """Gradio has another for what is not queued, and access control refuses it."""
+    rows = client.get("/config").json()["dependencies"]
+    assert all(row["queue"] for row in rows if row["backend_fn"])
+    assert client.post("/gradio_api/run/predict", json={"data": []}).status_code == 404
+
+
 def test_a_page_without_live_streams(model: SlimWhisper, folder: Path) -> None:
     found = []
     for streams in (0, 1):
