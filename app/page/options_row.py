@@ -3,7 +3,7 @@
 from dataclasses import dataclass
 
 import gradio as gr
-from slimwhisper.openai_whisper.tokenizer import LANGUAGES
+from slimwhisper.tokens.whisper_package.tokenizer import LANGUAGES
 
 
 @dataclass(frozen=True, slots=True)

@@ -22,8 +22,8 @@ from starlette.concurrency import run_in_threadpool
 from starlette.exceptions import HTTPException
 
 from slimwhisper.app.page.edits import Edits
+from slimwhisper.outputs.formats import FORMATS, SENTENCES, Format, formats_for
 from slimwhisper.types import Transcript
-from slimwhisper.writers import FORMATS, SENTENCES, Format, formats_for
 
 KEEP = 6 * 3600.0  # seconds
 MAX_COUNT = 1000  # recordings

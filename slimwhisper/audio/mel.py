@@ -34,7 +34,7 @@ class Spectrogram:
 
         width: mel frames of a window, at most 3000.
         """
-        from slimwhisper.openai_whisper.audio import mel_filters
+        from slimwhisper.tokens.whisper_package.audio import mel_filters
 
         self.samples = samples
         self.n_mels, self.width = n_mels, width

@@ -15,9 +15,9 @@ from torch import Tensor
 
 from slimwhisper.checkpoint.errors import problem
 from slimwhisper.checkpoint.files import inside, read_json, read_tensors
+from slimwhisper.checkpoint.formats.hugging_face import looks_like_hub_id
+from slimwhisper.checkpoint.formats.openai import expand_user
 from slimwhisper.checkpoint.hub import ADAPTER_CONFIG, ADAPTER_WEIGHTS, fetch_adapter
-from slimwhisper.checkpoint.hugging_face import looks_like_hub_id
-from slimwhisper.checkpoint.openai import expand_user
 
 _PREFIX = "base_model.model."
 # kinds of LoRA that cannot be merged, or not from the files alone, are "use_..." and "..._config",

@@ -14,7 +14,7 @@ from torch import Tensor
 
 from slimwhisper.checkpoint.adapter_files import Adapter
 from slimwhisper.checkpoint.errors import problem
-from slimwhisper.checkpoint.hugging_face import openai_name, tie_output
+from slimwhisper.checkpoint.formats.hugging_face import openai_name, tie_output
 from slimwhisper.checkpoint.lora import Factors
 from slimwhisper.checkpoint.validate import EMBEDDING, OUTPUT, check_numbers
 from slimwhisper.errors import CheckpointError

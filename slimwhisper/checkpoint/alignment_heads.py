@@ -10,7 +10,7 @@ import numpy as np
 
 from slimwhisper.checkpoint.files import inside
 from slimwhisper.errors import OptionError
-from slimwhisper.openai_whisper import alignment_dumps
+from slimwhisper.tokens.whisper_package import alignment_dumps
 from slimwhisper.types import Dims
 
 Heads = Mapping[int, Sequence[int]]  # decoder layer: its heads, both in order

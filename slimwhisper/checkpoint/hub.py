@@ -6,7 +6,8 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from slimwhisper.checkpoint.errors import problem
-from slimwhisper.checkpoint.folders import WHOLE, index_of, shards
+from slimwhisper.checkpoint.formats.ctranslate2 import CTRANSLATE2, CTRANSLATE2_TOKENS
+from slimwhisper.checkpoint.formats.shards import WHOLE, index_of, shards
 from slimwhisper.errors import CheckpointError
 
 # without these, Whisper's own tokens and settings serve: a file, and those of other versions of the
@@ -24,8 +25,6 @@ OPTIONAL = (
     ("tokenizer_config.json", ()),
     ("normalizer.json", ()),
 )
-CTRANSLATE2 = "model.bin"  # faster-whisper's weights
-CTRANSLATE2_TOKENS = ("vocabulary.json", "vocabulary.txt")
 ADAPTER_CONFIG = "adapter_config.json"
 ADAPTER_WEIGHTS = ("adapter_model.safetensors", "adapter_model.bin")
 

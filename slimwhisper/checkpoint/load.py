@@ -21,19 +21,19 @@ from slimwhisper.checkpoint.adapters import merge_adapters
 from slimwhisper.checkpoint.alignment_heads import Heads, folder_heads, official_heads
 from slimwhisper.checkpoint.bundled import BUNDLED, bundled_file
 from slimwhisper.checkpoint.errors import problem
-from slimwhisper.checkpoint.foreign import foreign_reader
+from slimwhisper.checkpoint.formats.foreign import foreign_reader
+from slimwhisper.checkpoint.formats.hugging_face import looks_like_hub_id, read_folder
+from slimwhisper.checkpoint.formats.openai import expand_user, fetch_openai, read_openai
 from slimwhisper.checkpoint.hub import fetch_model
-from slimwhisper.checkpoint.hugging_face import looks_like_hub_id, read_folder
 from slimwhisper.checkpoint.names import HUB_IDS
-from slimwhisper.checkpoint.openai import expand_user, fetch_openai, read_openai
 from slimwhisper.checkpoint.settings import WHISPERS, Settings, read_settings
-from slimwhisper.checkpoint.tokenizer_files import has_tokenizer
-from slimwhisper.checkpoint.tokens import read_vocabulary
+from slimwhisper.checkpoint.tokenizer import has_tokenizer
 from slimwhisper.checkpoint.validate import validate
+from slimwhisper.checkpoint.vocabulary import read_vocabulary
 from slimwhisper.errors import CheckpointError
-from slimwhisper.openai_whisper import model_urls
+from slimwhisper.tokens.vocabulary import SIZES, Vocabulary, get_vocabulary
+from slimwhisper.tokens.whisper_package import model_urls
 from slimwhisper.types import Dims
-from slimwhisper.vocabulary import SIZES, Vocabulary, get_vocabulary
 
 logger = logging.getLogger("slimwhisper")
 

@@ -11,6 +11,7 @@ from typing import Any
 
 from slimwhisper.checkpoint.errors import problem
 from slimwhisper.checkpoint.files import read_json_of
+from slimwhisper.tokens.vocabulary import TASKS
 from slimwhisper.types import (
     FRAMES_PER_SECOND,
     HOP_SAMPLES,
@@ -18,7 +19,6 @@ from slimwhisper.types import (
     SAMPLE_RATE,
     Dims,
 )
-from slimwhisper.vocabulary import TASKS
 
 GENERATION, CONFIG = "generation_config.json", "config.json"
 EXTRACTORS = ("preprocessor_config.json", "processor_config.json")

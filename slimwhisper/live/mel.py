@@ -118,6 +118,6 @@ def _hann() -> Tensor:
 @cache
 def _filters(n_mels: int) -> Tensor:
     """[n_mels, 201] float32."""
-    from slimwhisper.openai_whisper.audio import mel_filters
+    from slimwhisper.tokens.whisper_package.audio import mel_filters
 
     return mel_filters("cpu", n_mels)

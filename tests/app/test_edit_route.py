@@ -16,8 +16,8 @@ from slimwhisper.app.page.edit_route import make_edit_router
 from slimwhisper.app.page.posted import MAX_TEXT
 from slimwhisper.app.page.results import Result, Results, make_results_router
 from slimwhisper.app.server import add_error_handlers
+from slimwhisper.outputs.formats import FORMATS
 from slimwhisper.types import Segment, Transcript, Word
-from slimwhisper.writers import FORMATS
 
 WRITTEN = [row.name for row in FORMATS.values() if not row.speakers]  # there are none
 

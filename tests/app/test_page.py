@@ -12,7 +12,7 @@ import pytest
 
 import slimwhisper
 from slimwhisper.app.page.tempdir import page_folder
-from slimwhisper.writers import FORMATS
+from slimwhisper.outputs.formats import FORMATS
 from tests.support.browser import Shown, chromium
 from tests.support.live import Live, start, stop
 from tests.support.spoken import EXPECTED, SAMPLES

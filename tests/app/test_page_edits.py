@@ -13,8 +13,8 @@ import pytest
 import slimwhisper
 from slimwhisper.app.page.run import Part
 from slimwhisper.app.page.tempdir import page_folder
+from slimwhisper.outputs.formats import FORMATS
 from slimwhisper.types import Segment, Transcript, Word
-from slimwhisper.writers import FORMATS
 from tests.support.browser import Shown, chromium
 from tests.support.live import Live, start, stop
 from tests.support.spoken import SAMPLES

@@ -8,9 +8,9 @@ from pathlib import Path
 import pytest
 import torch
 
+from slimwhisper.checkpoint.formats.openai import default_download_root
 from slimwhisper.checkpoint.load import load_checkpoint
-from slimwhisper.checkpoint.openai import default_download_root
-from slimwhisper.openai_whisper import model_urls
+from slimwhisper.tokens.whisper_package import model_urls
 from tests.support.checkpoints import DIMS, State, assert_equal, random_state, refusal, save_openai
 from tests.support.servers import Server, serving
 

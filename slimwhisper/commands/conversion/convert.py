@@ -14,7 +14,7 @@ import torch
 from torch import Tensor
 
 from slimwhisper.checkpoint.errors import problem
-from slimwhisper.checkpoint.foreign import foreign_reader
+from slimwhisper.checkpoint.formats.foreign import foreign_reader
 from slimwhisper.checkpoint.load import Adapters, Checkpoint, load_checkpoint
 from slimwhisper.checkpoint.names import HUB_IDS
 from slimwhisper.commands.conversion.hf_folder import (

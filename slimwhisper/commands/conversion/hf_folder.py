@@ -11,7 +11,6 @@ from torch import Tensor
 from slimwhisper.checkpoint.errors import problem
 from slimwhisper.checkpoint.files import inside, read_json
 from slimwhisper.checkpoint.load import Checkpoint
-from slimwhisper.checkpoint.openai_tokens import openai_tokenizer
 from slimwhisper.checkpoint.validate import OUTPUT
 from slimwhisper.commands.conversion.settings import (
     feature_settings,
@@ -19,6 +18,7 @@ from slimwhisper.commands.conversion.settings import (
     model_settings,
 )
 from slimwhisper.commands.conversion.tokenizer_files import tokenizer_files
+from slimwhisper.tokens.openai import openai_tokenizer
 from slimwhisper.types import HOP_SAMPLES, SAMPLE_RATE
 
 FRAMES_PER_SECOND = SAMPLE_RATE // (2 * HOP_SAMPLES)  # of the encoder

@@ -6,9 +6,9 @@ from typing import Any
 from slimwhisper.checkpoint.errors import problem
 from slimwhisper.checkpoint.files import read_json_of
 from slimwhisper.checkpoint.load import Checkpoint
-from slimwhisper.checkpoint.openai_tokens import openai_tokenizer
 from slimwhisper.checkpoint.validate import OUTPUT
 from slimwhisper.commands.conversion.settings import generation_settings
+from slimwhisper.tokens.openai import openai_tokenizer
 
 SETTINGS = (
     *("alignment_heads", "begin_suppress_tokens", "forced_decoder_ids", "is_multilingual"),

@@ -5,7 +5,7 @@ from importlib.resources import files
 from itertools import pairwise
 from typing import TYPE_CHECKING, Any
 
-from slimwhisper.checkpoint.openai_tokens import special_tokens, spelled, text_tokens
+from slimwhisper.tokens.openai import special_tokens, spelled, text_tokens
 
 if TYPE_CHECKING:
     from whisper.tokenizer import Tokenizer

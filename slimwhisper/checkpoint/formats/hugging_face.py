@@ -11,7 +11,7 @@ from torch import Tensor
 
 from slimwhisper.checkpoint.errors import problem
 from slimwhisper.checkpoint.files import inside, read_json
-from slimwhisper.checkpoint.folders import read_weights
+from slimwhisper.checkpoint.formats.shards import read_weights
 from slimwhisper.checkpoint.validate import EMBEDDING, OUTPUT
 from slimwhisper.types import Dims
 

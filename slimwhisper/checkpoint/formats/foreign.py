@@ -6,9 +6,8 @@ from pathlib import Path
 
 from torch import Tensor
 
-from slimwhisper.checkpoint import ctranslate2, ggml
 from slimwhisper.checkpoint.errors import problem
-from slimwhisper.checkpoint.hub import CTRANSLATE2
+from slimwhisper.checkpoint.formats import ctranslate2, ggml
 from slimwhisper.types import Dims
 
 Reader = Callable[[Path], tuple[Dims, Mapping[str, Tensor]]]
@@ -22,7 +21,7 @@ def foreign_reader(path: Path) -> Reader | None:
     Raises CheckpointError for formats of theirs that cannot be read, by name.
     """
     if path.is_dir():
-        theirs = path / CTRANSLATE2
+        theirs = path / ctranslate2.CTRANSLATE2
         is_theirs = not any(path.glob("*.safetensors*")) and _is_ctranslate2(theirs)
         return ctranslate2.read_ctranslate2 if is_theirs else None
     head = _head(path)

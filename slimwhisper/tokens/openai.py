@@ -4,8 +4,8 @@ from collections.abc import Mapping, Sequence
 from functools import cache
 from typing import TYPE_CHECKING
 
+from slimwhisper.tokens.vocabulary import SIZES, get_tokenizer
 from slimwhisper.types import Dims
-from slimwhisper.vocabulary import SIZES, get_tokenizer
 
 if TYPE_CHECKING:
     from whisper.tokenizer import Tokenizer

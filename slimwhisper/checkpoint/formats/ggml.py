@@ -12,9 +12,9 @@ from pathlib import Path
 import torch
 from torch import Tensor
 
-from slimwhisper.checkpoint.binary import BinaryFile
 from slimwhisper.checkpoint.errors import problem
-from slimwhisper.checkpoint.openai_tokens import openai_tokenizer, text_tokens
+from slimwhisper.checkpoint.formats.binary import BinaryFile
+from slimwhisper.tokens.openai import openai_tokenizer, text_tokens
 from slimwhisper.types import Dims
 
 MAGIC = b"lmgg"  # 0x67676d6c
@@ -75,7 +75,7 @@ def _dims(file: BinaryFile, numbers: tuple[int, ...]) -> Dims:
 
 
 def _check_filters(file: BinaryFile, n_mels: int) -> None:
-    from slimwhisper.openai_whisper.audio import mel_filters
+    from slimwhisper.tokens.whisper_package.audio import mel_filters
 
     shape = file.numbers("2i")
     filters = file.tensor(shape, torch.float32)  # [n_mels, 201]

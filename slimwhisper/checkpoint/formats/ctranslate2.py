@@ -13,13 +13,14 @@ from pathlib import Path
 import torch
 from torch import Tensor
 
-from slimwhisper.checkpoint.binary import BinaryFile
 from slimwhisper.checkpoint.errors import problem
 from slimwhisper.checkpoint.files import inside
-from slimwhisper.checkpoint.hub import CTRANSLATE2, CTRANSLATE2_TOKENS
-from slimwhisper.checkpoint.openai_tokens import full_table, is_openai_table, openai_tokenizer
+from slimwhisper.checkpoint.formats.binary import BinaryFile
+from slimwhisper.tokens.openai import full_table, is_openai_table, openai_tokenizer
 from slimwhisper.types import Dims
 
+CTRANSLATE2 = "model.bin"  # the weights
+CTRANSLATE2_TOKENS = ("vocabulary.json", "vocabulary.txt")
 KIND = "CTranslate2 file"
 SPECIFICATION = "WhisperSpec"
 HEAD = rb".\0{3}.\0\w+Spec\0"  # a small version, and a specification's name

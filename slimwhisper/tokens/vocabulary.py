@@ -1,7 +1,7 @@
 """The token ids that decoding needs: special tokens by name, timestamps and text as ranges.
 
-`get_vocabulary` gives those of openai-whisper's tables. `slimwhisper.checkpoint.tokens` reads those
-that came with a model.
+`get_vocabulary` gives those of openai-whisper's tables. `slimwhisper.checkpoint.vocabulary` reads
+those that came with a model.
 """
 
 from collections.abc import Callable, Iterable
@@ -98,8 +98,8 @@ def text_ranges(tokenizer: "Tokenizer") -> tuple[range, ...]:
 
 def get_tokenizer(dims: Dims, language: str | None = None, task: str = "transcribe") -> "Tokenizer":
     """openai-whisper's tokenizer for these dimensions; cached there."""
-    from slimwhisper.encoding import Encoding
-    from slimwhisper.openai_whisper import tokenizer
+    from slimwhisper.tokens.encoding import Encoding
+    from slimwhisper.tokens.whisper_package import tokenizer
 
     found = tokenizer.get_tokenizer(
         dims.is_multilingual,
@@ -136,7 +136,7 @@ def language_code(language: str, vocabulary: Vocabulary) -> str:
 
     Raises `OptionError` for a language that the model does not know.
     """
-    from slimwhisper.openai_whisper.tokenizer import LANGUAGES, TO_LANGUAGE_CODE
+    from slimwhisper.tokens.whisper_package.tokenizer import LANGUAGES, TO_LANGUAGE_CODE
 
     name = language.lower().removeprefix("<|").removesuffix("|>")
     known = tuple(vocabulary.languages.values()) or ("en",)

@@ -12,11 +12,10 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from slimwhisper.checkpoint.errors import problem
-from slimwhisper.checkpoint.openai_tokens import OLD_NAMES, full_table, is_openai_table
 from slimwhisper.checkpoint.settings import Setting, Settings
-from slimwhisper.checkpoint.tokenizer_files import TOKENIZER, Tokens, fast_tokenizer, read_tokens
-from slimwhisper.types import Dims
-from slimwhisper.vocabulary import (
+from slimwhisper.checkpoint.tokenizer import TOKENIZER, Tokens, fast_tokenizer, read_tokens
+from slimwhisper.tokens.openai import OLD_NAMES, full_table, is_openai_table
+from slimwhisper.tokens.vocabulary import (
     SIZES,
     TASKS,
     TIMESTAMPS,
@@ -25,6 +24,7 @@ from slimwhisper.vocabulary import (
     get_vocabulary,
     ranges_of,
 )
+from slimwhisper.types import Dims
 
 if TYPE_CHECKING:
     from whisper.tokenizer import Tokenizer
@@ -148,7 +148,7 @@ def _of_tokens(folder: Path, dims: Dims, tokens: Tokens, settings: Settings) -> 
         raise problem(f"{folder}: the tokenizer has no token of text; copy it again")
 
     def make() -> Any:
-        from slimwhisper.folder_tokenizer import Encoding
+        from slimwhisper.tokens.tokenizer import Encoding
 
         return Encoding(fast_tokenizer(folder, tokens), eot, size)
 
@@ -156,7 +156,7 @@ def _of_tokens(folder: Path, dims: Dims, tokens: Tokens, settings: Settings) -> 
 
     @lru_cache(maxsize=256)
     def tokenizer(language: str | None, task: str) -> "Tokenizer":
-        from slimwhisper.folder_tokenizer import FolderTokenizer
+        from slimwhisper.tokens.tokenizer import FolderTokenizer
 
         chosen = task if task in tasks else None
         return FolderTokenizer(encoding, special, texts, timestamps, languages, language, chosen)
@@ -201,7 +201,7 @@ def _languages(
     """Token -> code: those of the settings, else Whisper's codes and others between <|start...|>
     and the tasks.
     """
-    from slimwhisper.openai_whisper.tokenizer import LANGUAGES
+    from slimwhisper.tokens.whisper_package.tokenizer import LANGUAGES
 
     if settings.lang_to_id is not None:
         return {i: code for code, i in sorted(settings.lang_to_id.items(), key=lambda p: p[1])}

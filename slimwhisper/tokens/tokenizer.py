@@ -11,7 +11,7 @@ from typing import Any
 
 from tokenizers import Tokenizer as FastTokenizer
 
-from slimwhisper.openai_whisper.tokenizer import Tokenizer
+from slimwhisper.tokens.whisper_package.tokenizer import Tokenizer
 
 _SECONDS = 0.02  # from one timestamp token to the next
 
