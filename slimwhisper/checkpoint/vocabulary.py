@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any
 from slimwhisper.checkpoint.errors import problem
 from slimwhisper.checkpoint.settings import Setting, Settings
 from slimwhisper.checkpoint.tokenizer import TOKENIZER, Tokens, fast_tokenizer, read_tokens
-from slimwhisper.tokens.openai import OLD_NAMES, full_table, is_openai_table
+from slimwhisper.tokens.openai import OLD_NAMES, full_table, is_openai_table, suppressed
 from slimwhisper.tokens.vocabulary import (
     SIZES,
     TASKS,
@@ -85,11 +85,10 @@ def _whispers(dims: Dims, settings: Settings) -> Vocabulary | None:
     codes = settings.lang_to_id
     if codes is not None and base.languages and {i: c for c, i in codes.items()} != base.languages:
         return None
-    t, given = tasks, (settings.suppress_tokens, settings.begin_suppress_tokens)
-    prompts = (t.transcribe, t.translate, t.sot, t.sot_prev, t.sot_lm, t.no_speech)
-    usual = ({*t.non_speech_tokens, *prompts}, {*t.encode(" "), t.eot})
+    given = (settings.suppress_tokens, settings.begin_suppress_tokens)
     lists = [
-        None if i is not None and {*i} == own else i for i, own in zip(given, usual, strict=True)
+        None if i is not None and {*i} == {*own} else i
+        for i, own in zip(given, suppressed(tasks), strict=True)
     ]
     found = base
     if lists != [None, None]:

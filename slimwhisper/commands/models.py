@@ -13,7 +13,8 @@ import torch
 
 from slimwhisper.cache.forms import PRESETS
 from slimwhisper.checkpoint.bundled import BUNDLED, bundled_file
-from slimwhisper.checkpoint.formats.openai import default_download_root, expand_user, read_openai
+from slimwhisper.checkpoint.files import expand_user
+from slimwhisper.checkpoint.formats.openai import default_download_root, read_openai
 from slimwhisper.checkpoint.formats.shards import WHOLE, index_of
 from slimwhisper.checkpoint.load import available_models
 from slimwhisper.checkpoint.names import HUB_MODELS

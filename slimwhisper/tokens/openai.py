@@ -35,6 +35,13 @@ def special_tokens(tokenizer: "Tokenizer") -> dict[str, int]:
     return dict(sorted(tokenizer.special_tokens.items(), key=lambda item: item[1]))
 
 
+def suppressed(tokenizer: "Tokenizer") -> tuple[tuple[int, ...], tuple[int, ...]]:
+    """The tokens that `whisper` never samples, and never first, in order."""
+    t = tokenizer
+    prompts = (t.transcribe, t.translate, t.sot, t.sot_prev, t.sot_lm, t.no_speech)
+    return tuple(sorted({*t.non_speech_tokens, *prompts})), (*t.encode(" "), t.eot)
+
+
 @cache
 def byte_letters() -> tuple[str, ...]:
     """The printable character by which GPT-2's vocabulary files stand for each of the 256 bytes.

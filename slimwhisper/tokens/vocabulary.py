@@ -42,15 +42,11 @@ class Vocabulary:
     sot_prev: int | None = None  # <|startofprev|>, before the text of earlier windows
     suppressed: tuple[int, ...] | None = None  # never sampled; None: what `whisper` suppresses
     suppressed_first: tuple[int, ...] | None = None  # never sampled first; None: as in `whisper`
+    is_whispers: bool = False  # the tokens are those of openai-whisper's table, without a file
 
     def tokenizer(self, language: str | None = None, task: str = "transcribe") -> "Tokenizer":
         """Texts as tokens and back, with the interface of `whisper.tokenizer.Tokenizer`."""
         return self.make_tokenizer(language, task)
-
-    @property
-    def is_whispers(self) -> bool:
-        """Whether the tokens are those of openai-whisper's table, which needs no file."""
-        return not hasattr(self.tokenizer(), "texts")
 
     def is_text(self, token: int) -> bool:
         return any(token in ids for ids in self.texts)
@@ -128,6 +124,7 @@ def get_vocabulary(dims: Dims) -> Vocabulary:
         make_tokenizer=partial(get_tokenizer, dims),
         tasks=TASKS if dims.is_multilingual else TASKS[:1],
         sot_prev=t.sot_prev,
+        is_whispers=True,
     )
 
 

@@ -139,7 +139,7 @@ def test_long_values_are_shortened(folder: Path) -> None:
     (folder / "config.json").write_text(json.dumps(config | {"d_model": [1] * 5000}))
     message = refusal(folder)
     assert message.startswith(str(folder))
-    assert "copy it again" in message
+    assert "d_model" in message and "again" in message
 
 
 def test_missing_shard(tmp_path: Path, state: State) -> None:

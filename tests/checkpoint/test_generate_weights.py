@@ -117,18 +117,7 @@ def test_weights_in_other_forms(theirs: Any, folder: Path, write: Any) -> None:
 
 ADAPTERS: dict[str, list[dict[str, Any]]] = {
     "LoRA": [{"target_modules": ["q_proj", "v_proj"]}],
-    "DoRA": [{"target_modules": ["q_proj", "fc1"], "use_dora": True}],
-    "some tokens": [{"target_modules": ["q_proj"], "trainable_token_indices": [5, 6, 7]}],
-    "embedding": [
-        {
-            "target_modules": ["q_proj"],
-            "modules_to_save": ["embed_tokens"],
-            "ensure_weight_tying": True,
-        }
-    ],
-    "both matrices": [
-        {"target_modules": ["q_proj"], "modules_to_save": ["embed_tokens", "proj_out"]}
-    ],
+    "rsLoRA": [{"target_modules": ["q_proj", "fc1"], "use_rslora": True}],
     "two in order": [{"target_modules": ["q_proj"]}, {"target_modules": ["q_proj", "fc2"]}],
 }
 

@@ -1,6 +1,5 @@
 """What a Hugging Face folder has that an OpenAI .pt file cannot hold."""
 
-from pathlib import Path
 from typing import Any
 
 from slimwhisper.checkpoint.errors import problem
@@ -32,8 +31,9 @@ def refuse_what_is_lost(checkpoint: Checkpoint) -> None:
         )
 
 
-def settings_left_behind(checkpoint: Checkpoint, folder: Path | None) -> list[str]:
-    """The generation settings of the folder that are not Whisper's own, by name."""
+def settings_left_behind(checkpoint: Checkpoint) -> list[str]:
+    """The generation settings of its folder that are not Whisper's own, by name."""
+    folder = checkpoint.folder
     tokenizer = openai_tokenizer(checkpoint.dims)
     content = None if folder is None else read_json_of(folder, "generation_config.json")
     if tokenizer is None or content is None:
