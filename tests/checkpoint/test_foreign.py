@@ -192,9 +192,13 @@ def test_ctranslate2_of_other_kinds(tmp_path: Path, case: str) -> None:
 
 
 CT2_VARIABLES: dict[str, tuple[dict[str, torch.Tensor | None], str]] = {
-    "no heads": ({"encoder/num_heads": None}, "has no encoder/num_heads"),
-    "zero heads": ({"decoder/num_heads": torch.tensor(0)}, "has no decoder/num_heads"),
-    "no positions": ({"decoder/position_encodings/encodings": None}, "misses tensor decoder.pos"),
+    "no heads": ({"encoder/num_heads": None}, "num_heads"),
+    "zero heads": ({"decoder/num_heads": torch.tensor(0)}, "num_heads"),
+    "no positions": (
+        {"decoder/position_encodings/encodings": None},
+        "decoder.positional_embedding",
+    ),
+    "a vector for a kernel": ({"encoder/conv1/weight": torch.zeros(8)}, "dimensions"),
     "a missing matrix": ({"decoder/layer_1/ffn/linear_1/weight": None}, "misses tensor"),
     "a foreign variable": ({"decoder/layer_0/relative/bias": torch.zeros(4)}, "is not one of"),
     "QKV of odd length": (
