@@ -17,19 +17,9 @@ from slimwhisper.digests import weights_digest
 from slimwhisper.flags import load_weights
 from slimwhisper.jobs.identity import identify_adapters
 from tests.support.adapters import query_and_value_factors, save_adapter
-from tests.support.checkpoints import DIMS, State, random_state, save_hf, save_openai
+from tests.support.checkpoints import DIMS, State, save_openai
 
 QUERY, OURS = "model.decoder.layers.0.self_attn.q_proj", "decoder.blocks.0.attn.query"
-
-
-@pytest.fixture(scope="module")
-def state() -> State:
-    return random_state(DIMS, seed=1)
-
-
-@pytest.fixture(scope="module")
-def base(tmp_path_factory: pytest.TempPathFactory, state: State) -> Path:
-    return save_hf(tmp_path_factory.mktemp("base") / "model", DIMS, state)
 
 
 def by_hand(weight: Tensor, a: Tensor, b: Tensor, scaling: float) -> Tensor:
@@ -57,7 +47,7 @@ def by_hand(weight: Tensor, a: Tensor, b: Tensor, scaling: float) -> Tensor:
 )
 @pytest.mark.parametrize("pickled", [False, True])
 def test_formula(
-    base: Path,
+    folder: Path,
     tmp_path: Path,
     state: State,
     settings: dict[str, Any],
@@ -66,7 +56,7 @@ def test_formula(
 ) -> None:
     factors = query_and_value_factors(DIMS)
     adapter = save_adapter(tmp_path / "a", factors, pickled, **settings)
-    found = load_checkpoint(base, adapter=adapter).state
+    found = load_checkpoint(folder, adapter=adapter).state
     a, b = factors[f"{QUERY}.lora_A.weight"], factors[f"{QUERY}.lora_B.weight"]
     wanted = by_hand(state[f"{OURS}.weight"], a, b, scaling)
     assert found[f"{OURS}.weight"].dtype == torch.float32
@@ -88,27 +78,27 @@ def test_half_precision_is_kept_out_of_the_sum(tmp_path: Path, state: State) -> 
     assert found[f"{OURS}.bias"].dtype == found[EMBEDDING].dtype == torch.float16
 
 
-def test_several_are_added_with_one_rounding(base: Path, tmp_path: Path, state: State) -> None:
+def test_several_are_added_with_one_rounding(folder: Path, tmp_path: Path, state: State) -> None:
     folders, wanted = [], state[f"{OURS}.weight"]
     for seed in range(3):
         factors = query_and_value_factors(DIMS, rank=2 + seed, seed=seed)
         folders.append(save_adapter(tmp_path / f"{seed}", factors, r=2 + seed))
         a, b = factors[f"{QUERY}.lora_A.weight"], factors[f"{QUERY}.lora_B.weight"]
         wanted = by_hand(wanted, a, b, 6 / (2 + seed))
-    found = load_checkpoint(base, adapter=folders)
+    found = load_checkpoint(folder, adapter=folders)
     assert torch.equal(found.state[f"{OURS}.weight"], wanted.float())
-    digests = {weights_digest(load_checkpoint(base, adapter=folders[:n]).state) for n in range(4)}
+    digests = {weights_digest(load_checkpoint(folder, adapter=folders[:n]).state) for n in range(4)}
     assert len(digests) == 4
 
 
-def test_the_library_and_the_commands(base: Path, tmp_path: Path) -> None:
+def test_the_library_and_the_commands(folder: Path, tmp_path: Path) -> None:
     adapter = save_adapter(tmp_path / "a", query_and_value_factors(DIMS))
-    wanted = load_checkpoint(base, adapter=adapter).state
-    arguments = argparse.Namespace(model=str(base), model_dir=None, adapter=[str(adapter)])
+    wanted = load_checkpoint(folder, adapter=adapter).state
+    arguments = argparse.Namespace(model=str(folder), model_dir=None, adapter=[str(adapter)])
     given = load_weights(arguments).state
     assert all(torch.equal(given[name], wanted[name]) for name in wanted)
     tokens, features = torch.tensor([[50_258, 3]]), torch.randn(1, 1500, 8)
-    plain, adapted = (load_model(base, "cpu", adapter=which) for which in (None, [adapter]))
+    plain, adapted = (load_model(folder, "cpu", adapter=which) for which in (None, [adapter]))
     assert not torch.allclose(plain.logits(tokens, features), adapted.logits(tokens, features))
 
 
