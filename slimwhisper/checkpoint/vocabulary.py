@@ -94,11 +94,10 @@ def _whispers(dims: Dims, settings: Settings) -> Vocabulary | None:
     if lists != [None, None]:
         found = replace(base, suppressed=lists[0], suppressed_first=lists[1])
     if settings.is_multilingual is False and base.languages:
-
-        def english(language: str | None, task: str) -> "Tokenizer":
-            return replace(tasks, language=None, task=None)
-
-        found = replace(found, languages={}, tasks=TASKS[:1], make_tokenizer=english)
+        plain = replace(tasks, language=None, task=None)
+        found = replace(
+            found, languages={}, tasks=TASKS[:1], make_tokenizer=lambda language, task: plain
+        )
     return found
 
 
@@ -135,28 +134,28 @@ def _of_tokens(folder: Path, dims: Dims, tokens: Tokens, settings: Settings) -> 
         languages, tasks = {}, {}
     special = {f"<|{name}|>": i for name, i in tasks.items()}
     special |= {f"<|{code}|>": i for i, code in languages.items()}
-    special |= {n: ids[n] for n in ("<|startoflm|>", "<|nospeech|>") if n in ids}
-    special |= {"<|endoftext|>": eot, "<|startoftranscript|>": sot}
     sot_prev = token("<|startofprev|>", settings.prev_sot_token_id)
-    for name, i in (("<|startofprev|>", sot_prev), ("<|notimestamps|>", no_timestamps)):
-        if i is not None:
-            special[name] = i
+    others = {
+        "<|endoftext|>": eot,
+        "<|startoftranscript|>": sot,
+        "<|startoflm|>": ids.get("<|startoflm|>"),
+        "<|startofprev|>": sot_prev,
+        "<|nospeech|>": ids.get("<|nospeech|>"),
+        "<|notimestamps|>": no_timestamps,
+    }
+    special |= {name: i for name, i in others.items() if i is not None}
     core = {*special.values(), *timestamps}
     texts = ranges_of(i for n, i in tokens.ids.items() if n not in tokens.special and i not in core)
     if not texts:
         raise problem(f"{folder}: the tokenizer has no token of text; copy it again")
 
-    def make() -> Any:
-        from slimwhisper.tokens.tokenizer import Encoding
+    from slimwhisper.tokens.tokenizer import Encoding, FolderTokenizer
 
-        return Encoding(fast_tokenizer(folder, tokens), eot, size)
-
-    encoding = make()  # now, so that a damaged file is refused when the model is loaded
+    # now, so that a damaged file is refused when the model is loaded
+    encoding = Encoding(fast_tokenizer(folder, tokens), eot, size)
 
     @lru_cache(maxsize=256)
     def tokenizer(language: str | None, task: str) -> "Tokenizer":
-        from slimwhisper.tokens.tokenizer import FolderTokenizer
-
         chosen = task if task in tasks else None
         return FolderTokenizer(encoding, special, texts, timestamps, languages, language, chosen)
 

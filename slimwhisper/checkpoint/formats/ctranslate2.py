@@ -144,31 +144,21 @@ def _dims(path: Path, variables: Mapping[str, Tensor], state: Mapping[str, Tenso
     def layers(side: str) -> int:
         return len({n.split(".")[2] for n in state if n.startswith(f"{side}.blocks.")})
 
-    heads = [variables.get(f"{side}/num_heads") for side in ("encoder", "decoder")]
-    if any(n is None or n.dim() or n.is_floating_point() or n < 1 for n in heads):
-        raise problem(f"{path}: has no number of heads, num_heads; convert the original again")
-    n_audio_head, n_text_head = (int(n) for n in heads if n is not None)
     try:
         _, n_mels, _ = state["encoder.conv1.weight"].shape
-        n_audio_ctx, n_audio_state = state["encoder.positional_embedding"].shape
-        n_vocab, n_text_state = state["decoder.token_embedding.weight"].shape
-        n_text_ctx, _ = state["decoder.positional_embedding"].shape
+        sizes = {}  # of each side: context, width, heads, layers
+        for side in ("encoder", "decoder"):
+            context, width = state[f"{side}.positional_embedding"].shape
+            heads = variables[f"{side}/num_heads"]
+            if heads.dim() or heads.is_floating_point() or heads < 1:
+                raise problem(f"{path}: {side}/num_heads is no number; {HINT}")
+            sizes[side] = (context, width, int(heads), layers(side))
+        n_vocab = len(state["decoder.token_embedding.weight"])
     except KeyError as error:
         raise problem(f"{path}: misses tensor {error}; convert the original again") from error
     except ValueError as error:  # how many values a shape has
         raise problem(f"{path}: a tensor has other dimensions than Whisper's; {HINT}") from error
-    return Dims(
-        n_mels=n_mels,
-        n_audio_ctx=n_audio_ctx,
-        n_audio_state=n_audio_state,
-        n_audio_head=n_audio_head,
-        n_audio_layer=layers("encoder"),
-        n_vocab=n_vocab,
-        n_text_ctx=n_text_ctx,
-        n_text_state=n_text_state,
-        n_text_head=n_text_head,
-        n_text_layer=layers("decoder"),
-    )
+    return Dims(n_mels, *sizes["encoder"], n_vocab, *sizes["decoder"])
 
 
 def _check_vocabulary(folder: Path, dims: Dims) -> None:
