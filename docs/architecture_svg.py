@@ -1,6 +1,6 @@
 """Draws docs/architecture.svg: the packages, in the order of their layers, and who imports whom.
 
-    python docs/architecture_svg.py          # writes the picture anew
+    python docs/architecture_svg.py          # writes the picture
     python docs/architecture_svg.py --check  # fails where it would change
 
 Packages and layers are those of the first contract in pyproject.toml, imports are read from the

@@ -90,10 +90,9 @@ def _read_settings(fields: Fields) -> tuple[int, float, tuple[str, ...]]:
     for key, value in given.items():
         if value and _is_other(key, value):
             raise problem(f"{fields.file}: {key} is {f'{value!r}'[:80]}; {_MERGE_FIRST}")
-    rank, alpha = fields.get("r", int, 8), fields.get("lora_alpha", (int, float), 8)
-    if rank < 1 or not -1e9 < alpha < 1e9:
-        key = "r" if rank < 1 else "lora_alpha"
-        raise fields.wrong(key, "which it cannot be")
+    rank, alpha = fields.whole("r", 1, 1 << 20) or 8, fields.get("lora_alpha", (int, float), 8)
+    if not -1e9 < alpha < 1e9:
+        raise fields.wrong("lora_alpha", "not a number below 1e9")
     scaling = alpha / (sqrt(rank) if fields.get("use_rslora", bool, False) else rank)
     targets = fields.get("target_modules", (list, str), [])
     if isinstance(targets, str) or any(

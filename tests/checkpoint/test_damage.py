@@ -265,6 +265,7 @@ ADAPTERS: dict[str, tuple[str, Damage, tuple[str, ...]]] = {
     "another rank": ("adapter", adapter(r=4), (ADAPTER, "rank 2", "4", "again")),
     "a rank for some": ("adapter", adapter(rank_pattern={"(a+)+": 2}), ("rank_pattern", "PEFT")),
     "rank is zero": ("adapter", adapter(r=0), ("config.json", "r is 0")),
+    "rank is endless": ("adapter", adapter(r=10**400, lora_alpha=1.5), ("config.json", "r is 1")),
     "factor missing": ("adapter", adapter(remove=(B,)), (QUERY, "lora_B.weight", "again")),
     "module missing": ("adapter", adapter(remove=(A, B)), (QUERY, "incomplete", "another model")),
     "more layers": ("adapter", of_another(n_text_layer=2), ("layers.1", "another model")),

@@ -92,7 +92,7 @@ def _read_variables(path: Path) -> dict[str, Tensor]:
         if version not in VERSIONS or kind != SPECIFICATION:
             raise problem(
                 f"{path}: CTranslate2 {kind!r} in file version {version}, not a {SPECIFICATION} of "
-                f"version {VERSIONS[0]} to {VERSIONS[-1]}; convert the original anew"
+                f"version {VERSIONS[0]} to {VERSIONS[-1]}; convert the original again"
             )
         file.numbers("I")  # the specification's revision; missing variables say more
         found: dict[str, Tensor] = {}
