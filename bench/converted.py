@@ -18,9 +18,9 @@ import torch
 from torch import Tensor
 from whisper.audio import mel_filters
 
-from slimwhisper.checkpoint.hugging_face import openai_name
+from slimwhisper.checkpoint.formats.hugging_face import openai_name
 from slimwhisper.checkpoint.load import Checkpoint
-from slimwhisper.vocabulary import get_vocabulary
+from slimwhisper.tokens.vocabulary import get_vocabulary
 
 if TYPE_CHECKING:
     from tokenizers import Tokenizer as FastTokenizer

@@ -26,8 +26,8 @@ from slimwhisper.engine.engine import Engine
 from slimwhisper.engine.requests import Search, Window
 from slimwhisper.engine.rules import make_rules
 from slimwhisper.model.model import Model
+from slimwhisper.tokens.vocabulary import get_tokenizer, get_vocabulary
 from slimwhisper.types import Options
-from slimwhisper.vocabulary import get_tokenizer, get_vocabulary
 
 FORMS = (*PRESETS, "slim fp8")
 CONTEXT = 200  # prompt tokens before the text

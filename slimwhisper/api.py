@@ -30,6 +30,7 @@ from slimwhisper.longform.recording import Recording
 from slimwhisper.model.calibration import Guard
 from slimwhisper.model.model import Model
 from slimwhisper.options import changed_settings, make_options
+from slimwhisper.outputs.formats import segment_line
 from slimwhisper.speakers.diarize import prepare
 from slimwhisper.types import (
     FRAMES_PER_SECOND,
@@ -41,7 +42,6 @@ from slimwhisper.types import (
     Transcript,
 )
 from slimwhisper.windows import as_windows, decode_windows, hear_languages
-from slimwhisper.writers import segment_line
 
 if TYPE_CHECKING:
     from whisper import DecodingOptions, DecodingResult

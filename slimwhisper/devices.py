@@ -7,9 +7,8 @@ import torch
 
 from slimwhisper.audio.read_ahead import WORKERS
 from slimwhisper.errors import OptionError
-from slimwhisper.types import DEFAULT_DTYPES
+from slimwhisper.types import DEFAULT_DTYPES, DTYPES
 
-DTYPES = {"float32": torch.float32, "float16": torch.float16, "bfloat16": torch.bfloat16}
 INT8 = "int8"
 
 CPU_BATCH = 16
@@ -46,8 +45,9 @@ def choose_dtype(dtype: str | torch.dtype | None, device: torch.device) -> torch
 
 def as_dtype(dtype: str | torch.dtype, *others: str) -> torch.dtype:
     """A dtype, given as such or by name. Raises OptionError, which also lists `others`."""
-    chosen = DTYPES.get(dtype) if isinstance(dtype, str) else dtype
-    if chosen not in (*DTYPES.values(), torch.float64):
+    known: dict[str, torch.dtype] = {name: getattr(torch, name) for name in DTYPES}
+    chosen = known.get(dtype) if isinstance(dtype, str) else dtype
+    if chosen not in (*known.values(), torch.float64):
         raise OptionError(f"dtype {dtype!r} is not one of {', '.join((*DTYPES, *others))}")
     return chosen
 

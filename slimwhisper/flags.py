@@ -18,12 +18,12 @@ from slimwhisper.cache.forms import (
     self_names,
 )
 from slimwhisper.errors import OptionError
+from slimwhisper.types import DTYPES
 
 if TYPE_CHECKING:  # the command line starts without torch
     from slimwhisper.api import SlimWhisper
     from slimwhisper.checkpoint.load import Checkpoint
 
-DTYPES = ("float32", "float16", "bfloat16")
 COMPUTE_TYPES = (*DTYPES, "int8")
 MODEL = "name (see slimwhisper models), .pt file, Hugging Face folder or id"
 

@@ -8,8 +8,8 @@ from typing import Any
 from slimwhisper.checkpoint.settings import Setting, Settings
 from slimwhisper.errors import OptionError
 from slimwhisper.speakers.choice import as_pairs, check_speakers
+from slimwhisper.tokens.vocabulary import Vocabulary, get_vocabulary, language_code
 from slimwhisper.types import ON_FAILURE, Dims, Options
-from slimwhisper.vocabulary import Vocabulary, get_vocabulary, language_code
 
 MOST_VAD_MS = 60_000
 IGNORED = ("fp16",)  # whisper's; the dtype is chosen when a model is loaded

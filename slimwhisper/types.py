@@ -19,6 +19,7 @@ FRAMES_PER_SECOND = SAMPLE_RATE // HOP_SAMPLES
 MEL_FRAMES_PER_POSITION = 2  # of the encoder, and per timestamp token
 WINDOW_FRAMES = CHUNK_SECONDS * FRAMES_PER_SECOND
 ON_FAILURE = ("last", "best")  # the values of `Options.on_failure`
+DTYPES = ("float32", "float16", "bfloat16")  # to compute in
 DEFAULT_DTYPES = {"cpu": "float32", "gpu": "float16"}  # by the kind of device
 
 

@@ -14,8 +14,8 @@ from slimwhisper.longform.attempts import compression_ratio
 from slimwhisper.longform.engines import Engines, search_of
 from slimwhisper.longform.prompts import Prompts
 from slimwhisper.options import make_options
+from slimwhisper.tokens.vocabulary import language_code
 from slimwhisper.types import Dims, Options
-from slimwhisper.vocabulary import language_code
 
 if TYPE_CHECKING:
     from whisper import DecodingOptions, DecodingResult

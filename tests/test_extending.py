@@ -12,11 +12,11 @@ import torch
 from torch import Tensor
 
 import slimwhisper
-from slimwhisper import writers
 from slimwhisper.cache import forms
 from slimwhisper.cache.base import CrossStore, Room, Rows, SelfLayer, Step
 from slimwhisper.cache.fold import Attention, Context, Folded, fold_latent
 from slimwhisper.cache.latent import LatentCross, LatentSelf, LatentStore
+from slimwhisper.outputs import formats
 from slimwhisper.types import Transcript
 from tests.support.command import Run
 from tests.support.paths import SAMPLES
@@ -91,12 +91,12 @@ def negated() -> Iterator[str]:
 
 @pytest.fixture
 def shout() -> Iterator[str]:
-    def write(transcript: Transcript, file: TextIO, layout: writers.Layout) -> None:
+    def write(transcript: Transcript, file: TextIO, layout: formats.Layout) -> None:
         file.write(transcript.text.strip().upper() + "\n")
 
-    writers.register(writers.Format("shout", "text/x-shout", write))
+    formats.register(formats.Format("shout", "text/x-shout", write))
     yield "shout"
-    del writers.FORMATS["shout"]
+    del formats.FORMATS["shout"]
 
 
 def test_a_form_and_a_format_from_outside(
@@ -135,7 +135,7 @@ def test_names_are_taken_once(negated: str, shout: str) -> None:
     with pytest.raises(ValueError, match="a cache form 'negated' already"):
         forms.register(forms.FORMS[negated])
     with pytest.raises(ValueError, match="an output format 'shout'"):
-        writers.register(writers.FORMATS[shout])
+        formats.register(formats.FORMATS[shout])
 
 
 def test_what_is_not_registered_is_refused(capsys: pytest.CaptureFixture[str]) -> None:

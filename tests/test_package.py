@@ -27,6 +27,7 @@ PACKAGES = [
     "slimwhisper/cache",
     "slimwhisper/cache/approximate",
     "slimwhisper/checkpoint",
+    "slimwhisper/checkpoint/formats",
     "slimwhisper/commands",
     "slimwhisper/commands/approximate",
     "slimwhisper/commands/conversion",
@@ -40,10 +41,12 @@ PACKAGES = [
     "slimwhisper/live",
     "slimwhisper/longform",
     "slimwhisper/model",
+    "slimwhisper/outputs",
     "slimwhisper/ray",
     "slimwhisper/speakers",
     "slimwhisper/storage",
     "slimwhisper/subtitles",
+    "slimwhisper/tokens",
     "slimwhisper/trust",
 ]
 DATA = {

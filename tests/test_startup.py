@@ -18,12 +18,12 @@ from torch import Tensor
 from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_leaves
 
-from slimwhisper import openai_whisper
 from slimwhisper._lazy import lasting_imports
 from slimwhisper.checkpoint.load import load_checkpoint
-from slimwhisper.encoding import Encoding
 from slimwhisper.model.model import Model
-from slimwhisper.vocabulary import get_tokenizer
+from slimwhisper.tokens import whisper_package as openai_whisper
+from slimwhisper.tokens.encoding import Encoding
+from slimwhisper.tokens.vocabulary import get_tokenizer
 from tests.support.checkpoints import DIMS, random_state, save_openai
 
 SAMPLES = Path(__file__).parents[1] / "samples"

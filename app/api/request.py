@@ -17,11 +17,11 @@ from slimwhisper.app.api.wanted import Wanted
 from slimwhisper.app.service.jobs import ModelChoice
 from slimwhisper.app.service.models import DIARIZE, Models, openai_model
 from slimwhisper.errors import CheckpointError, DependencyError
+from slimwhisper.outputs.formats import FORMATS
 from slimwhisper.speakers.choice import require
 from slimwhisper.types import CHUNK_SECONDS, ON_FAILURE
-from slimwhisper.writers import FORMATS
 
-WRITTEN = tuple(name for name in FORMATS if name not in ("txt", "json"))  # by `writers`
+WRITTEN = tuple(name for name in FORMATS if name not in ("txt", "json"))  # by `outputs`
 RESPONSE_FORMATS = ("json", "text", "verbose_json", "diarized_json", *WRITTEN)
 STREAMED = ("json", "text", "diarized_json")
 GRANULARITIES = ("segment", "word")

@@ -11,15 +11,15 @@ from typing import TYPE_CHECKING, Any
 from fastapi.responses import JSONResponse, PlainTextResponse, Response
 
 from slimwhisper.app.api.wanted import Wanted
-from slimwhisper.checkpoint.openai_tokens import byte_letters
+from slimwhisper.outputs.formats import FORMATS, SENTENCES, write_transcript
+from slimwhisper.tokens.openai import byte_letters
+from slimwhisper.tokens.vocabulary import Vocabulary
 from slimwhisper.types import (
     FRAMES_PER_SECOND,
     MEL_FRAMES_PER_POSITION,
     Segment,
     Transcript,
 )
-from slimwhisper.vocabulary import Vocabulary
-from slimwhisper.writers import FORMATS, SENTENCES, write_transcript
 
 if TYPE_CHECKING:
     from whisper.tokenizer import Tokenizer
@@ -83,7 +83,7 @@ class Result:
         return found
 
     def _verbose(self) -> dict[str, Any]:
-        from slimwhisper.openai_whisper.tokenizer import LANGUAGES
+        from slimwhisper.tokens.whisper_package.tokenizer import LANGUAGES
 
         wanted, transcript = self.wanted, self.transcript
         found: dict[str, Any] = {

@@ -35,7 +35,7 @@ from slimwhisper.app.service.jobs import (
 from slimwhisper.app.service.models import DIARIZE, Models, openai_model
 from slimwhisper.app.service.service import Service
 from slimwhisper.errors import CheckpointError, SlimWhisperError
-from slimwhisper.vocabulary import Vocabulary
+from slimwhisper.tokens.vocabulary import Vocabulary
 
 DISCONNECT_POLL = 0.5  # seconds between checks that the client is still connected
 STREAM_HEADERS = {"Cache-Control": "no-cache", "X-Accel-Buffering": "no"}

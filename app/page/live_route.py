@@ -11,7 +11,7 @@ from typing import Annotated
 from fastapi import APIRouter, Request
 from fastapi.responses import JSONResponse, Response
 from pydantic import BaseModel, ConfigDict, Field, model_validator
-from slimwhisper.openai_whisper.tokenizer import LANGUAGES
+from slimwhisper.tokens.whisper_package.tokenizer import LANGUAGES
 from starlette.concurrency import run_in_threadpool
 from starlette.exceptions import HTTPException
 
@@ -20,8 +20,8 @@ from slimwhisper.app.page.posted import MAX_TEXT, clean, read_posted
 from slimwhisper.app.page.results import download
 from slimwhisper.errors import SlimWhisperError
 from slimwhisper.longform.attempts import compression_ratio
+from slimwhisper.outputs.formats import FORMATS, Format
 from slimwhisper.types import Segment, Transcript, Word
-from slimwhisper.writers import FORMATS, Format
 
 MAX_SEGMENTS = 20_000  # a day of speech
 MAX_WORDS = 1000  # of a segment

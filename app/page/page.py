@@ -11,7 +11,7 @@ from typing import Any
 
 import gradio as gr
 from gradio.components import Component
-from slimwhisper.openai_whisper.tokenizer import LANGUAGES
+from slimwhisper.tokens.whisper_package.tokenizer import LANGUAGES
 
 from slimwhisper.app.page.gradio_internals import Blocks
 from slimwhisper.app.page.handlers import MOST_BEAMS, Handlers

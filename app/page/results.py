@@ -23,8 +23,8 @@ from starlette.exceptions import HTTPException
 
 from slimwhisper.app.page.edits import Edits
 from slimwhisper.app.page.tempdir import Kept, Store
+from slimwhisper.outputs.formats import FORMATS, SENTENCES, Format, formats_for
 from slimwhisper.types import Transcript
-from slimwhisper.writers import FORMATS, SENTENCES, Format, formats_for
 
 GONE = "no longer available; transcribe the recording again"
 SAFE = {"X-Content-Type-Options": "nosniff", "Cache-Control": "private"}  # headers

@@ -221,7 +221,7 @@ def _transcription(config: SessionConfig, given: Fields | None, sound: Fields) -
 
 
 def _language(given: Fields, language: str | None) -> str | None:
-    from slimwhisper.openai_whisper.tokenizer import LANGUAGES, TO_LANGUAGE_CODE
+    from slimwhisper.tokens.whisper_package.tokenizer import LANGUAGES, TO_LANGUAGE_CODE
 
     if language is None:
         return None

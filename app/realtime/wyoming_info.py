@@ -37,7 +37,7 @@ def info(service: Service, models: Models) -> dict[str, Any]:
 
 def _languages(name: str, service: Service, models: Models) -> list[str]:
     """The codes of a model's languages: as it says if it is loaded, else by its name."""
-    from slimwhisper.openai_whisper.tokenizer import LANGUAGES
+    from slimwhisper.tokens.whisper_package.tokenizer import LANGUAGES
 
     loaded = service.engines.model
     if name == models.shown and loaded is not None:

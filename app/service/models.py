@@ -5,8 +5,8 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from slimwhisper.checkpoint.bundled import BUNDLED
+from slimwhisper.checkpoint.formats.openai import default_download_root
 from slimwhisper.checkpoint.load import available_models
-from slimwhisper.checkpoint.openai import default_download_root
 from slimwhisper.errors import CheckpointError
 
 DIARIZE = "gpt-4o-transcribe-diarize"

@@ -1,10 +1,10 @@
-"""Is it read as transformers reads it? python -m recipes.finetune.agreement START OUT FSDD
+"""Is it read as transformers reads it? python -m recipes.finetune.agreement OUT FSDD
 
-START and OUT as for recipes.finetune.train. Windows of FSDD's test recordings, decoded greedily in
-float32 by transformers and by slimwhisper: the merged model, and START with the adapter. Then with
-timestamps, where openai-whisper is the reference, because transformers takes every token after
-<|notimestamps|> for a time, new words too. Prints what differs, and one line of JSON; the exit
-status is 1 if any token or text differs.
+OUT as for recipes.finetune.train. Windows of FSDD's test recordings, decoded greedily in float32
+with the merged model, by transformers and by slimwhisper. Then with timestamps, where
+openai-whisper is the reference, because transformers takes every token after <|notimestamps|> for a
+time, new words too. Prints what differs, and one line of JSON; the exit status is 1 if any token or
+text differs.
 """
 
 import argparse
@@ -18,7 +18,6 @@ from typing import Any
 import jiwer
 import torch
 import whisper
-from peft import PeftModel
 from transformers import WhisperForConditionalGeneration, WhisperProcessor
 from whisper.tokenizer import get_tokenizer
 
@@ -128,25 +127,15 @@ def agreement(asked: argparse.Namespace) -> dict[str, Any]:
     examples = Windows(recordings(asked.fsdd, test=True), asked.count, seed=2, times=0)
     drawn = [examples[i] for i in range(asked.count)]
     windows, true = [e.audio for e in drawn], [e.text.strip() for e in drawn]
-    adapter, merged = asked.out / "adapter", asked.out / "merged"
+    merged = asked.out / "merged"
     processor = WhisperProcessor.from_pretrained(merged)
-    start = WhisperForConditionalGeneration.from_pretrained(asked.start)
-    theirs = {
-        "merged": WhisperForConditionalGeneration.from_pretrained(merged),
-        "adapter": PeftModel.from_pretrained(start, adapter),
-    }
-    options: dict[str, Any] = {"device": "cpu", "dtype": "float32"}
-    adapted = options | {"adapter": adapter}
-    ours = {
-        "merged": slimwhisper.load_model(merged, **options),
-        "adapter": slimwhisper.load_model(asked.start, **adapted),
-    }
+    theirs = WhisperForConditionalGeneration.from_pretrained(merged).eval()
+    ours = slimwhisper.load_model(merged, device="cpu", dtype="float32")
     found: dict[str, Any] = {"windows": asked.count, "different": {}, "word_error_percent": {}}
-    for name, model in ours.items():
-        expected = decoded(by_transformers(theirs[name].eval(), processor), windows)
-        answers = decoded(by_slimwhisper(model, times=False), windows)
-        found["different"][name] = different(name, expected, answers)
-    timed = decoded(by_slimwhisper(ours["merged"], times=True), windows)
+    expected = decoded(by_transformers(theirs, processor), windows)
+    answers = decoded(by_slimwhisper(ours, times=False), windows)
+    found["different"]["merged"] = different("merged", expected, answers)
+    timed = decoded(by_slimwhisper(ours, times=True), windows)
     expected = decoded(by_openai(merged), windows)
     found["different"]["timestamps"] = different("timestamps", expected, timed)
     for name, said in (("merged", answers), ("timestamps", timed)):
@@ -157,7 +146,6 @@ def agreement(asked: argparse.Namespace) -> dict[str, Any]:
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.split("\n")[0])
-    parser.add_argument("start", type=Path, help="folder of the extended model")
     parser.add_argument("out", type=Path, help="folder of the adapter and of the merged model")
     parser.add_argument("fsdd", type=Path, help="folder of the data set's WAV files")
     parser.add_argument("--count", type=int, default=200, help="windows [200]")

@@ -34,13 +34,9 @@ class Spectrogram:
 
         width: mel frames of a window, at most 3000.
         """
-        from slimwhisper.openai_whisper.audio import mel_filters
-
         self.samples = samples
         self.n_mels, self.width = n_mels, width
         self.frames = len(samples) // HOP_SAMPLES  # content frames; silence follows
-        self._filters: Tensor = mel_filters("cpu", n_mels)  # [n_mels, 201]
-        self._hann = torch.hann_window(FFT_SAMPLES)
         # [n_mels, 3000] each, or in other threads' hands; most recently used last
         self._blocks: dict[int, Tensor | Future[Tensor]] = {}
         # up to two frames after the content still overlap it, all others are silent
@@ -111,16 +107,34 @@ class Spectrogram:
             heard[:HALF] = heard[FFT_SAMPLES:HALF:-1]
         else:
             heard[: len(samples)] = samples
-        stft = torch.stft(
-            torch.from_numpy(heard),
-            FFT_SAMPLES,
-            HOP_SAMPLES,
-            window=self._hann,
-            center=False,
-            return_complex=True,
-        )
-        mel: Tensor = self._filters @ (stft.abs() ** 2)
-        return mel.clamp(min=1e-10).log10()
+        return log_mel(heard, self.n_mels)
+
+
+def log_mel(samples: NDArray[np.float32], n_mels: int) -> Tensor:
+    """float32 [n] at 16 kHz -> log10 [n_mels, frames] float32, without whisper's floor.
+
+    The first frame begins with the first sample; n is at least FFT_SAMPLES, and the last frame is
+    the last that is whole.
+    """
+    filters, hann = _filters_and_window(n_mels)
+    stft = torch.stft(
+        torch.from_numpy(samples),
+        FFT_SAMPLES,
+        HOP_SAMPLES,
+        window=hann,
+        center=False,
+        return_complex=True,
+    )
+    mel: Tensor = filters @ (stft.abs() ** 2)
+    return mel.clamp(min=1e-10).log10()
+
+
+@cache
+def _filters_and_window(n_mels: int) -> tuple[Tensor, Tensor]:
+    """whisper's filters, [n_mels, 201], and the window of a frame, [FFT_SAMPLES]."""
+    from slimwhisper.tokens.whisper_package.audio import mel_filters
+
+    return mel_filters("cpu", n_mels), torch.hann_window(FFT_SAMPLES)
 
 
 @cache

@@ -13,8 +13,8 @@ __all__ = [
 ]
 
 if TYPE_CHECKING:
+    from slimwhisper.checkpoint.formats.openai import default_download_root
     from slimwhisper.checkpoint.load import Checkpoint, available_models, load_checkpoint
-    from slimwhisper.checkpoint.openai import default_download_root
     from slimwhisper.checkpoint.validate import expected_shapes
 else:
     __getattr__, __dir__ = lazy_names(
@@ -22,7 +22,7 @@ else:
         {
             "Checkpoint": "slimwhisper.checkpoint.load",
             "available_models": "slimwhisper.checkpoint.load",
-            "default_download_root": "slimwhisper.checkpoint.openai",
+            "default_download_root": "slimwhisper.checkpoint.formats.openai",
             "expected_shapes": "slimwhisper.checkpoint.validate",
             "load_checkpoint": "slimwhisper.checkpoint.load",
         },

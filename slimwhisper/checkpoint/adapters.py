@@ -1,251 +1,183 @@
-"""Adapters merged into a checkpoint's weights when it is loaded.
+"""LoRA adapters in PEFT's format, merged into a checkpoint's weights when it is loaded.
 
-The result is the model that the adapter was trained as: each weight is computed in float64 and
-rounded once, to float32. Whisper has one matrix for the tokens' embedding and the logits. An
-adapter of the embedding alone does not change the logits' matrix, so then there are two.
+W + s B A, with A [r, in], B [out, r], and s = alpha / r (LoRA, arXiv 2106.09685) or alpha / sqrt(r)
+(rsLoRA, arXiv 2312.03732), for the weights W [out, in] of linear layers. Each is computed in
+float64 and rounded once, to float32. Whatever else PEFT can do is refused: PEFT merges that itself.
 """
 
+import os
 import re
-from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from math import sqrt
+from os import PathLike
+from pathlib import Path
+from typing import Any
 
 import torch
 from torch import Tensor
 
-from slimwhisper.checkpoint.adapter_files import Adapter
 from slimwhisper.checkpoint.errors import problem
-from slimwhisper.checkpoint.hugging_face import openai_name, tie_output
-from slimwhisper.checkpoint.lora import Factors
-from slimwhisper.checkpoint.validate import EMBEDDING, OUTPUT, check_numbers
-from slimwhisper.errors import CheckpointError
-from slimwhisper.types import Dims
-
-_KEY = re.compile(
-    r"(?P<module>.+?)\.(?P<part>"
-    r"lora_A\.weight|lora_B\.(?:weight|bias)|lora_embedding_[AB]|lora_magnitude_vector(?:\.weight)?"
-    r"|token_adapter\.trainable_tokens_delta|(?:base_layer\.|modules_to_save\.|original_module\.)?"
-    r"(?:weight|bias))"
+from slimwhisper.checkpoint.files import Fields, expand_user, inside, read_json, read_tensors
+from slimwhisper.checkpoint.formats.hugging_face import hugging_face_name, openai_name
+from slimwhisper.checkpoint.hub import (
+    ADAPTER_CONFIG,
+    ADAPTER_WEIGHTS,
+    fetch_adapter,
+    looks_like_hub_id,
 )
-_ROWS = "token_adapter.trainable_tokens_delta"
-_FOREIGN = "it is an adapter of another model"
+from slimwhisper.checkpoint.validate import EMBEDDING, check_numbers
+
+_PREFIX = "base_model.model."
+_KEY = re.compile(re.escape(_PREFIX) + r"(.+)\.lora_([AB])\.weight")
+_AGAIN = "copy or download the adapter again"
+_MERGE_FIRST = (
+    "only LoRA and rsLoRA of linear layers are merged here; merge it with PEFT first "
+    "(docs/checkpoints.md#adapters)"
+)
+# settings of other methods; so are those that begin or end as in `_is_other`
+_OTHERS = (
+    *("modules_to_save", "trainable_token_indices", "lora_bias", "target_parameters"),
+    *("layer_replication", "alora_invocation_tokens"),
+)
+_INITIAL = ("loftq_config", "eva_config", "corda_config", "lora_ga_config", "velora_config")
+_KEEPS_THE_BASE = (True, False, "gaussian", "eva", "orthogonal")  # values of init_lora_weights
 
 
 @dataclass(frozen=True, slots=True)
-class _Change:
-    """What one adapter does to one module."""
+class Adapter:
+    """What is added to a checkpoint's weights."""
 
-    adapter: Adapter
-    module: str  # transformers' name
-    parts: dict[str, Tensor] = field(default_factory=dict)  # by PEFT's name in the module
-
-    @property
-    def weight(self) -> str:
-        return openai_name(f"{self.module}.weight")
-
-    @property
-    def bias(self) -> str:
-        return openai_name(f"{self.module}.bias")
-
-    def given(self, kind: str) -> Tensor | None:
-        """The "weight" or "bias", of its shape [...], that replaces the model's."""
-        names = (kind, f"base_layer.{kind}", f"modules_to_save.{kind}")
-        return next((self.parts[name] for name in names if name in self.parts), None)
-
-    def is_listed(self, names: Sequence[str]) -> bool:
-        return _is_listed(self.module, names)
-
-    def wrong(self, what: str, remedy: str = _FOREIGN) -> CheckpointError:
-        return problem(f"{self.adapter.file}: {self.module}: {what}; {remedy}")
-
-    def factors(self) -> Factors | None:
-        """Raises CheckpointError where one is missing, or they do not agree with the settings."""
-        settings = self.adapter.settings
-        embedding = self.weight == EMBEDDING
-        a, b = (
-            ("lora_embedding_A", "lora_embedding_B")
-            if embedding
-            else ("lora_A.weight", "lora_B.weight")
-        )
-        low_rank = [name for name in self.parts if name.startswith("lora_")]
-        if not low_rank:
-            return None
-        missing = [n for n in (a, b) if n not in self.parts]
-        if missing:
-            raise self.wrong(f"has {low_rank[0]} and no {missing[0]}", "copy the adapter again")
-        magnitude = self.parts.get("lora_magnitude_vector")
-        if (magnitude is not None) != settings.dora:
-            has = "has no" if magnitude is None else "has a"
-            raise self.wrong(f"{has} magnitude, against use_dora in {settings.file.name}")
-        rank, alpha = settings.of_module(self.module)
-        found = Factors(
-            self.parts[a], self.parts[b], alpha, settings.root, magnitude, embedding=embedding
-        )
-        if found.down.shape[0] != rank:
-            raise self.wrong(
-                f"has rank {found.down.shape[0]}, and {settings.file.name} says {rank}",
-                "copy both files again",
-            )
-        return found
+    file: Path  # of the tensors
+    scaling: float
+    factors: Mapping[str, tuple[Tensor, Tensor]]  # OpenAI's weight: A [r, in], B [out, r]
+    targets: tuple[str, ...]  # ends of the names of modules that must be there
 
 
-def merge_adapters(
-    dims: Dims, state: Mapping[str, Tensor], adapters: Sequence[Adapter]
-) -> tuple[Dims, dict[str, Tensor]]:
-    """Merge adapters in order, each into the result of those before it.
-
-    state: OpenAI's name -> tensor, matrices [out, in]; it stays as it is. Returns the dimensions,
-    of which the vocabulary may have grown, and the new state; what was merged is float32, or
-    float64 where it was before. Raises CheckpointError for tensors that do not fit.
-    """
-    merged = dict(state)
-    groups: dict[str, list[list[_Change]]] = {}  # by weight, then by adapter
-    for adapter in adapters:
-        changes = _changes(adapter)
-        _check_complete(adapter, changes, dims)
-        own: dict[str, list[_Change]] = {}
-        for change in changes:
-            shared = change.weight in (EMBEDDING, OUTPUT)
-            own.setdefault(OUTPUT if shared else change.weight, []).append(change)
-        for weight, found in own.items():
-            groups.setdefault(weight, []).append(found)
-    for weight, in_order in groups.items():  # one weight at a time is in float64
-        for found in in_order:
-            if weight == OUTPUT:
-                _merge_tokens(merged, found)
-            else:
-                _merge(merged, found[0])
-        touched = {EMBEDDING, OUTPUT, in_order[0][0].weight, in_order[0][0].bias}
-        for name in touched & merged.keys():
-            merged[name] = _rounded(merged[name], state.get(name, state[EMBEDDING]))
-    return replace(dims, n_vocab=merged[EMBEDDING].shape[0]), merged
+def adapter_folder(adapter: str | PathLike[str], local_files_only: bool = False) -> Path:
+    """A folder, or a hub id, of which the files are fetched. Raises CheckpointError."""
+    label = os.fspath(adapter)
+    path = expand_user(label)
+    if label and path.is_dir():
+        return path
+    if path.is_file():
+        raise problem(f"{label}: is a file; give the adapter's folder, with {ADAPTER_CONFIG}")
+    if isinstance(adapter, str) and looks_like_hub_id(label):
+        return fetch_adapter(label, local_files_only)
+    raise problem(f"adapter {label!r}: no such folder; give a PEFT adapter's folder or hub id")
 
 
-def _rounded(tensor: Tensor, before: Tensor) -> Tensor:
-    """tensor [...] float64 -> float32, unless it was float64 before."""
-    wide = before.dtype == torch.float64
-    return tensor if wide or tensor.dtype != torch.float64 else tensor.float()
+def read_adapter(folder: Path) -> Adapter:
+    """The files of a folder. Raises CheckpointError."""
+    config = inside(folder, ADAPTER_CONFIG)
+    if not config.is_file():
+        whole = (folder / "config.json").is_file()
+        hint = "it is a whole model, give it as the model" if whole else _AGAIN
+        raise problem(f"{folder}: no {ADAPTER_CONFIG}, so no adapter in PEFT's format; {hint}")
+    rank, scaling, targets = _read_settings(Fields(config, read_json(config)))
+    files = [inside(folder, name) for name in ADAPTER_WEIGHTS]
+    file = next((f for f in files if f.is_file()), None)
+    if file is None:
+        raise problem(f"{folder}: no {' or '.join(ADAPTER_WEIGHTS)}; {_AGAIN}")
+    return Adapter(file, scaling, _read_factors(file, rank), targets)
 
 
-def _changes(adapter: Adapter) -> list[_Change]:
-    """By module. Raises CheckpointError for unknown tensors."""
-    found: dict[str, _Change] = {}
-    for name, tensor in adapter.tensors.items():
+def _read_settings(fields: Fields) -> tuple[int, float, tuple[str, ...]]:
+    """r, s and the targets; empty where a list does not say which modules these are."""
+    given = fields.content
+    if given.get("peft_type") != "LORA":
+        raise problem(f"{fields.file}: peft_type is {given.get('peft_type')!r}; {_MERGE_FIRST}")
+    for key, value in given.items():
+        if value and _is_other(key, value):
+            raise problem(f"{fields.file}: {key} is {f'{value!r}'[:80]}; {_MERGE_FIRST}")
+    rank, alpha = fields.whole("r", 1, 1 << 20) or 8, fields.get("lora_alpha", (int, float), 8)
+    if not -1e9 < alpha < 1e9:
+        raise fields.wrong("lora_alpha", "not a number below 1e9")
+    scaling = alpha / (sqrt(rank) if fields.get("use_rslora", bool, False) else rank)
+    targets = fields.get("target_modules", (list, str), [])
+    if isinstance(targets, str) or any(
+        given.get(key) is not None for key in ("exclude_modules", "layers_to_transform")
+    ):
+        targets = []
+    return rank, scaling, tuple(map(str, targets))
+
+
+def _is_other(key: str, value: Any) -> bool:
+    """Whether a setting stands for something else than LoRA or rsLoRA of a layer's weight."""
+    if key == "bias":
+        return bool(value != "none")
+    if key == "init_lora_weights":
+        return value not in _KEEPS_THE_BASE
+    if key in _INITIAL or key in ("use_rslora", "layers_pattern"):
+        return False
+    return key in _OTHERS or key.startswith("use_") or key.endswith(("_config", "_pattern"))
+
+
+def _read_factors(file: Path, rank: int) -> dict[str, tuple[Tensor, Tensor]]:
+    found: dict[str, dict[str, Tensor]] = {}
+    for name, tensor in read_tensors(file).items():
         match = _KEY.fullmatch(name)
         if match is None:
+            raise problem(f"{file}: has tensor {name[:200]}; {_MERGE_FIRST}")
+        check_numbers(f"{file}", name, tensor)
+        parts = found.setdefault(openai_name(f"{match[1]}.weight"), {})
+        if match[2] in parts:
+            raise problem(f"{file}: has {name} a second time, under another name; {_AGAIN}")
+        parts[match[2]] = tensor
+    if not found:
+        raise problem(f"{file}: has no tensors; {_AGAIN}")
+    for weight, parts in found.items():
+        if len(parts) < 2:
+            missing = "B" if "A" in parts else "A"
+            raise problem(f"{file}: misses lora_{missing}.weight of {_module(weight)}; {_AGAIN}")
+        a, b = parts["A"], parts["B"]
+        if a.ndim != 2 or b.ndim != 2:
+            raise problem(f"{file}: {_module(weight)} is no linear layer; {_MERGE_FIRST}")
+        if not a.shape[0] == b.shape[1] == rank:
             raise problem(
-                f"{adapter.file}: has unknown tensor {name}; LoRA and DoRA have none such"
+                f"{file}: {_module(weight)} has rank {a.shape[0]}, {ADAPTER_CONFIG} says {rank}; "
+                "copy both files again"
             )
-        check_numbers(f"{adapter.file}", name, tensor)
-        module = match["module"]
-        part = match["part"].replace("vector.weight", "vector")
-        found.setdefault(module, _Change(adapter, module)).parts[part] = tensor
-    return list(found.values())
+    return {weight: (parts["A"], parts["B"]) for weight, parts in found.items()}
 
 
-def _check_complete(adapter: Adapter, changes: Sequence[_Change], dims: Dims) -> None:
-    """Raise unless every module that the settings name as a target has its factors."""
-    settings = adapter.settings
-    have = {change.weight for change in changes}
-    for module in _modules(dims):
-        listed = _is_listed(module, settings.targets) and not module.endswith(settings.replaced)
-        if listed and openai_name(f"{module}.weight") not in have:
+def _module(weight: str) -> str:
+    """transformers' name of the module with this weight."""
+    return hugging_face_name(weight).removesuffix(".weight")
+
+
+def merge_adapters(state: Mapping[str, Tensor], adapters: Sequence[Adapter]) -> dict[str, Tensor]:
+    """Merge adapters in order; what changes becomes float32, or stays float64.
+
+    state: OpenAI's name -> tensor, matrices [out, in]; it stays as it is. Raises CheckpointError
+    for factors that are missing, that do not fit, or whose sum is not finite.
+    """
+    linear = {n for n, t in state.items() if t.ndim == 2 and n.endswith(".weight")} - {EMBEDDING}
+    for adapter in adapters:
+        if unknown := adapter.factors.keys() - linear:
             raise problem(
-                f"{adapter.file}: misses {module}, a target in {settings.file.name}; it is "
-                "incomplete, or an adapter of another model"
+                f"{adapter.file}: the model has no linear layer {_module(min(unknown))}; it is an "
+                "adapter of another model, or one to merge with PEFT first"
             )
-
-
-def _modules(dims: Dims) -> Iterator[str]:
-    """transformers' names of the linear maps and convolutions, without the logits'."""
-    yield from ("model.encoder.conv1", "model.encoder.conv2")
-    own = ("k_proj", "v_proj", "q_proj", "out_proj")
-    for side, layers in (("encoder", dims.n_audio_layer), ("decoder", dims.n_text_layer)):
-        kinds = ("self_attn", "encoder_attn") if side == "decoder" else ("self_attn",)
-        parts = [f"{kind}.{part}" for kind in kinds for part in own]
-        for layer in range(layers):
-            yield from (f"model.{side}.layers.{layer}.{part}" for part in (*parts, "fc1", "fc2"))
-
-
-def _is_listed(module: str, names: Sequence[str]) -> bool:
-    """Whether a name, or the end of one, is the module's or that of a module around it."""
-    return any(f".{name}." in f".{module}." for name in names)
-
-
-def _merge(state: dict[str, Tensor], change: _Change) -> None:
-    """Merge one module's change into its weight and bias, which become float64."""
-    if change.weight not in state:
-        raise change.wrong("the model has no such module")
-    before = state[change.weight]
-    if not all(part.endswith("bias") for part in change.parts):
-        state[change.weight] = _weight(change, before)
-    bias, added = change.given("bias"), change.parts.get("lora_B.bias")
-    if bias is None and added is None:
-        return
-    known = state.get(change.bias)
-    if known is None and not change.bias.endswith(".key.bias"):  # cancels, see `validate`
-        raise change.wrong("the model has no bias there")
-    shape = before.shape[:1]
-    for tensor in (bias, added):
-        if tensor is not None and tensor.shape != shape:
-            raise change.wrong(f"has a bias of {list(tensor.shape)}, not {list(shape)}")
-    first = bias if bias is not None else known
-    total = torch.zeros(shape, dtype=torch.float64) if first is None else first.double()
-    factors = change.factors()
-    if added is not None and factors is not None:
-        total = total + added.double() * factors.scaling
-    state[change.bias] = total
-
-
-def _merge_tokens(state: dict[str, Tensor], changes: Sequence[_Change]) -> None:
-    """Merge what one adapter does to the token embedding and to the logits' matrix, [V, d]."""
-    by_weight = {change.weight: change for change in changes}
-    own, output = by_weight.get(EMBEDDING), by_weight.get(OUTPUT)
-    tied = OUTPUT not in state
-    settings = changes[0].adapter.settings
-    for change in changes:
-        if change.given("bias") is not None or "lora_B.bias" in change.parts:
-            raise change.wrong("the model has no bias there")
-    head = state[EMBEDDING] if tied else state[OUTPUT]
-    if own is not None:
-        given = own.given("weight")
-        if given is not None and tied and not own.is_listed(settings.replaced):
-            head = given  # a vocabulary that grew before the adapter was added: still one matrix
-        state[EMBEDDING] = _weight(own, state[EMBEDDING])
-        if tied and (settings.keep_tied or (_ROWS in own.parts and output is None)):
-            head = state[EMBEDDING]
-    if output is not None and not (tied and settings.keep_tied and own is not None):
-        head = _weight(output, head)
-    state[OUTPUT] = head
-    tie_output(state)
-
-
-def _weight(change: _Change, before: Tensor) -> Tensor:
-    """before: the weight [...] -> float64, merged; of the vocabulary [V, d], V may change."""
-    total, given = before.double(), change.given("weight")
-    if given is not None:
-        first = 1 if change.weight in (EMBEDDING, OUTPUT) else 0
-        if given.ndim != total.ndim or given.shape[first:] != total.shape[first:]:
-            raise change.wrong(f"has shape {list(given.shape)}, the model {list(total.shape)}")
-        total = given.double()
-    factors = change.factors()
-    if factors is not None:
-        if factors.shape != tuple(total.shape):
-            pair = [list(factors.down.shape), list(factors.up.shape)]
-            raise change.wrong(f"its factors {pair} do not fit the model's {list(total.shape)}")
-        magnitude = factors.magnitude
-        if magnitude is not None and magnitude.numel() != factors.up.shape[0]:
-            raise change.wrong(f"a magnitude of {list(magnitude.shape)} does not fit")
-        total = factors.merged(total)
-    rows = change.parts.get(_ROWS)
-    return total if rows is None else _with_rows(change, total, rows)
-
-
-def _with_rows(change: _Change, weight: Tensor, rows: Tensor) -> Tensor:
-    """weight [V, d] with the rows of some tokens replaced by `rows` [n, d]."""
-    tokens = change.adapter.settings.tokens
-    listed = next((tokens[name] for name in tokens if change.is_listed([name])), None)
-    listed = listed if isinstance(listed, list) else []
-    valid = all(type(token) is int and 0 <= token < len(weight) for token in listed)
-    if not valid or weight.ndim != 2 or rows.shape != (len(listed), weight.shape[1]):
-        raise change.wrong(f"rows of {list(rows.shape)} do not fit its trainable_token_indices")
-    return weight.index_copy(0, torch.tensor(listed, dtype=torch.int64), rows.double())
+        ends = tuple(f".{target}.weight" for target in adapter.targets)
+        for weight in sorted(linear - adapter.factors.keys()):
+            if f".{hugging_face_name(weight)}".endswith(ends):
+                raise problem(
+                    f"{adapter.file}: misses {_module(weight)}, one of the target_modules in "
+                    f"{ADAPTER_CONFIG}; it is incomplete, or an adapter of another model"
+                )
+    merged = dict(state)
+    for weight in set().union(*(adapter.factors for adapter in adapters)):
+        total = state[weight].double()  # one weight at a time
+        for adapter in adapters:
+            if weight in adapter.factors:
+                a, b = adapter.factors[weight]
+                if (b.shape[0], a.shape[1]) != total.shape:
+                    raise problem(
+                        f"{adapter.file}: {_module(weight)} is {[b.shape[0], a.shape[1]]}, in the "
+                        f"model {list(total.shape)}; it is an adapter of another model"
+                    )
+                total = total + (b.double() @ a.double()) * adapter.scaling
+        merged[weight] = total if state[weight].dtype == torch.float64 else total.float()
+        check_numbers(f"{adapters[-1].file}", weight, merged[weight])
+    return merged

@@ -2,15 +2,14 @@
 
 import base64
 import gzip
-import json
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 import numpy as np
 
-from slimwhisper.checkpoint.files import inside
+from slimwhisper.checkpoint.files import read_json_of
 from slimwhisper.errors import OptionError
-from slimwhisper.openai_whisper import alignment_dumps
+from slimwhisper.tokens.whisper_package import alignment_dumps
 from slimwhisper.types import Dims
 
 Heads = Mapping[int, Sequence[int]]  # decoder layer: its heads, both in order
@@ -48,16 +47,14 @@ def dumped_heads(dump: bytes, dims: Dims) -> Heads:
 
 def folder_heads(folder: Path, dims: Dims) -> Heads | None:
     """The "alignment_heads" of a folder, if valid: in Hugging Face's generation_config.json, or in
-    CTranslate2's config.json.
+    CTranslate2's config.json. Raises CheckpointError for a file that is not JSON.
     """
-    name = "generation_config.json"
-    if not (folder / name).is_file():
-        name = "config.json"
+    content = read_json_of(folder, "generation_config.json")
+    if content is None:
+        content = read_json_of(folder, "config.json") or {}
     try:
-        file = inside(folder, name)
-        content = json.loads(file.read_text(encoding="utf-8"))
         pairs = [(int(layer), int(head)) for layer, head in content["alignment_heads"]]
-    except (OSError, ValueError, KeyError, TypeError):
+    except (ValueError, KeyError, TypeError):
         return None
     layers, heads = range(dims.n_text_layer), range(dims.n_text_head)
     if not pairs or any(layer not in layers or head not in heads for layer, head in pairs):

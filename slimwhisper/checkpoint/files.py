@@ -1,12 +1,15 @@
-"""Files of a model that nobody vouches for: JSON, safetensors, and pickled tensors.
+"""Readers for untrusted model files: JSON, safetensors, and pickled tensors.
 
 Nothing outside the chosen folder is read, nothing except tensors is unpickled, and no archive is
 unpacked. Every error is a CheckpointError of one line, with the file and the remedy.
 """
 
 import json
+import os
 import pickle
 import zipfile
+from collections.abc import Mapping
+from os import PathLike
 from pathlib import Path
 from typing import Any
 
@@ -17,6 +20,14 @@ from slimwhisper.checkpoint.errors import problem
 from slimwhisper.errors import CheckpointError
 
 _AGAIN = "copy or download it again"
+
+
+def expand_user(path: str | PathLike[str]) -> Path:
+    """The path, with a home folder for ~. Raises CheckpointError for an unknown user's."""
+    try:
+        return Path(path).expanduser()
+    except RuntimeError as error:
+        raise problem(f"{os.fspath(path)}: {error} Give a path without ~") from error
 
 
 def inside(folder: Path, name: str) -> Path:
@@ -48,7 +59,7 @@ def read_json(file: Path) -> dict[str, Any]:
     try:
         content = json.loads(file.read_text(encoding="utf-8"))
     except PermissionError as error:
-        raise _denied(file) from error
+        raise denied(file) from error
     except (OSError, ValueError, RecursionError) as error:
         reason = _no_content(file) or "cannot be read as JSON; copy it again"
         raise problem(f"{file}: {reason}") from error
@@ -63,6 +74,35 @@ def read_json_of(folder: Path, name: str) -> dict[str, Any] | None:
     return read_json(file) if file.is_file() else None
 
 
+class Fields:
+    """The values of a JSON object from an untrusted file, by name; null is as good as missing."""
+
+    def __init__(self, file: Path, content: Mapping[str, Any]) -> None:
+        self.file, self.content = file, content
+
+    def get(self, key: str, kind: type | tuple[type, ...], default: Any = None) -> Any:
+        """A value of this kind, or the default. Raises CheckpointError for another kind."""
+        value = self.content.get(key)
+        if value is None:
+            return default
+        if not isinstance(value, kind) or (isinstance(value, bool) and kind is not bool):
+            kinds = kind if isinstance(kind, tuple) else (kind,)
+            raise self.wrong(key, f"not of the kind {' or '.join(k.__name__ for k in kinds)}")
+        return value
+
+    def whole(self, key: str, low: int, high: int = 1 << 62) -> int | None:
+        """A whole number within these limits; None: not given. Raises CheckpointError."""
+        value: int | None = self.get(key, int)
+        if value is not None and not low <= value <= high:
+            raise self.wrong(key, f"not {low} or more" if value < low else f"beyond {high}")
+        return value
+
+    def wrong(self, key: str, what: str) -> CheckpointError:
+        """The error for a value, such as `what` = "not a list"."""
+        value = f"{self.content.get(key)!r}"[:80]
+        return problem(f"{self.file}: {key} is {value}, {what}; correct it, or copy the file again")
+
+
 def read_safetensors(file: Path) -> dict[str, Tensor]:
     """name -> tensor [...], mapped, not read."""
     from safetensors import SafetensorError
@@ -71,7 +111,7 @@ def read_safetensors(file: Path) -> dict[str, Tensor]:
     try:
         return load_file(file)
     except PermissionError as error:
-        raise _denied(file) from error
+        raise denied(file) from error
     except (SafetensorError, OSError, ValueError, KeyError, AttributeError) as error:
         reason = _no_content(file) or f"truncated, damaged or no safetensors file; {_AGAIN}"
         raise problem(f"{file}: {reason}") from error
@@ -95,7 +135,7 @@ def read_pickle(file: Path) -> Any:
         reason = _no_content(file) or "damaged or no checkpoint; copy it again"
         raise problem(f"{file}: {reason}") from error
     except PermissionError as error:
-        raise _denied(file) from error
+        raise denied(file) from error
     except Exception as error:  # damaged files fail inside torch.load in a dozen ways
         reason = _no_content(file) or f"truncated, damaged or no checkpoint; {_AGAIN}"
         raise problem(f"{file}: {reason}") from error
@@ -147,5 +187,6 @@ def _no_content(file: Path) -> str | None:
     return None
 
 
-def _denied(file: Path) -> CheckpointError:
-    return problem(f"{file}: permission denied; give this user the right")
+def denied(file: Path) -> CheckpointError:
+    """The error for a file that this user may not read."""
+    return problem(f"{file}: permission denied; make the file readable for this user")

@@ -1,33 +1,37 @@
 """Models and adapters of the Hugging Face hub: downloaded once, then read from its cache."""
 
+import re
 from collections.abc import Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 
 from slimwhisper.checkpoint.errors import problem
-from slimwhisper.checkpoint.folders import WHOLE, index_of, shards
+from slimwhisper.checkpoint.formats.ctranslate2 import CTRANSLATE2, CTRANSLATE2_TOKENS
+from slimwhisper.checkpoint.formats.shards import WHOLE, index_of, shards
 from slimwhisper.errors import CheckpointError
 
 # without these, Whisper's own tokens and settings serve: a file, and those of other versions of the
 # library, which a model may have instead
-TOKENIZER_FILES: tuple[tuple[str, tuple[str, ...]], ...] = (
+OPTIONAL: tuple[tuple[str, tuple[str, ...]], ...] = (
+    ("generation_config.json", ()),
+    ("preprocessor_config.json", ("processor_config.json",)),
     (
         "tokenizer.json",
         ("vocab.json", "merges.txt", "added_tokens.json", "special_tokens_map.json"),
     ),
-)
-OPTIONAL = (
-    ("generation_config.json", ()),
-    ("preprocessor_config.json", ("processor_config.json",)),
-    *TOKENIZER_FILES,
     ("tokenizer_config.json", ()),
     ("normalizer.json", ()),
 )
-CTRANSLATE2 = "model.bin"  # faster-whisper's weights
-CTRANSLATE2_TOKENS = ("vocabulary.json", "vocabulary.txt")
 ADAPTER_CONFIG = "adapter_config.json"
 ADAPTER_WEIGHTS = ("adapter_model.safetensors", "adapter_model.bin")
+
+
+def looks_like_hub_id(name: str) -> bool:
+    """Whether a name looks like "organisation/model" and not like a path."""
+    part = r"[A-Za-z0-9][\w.-]*"
+    is_file = name.endswith((".pt", ".pth", ".bin", ".safetensors"))
+    return re.fullmatch(f"{part}/{part}", name) is not None and ".." not in name and not is_file
 
 
 @dataclass(frozen=True, slots=True)
@@ -118,7 +122,6 @@ def fetch_adapter(repository: str, local_files_only: bool) -> Path:
     hub = _repository(repository, local_files_only)
     if (config := hub.fetch(ADAPTER_CONFIG)) is None:
         raise hub.lacks(ADAPTER_CONFIG)
-    hub.fetch_any(TOKENIZER_FILES, config.parent.name)
     if _fetch_first(hub, config.parent, ADAPTER_WEIGHTS) is None:
         raise hub.lacks(" or ".join(ADAPTER_WEIGHTS))
     return config.parent

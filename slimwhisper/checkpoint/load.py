@@ -1,9 +1,8 @@
 """Name or file -> dimensions and weights, under OpenAI's tensor names.
 
-Supported: bundled models, openai-whisper's names and `.pt` files (see `openai`), Hugging Face
-folders, ids and short names (see `hugging_face`, `names`), unquantised models of faster-whisper and
-whisper.cpp (see `foreign`), and PEFT's adapters for all of them (see `adapters`). Nothing except
-tensors is unpickled.
+Supported: bundled models, openai-whisper's names and `.pt` files, Hugging Face folders, ids and
+short names (see `names`), unquantised models of faster-whisper and whisper.cpp (see `formats`), and
+PEFT's LoRA adapters for all of them (see `adapters`). Nothing except tensors is unpickled.
 """
 
 import logging
@@ -16,24 +15,23 @@ from pathlib import Path
 
 from torch import Tensor
 
-from slimwhisper.checkpoint.adapter_files import adapter_folder, read_adapter
-from slimwhisper.checkpoint.adapters import merge_adapters
+from slimwhisper.checkpoint.adapters import adapter_folder, merge_adapters, read_adapter
 from slimwhisper.checkpoint.alignment_heads import Heads, folder_heads, official_heads
 from slimwhisper.checkpoint.bundled import BUNDLED, bundled_file
 from slimwhisper.checkpoint.errors import problem
-from slimwhisper.checkpoint.foreign import foreign_reader
-from slimwhisper.checkpoint.hub import fetch_model
-from slimwhisper.checkpoint.hugging_face import looks_like_hub_id, read_folder
+from slimwhisper.checkpoint.files import expand_user
+from slimwhisper.checkpoint.formats.detect import reader_of
+from slimwhisper.checkpoint.formats.hugging_face import read_folder
+from slimwhisper.checkpoint.formats.openai import fetch_openai
+from slimwhisper.checkpoint.hub import fetch_model, looks_like_hub_id
 from slimwhisper.checkpoint.names import HUB_IDS
-from slimwhisper.checkpoint.openai import expand_user, fetch_openai, read_openai
 from slimwhisper.checkpoint.settings import WHISPERS, Settings, read_settings
-from slimwhisper.checkpoint.tokenizer_files import has_tokenizer
-from slimwhisper.checkpoint.tokens import read_vocabulary
 from slimwhisper.checkpoint.validate import validate
+from slimwhisper.checkpoint.vocabulary import read_vocabulary
 from slimwhisper.errors import CheckpointError
-from slimwhisper.openai_whisper import model_urls
+from slimwhisper.tokens.vocabulary import SIZES, Vocabulary, get_vocabulary
+from slimwhisper.tokens.whisper_package import model_urls
 from slimwhisper.types import Dims
-from slimwhisper.vocabulary import SIZES, Vocabulary, get_vocabulary
 
 logger = logging.getLogger("slimwhisper")
 
@@ -63,6 +61,7 @@ class Checkpoint:
     alignment_heads: Heads | None = None  # None: `default_heads`
     vocabulary: Vocabulary | None = None  # None: `get_vocabulary` of the dimensions
     settings: Settings = WHISPERS  # that came with the model
+    folder: Path | None = None  # Hugging Face's, that it was read from
 
     @property
     def tokens(self) -> Vocabulary:
@@ -98,75 +97,60 @@ def load_checkpoint(
     """
     label = os.fspath(name)
     try:
-        heads: Heads | None = None
-        folder: Path | None = None
-        if label in BUNDLED:
-            logger.warning(BUNDLED[label])
-            dims, state = read_openai(bundled_file(label))
-        elif label in model_urls():
-            file = fetch_openai(label, model_urls()[label], download_root, local_files_only)
-            dims, state = read_openai(file)
-            heads = official_heads(label, dims)
-        elif label and (path := expand_user(label)).exists():  # Path("") is the current folder
-            dims, state = _read_path(path)
-            folder = path if path.is_dir() else None
-        elif label in HUB_IDS or (isinstance(name, str) and looks_like_hub_id(label)):
-            folder = fetch_model(HUB_IDS.get(label, label), local_files_only)
-            dims, state = _read_path(folder)
-        else:
-            raise _unknown(label)
+        path = _locate(name, download_root, local_files_only)
+        reader = reader_of(path)
+        dims, state = reader(path)
         folders = [adapter_folder(each, local_files_only) for each in as_adapters(adapter)]
-        adapters = [read_adapter(each) for each in folders]
+        adapters = [read_adapter(folder) for folder in folders]
     except OSError as error:  # a parent folder is not readable, or a name is too long
         raise problem(
             f"{label[:300]}: cannot be read: {error.strerror or error}; give another file, "
-            "or this user the right"
+            "or make this one readable for this user"
         ) from error
-    # an adapter for new words brings the tokenizer that has them
-    tokens = next((each for each in reversed(folders) if has_tokenizer(each)), folder)
-    if tokens is None:
-        _check_size(label, dims)
-    validate(label, dims, state)
-    if adapters:
-        size = dims.n_vocab
-        dims, state = merge_adapters(dims, state, adapters)
-        label = f"{label} with {', '.join(Path(each).name for each in as_adapters(adapter))}"
-        validate(label, dims, state)
-        if tokens is None:
-            _check_size(label, dims)
-        if tokens is folder and dims.n_vocab != size:
-            raise problem(
-                f"{label}: the vocabulary grows from {size} to {dims.n_vocab} tokens, and no "
-                "adapter's folder has their tokenizer; save it there too"
-            )
-    vocabulary, settings = None, WHISPERS
-    if folder is not None:
-        heads = folder_heads(folder, dims)
-        settings = read_settings(folder, dims)
-    if tokens is not None:
-        vocabulary, settings = read_vocabulary(tokens, dims, settings)
-    _warn(label, settings)
-    tensors = {name: tensor.detach() for name, tensor in state.items()}
-    if in_memory:
-        tensors = {name: tensor.clone() for name, tensor in tensors.items()}
-    return Checkpoint(label, dims, tensors, heads, vocabulary, settings)
-
-
-def _check_size(label: str, dims: Dims) -> None:
-    """Of the vocabulary, where no tokenizer says what the tokens are."""
-    if dims.n_vocab not in SIZES:
+    if path.is_file() and dims.n_vocab not in SIZES:
         raise problem(
             f"{label}: a vocabulary of {dims.n_vocab} is not one of Whisper's own {SIZES}; give a "
             "Hugging Face folder with its tokenizer"
         )
-
-
-def _warn(label: str, settings: Settings) -> None:
-    """One line for what the model's makers set and cannot be followed."""
+    validate(label, dims, state)
+    heads, vocabulary, settings = _describe(path, label, dims)
+    if adapters:
+        state = merge_adapters(state, adapters)
+        label = f"{label} with {', '.join(Path(each).name for each in as_adapters(adapter))}"
     for row in settings.ignored:
-        logger.warning(
-            "%s: %s %s is %s", label, settings.file, row.name, f"{row.value}, {row.effect}"
-        )
+        logger.warning("%s: %s %s is %s, %s", label, settings.file, row.name, row.value, row.effect)
+    tensors = {name: tensor.detach() for name, tensor in state.items()}
+    if in_memory:
+        tensors = {name: tensor.clone() for name, tensor in tensors.items()}
+    source = path if reader is read_folder else None
+    return Checkpoint(label, dims, tensors, heads, vocabulary, settings, source)
+
+
+def _locate(
+    name: str | PathLike[str], download_root: str | PathLike[str] | None, local_files_only: bool
+) -> Path:
+    """The file or folder of a model, downloaded if need be. Raises CheckpointError."""
+    label = os.fspath(name)
+    if label in BUNDLED:
+        logger.warning(BUNDLED[label])
+        return bundled_file(label)
+    if label in model_urls():
+        return fetch_openai(label, model_urls()[label], download_root, local_files_only)
+    if label and (path := expand_user(label)).exists():  # Path("") is the current folder
+        return path
+    if label in HUB_IDS or (isinstance(name, str) and looks_like_hub_id(label)):
+        return fetch_model(HUB_IDS.get(label, label), local_files_only)
+    raise _unknown(label)
+
+
+def _describe(
+    path: Path, name: str, dims: Dims
+) -> tuple[Heads | None, Vocabulary | None, Settings]:
+    """What is known of a model besides its weights, from its folder or its official name."""
+    if path.is_file():
+        return official_heads(name, dims), None, WHISPERS
+    settings = read_settings(path, dims)
+    return folder_heads(path, dims), *read_vocabulary(path, dims, settings)
 
 
 def _unknown(label: str) -> CheckpointError:
@@ -180,16 +164,3 @@ def _unknown(label: str) -> CheckpointError:
     return problem(
         f"model {label[:300]!r}: no such name, file or folder; {hint}names are {', '.join(names)}"
     )
-
-
-def _read_path(path: Path) -> tuple[Dims, Mapping[str, Tensor]]:
-    """A folder or file -> dimensions, and OpenAI's name -> tensor, matrices [out, in]."""
-    if (read_foreign := foreign_reader(path)) is not None:
-        return read_foreign(path)
-    if path.is_dir():
-        return read_folder(path)
-    if not path.is_file():
-        raise problem(f"{path}: is no regular file; give a .pt file or a Hugging Face folder")
-    if path.suffix == ".safetensors":
-        raise problem(f"{path}: give the folder with its config.json, not the .safetensors file")
-    return read_openai(path)

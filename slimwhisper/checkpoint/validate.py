@@ -6,12 +6,11 @@ import torch
 from torch import Tensor
 
 from slimwhisper.checkpoint.errors import problem
-from slimwhisper.types import Dims
+from slimwhisper.types import DTYPES, Dims
 
 EMBEDDING = "decoder.token_embedding.weight"  # [V, d], also for the logits, unless there is
 OUTPUT = "proj_out.weight"  # [V, d]
 LONGEST_TEXT = 4096  # tokens; Whisper's context has 448
-DTYPES = (torch.float16, torch.bfloat16, torch.float32, torch.float64)
 
 
 def expected_shapes(dims: Dims) -> dict[str, tuple[int, ...]]:
@@ -111,7 +110,11 @@ def validate(name: str, dims: Dims, state: Mapping[str, Tensor]) -> None:
 
 def check_numbers(name: str, key: str, tensor: Tensor) -> None:
     """Raise CheckpointError unless a tensor [...] is plain and its numbers are finite."""
-    if tensor.dtype not in DTYPES or tensor.layout != torch.strided or tensor.is_meta:
+    if (
+        f"{tensor.dtype}".removeprefix("torch.") not in (*DTYPES, "float64")
+        or tensor.layout != torch.strided
+        or tensor.is_meta
+    ):
         raise problem(
             f"{name}: tensor {key} is {tensor.dtype}, {tensor.layout} on {tensor.device}; "
             "plain float16, bfloat16, float32 and float64 work"

@@ -256,7 +256,7 @@ def _speakers() -> Check:
 
 
 def _models() -> Check:
-    from slimwhisper.checkpoint.openai import default_download_root
+    from slimwhisper.checkpoint.formats.openai import default_download_root
 
     folder = Path(default_download_root())
     kept = {p.stem: p.stat().st_size for p in sorted(folder.glob("*.pt")) if p.is_file()}

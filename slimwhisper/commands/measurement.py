@@ -31,8 +31,8 @@ from slimwhisper.commands.costs import OFFICIAL_DIMS
 from slimwhisper.devices import INT8, choose_device, choose_dtype
 from slimwhisper.errors import OptionError, SlimWhisperError
 from slimwhisper.model.model import Model
+from slimwhisper.tokens.vocabulary import Vocabulary
 from slimwhisper.types import FRAMES_PER_SECOND, SAMPLE_RATE, WINDOW_FRAMES
-from slimwhisper.vocabulary import Vocabulary
 
 RECORDING_SECONDS = 29  # one window
 DIFFERENT = 8  # recordings, which are then repeated

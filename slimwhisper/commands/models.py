@@ -13,15 +13,16 @@ import torch
 
 from slimwhisper.cache.forms import PRESETS
 from slimwhisper.checkpoint.bundled import BUNDLED, bundled_file
-from slimwhisper.checkpoint.folders import WHOLE, index_of
+from slimwhisper.checkpoint.files import expand_user
+from slimwhisper.checkpoint.formats.openai import default_download_root, read_openai
+from slimwhisper.checkpoint.formats.shards import WHOLE, index_of
 from slimwhisper.checkpoint.load import available_models
 from slimwhisper.checkpoint.names import HUB_MODELS
-from slimwhisper.checkpoint.openai import default_download_root, expand_user, read_openai
-from slimwhisper.checkpoint.openai_tokens import language_count
 from slimwhisper.checkpoint.validate import expected_shapes
 from slimwhisper.commands.costs import allocate, known_dims
-from slimwhisper.openai_whisper import model_urls
 from slimwhisper.text import human_size
+from slimwhisper.tokens.openai import language_count
+from slimwhisper.tokens.whisper_package import model_urls
 from slimwhisper.types import Dims
 
 PRESET = "slim"

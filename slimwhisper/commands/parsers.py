@@ -6,7 +6,8 @@ from typing import Any
 
 from slimwhisper.cache.forms import PRESETS
 from slimwhisper.commands.gpu.devices import DEVICES
-from slimwhisper.flags import DTYPES, MODEL, add_model_flags, model_flags, positive
+from slimwhisper.flags import MODEL, add_model_flags, model_flags, positive
+from slimwhisper.types import DTYPES
 
 BATCHES = (1, 8, 16, 64)
 

@@ -10,7 +10,7 @@ from slimwhisper.engine.requests import Align, Alignment
 from slimwhisper.kernels.linear import at_least_float32
 from slimwhisper.model.decoder import Watch
 from slimwhisper.model.model import Model
-from slimwhisper.vocabulary import Vocabulary
+from slimwhisper.tokens.vocabulary import Vocabulary
 
 
 def align(

@@ -20,7 +20,7 @@ from slimwhisper.engine.places import Layout, Places, Ticket
 from slimwhisper.engine.rules import NEVER, TimestampState, apply_timestamp_rules
 from slimwhisper.kernels.graphs import Graphs
 from slimwhisper.model.model import Model
-from slimwhisper.vocabulary import Vocabulary
+from slimwhisper.tokens.vocabulary import Vocabulary
 
 
 class BeamLane(Lane):

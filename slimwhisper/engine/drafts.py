@@ -17,7 +17,7 @@ from slimwhisper.cache.plan import CachePlan
 from slimwhisper.engine.requests import Window
 from slimwhisper.engine.rules import UNSAID, Said, TimestampState, most_likely, suppress
 from slimwhisper.kernels.dispatch import Kernels
-from slimwhisper.vocabulary import Vocabulary
+from slimwhisper.tokens.vocabulary import Vocabulary
 
 
 @dataclass(frozen=True, slots=True)

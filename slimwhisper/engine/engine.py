@@ -40,7 +40,7 @@ from slimwhisper.engine.requests import (
 from slimwhisper.engine.speculation import SpeculativeLane
 from slimwhisper.kernels.graphs import CUDAGraphs, Graphs, Recorder
 from slimwhisper.model.model import Model
-from slimwhisper.vocabulary import Vocabulary
+from slimwhisper.tokens.vocabulary import Vocabulary
 
 ENCODE_BATCH = 8  # windows encoded, or aligned, together on a GPU; bounds the activations
 CPU_POSITIONS = 1500  # encoded together: their activations fit a CPU's caches, others' do not

@@ -30,7 +30,7 @@ from slimwhisper.engine.rules import (
 )
 from slimwhisper.kernels.graphs import Graphs, bucket_of
 from slimwhisper.model.model import Model
-from slimwhisper.vocabulary import Vocabulary
+from slimwhisper.tokens.vocabulary import Vocabulary
 
 EXTENT_STEP = 128  # tokens: a graph's extent is a multiple of this
 

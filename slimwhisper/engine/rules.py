@@ -15,8 +15,8 @@ from torch import Tensor
 from slimwhisper.engine.requests import Rules
 from slimwhisper.errors import OptionError
 from slimwhisper.kernels.dispatch import Kernels
+from slimwhisper.tokens.vocabulary import Vocabulary, get_vocabulary
 from slimwhisper.types import FRAMES_PER_SECOND, MEL_FRAMES_PER_POSITION, Dims, Options
-from slimwhisper.vocabulary import Vocabulary, get_vocabulary
 
 NEVER = float("-inf")
 

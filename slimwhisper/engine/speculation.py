@@ -31,7 +31,7 @@ from slimwhisper.engine.places import Layout, Places, Ticket
 from slimwhisper.engine.rules import TimestampState
 from slimwhisper.kernels.graphs import Graphs
 from slimwhisper.model.model import Model
-from slimwhisper.vocabulary import Vocabulary
+from slimwhisper.tokens.vocabulary import Vocabulary
 
 MOST = max(LENGTHS)
 HOPED = 0.8  # how often a text's first guesses are expected to be right

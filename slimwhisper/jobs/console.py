@@ -13,10 +13,10 @@ from tqdm import tqdm
 
 from slimwhisper.errors import SlimWhisperError
 from slimwhisper.jobs.progress import Current, Tally
+from slimwhisper.outputs.formats import segment_line
 from slimwhisper.storage.files import StoredFile
 from slimwhisper.text import printable, shown
 from slimwhisper.types import Segment, Transcript
-from slimwhisper.writers import segment_line
 
 BAR_INTERVAL = 0.1  # seconds between updates of the progress bar
 PROGRESS_INTERVAL = 1.0  # seconds between progress events

@@ -3,10 +3,10 @@
 import argparse
 from typing import Any
 
-from slimwhisper import writers
 from slimwhisper.errors import OptionError
 from slimwhisper.flags import MODEL, FlagGroup, add_model_flags, boolean, none_or, positive
 from slimwhisper.jobs.decoding_flags import add_decoding
+from slimwhisper.outputs import formats
 
 
 def add_transcribe(commands: Any) -> None:
@@ -61,7 +61,7 @@ def _add_outputs(parser: argparse.ArgumentParser) -> None:
         "-f",
         "--output_format",
         default="all",
-        choices=(*writers.FORMATS, "all", "parquet"),
+        choices=(*formats.FORMATS, "all", "parquet"),
         help="file format; all: txt, vtt, srt, tsv, json, and rttm with --diarize; "
         "parquet: one table of all recordings",
     )
@@ -119,7 +119,7 @@ def check_engine(arguments: argparse.Namespace) -> None:
 
 def layout_of(arguments: argparse.Namespace) -> dict[str, Any]:
     """The subtitle options that differ from their defaults."""
-    names = (*writers.LAYOUT, writers.SENTENCES, writers.DIARIZE)
+    names = (*formats.LAYOUT, formats.SENTENCES, formats.DIARIZE)
     chosen = {name: getattr(arguments, name) for name in names}
     return {name: value for name, value in chosen.items() if value not in (None, False)}
 

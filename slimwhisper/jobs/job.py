@@ -37,11 +37,11 @@ from slimwhisper.jobs.progress import (
 from slimwhisper.jobs.report import Earlier, Report
 from slimwhisper.jobs.sinks import open_sink, write_result
 from slimwhisper.jobs.survey import Survey
+from slimwhisper.outputs.formats import check_layout
 from slimwhisper.storage.files import StoredFile
 from slimwhisper.storage.inputs import are_stored
 from slimwhisper.storage.stamps import Stamp
 from slimwhisper.types import Segment, Transcript
-from slimwhisper.writers import check_layout
 
 if TYPE_CHECKING:  # a job with nothing to do does not import torch
     from slimwhisper.api import SlimWhisper

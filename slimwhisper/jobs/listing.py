@@ -9,7 +9,7 @@ from collections.abc import Iterable, Sequence
 from pathlib import Path
 
 from slimwhisper.audio.formats import AUDIO_SUFFIXES
-from slimwhisper.writers import FORMATS
+from slimwhisper.outputs.formats import FORMATS
 
 
 class Listing:

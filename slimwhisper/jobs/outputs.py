@@ -10,9 +10,9 @@ from typing import Any
 
 from slimwhisper.errors import AudioError, OutputError
 from slimwhisper.jobs.inputs import InputFile
+from slimwhisper.outputs.formats import write_transcript
 from slimwhisper.storage.outputs import PART
 from slimwhisper.types import Transcript
-from slimwhisper.writers import write_transcript
 
 MAX_SWEPT = 4096  # folders remembered as swept; sweeping one again only costs time
 

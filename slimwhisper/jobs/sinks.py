@@ -41,13 +41,13 @@ from slimwhisper.jobs.outputs import (
     prepare_output_dir,
     write_outputs,
 )
-from slimwhisper.speaker_formats import RECORDING
+from slimwhisper.outputs.formats import formats_of, write_transcript
+from slimwhisper.outputs.speakers import RECORDING
 from slimwhisper.storage import tables
 from slimwhisper.storage.digests import Digests
 from slimwhisper.storage.outputs import OutputStore
 from slimwhisper.storage.uris import is_uri
 from slimwhisper.types import Transcript
-from slimwhisper.writers import formats_of, write_transcript
 
 PARQUET = "parquet"  # the format that is no file beside the others
 WITH_ROW = ("done", "failed")

@@ -1,13 +1,11 @@
 """The log-mel spectrogram of audio that is still going on: only new frames are computed."""
 
-from functools import cache
-
 import numpy as np
 import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from slimwhisper.audio.mel import FFT_SAMPLES, HALF, RANGE
+from slimwhisper.audio.mel import FFT_SAMPLES, HALF, RANGE, log_mel
 from slimwhisper.types import HOP_SAMPLES
 
 SILENCE = -10.0  # log10 of the least power that whisper tells apart
@@ -92,32 +90,10 @@ class LiveMel:
         """float32 [n], from HALF samples before the first frame on -> [n_mels, its whole frames]"""
         if len(samples) < FFT_SAMPLES:
             return torch.empty(self.n_mels, 0)
-        stft = torch.stft(
-            torch.from_numpy(samples),
-            FFT_SAMPLES,
-            HOP_SAMPLES,
-            window=_hann(),
-            center=False,
-            return_complex=True,
-        )
-        mel = _filters(self.n_mels) @ (stft.abs() ** 2)
-        return mel.clamp(min=1e-10).log10()
+        return log_mel(samples, self.n_mels)
 
 
 def _reflect(samples: NDArray[np.float32]) -> NDArray[np.float32]:
     """float32 [n] -> [HALF + n]: mirrored at the first sample, as whisper begins a recording."""
     known = np.pad(samples, (0, max(HALF + 1 - len(samples), 0)))
     return np.concatenate([known[HALF:0:-1], samples])
-
-
-@cache
-def _hann() -> Tensor:
-    return torch.hann_window(FFT_SAMPLES)
-
-
-@cache
-def _filters(n_mels: int) -> Tensor:
-    """[n_mels, 201] float32."""
-    from slimwhisper.openai_whisper.audio import mel_filters
-
-    return mel_filters("cpu", n_mels)

@@ -11,8 +11,8 @@ from slimwhisper.engine.rules import make_rules
 from slimwhisper.errors import OptionError
 from slimwhisper.live.types import POLICIES, LiveOptions
 from slimwhisper.options import MOST_VAD_MS, make_options
+from slimwhisper.tokens.vocabulary import Vocabulary, language_code
 from slimwhisper.types import FRAMES_PER_SECOND, SAMPLE_RATE, WINDOW_FRAMES, Dims, Options
-from slimwhisper.vocabulary import Vocabulary, language_code
 
 QUIET_END = 2 * FRAMES_PER_SECOND  # mel frames of silence that end every window, at least
 SPARE = 12  # tokens that an update may sample beyond the usual

@@ -18,8 +18,8 @@ from slimwhisper.live.setup import Setup
 from slimwhisper.live.types import LiveEvent, LiveOptions, SpeechStarted, SpeechStopped
 from slimwhisper.live.utterance import Utterance
 from slimwhisper.live.words import warm_up
+from slimwhisper.tokens.vocabulary import Vocabulary
 from slimwhisper.types import SAMPLE_RATE, Dims
-from slimwhisper.vocabulary import Vocabulary
 
 TOGETHER = 4  # updates of a stream that is behind
 

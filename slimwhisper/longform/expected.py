@@ -3,8 +3,8 @@
 from pathlib import Path
 
 from slimwhisper.errors import OptionError
+from slimwhisper.tokens.vocabulary import Vocabulary
 from slimwhisper.types import Options
-from slimwhisper.vocabulary import Vocabulary
 
 MOST_BYTES = 4 << 20  # 4 MiB: some 80 hours of speech
 SUFFIX = ".txt"

@@ -13,6 +13,7 @@ from slimwhisper.longform.session import Session, clips_of
 from slimwhisper.speakers.assign import assign_speakers
 from slimwhisper.speakers.diarize import find_speakers
 from slimwhisper.subtitles.sentences import to_sentences
+from slimwhisper.tokens.vocabulary import Vocabulary
 from slimwhisper.trust.flags import with_loops
 from slimwhisper.types import (
     FRAMES_PER_SECOND,
@@ -24,7 +25,6 @@ from slimwhisper.types import (
     Transcript,
     Word,
 )
-from slimwhisper.vocabulary import Vocabulary
 
 PAUSE = 2 * SAMPLE_RATE  # samples: a shorter one stays inside a piece
 

@@ -29,6 +29,7 @@ from slimwhisper.longform.expected import expected_tokens
 from slimwhisper.longform.hallucination import Place
 from slimwhisper.longform.prompts import Prompts
 from slimwhisper.longform.words import Cut, settle, text_tokens
+from slimwhisper.tokens.vocabulary import Vocabulary, get_vocabulary, language_code
 from slimwhisper.trust.flags import SURE, Heard, flagged, left_out
 from slimwhisper.trust.sound import WindowSound
 from slimwhisper.types import (
@@ -39,7 +40,6 @@ from slimwhisper.types import (
     Segment,
     Transcript,
 )
-from slimwhisper.vocabulary import Vocabulary, get_vocabulary, language_code
 
 Clip = tuple[int, int]  # mel frames [start, stop)
 

@@ -16,8 +16,8 @@ import torch
 
 from slimwhisper.engine.requests import Alignment
 from slimwhisper.longform.hallucination import Place, before_hallucination, leading_silence
+from slimwhisper.tokens.vocabulary import text_ranges
 from slimwhisper.types import FRAMES_PER_SECOND, MEL_FRAMES_PER_POSITION, Options, Segment, Word
-from slimwhisper.vocabulary import text_ranges
 
 if TYPE_CHECKING:  # it imports numba, which is slow to start
     from whisper.timing import WordTiming

@@ -19,8 +19,8 @@ from slimwhisper.errors import CacheError
 from slimwhisper.model.decoder import Decoder
 from slimwhisper.model.encoder import Encoder
 from slimwhisper.text import one_line
+from slimwhisper.tokens.vocabulary import Vocabulary
 from slimwhisper.types import Dims
-from slimwhisper.vocabulary import Vocabulary
 
 CALIBRATION_TOKENS = 48
 

@@ -1,1 +1,1 @@
-"""Subtitles that people can read: sentences, lines, and the formats that show them."""
+"""Subtitles that people can read: sentences, and their lines."""

@@ -4,11 +4,15 @@ import unicodedata
 from collections.abc import Iterable
 from functools import lru_cache
 
-# Unicode blocks of scripts without spaces between words: Thai, Lao, Tibetan, Myanmar, Khmer; then
-# what is wide: kana, Han and their punctuation (Hangul has spaces)
+# Unicode blocks, first and last code
+THAI_TO_KHMER = ((0x0E00, 0x0FFF), (0x1000, 0x109F), (0x1780, 0x17FF))  # Lao, Tibetan, Myanmar too
+KANA, HANGUL = ((0x3040, 0x30FF), (0x31F0, 0x31FF)), ((0xAC00, 0xD7A3),)
+HAN = ((0x3400, 0x9FFF), (0xF900, 0xFAFF))
+# of scripts without spaces between words, with rarer letters, symbols and punctuation (Hangul has
+# spaces)
 _SPACELESS = (
-    *((0x0E00, 0x0FFF), (0x1000, 0x109F), (0x1780, 0x17FF), (0x19E0, 0x19FF), (0xAA60, 0xAA7F)),
-    *((0x2E80, 0x312F), (0x3190, 0xA4CF), (0xF900, 0xFAFF), (0xFE30, 0xFE4F), (0xFF00, 0xFF9F)),
+    *(*THAI_TO_KHMER, (0x19E0, 0x19FF), (0xAA60, 0xAA7F)),
+    *(*KANA, *HAN, (0x2E80, 0x312F), (0x3190, 0xA4CF), (0xFE30, 0xFE4F), (0xFF00, 0xFF9F)),
     (0x20000, 0x3FFFF),
 )
 # Where no line begins, besides closing and combining characters: punctuation, small kana and marks
@@ -23,6 +27,11 @@ _NOT_LAST = set("¿¡$€£#@เแโใไເແໂໃໄ")
 _QUOTES = set("\"'“”‘’„‚«»‹›")
 
 RIGHT_TO_LEFT = ("ar", "fa", "he", "ps", "sd", "ur", "yi")  # of Whisper's languages
+
+
+def letters_of(*blocks: tuple[int, int]) -> str:
+    """The characters of Unicode blocks, for a set in a regular expression."""
+    return "".join(f"{chr(first)}-{chr(last)}" for first, last in blocks)
 
 
 @lru_cache(maxsize=4096)

@@ -3,16 +3,18 @@
 import re
 import unicodedata
 
+from slimwhisper.subtitles.scripts import HAN, HANGUL, KANA, letters_of
+
 # A second of the fastest ordinary speech has about ten syllables: languages differ between 5 and 8
 # on average (Coupé et al. 2019, Science Advances 5, eaaw2594), and fast speakers exceed the average
 # by about a third. A syllable is a Chinese or Korean character, a kana, about three letters
 # elsewhere, and hardly less than a digit.
 LETTERS, SYLLABLES, DIGITS = 30.0, 12.0, 10.0  # most in a second
-_SYLLABIC = re.compile("[\u3040-\u30ff\u31f0-\u31ff\u3400-\u9fff\uf900-\ufaff\uac00-\ud7a3]")
+_SYLLABIC = re.compile(f"[{letters_of(*KANA, *HAN, *HANGUL)}]")
 
 
 def least_seconds(text: str) -> float:
-    """The seconds that nobody can undercut in saying this; 0 for a text without letters."""
+    """A lower bound of the seconds that it takes to say this; 0 for a text without letters."""
     seconds = 0.0
     for character in text:
         if character.isascii():

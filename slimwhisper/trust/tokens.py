@@ -4,10 +4,9 @@ import re
 import unicodedata
 from functools import lru_cache
 
-# Thai, Lao, Tibetan, Myanmar, Khmer; kana, Chinese characters
-UNSPACED = (
-    "\u0e00-\u0fff\u1000-\u109f\u1780-\u17ff\u3040-\u30ff\u31f0-\u31ff\u3400-\u9fff\uf900-\ufaff"
-)
+from slimwhisper.subtitles.scripts import HAN, KANA, THAI_TO_KHMER, letters_of
+
+UNSPACED = letters_of(*THAI_TO_KHMER, *KANA, *HAN)
 _TOKEN = re.compile(f"[{UNSPACED}]|[^\\W_{UNSPACED}]+")
 _CHARACTER = re.compile(f"[{UNSPACED}]")
 _APOSTROPHES = str.maketrans("", "", "'’ʼ`´")

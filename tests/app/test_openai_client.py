@@ -25,8 +25,8 @@ from slimwhisper.app.api.response import Result, logprobs
 from slimwhisper.app.api.wanted import Reference
 from slimwhisper.checkpoint.load import load_checkpoint
 from slimwhisper.speakers.choice import missing
+from slimwhisper.tokens.vocabulary import get_vocabulary
 from slimwhisper.types import Segment, Transcript
-from slimwhisper.vocabulary import get_vocabulary
 from tests.support.checkpoints import tiny_dims
 from tests.support.forms import wanted
 from tests.support.hf_folders import hf_folder, trained_table

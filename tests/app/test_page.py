@@ -8,7 +8,7 @@ from collections.abc import Callable
 
 import pytest
 
-from slimwhisper.writers import FORMATS
+from slimwhisper.outputs.formats import FORMATS
 from tests.support.browser import Shown
 from tests.support.live import Live
 from tests.support.spoken import EXPECTED, SAMPLES

@@ -11,8 +11,8 @@ import httpx
 import pytest
 
 from slimwhisper.app.page.run import Part
+from slimwhisper.outputs.formats import FORMATS
 from slimwhisper.types import Segment, Transcript, Word
-from slimwhisper.writers import FORMATS
 from tests.support.browser import Shown
 from tests.support.live import Live
 from tests.support.spoken import SAMPLES

@@ -9,10 +9,10 @@ from typing import Any, TextIO
 import httpx
 import pytest
 
-from slimwhisper import writers
 from slimwhisper.app.page.results import Results
+from slimwhisper.outputs import formats
+from slimwhisper.outputs.formats import FORMATS, Format, Layout
 from slimwhisper.types import Transcript
-from slimwhisper.writers import FORMATS, Format, Layout
 from tests.support.page_calls import PHONE, call, upload
 
 
@@ -41,7 +41,7 @@ def chapters() -> Iterator[Format]:
         file.writelines(f"{s.start:.0f} {s.text.strip()}\n" for s in transcript.segments)
 
     row = Format("chapters", "text/x-chapters", write)
-    writers.register(row)
+    formats.register(row)
     yield row
     FORMATS.pop(row.name, None)
 
@@ -83,7 +83,7 @@ def test_a_format_that_is_removed_while_it_is_written(client: httpx.Client, view
     path = view["files"][0]["downloads"]["txt"].removesuffix("txt")
     try:
         for address in (f"{path}fleeting", view["zip"]):
-            writers.register(Format("fleeting", "text/plain", write))
+            formats.register(Format("fleeting", "text/plain", write))
             found = client.get(f"/{address}")
             assert found.status_code == 200, found.text
     finally:

@@ -71,7 +71,7 @@ def test_heads_of_a_hugging_face_folder(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize(
     "content",
-    [{}, [], {"alignment_heads": []}, {"alignment_heads": [[4, 0]]}, {"alignment_heads": 3}],
+    [{}, {"alignment_heads": []}, {"alignment_heads": [[4, 0]]}, {"alignment_heads": 3}],
 )
 def test_unusable_heads_are_passed_over(tmp_path: Path, content: object) -> None:
     assert folder_heads(tmp_path, dims_of(4, 6)) is None

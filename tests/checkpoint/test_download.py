@@ -8,21 +8,11 @@ from pathlib import Path
 import pytest
 import torch
 
+from slimwhisper.checkpoint.formats.openai import default_download_root
 from slimwhisper.checkpoint.load import load_checkpoint
-from slimwhisper.checkpoint.openai import default_download_root
-from slimwhisper.openai_whisper import model_urls
-from tests.support.checkpoints import DIMS, State, assert_equal, random_state, refusal, save_openai
+from slimwhisper.tokens.whisper_package import model_urls
+from tests.support.checkpoints import DIMS, State, assert_equal, refusal
 from tests.support.servers import Server, serving
-
-
-@pytest.fixture(scope="module")
-def state() -> State:
-    return random_state(DIMS, seed=1)
-
-
-@pytest.fixture(scope="module")
-def openai_bytes(tmp_path_factory: pytest.TempPathFactory, state: State) -> bytes:
-    return save_openai(tmp_path_factory.mktemp("openai") / "x.pt", DIMS, state).read_bytes()
 
 
 @pytest.fixture

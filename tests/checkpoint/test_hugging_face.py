@@ -11,8 +11,7 @@ from pathlib import Path
 import pytest
 from huggingface_hub import constants
 
-from slimwhisper.checkpoint.hub import OPTIONAL
-from slimwhisper.checkpoint.hugging_face import looks_like_hub_id
+from slimwhisper.checkpoint.hub import OPTIONAL, looks_like_hub_id
 from slimwhisper.checkpoint.load import load_checkpoint
 from tests.support.adapters import query_and_value_factors, save_adapter
 from tests.support.checkpoints import (
@@ -20,7 +19,6 @@ from tests.support.checkpoints import (
     State,
     assert_equal,
     hf_config,
-    random_state,
     refusal,
     save_hf,
 )
@@ -29,16 +27,6 @@ from tests.support.servers import Server, serving
 
 REPOSITORY = "someone/whisper-x"
 COMMIT = "0123456789abcdef0123456789abcdef01234567"
-
-
-@pytest.fixture(scope="module")
-def state() -> State:
-    return random_state(DIMS, seed=1)
-
-
-@pytest.fixture
-def folder(tmp_path: Path, state: State) -> Path:
-    return save_hf(tmp_path / "model", DIMS, state)
 
 
 @pytest.fixture
@@ -86,11 +74,11 @@ def fill_cache(cache: Path, repo_id: str, source: Path) -> Path:
 # ---- fetched
 
 
-@pytest.mark.parametrize("shards", [1, 3])
+@pytest.mark.parametrize(("shards", "pickled"), [(1, False), (3, False), (2, True)])
 def test_model_is_fetched_at_one_revision(
-    hub: Server, tmp_path: Path, state: State, shards: int
+    hub: Server, tmp_path: Path, state: State, shards: int, pickled: bool
 ) -> None:
-    publish(hub, save_hf(tmp_path / "model", DIMS, state, shards=shards))
+    publish(hub, save_hf(tmp_path / "model", DIMS, state, shards=shards, pickled=pickled))
     assert_equal(load_checkpoint(REPOSITORY).state, state)
     hub.requests.clear()
     assert_equal(load_checkpoint(REPOSITORY).state, state)
@@ -263,13 +251,6 @@ def test_local_files_only_sends_nothing_from_a_fresh_process(hub: Server, tmp_pa
 # ---- pickles and adapters
 
 
-def test_pickled_model_is_fetched(hub: Server, tmp_path: Path, state: State) -> None:
-    publish(hub, save_hf(tmp_path / "m", DIMS, state, shards=2, pickled=True))
-    assert_equal(load_checkpoint(REPOSITORY).state, state)
-    hub.close()
-    assert_equal(load_checkpoint(REPOSITORY, local_files_only=True).state, state)
-
-
 @pytest.mark.parametrize("pickled", [False, True])
 def test_adapter_is_fetched(hub: Server, folder: Path, tmp_path: Path, pickled: bool) -> None:
     local = save_adapter(tmp_path / "adapter", query_and_value_factors(DIMS), pickled)
@@ -305,24 +286,7 @@ def test_path_object_is_no_hub_id(hub: Server) -> None:
 
 
 def test_looks_like_hub_id() -> None:
-    for name in (
-        "openai/whisper-tiny",
-        "a/b",
-        "distil-whisper/distil-large-v3.5",
-        "me/my_model.v2",
-    ):
-        assert looks_like_hub_id(name)
-    for name in (
-        "tiny",
-        "/a",
-        "a/",
-        "a/b/c",
-        "./a",
-        "../a",
-        "a/..",
-        "~/a",
-        "a/b.pt",
-        "a/b\n",
-        "a b/c",
-    ):
-        assert not looks_like_hub_id(name)
+    ids = "openai/whisper-tiny a/b distil-whisper/distil-large-v3.5 me/my_model.v2".split()
+    assert all(map(looks_like_hub_id, ids))
+    others = "tiny /a a/ a/b/c ./a ../a a/.. ~/a a/b.pt".split()
+    assert not any(map(looks_like_hub_id, [*others, "a/b\n", "a b/c"]))

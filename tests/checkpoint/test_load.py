@@ -26,11 +26,6 @@ from tests.support.checkpoints import (
 from tests.support.reference import whisper_logits, whisper_model
 
 
-@pytest.fixture(scope="module")
-def state() -> State:
-    return random_state(DIMS, seed=1)
-
-
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float16, torch.bfloat16])
 def test_openai_file(tmp_path: Path, state: State, dtype: torch.dtype) -> None:
     cast = {name: tensor.to(dtype) for name, tensor in state.items()}

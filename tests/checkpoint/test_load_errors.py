@@ -11,17 +11,7 @@ from typing import Any
 import pytest
 import torch
 
-from tests.support.checkpoints import DIMS, State, random_state, refusal, save_openai
-
-
-@pytest.fixture(scope="module")
-def state() -> State:
-    return random_state(DIMS, seed=1)
-
-
-@pytest.fixture(scope="module")
-def openai_bytes(tmp_path_factory: pytest.TempPathFactory, state: State) -> bytes:
-    return save_openai(tmp_path_factory.mktemp("openai") / "x.pt", DIMS, state).read_bytes()
+from tests.support.checkpoints import DIMS, State, refusal, save_openai
 
 
 @pytest.fixture
@@ -139,7 +129,12 @@ def without(state: State, *names: str) -> State:
     return {name: tensor for name, tensor in state.items() if name not in names}
 
 
-LN = "decoder.ln.weight"
+def normed(weight: object) -> Callable[[State], State]:
+    """The state with another `LN`."""
+    return lambda state: state | {LN: weight}
+
+
+LN, KEY_BIAS = "decoder.ln.weight", "decoder.blocks.0.attn.key.bias"
 
 
 @pytest.mark.parametrize(
@@ -150,24 +145,18 @@ LN = "decoder.ln.weight"
         (lambda s: s | {"lora_A": torch.ones(1)}, ["lora_A"]),
         (lambda s: s | {"a": torch.ones(1), "b": torch.ones(1)}, ["a", "1 more"]),
         (lambda s: s | {3: torch.ones(1)}, ["3"]),
-        (lambda s: s | {LN: torch.ones(9)}, [LN, "9", "8"]),
-        (lambda s: s | {LN: torch.ones(8, 1)}, [LN]),
-        (lambda s: s | {LN: "text"}, [LN]),
-        (lambda s: s | {LN: torch.ones(8, dtype=torch.int8)}, [LN, "int8"]),
-        (lambda s: s | {LN: torch.ones(8, dtype=torch.complex64)}, [LN, "complex64"]),
-        (lambda s: s | {LN: torch.ones(8).to(torch.float8_e4m3fn)}, [LN, "float8"]),
-        (lambda s: s | {LN: torch.ones(8).to_sparse()}, [LN, "sparse"]),
-        (lambda s: s | {LN: torch.ones(8, device="meta")}, [LN]),
-        (lambda s: s | {LN: torch.tensor([1.0] * 7 + [float("nan")])}, [LN, "finite"]),
-        (lambda s: s | {LN: torch.tensor([1.0] * 7 + [float("-inf")])}, [LN, "finite"]),
-        (
-            lambda s: s | {"decoder.blocks.0.attn.key.bias": torch.full((8,), float("nan"))},
-            ["decoder.blocks.0.attn.key.bias", "finite"],
-        ),
-        (
-            lambda s: s | {"decoder.blocks.0.attn.key.bias": torch.ones(7)},
-            ["decoder.blocks.0.attn.key.bias", "7", "8"],
-        ),
+        (normed(torch.ones(9)), [LN, "9", "8"]),
+        (normed(torch.ones(8, 1)), [LN]),
+        (normed("text"), [LN]),
+        (normed(torch.ones(8, dtype=torch.int8)), [LN, "int8"]),
+        (normed(torch.ones(8, dtype=torch.complex64)), [LN, "complex64"]),
+        (normed(torch.ones(8).to(torch.float8_e4m3fn)), [LN, "float8"]),
+        (normed(torch.ones(8).to_sparse()), [LN, "sparse"]),
+        (normed(torch.ones(8, device="meta")), [LN]),
+        (normed(torch.tensor([1.0] * 7 + [float("nan")])), [LN, "finite"]),
+        (normed(torch.tensor([1.0] * 7 + [float("-inf")])), [LN, "finite"]),
+        (lambda s: s | {KEY_BIAS: torch.full((8,), torch.nan)}, [KEY_BIAS, "finite"]),
+        (lambda s: s | {KEY_BIAS: torch.ones(7)}, [KEY_BIAS, "7", "8"]),
     ],
 )
 def test_wrong_tensors(

@@ -10,7 +10,7 @@ import pytest
 import slimwhisper
 from slimwhisper.checkpoint.load import load_checkpoint
 from slimwhisper.errors import OptionError
-from slimwhisper.vocabulary import Vocabulary, get_tokenizer, get_vocabulary, ranges_of
+from slimwhisper.tokens.vocabulary import Vocabulary, get_tokenizer, get_vocabulary, ranges_of
 from tests.support.checkpoints import refusal, tiny_dims
 from tests.support.hf_folders import MARKS, STAMPS, Table, hf_folder, trained_table, whisper_table
 from tests.support.scripted import TEXTS

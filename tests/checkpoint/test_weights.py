@@ -32,11 +32,6 @@ from tests.support.reference import whisper_logits, whisper_model
 CPU = torch.device("cpu")
 
 
-@pytest.fixture(scope="module")
-def state() -> State:
-    return random_state(DIMS, seed=1)
-
-
 def other_output(state: State) -> State:
     """The same with a matrix of its own for the logits."""
     generator = torch.Generator().manual_seed(9)

@@ -12,10 +12,10 @@ import whisper
 from safetensors.torch import load_file, save_file
 from whisper.decoding import DecodingTask
 
+from slimwhisper.checkpoint.formats.hugging_face import hugging_face_name
 from slimwhisper.checkpoint.load import Checkpoint, load_checkpoint
 from slimwhisper.commands.conversion import convert as command
 from slimwhisper.commands.conversion.convert import convert
-from slimwhisper.commands.conversion.hf_folder import hugging_face_name
 from slimwhisper.errors import CheckpointError
 from tests.support.adapters import query_and_value_factors, save_adapter
 from tests.support.checkpoints import (
@@ -170,7 +170,7 @@ def test_settings_that_stay_behind_are_named(
 
 def test_alignment_heads_go_along(folder: Path, tmp_path: Path, monkeypatch: Any) -> None:
     """OpenAI's names have known heads; a folder holds them."""
-    known = replace(load_checkpoint(folder), alignment_heads={0: [0]})
+    known = replace(load_checkpoint(folder), alignment_heads={0: [0]}, folder=None)
 
     def load(name: Any, **_: Any) -> Checkpoint:
         return known if name == "tiny" else load_checkpoint(name)

@@ -16,7 +16,7 @@ import pytest
 import torch
 
 from slimwhisper.audio import load as audio
-from slimwhisper.checkpoint import openai as checkpoint
+from slimwhisper.checkpoint.formats import openai as checkpoint
 from slimwhisper.commands import doctor
 from slimwhisper.commands.doctor import checks, healthy, print_doctor, run_doctor
 from slimwhisper.commands.packages import PACKAGES, Check, check_package

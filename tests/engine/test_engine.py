@@ -24,8 +24,8 @@ from slimwhisper.engine.requests import (
 )
 from slimwhisper.engine.rules import make_rules
 from slimwhisper.model.model import Model
+from slimwhisper.tokens.vocabulary import get_tokenizer, get_vocabulary
 from slimwhisper.types import Options
-from slimwhisper.vocabulary import get_tokenizer, get_vocabulary
 from tests.support.checkpoints import random_state, tiny_dims
 from tests.support.reference import set_spectrum
 from tests.support.sounds import noise_bursts

@@ -22,8 +22,8 @@ from slimwhisper.engine.rules import (
 )
 from slimwhisper.errors import OptionError
 from slimwhisper.kernels.dispatch import Kernels
+from slimwhisper.tokens.vocabulary import Vocabulary, get_tokenizer, get_vocabulary, language_code
 from slimwhisper.types import Options
-from slimwhisper.vocabulary import Vocabulary, get_tokenizer, get_vocabulary, language_code
 from tests.support.checkpoints import tiny_dims
 
 DIMS = tiny_dims()

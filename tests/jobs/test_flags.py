@@ -13,8 +13,8 @@ from slimwhisper.cache.forms import PRESETS, cross_names, self_names
 from slimwhisper.flags import cache_choice
 from slimwhisper.jobs.decoding_flags import COMMAND_DEFAULTS, options_of
 from slimwhisper.jobs.flags import dtype_of
+from slimwhisper.outputs.formats import FORMATS
 from slimwhisper.types import Options
-from slimwhisper.writers import FORMATS
 
 
 def flags() -> dict[str, argparse.Action]:

@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from slimwhisper.jobs.journal import JOURNAL_NAME
-from slimwhisper.writers import formats_of
+from slimwhisper.outputs.formats import formats_of
 from tests.support.command import Run
 from tests.support.fake_model import FakeModel, fake_model
 from tests.support.folder_job import DONE, GOOD, journal, run, statuses, tree, written

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from slimwhisper.writers import formats_of
+from slimwhisper.outputs.formats import formats_of
 from tests.support.kills import Kills, journal_lines, random_moments
 from tests.support.paths import ROOT
 

@@ -16,8 +16,8 @@ from slimwhisper.jobs.outputs import (
     prepare_output_dir,
     write_outputs,
 )
+from slimwhisper.outputs.formats import FORMATS, check_layout, segment_line
 from slimwhisper.types import Segment, Transcript, Word
-from slimwhisper.writers import FORMATS, check_layout, segment_line
 
 TRANSCRIPT = Transcript(
     text=" hello wörld",

@@ -14,8 +14,8 @@ from slimwhisper.engine.speculation import SpeculativeLane
 from slimwhisper.errors import OptionError
 from slimwhisper.jobs.decoding_flags import options_of
 from slimwhisper.longform.expected import expected_tokens, read_expected
+from slimwhisper.tokens.vocabulary import get_vocabulary
 from slimwhisper.types import Options
-from slimwhisper.vocabulary import get_vocabulary
 from tests.support.paths import SAMPLES
 from tests.support.sessions import TOKENIZER, session
 from tests.support.spoken import EXPECTED

@@ -20,7 +20,7 @@ from slimwhisper.model.model import Model
 from slimwhisper.engine.requests import Window
 from slimwhisper.engine.rules import make_rules
 from slimwhisper.types import Options
-from slimwhisper.vocabulary import get_tokenizer, get_vocabulary
+from slimwhisper.tokens.vocabulary import get_tokenizer, get_vocabulary
 
 cross, own, slots = sys.argv[1], sys.argv[2], int(sys.argv[3])
 dims = tiny_dims(width=384, heads=6, text_layers=4, multilingual=False)

@@ -9,8 +9,8 @@ from slimwhisper.engine.requests import Align, Alignment, Decoded, Languages, Re
 from slimwhisper.errors import SlimWhisperError
 from slimwhisper.longform.attempts import compression_ratio
 from slimwhisper.longform.session import clips_of
+from slimwhisper.tokens.vocabulary import get_tokenizer
 from slimwhisper.types import Options
-from slimwhisper.vocabulary import get_tokenizer
 from tests.support.checkpoints import tiny_dims
 from tests.support.sessions import HELLO, TOKENIZER, WORLD, answer, heard, request, session, stamp
 

@@ -22,8 +22,8 @@ from slimwhisper.engine.requests import Align, Alignment, Window
 from slimwhisper.engine.rules import make_rules
 from slimwhisper.longform.words import time_words
 from slimwhisper.model.model import Model
+from slimwhisper.tokens.vocabulary import get_tokenizer, get_vocabulary
 from slimwhisper.types import Options
-from slimwhisper.vocabulary import get_tokenizer, get_vocabulary
 from tests.support.checkpoints import random_state, tiny_dims
 from tests.support.parity import (
     differences,
@@ -167,7 +167,7 @@ THREADS = """
 import torch
 from slimwhisper.engine.requests import Alignment
 from slimwhisper.types import Dims
-from slimwhisper.vocabulary import get_tokenizer
+from slimwhisper.tokens.vocabulary import get_tokenizer
 from slimwhisper.longform.words import time_words
 
 torch.set_num_threads(1)

@@ -6,10 +6,10 @@ from pathlib import Path
 
 import pytest
 
-from slimwhisper.speaker_formats import RECORDING
+from slimwhisper.outputs.formats import DIARIZE, FORMATS, formats_of, write_transcript
+from slimwhisper.outputs.speakers import RECORDING
 from slimwhisper.speakers.rttm import read_rttm
 from slimwhisper.types import Segment, Transcript, Word
-from slimwhisper.writers import DIARIZE, FORMATS, formats_of, write_transcript
 
 
 def segment(i: int, start: float, end: float, text: str, speaker: str | None) -> Segment:

@@ -10,10 +10,10 @@ from typing import Any
 import pytest
 
 from slimwhisper.errors import OptionError
+from slimwhisper.outputs.formats import FORMATS, check_layout, formats_of, write_transcript
 from slimwhisper.subtitles.cues import to_cues
 from slimwhisper.subtitles.sentences import to_sentences
 from slimwhisper.types import Segment, Transcript, Word
-from slimwhisper.writers import FORMATS, check_layout, formats_of, write_transcript
 from tests.support.constructed import TEXTS, in_segments, spoken, width
 
 pysubs2: Any = pytest.importorskip("pysubs2", reason="pysubs2 is not installed")

@@ -16,7 +16,7 @@ import slimwhisper.jobs.job
 from slimwhisper.cli import main
 from tests.support.fake_model import FakeModel, install
 
-importlib.import_module("slimwhisper.openai_whisper.utils")  # the writers
+importlib.import_module("slimwhisper.tokens.whisper_package.utils")  # the writers
 assert slimwhisper.jobs.job
 install(FakeModel(ahead=8, delay=0.005), lambda target, key, value: target.__setitem__(key, value))
 for line in sys.stdin:

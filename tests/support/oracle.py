@@ -10,8 +10,8 @@ import pytest
 import torch
 from torch import Tensor
 
+from slimwhisper.tokens.vocabulary import get_vocabulary
 from slimwhisper.types import Dims
-from slimwhisper.vocabulary import get_vocabulary
 from tests.support.checkpoints import State, hf_config, hf_name
 
 

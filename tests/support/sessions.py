@@ -5,8 +5,8 @@ from torch import Tensor
 
 from slimwhisper.engine.requests import Decoded, Window
 from slimwhisper.longform.session import Session
+from slimwhisper.tokens.vocabulary import get_tokenizer
 from slimwhisper.types import Dims, Options
-from slimwhisper.vocabulary import get_tokenizer
 from tests.support.checkpoints import tiny_dims
 
 DIMS = tiny_dims(multilingual=False)

@@ -31,8 +31,8 @@ from slimwhisper.live.types import (
     SpeechStopped,
     Text,
 )
+from slimwhisper.tokens.vocabulary import Vocabulary, get_vocabulary
 from slimwhisper.types import SAMPLE_RATE, Dims
-from slimwhisper.vocabulary import Vocabulary, get_vocabulary
 
 DIMS = Dims(80, 500, 8, 1, 1, 51_864, 448, 8, 1, 1)  # windows of 10 s, English
 MULTILINGUAL = Dims(80, 500, 8, 1, 1, 51_865, 448, 8, 1, 1)

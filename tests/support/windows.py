@@ -11,8 +11,8 @@ from slimwhisper.engine.engine import Engine
 from slimwhisper.engine.requests import Answer, Attempt, Decoded, Request, Search, Window
 from slimwhisper.engine.rules import make_rules
 from slimwhisper.model.model import Model
+from slimwhisper.tokens.vocabulary import get_tokenizer, get_vocabulary
 from slimwhisper.types import Options
-from slimwhisper.vocabulary import get_tokenizer, get_vocabulary
 from tests.support.checkpoints import random_state, tiny_dims
 from tests.support.sounds import noise_bursts
 

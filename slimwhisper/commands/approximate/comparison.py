@@ -33,8 +33,8 @@ from slimwhisper.model.calibration import (
     unguarded,
 )
 from slimwhisper.model.model import Model
+from slimwhisper.tokens.vocabulary import language_code
 from slimwhisper.types import Transcript
-from slimwhisper.vocabulary import language_code
 
 logger = logging.getLogger("slimwhisper")
 

@@ -14,9 +14,7 @@ import torch
 from torch import Tensor
 
 from slimwhisper.checkpoint.errors import problem
-from slimwhisper.checkpoint.foreign import foreign_reader
 from slimwhisper.checkpoint.load import Adapters, Checkpoint, load_checkpoint
-from slimwhisper.checkpoint.names import HUB_IDS
 from slimwhisper.commands.conversion.hf_folder import (
     FOLDER_FILES,
     SHARD_BYTES,
@@ -98,11 +96,10 @@ def convert(
     if target.exists() and Path(name).exists() and target.samefile(name):
         raise OptionError(f"{target}: is the model itself; give another place")
     checkpoint = load_checkpoint(name, download_root=download_root, adapter=adapter)
-    folder = _folder_of(name)
     left_behind: list[str] = []
     if is_file:
         refuse_what_is_lost(checkpoint)
-        left_behind = settings_left_behind(checkpoint, folder)
+        left_behind = settings_left_behind(checkpoint)
     ready = replace(checkpoint, state=_ready(checkpoint, dtype))
     try:
         target.parent.mkdir(parents=True, exist_ok=True)
@@ -113,7 +110,7 @@ def convert(
                 torch.save(content, new)
             else:
                 new.mkdir()
-                write_folder(ready, new, folder, shard_bytes)
+                write_folder(ready, new, shard_bytes)
             _check_equal(ready, new, is_file)
             size = sum(f.stat().st_size for f in ([new] if is_file else new.iterdir()))
             _check_place(target, is_file, overwrite)  # hours may have passed
@@ -125,20 +122,6 @@ def convert(
         ) from error
     kind = str(widest(ready.state)).removeprefix("torch.")
     return Conversion(target, len(ready.state), kind, size, tuple(left_behind))
-
-
-def _folder_of(name: str) -> Path | None:
-    """The Hugging Face folder that a loaded model came from; None: another format."""
-    from huggingface_hub import try_to_load_from_cache
-
-    path = Path(name).expanduser()
-    if path.exists():
-        return path if path.is_dir() and foreign_reader(path) is None else None
-    repository = HUB_IDS.get(name, name)
-    if "/" not in repository:
-        return None
-    config = try_to_load_from_cache(repository, "config.json")
-    return Path(config).parent if isinstance(config, str) else None
 
 
 def _ready(checkpoint: Checkpoint, dtype: str | None) -> dict[str, Tensor]:

@@ -1,7 +1,6 @@
 """Writing a Hugging Face folder that `transformers` loads, tokenizer and settings included."""
 
 import json
-import re
 from collections.abc import Mapping
 from pathlib import Path
 
@@ -10,8 +9,8 @@ from torch import Tensor
 
 from slimwhisper.checkpoint.errors import problem
 from slimwhisper.checkpoint.files import inside, read_json
+from slimwhisper.checkpoint.formats.hugging_face import hugging_face_name
 from slimwhisper.checkpoint.load import Checkpoint
-from slimwhisper.checkpoint.openai_tokens import openai_tokenizer
 from slimwhisper.checkpoint.validate import OUTPUT
 from slimwhisper.commands.conversion.settings import (
     feature_settings,
@@ -19,6 +18,7 @@ from slimwhisper.commands.conversion.settings import (
     model_settings,
 )
 from slimwhisper.commands.conversion.tokenizer_files import tokenizer_files
+from slimwhisper.tokens.openai import openai_tokenizer
 from slimwhisper.types import HOP_SAMPLES, SAMPLE_RATE
 
 FRAMES_PER_SECOND = SAMPLE_RATE // (2 * HOP_SAMPLES)  # of the encoder
@@ -29,41 +29,6 @@ FOLDER_FILES = (  # settings and tokenizer, beside config.json and the weights
 )
 SHARD_BYTES = 5_000_000_000  # of weights, at most, in one file
 
-_PARTS = {  # of a layer: OpenAI's name, Hugging Face's
-    "attn": "self_attn",
-    "attn_ln": "self_attn_layer_norm",
-    "cross_attn": "encoder_attn",
-    "cross_attn_ln": "encoder_attn_layer_norm",
-    "mlp_ln": "final_layer_norm",
-    "query": "q_proj",
-    "key": "k_proj",
-    "value": "v_proj",
-    "out": "out_proj",
-}
-_TOP = {
-    "encoder.ln_post": "encoder.layer_norm",
-    "decoder.ln": "decoder.layer_norm",
-    "encoder.positional_embedding": "encoder.embed_positions.weight",
-    "decoder.positional_embedding": "decoder.embed_positions.weight",
-    "decoder.token_embedding": "decoder.embed_tokens",
-}
-
-
-def hugging_face_name(name: str) -> str:
-    """OpenAI's tensor name -> Hugging Face's."""
-    if name == OUTPUT:
-        return name
-    if match := re.fullmatch(r"(encoder|decoder)\.blocks\.(\d+)\.(.+)\.(weight|bias)", name):
-        side, layer, inner, kind = match.groups()
-        theirs = {"mlp.0": "fc1", "mlp.2": "fc2"}.get(inner)
-        theirs = theirs or ".".join(_PARTS[part] for part in inner.split("."))
-        return f"model.{side}.layers.{layer}.{theirs}.{kind}"
-    for ours, theirs in _TOP.items():
-        if name == ours or name.startswith(f"{ours}."):
-            name = theirs + name.removeprefix(ours)
-            break
-    return f"model.{name}"
-
 
 def widest(state: Mapping[str, Tensor]) -> torch.dtype:
     """The dtype that holds every weight; float32 where float16 and bfloat16 meet."""
@@ -73,20 +38,17 @@ def widest(state: Mapping[str, Tensor]) -> torch.dtype:
     return max(kinds, key=lambda kind: kind.itemsize)
 
 
-def write_folder(
-    checkpoint: Checkpoint, folder: Path, source: Path | None, shard_bytes: int = SHARD_BYTES
-) -> None:
+def write_folder(checkpoint: Checkpoint, folder: Path, shard_bytes: int = SHARD_BYTES) -> None:
     """Write the checkpoint's weights, settings and tokenizer to an empty folder.
 
-    Arguments:
-        source: the Hugging Face folder that it was read from, whose settings and tokenizer are
-            copied; None: another format, and they are Whisper's own.
-        shard_bytes: weights beyond this go to several files and an index.
+    Settings and tokenizer are copied from the Hugging Face folder that it was read from; of other
+    formats they are Whisper's own. Weights beyond `shard_bytes` go to several files and an index.
     Raises CheckpointError for a model whose tokens, or whose window, a folder cannot name.
     """
     from huggingface_hub import save_torch_state_dict
 
     state = checkpoint.state
+    source = checkpoint.folder
     contents = _whispers_own(checkpoint) if source is None else _copied(checkpoint, source)
     save_torch_state_dict(
         {hugging_face_name(name): tensor.contiguous() for name, tensor in state.items()},

@@ -1,14 +1,13 @@
 """What a Hugging Face folder has that an OpenAI .pt file cannot hold."""
 
-from pathlib import Path
 from typing import Any
 
 from slimwhisper.checkpoint.errors import problem
 from slimwhisper.checkpoint.files import read_json_of
 from slimwhisper.checkpoint.load import Checkpoint
-from slimwhisper.checkpoint.openai_tokens import openai_tokenizer
 from slimwhisper.checkpoint.validate import OUTPUT
 from slimwhisper.commands.conversion.settings import generation_settings
+from slimwhisper.tokens.openai import openai_tokenizer
 
 SETTINGS = (
     *("alignment_heads", "begin_suppress_tokens", "forced_decoder_ids", "is_multilingual"),
@@ -32,8 +31,9 @@ def refuse_what_is_lost(checkpoint: Checkpoint) -> None:
         )
 
 
-def settings_left_behind(checkpoint: Checkpoint, folder: Path | None) -> list[str]:
-    """The generation settings of the folder that are not Whisper's own, by name."""
+def settings_left_behind(checkpoint: Checkpoint) -> list[str]:
+    """The generation settings of its folder that are not Whisper's own, by name."""
+    folder = checkpoint.folder
     tokenizer = openai_tokenizer(checkpoint.dims)
     content = None if folder is None else read_json_of(folder, "generation_config.json")
     if tokenizer is None or content is None:

@@ -3,7 +3,9 @@
 from typing import TYPE_CHECKING, Any
 
 from slimwhisper.checkpoint.alignment_heads import Heads
+from slimwhisper.checkpoint.formats.hugging_face import DIMENSIONS
 from slimwhisper.commands.conversion.tokenizer_files import FIRST_TIMESTAMP, NO_TIMESTAMPS
+from slimwhisper.tokens.openai import suppressed
 from slimwhisper.types import HOP_SAMPLES, SAMPLE_RATE, Dims
 
 if TYPE_CHECKING:
@@ -14,31 +16,23 @@ FFT_SAMPLES = 400  # of a spectrogram's window
 
 def model_settings(dims: Dims, tokenizer: "Tokenizer", dtype: str, tied: bool) -> dict[str, Any]:
     """config.json. dtype: such as "float16"."""
-    return {
+    sizes = {theirs: getattr(dims, ours) for ours, theirs in DIMENSIONS.items()}
+    return sizes | {
         "architectures": ["WhisperForConditionalGeneration"],
         "model_type": "whisper",
         "activation_function": "gelu",
         "bos_token_id": tokenizer.eot,
-        "d_model": dims.n_text_state,
-        "decoder_attention_heads": dims.n_text_head,
         "decoder_ffn_dim": 4 * dims.n_text_state,
-        "decoder_layers": dims.n_text_layer,
         "decoder_start_token_id": tokenizer.sot,
-        "encoder_attention_heads": dims.n_audio_head,
         "encoder_ffn_dim": 4 * dims.n_audio_state,
-        "encoder_layers": dims.n_audio_layer,
         "eos_token_id": tokenizer.eot,
         "is_encoder_decoder": True,
-        "max_source_positions": dims.n_audio_ctx,
-        "max_target_positions": dims.n_text_ctx,
         "num_hidden_layers": dims.n_audio_layer,
-        "num_mel_bins": dims.n_mels,
         "pad_token_id": tokenizer.eot,
         "scale_embedding": False,
         "tie_word_embeddings": tied,
         "torch_dtype": dtype,  # new versions of transformers know this older name too
         "use_cache": True,
-        "vocab_size": dims.n_vocab,
     }
 
 
@@ -46,12 +40,9 @@ def generation_settings(dims: Dims, tokenizer: "Tokenizer", heads: Heads | None)
     """generation_config.json: the rules of `whisper.decode` with its defaults."""
     special = tokenizer.special_tokens
     multilingual = tokenizer.language is not None
-    never = {
-        *(tokenizer.sot, tokenizer.translate, tokenizer.transcribe),
-        *(tokenizer.sot_lm, tokenizer.sot_prev, tokenizer.no_speech),
-    }
+    never, never_first = suppressed(tokenizer)
     found: dict[str, Any] = {
-        "begin_suppress_tokens": [*tokenizer.encode(" "), tokenizer.eot],
+        "begin_suppress_tokens": list(never_first),
         "bos_token_id": tokenizer.eot,
         "decoder_start_token_id": tokenizer.sot,
         "eos_token_id": tokenizer.eot,
@@ -62,7 +53,7 @@ def generation_settings(dims: Dims, tokenizer: "Tokenizer", heads: Heads | None)
         "pad_token_id": tokenizer.eot,
         "prev_sot_token_id": tokenizer.sot_prev,
         "return_timestamps": False,
-        "suppress_tokens": sorted({*tokenizer.non_speech_tokens, *never}),
+        "suppress_tokens": list(never),
     }
     if multilingual:
         codes = tokenizer.all_language_codes

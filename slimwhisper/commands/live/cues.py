@@ -4,7 +4,7 @@ from html import escape
 from typing import TextIO
 
 from slimwhisper.live.types import Ended, LiveEvent
-from slimwhisper.subtitles.srt_vtt import cue_clock
+from slimwhisper.outputs.srt_vtt import cue_clock
 
 
 class Cues:

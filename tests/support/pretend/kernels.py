@@ -18,7 +18,7 @@ from slimwhisper.kernels.gpu.latent import split_latent_reference
 from slimwhisper.kernels.latent import EIGHT, Latent
 from slimwhisper.kernels.norm import Place, add_norm
 from slimwhisper.kernels.reads import Reads
-from slimwhisper.vocabulary import Vocabulary, get_tokenizer
+from slimwhisper.tokens.vocabulary import Vocabulary, get_tokenizer
 
 Arguments = dict[str, Any]  # of a launch, by the kernel's names
 

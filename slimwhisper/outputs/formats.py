@@ -1,20 +1,20 @@
 """The one table of output formats: Transcript -> txt, vtt, srt, tsv, json, lrc, ass, rttm.
 
-openai-whisper's own writers do the work of its formats, on a file that we open; those of
-`slimwhisper.subtitles` the others, and srt and vtt of sentences; those of `speaker_formats` RTTM,
-and whisper's formats where there are speakers. A new format is a row of `FORMATS`: the command, the
-page, its downloads and the journal all read the table.
+openai-whisper's own writers do the work of its formats, on a file that we open. This package's
+write the others, srt and vtt of sentences, and whisper's formats where there are speakers. A new
+format is a row of `FORMATS`: the command, the page, its downloads and the journal all read the
+table.
 """
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any, TextIO
 
-from slimwhisper import speaker_formats as speakers
 from slimwhisper.errors import OptionError
-from slimwhisper.subtitles.ass import write_ass
-from slimwhisper.subtitles.lrc import write_lrc
-from slimwhisper.subtitles.srt_vtt import write_srt, write_vtt
+from slimwhisper.outputs import speakers
+from slimwhisper.outputs.ass import write_ass
+from slimwhisper.outputs.lrc import write_lrc
+from slimwhisper.outputs.srt_vtt import write_srt, write_vtt
 from slimwhisper.types import Segment, Transcript
 
 Layout = Mapping[str, Any]
@@ -45,7 +45,7 @@ def _by_whisper(name: str, with_speakers: Write | None = None) -> Write:
         if with_speakers is not None and speakers.has_speakers(transcript):
             with_speakers(transcript, file, layout)
             return
-        from slimwhisper.openai_whisper import utils
+        from slimwhisper.tokens.whisper_package import utils
 
         writer = getattr(utils, name)(output_dir="")
         writer.write_result(transcript.as_dict(), file=file, options=dict(layout))
@@ -132,7 +132,7 @@ def write_transcript(
 
 def segment_line(segment: Segment) -> str:
     """A segment as `whisper` prints it."""
-    from slimwhisper.openai_whisper.utils import format_timestamp
+    from slimwhisper.tokens.whisper_package.utils import format_timestamp
 
     start, end = format_timestamp(segment.start), format_timestamp(segment.end)
     return f"[{start} --> {end}] {segment.text}"

@@ -7,14 +7,15 @@ length of its name, its type, its dimensions (the fastest first), and its name.
 """
 
 from collections.abc import Mapping
+from dataclasses import fields
 from pathlib import Path
 
 import torch
 from torch import Tensor
 
-from slimwhisper.checkpoint.binary import BinaryFile
 from slimwhisper.checkpoint.errors import problem
-from slimwhisper.checkpoint.openai_tokens import openai_tokenizer, text_tokens
+from slimwhisper.checkpoint.formats.binary import BinaryFile
+from slimwhisper.tokens.openai import openai_tokenizer, text_tokens
 from slimwhisper.types import Dims
 
 MAGIC = b"lmgg"  # 0x67676d6c
@@ -57,25 +58,14 @@ def read_ggml(path: Path) -> tuple[Dims, Mapping[str, Tensor]]:
 def _dims(file: BinaryFile, numbers: tuple[int, ...]) -> Dims:
     if min(numbers) < 1:
         raise file.damaged(f"its dimensions are {list(numbers)}")
-    vocab, audio_ctx, width, heads, layers, text_ctx, text_width, text_heads, text_layers, mels = (
-        numbers
-    )
-    return Dims(
-        n_mels=mels,
-        n_audio_ctx=audio_ctx,
-        n_audio_state=width,
-        n_audio_head=heads,
-        n_audio_layer=layers,
-        n_vocab=vocab,
-        n_text_ctx=text_ctx,
-        n_text_state=text_width,
-        n_text_head=text_heads,
-        n_text_layer=text_layers,
-    )
+    # of the audio: context, width, heads, layers; then the same of the text
+    vocab, *sizes, mels = numbers
+    in_order = (mels, *sizes[:4], vocab, *sizes[4:])
+    return Dims(**dict(zip((f.name for f in fields(Dims)), in_order, strict=True)))
 
 
 def _check_filters(file: BinaryFile, n_mels: int) -> None:
-    from slimwhisper.openai_whisper.audio import mel_filters
+    from slimwhisper.tokens.whisper_package.audio import mel_filters
 
     shape = file.numbers("2i")
     filters = file.tensor(shape, torch.float32)  # [n_mels, 201]

@@ -11,9 +11,17 @@ from typing import Any
 
 from tokenizers import Tokenizer as FastTokenizer
 
-from slimwhisper.openai_whisper.tokenizer import Tokenizer
+from slimwhisper.tokens.whisper_package.tokenizer import Tokenizer
 
 _SECONDS = 0.02  # from one timestamp token to the next
+_SPECIAL = {  # attributes of whisper's Tokenizer
+    "transcribe": "<|transcribe|>",
+    "translate": "<|translate|>",
+    "sot_lm": "<|startoflm|>",
+    "sot_prev": "<|startofprev|>",
+    "no_speech": "<|nospeech|>",
+    "no_timestamps": "<|notimestamps|>",
+}
 
 
 class Encoding:
@@ -56,6 +64,11 @@ class FolderTokenizer(Tokenizer):  # type: ignore[misc]  # whisper has no types
         names = [f"<|{name}|>" for name in (language, task) if name is not None]
         found = [self.special_tokens[n] for n in names if n in self.special_tokens]
         self.sot_sequence = (self.special_tokens["<|startoftranscript|>"], *found)
+        self.eot, self.timestamp_begin = encoding.eot_token, timestamps.start
+        self.all_language_tokens = tuple(self.languages)
+        self.all_language_codes = tuple(self.languages.values())
+        for name, token in _SPECIAL.items():  # in place of properties that raise KeyError
+            setattr(self, name, self.special_tokens.get(token))
 
     def decode(self, token_ids: Sequence[int], **_: Any) -> str:
         """The text alone, without special tokens and timestamps."""
@@ -70,46 +83,6 @@ class FolderTokenizer(Tokenizer):  # type: ignore[misc]  # whisper has no types
         return "".join(parts)
 
     @cached_property
-    def eot(self) -> int:
-        return self.encoding.eot_token
-
-    @cached_property
-    def transcribe(self) -> int | None:
-        return self.special_tokens.get("<|transcribe|>")
-
-    @cached_property
-    def translate(self) -> int | None:
-        return self.special_tokens.get("<|translate|>")
-
-    @cached_property
-    def sot_lm(self) -> int | None:
-        return self.special_tokens.get("<|startoflm|>")
-
-    @cached_property
-    def sot_prev(self) -> int | None:
-        return self.special_tokens.get("<|startofprev|>")
-
-    @cached_property
-    def no_speech(self) -> int | None:
-        return self.special_tokens.get("<|nospeech|>")
-
-    @cached_property
-    def no_timestamps(self) -> int | None:
-        return self.special_tokens.get("<|notimestamps|>")
-
-    @cached_property
-    def timestamp_begin(self) -> int:
-        return self.timestamps.start
-
-    @cached_property
-    def all_language_tokens(self) -> tuple[int, ...]:
-        return tuple(self.languages)
-
-    @cached_property
-    def all_language_codes(self) -> tuple[str, ...]:
-        return tuple(self.languages.values())
-
-    @cached_property
     def sot_sequence_including_notimestamps(self) -> tuple[int, ...]:
         last = () if self.no_timestamps is None else (self.no_timestamps,)
         return (*self.sot_sequence, *last)
@@ -119,7 +92,7 @@ class FolderTokenizer(Tokenizer):  # type: ignore[misc]  # whisper has no types
         """As in `whisper`; none where the vocabulary has no "-"."""
         if not (self.encode(" -") and self.encode(" '")):
             return ()
-        tokens: tuple[int, ...] = Tokenizer.non_speech_tokens.func(self)
+        tokens: tuple[int, ...] = super().non_speech_tokens
         return tokens
 
     def split_tokens_on_spaces(self, tokens: Sequence[int]) -> tuple[list[str], list[list[int]]]:

@@ -1,7 +1,7 @@
 """openai-whisper's tables, tokenizer, writers and mel filters, without `import whisper`.
 
 That package imports all of its modules, and with its alignment numba, before any of them can be
-used. This one finds the same files: `slimwhisper.openai_whisper.tokenizer` is its tokenizer.py.
+used. This module finds the same files: `whisper_package.tokenizer` is its tokenizer.py.
 Take `audio`, `tokenizer` and `utils` from here; the others need the whole package.
 """
 

@@ -12,11 +12,10 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from slimwhisper.checkpoint.errors import problem
-from slimwhisper.checkpoint.openai_tokens import OLD_NAMES, full_table, is_openai_table
 from slimwhisper.checkpoint.settings import Setting, Settings
-from slimwhisper.checkpoint.tokenizer_files import TOKENIZER, Tokens, fast_tokenizer, read_tokens
-from slimwhisper.types import Dims
-from slimwhisper.vocabulary import (
+from slimwhisper.checkpoint.tokenizer import TOKENIZER, Tokens, fast_tokenizer, read_tokens
+from slimwhisper.tokens.openai import OLD_NAMES, full_table, is_openai_table, suppressed
+from slimwhisper.tokens.vocabulary import (
     SIZES,
     TASKS,
     TIMESTAMPS,
@@ -25,6 +24,7 @@ from slimwhisper.vocabulary import (
     get_vocabulary,
     ranges_of,
 )
+from slimwhisper.types import Dims
 
 if TYPE_CHECKING:
     from whisper.tokenizer import Tokenizer
@@ -85,21 +85,19 @@ def _whispers(dims: Dims, settings: Settings) -> Vocabulary | None:
     codes = settings.lang_to_id
     if codes is not None and base.languages and {i: c for c, i in codes.items()} != base.languages:
         return None
-    t, given = tasks, (settings.suppress_tokens, settings.begin_suppress_tokens)
-    prompts = (t.transcribe, t.translate, t.sot, t.sot_prev, t.sot_lm, t.no_speech)
-    usual = ({*t.non_speech_tokens, *prompts}, {*t.encode(" "), t.eot})
+    given = (settings.suppress_tokens, settings.begin_suppress_tokens)
     lists = [
-        None if i is not None and {*i} == own else i for i, own in zip(given, usual, strict=True)
+        None if i is not None and {*i} == {*own} else i
+        for i, own in zip(given, suppressed(tasks), strict=True)
     ]
     found = base
     if lists != [None, None]:
         found = replace(base, suppressed=lists[0], suppressed_first=lists[1])
     if settings.is_multilingual is False and base.languages:
-
-        def english(language: str | None, task: str) -> "Tokenizer":
-            return replace(tasks, language=None, task=None)
-
-        found = replace(found, languages={}, tasks=TASKS[:1], make_tokenizer=english)
+        plain = replace(tasks, language=None, task=None)
+        found = replace(
+            found, languages={}, tasks=TASKS[:1], make_tokenizer=lambda language, task: plain
+        )
     return found
 
 
@@ -136,28 +134,28 @@ def _of_tokens(folder: Path, dims: Dims, tokens: Tokens, settings: Settings) -> 
         languages, tasks = {}, {}
     special = {f"<|{name}|>": i for name, i in tasks.items()}
     special |= {f"<|{code}|>": i for i, code in languages.items()}
-    special |= {n: ids[n] for n in ("<|startoflm|>", "<|nospeech|>") if n in ids}
-    special |= {"<|endoftext|>": eot, "<|startoftranscript|>": sot}
     sot_prev = token("<|startofprev|>", settings.prev_sot_token_id)
-    for name, i in (("<|startofprev|>", sot_prev), ("<|notimestamps|>", no_timestamps)):
-        if i is not None:
-            special[name] = i
+    others = {
+        "<|endoftext|>": eot,
+        "<|startoftranscript|>": sot,
+        "<|startoflm|>": ids.get("<|startoflm|>"),
+        "<|startofprev|>": sot_prev,
+        "<|nospeech|>": ids.get("<|nospeech|>"),
+        "<|notimestamps|>": no_timestamps,
+    }
+    special |= {name: i for name, i in others.items() if i is not None}
     core = {*special.values(), *timestamps}
     texts = ranges_of(i for n, i in tokens.ids.items() if n not in tokens.special and i not in core)
     if not texts:
         raise problem(f"{folder}: the tokenizer has no token of text; copy it again")
 
-    def make() -> Any:
-        from slimwhisper.folder_tokenizer import Encoding
+    from slimwhisper.tokens.tokenizer import Encoding, FolderTokenizer
 
-        return Encoding(fast_tokenizer(folder, tokens), eot, size)
-
-    encoding = make()  # now, so that a damaged file is refused when the model is loaded
+    # now, so that a damaged file is refused when the model is loaded
+    encoding = Encoding(fast_tokenizer(folder, tokens), eot, size)
 
     @lru_cache(maxsize=256)
     def tokenizer(language: str | None, task: str) -> "Tokenizer":
-        from slimwhisper.folder_tokenizer import FolderTokenizer
-
         chosen = task if task in tasks else None
         return FolderTokenizer(encoding, special, texts, timestamps, languages, language, chosen)
 
@@ -201,7 +199,7 @@ def _languages(
     """Token -> code: those of the settings, else Whisper's codes and others between <|start...|>
     and the tasks.
     """
-    from slimwhisper.openai_whisper.tokenizer import LANGUAGES
+    from slimwhisper.tokens.whisper_package.tokenizer import LANGUAGES
 
     if settings.lang_to_id is not None:
         return {i: code for code, i in sorted(settings.lang_to_id.items(), key=lambda p: p[1])}

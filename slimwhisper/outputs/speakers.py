@@ -8,8 +8,8 @@ from collections.abc import Iterator, Mapping
 from itertools import groupby
 from typing import Any, TextIO
 
+from slimwhisper.outputs.srt_vtt import voice
 from slimwhisper.subtitles.cues import label
-from slimwhisper.subtitles.srt_vtt import voice
 from slimwhisper.types import Segment, Transcript
 
 Layout = Mapping[str, Any]
@@ -74,7 +74,7 @@ def _cues(
     writer: str, transcript: Transcript, layout: Layout
 ) -> Iterator[tuple[str | None, bool, str, str, str]]:
     """Each cue's speaker, whether that speaker begins with it, its times and its text."""
-    from slimwhisper.openai_whisper import utils
+    from slimwhisper.tokens.whisper_package import utils
 
     theirs = getattr(utils, writer)(output_dir="")
     for speaker, run in _runs(transcript):

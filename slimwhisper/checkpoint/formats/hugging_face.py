@@ -1,7 +1,6 @@
 """Hugging Face checkpoints: ids, and folders with config.json and weights."""
 
 import logging
-import re
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
@@ -10,15 +9,15 @@ import torch
 from torch import Tensor
 
 from slimwhisper.checkpoint.errors import problem
-from slimwhisper.checkpoint.files import inside, read_json
-from slimwhisper.checkpoint.folders import read_weights
+from slimwhisper.checkpoint.files import Fields, inside, read_json
+from slimwhisper.checkpoint.formats.shards import read_weights
 from slimwhisper.checkpoint.validate import EMBEDDING, OUTPUT
 from slimwhisper.types import Dims
 
 logger = logging.getLogger("slimwhisper")
 
 
-_DIMS = {
+DIMENSIONS = {  # ours: in config.json
     "n_mels": "num_mel_bins",
     "n_audio_ctx": "max_source_positions",
     "n_audio_state": "d_model",
@@ -31,38 +30,38 @@ _DIMS = {
     "n_text_layer": "decoder_layers",
 }
 _RENAMED = (  # Hugging Face's part of a tensor's name, OpenAI's
-    (r"\.layers\.", ".blocks."),
-    (r"\.self_attn_layer_norm\.", ".attn_ln."),
-    (r"\.encoder_attn_layer_norm\.", ".cross_attn_ln."),
-    (r"\.final_layer_norm\.", ".mlp_ln."),
-    (r"\.self_attn\.", ".attn."),
-    (r"\.encoder_attn\.", ".cross_attn."),
-    (r"\.q_proj\.", ".query."),
-    (r"\.k_proj\.", ".key."),
-    (r"\.v_proj\.", ".value."),
-    (r"\.out_proj\.", ".out."),
-    (r"\.fc1\.", ".mlp.0."),
-    (r"\.fc2\.", ".mlp.2."),
-    (r"^encoder\.layer_norm\.", "encoder.ln_post."),
-    (r"^decoder\.layer_norm\.", "decoder.ln."),
-    (r"\.embed_tokens\.", ".token_embedding."),
-    (r"\.embed_positions\.weight$", ".positional_embedding"),
+    (".layers.", ".blocks."),
+    (".self_attn_layer_norm.", ".attn_ln."),
+    (".encoder_attn_layer_norm.", ".cross_attn_ln."),
+    (".final_layer_norm.", ".mlp_ln."),
+    (".self_attn.", ".attn."),
+    (".encoder_attn.", ".cross_attn."),
+    (".q_proj.", ".query."),
+    (".k_proj.", ".key."),
+    (".v_proj.", ".value."),
+    (".out_proj.", ".out."),
+    (".fc1.", ".mlp.0."),
+    (".fc2.", ".mlp.2."),
+    ("encoder.layer_norm.", "encoder.ln_post."),
+    ("decoder.layer_norm.", "decoder.ln."),
+    (".embed_tokens.", ".token_embedding."),
+    (".embed_positions.weight", ".positional_embedding"),
 )
-
-
-def looks_like_hub_id(name: str) -> bool:
-    """Whether a name looks like "organisation/model" and not like a path."""
-    part = r"[A-Za-z0-9][\w.-]*"
-    is_file = name.endswith((".pt", ".pth", ".bin", ".safetensors"))
-    return re.fullmatch(f"{part}/{part}", name) is not None and ".." not in name and not is_file
 
 
 def openai_name(name: str) -> str:
     """Hugging Face's tensor name -> OpenAI's."""
     name = name.removeprefix("model.")
-    for pattern, replacement in _RENAMED:
-        name = re.sub(pattern, replacement, name)
+    for theirs, ours in _RENAMED:
+        name = name.replace(theirs, ours)
     return name
+
+
+def hugging_face_name(name: str) -> str:
+    """OpenAI's tensor name -> Hugging Face's."""
+    for theirs, ours in _RENAMED:
+        name = name.replace(ours, theirs)
+    return name if name == OUTPUT else f"model.{name}"
 
 
 def read_folder(folder: Path) -> tuple[Dims, Mapping[str, Tensor]]:
@@ -130,10 +129,9 @@ def _read_dims(config: Path, content: Mapping[str, Any]) -> Dims:
             raise problem(
                 f"{config}: {key} is {content[key]!r}, and only Whisper's {whispers!r} can be run"
             )
-    values = {ours: content.get(theirs) for ours, theirs in _DIMS.items()}
+    fields = Fields(config, content)
+    values = {ours: fields.whole(theirs, 1) for ours, theirs in DIMENSIONS.items()}
     for ours, value in values.items():
-        if type(value) is not int or value < 1:
-            raise problem(
-                f"{config}: {_DIMS[ours]} is {value!r}, not a positive whole number; copy it again"
-            )
-    return Dims(**{ours: int(value) for ours, value in values.items() if value is not None})
+        if value is None:
+            raise fields.wrong(DIMENSIONS[ours], "not a positive whole number")
+    return Dims(**{ours: value for ours, value in values.items() if value is not None})

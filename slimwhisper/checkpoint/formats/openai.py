@@ -14,7 +14,7 @@ import torch
 from torch import Tensor
 
 from slimwhisper.checkpoint.errors import problem
-from slimwhisper.checkpoint.files import read_pickle
+from slimwhisper.checkpoint.files import expand_user, read_pickle
 from slimwhisper.types import Dims
 
 logger = logging.getLogger("slimwhisper")
@@ -24,13 +24,6 @@ def default_download_root() -> Path:
     """openai-whisper's folder: ${XDG_CACHE_HOME:-~/.cache}/whisper."""
     cache = os.environ.get("XDG_CACHE_HOME")
     return (Path(cache) if cache else Path.home() / ".cache") / "whisper"
-
-
-def expand_user(path: str | PathLike[str]) -> Path:
-    try:
-        return Path(path).expanduser()
-    except RuntimeError as error:  # "~" of an unknown user
-        raise problem(f"{os.fspath(path)}: {error} Give a path without ~") from error
 
 
 def fetch_openai(

@@ -1,7 +1,7 @@
 """The token ids that decoding needs: special tokens by name, timestamps and text as ranges.
 
-`get_vocabulary` gives those of openai-whisper's tables. `slimwhisper.checkpoint.tokens` reads those
-that came with a model.
+`get_vocabulary` gives those of openai-whisper's tables. `slimwhisper.checkpoint.vocabulary` reads
+those that came with a model.
 """
 
 from collections.abc import Callable, Iterable
@@ -42,15 +42,11 @@ class Vocabulary:
     sot_prev: int | None = None  # <|startofprev|>, before the text of earlier windows
     suppressed: tuple[int, ...] | None = None  # never sampled; None: what `whisper` suppresses
     suppressed_first: tuple[int, ...] | None = None  # never sampled first; None: as in `whisper`
+    is_whispers: bool = False  # the tokens are those of openai-whisper's table, without a file
 
     def tokenizer(self, language: str | None = None, task: str = "transcribe") -> "Tokenizer":
         """Texts as tokens and back, with the interface of `whisper.tokenizer.Tokenizer`."""
         return self.make_tokenizer(language, task)
-
-    @property
-    def is_whispers(self) -> bool:
-        """Whether the tokens are those of openai-whisper's table, which needs no file."""
-        return not hasattr(self.tokenizer(), "texts")
 
     def is_text(self, token: int) -> bool:
         return any(token in ids for ids in self.texts)
@@ -98,8 +94,8 @@ def text_ranges(tokenizer: "Tokenizer") -> tuple[range, ...]:
 
 def get_tokenizer(dims: Dims, language: str | None = None, task: str = "transcribe") -> "Tokenizer":
     """openai-whisper's tokenizer for these dimensions; cached there."""
-    from slimwhisper.encoding import Encoding
-    from slimwhisper.openai_whisper import tokenizer
+    from slimwhisper.tokens.encoding import Encoding
+    from slimwhisper.tokens.whisper_package import tokenizer
 
     found = tokenizer.get_tokenizer(
         dims.is_multilingual,
@@ -128,6 +124,7 @@ def get_vocabulary(dims: Dims) -> Vocabulary:
         make_tokenizer=partial(get_tokenizer, dims),
         tasks=TASKS if dims.is_multilingual else TASKS[:1],
         sot_prev=t.sot_prev,
+        is_whispers=True,
     )
 
 
@@ -136,7 +133,7 @@ def language_code(language: str, vocabulary: Vocabulary) -> str:
 
     Raises `OptionError` for a language that the model does not know.
     """
-    from slimwhisper.openai_whisper.tokenizer import LANGUAGES, TO_LANGUAGE_CODE
+    from slimwhisper.tokens.whisper_package.tokenizer import LANGUAGES, TO_LANGUAGE_CODE
 
     name = language.lower().removeprefix("<|").removesuffix("|>")
     known = tuple(vocabulary.languages.values()) or ("en",)

@@ -10,6 +10,7 @@ import torch
 from torch import Tensor
 
 from slimwhisper.checkpoint.errors import problem
+from slimwhisper.checkpoint.files import denied
 
 
 class BinaryFile:
@@ -23,7 +24,7 @@ class BinaryFile:
         try:
             self._file = self.path.open("rb")
         except PermissionError as error:
-            raise problem(f"{self.path}: permission denied; give this user the right") from error
+            raise denied(self.path) from error
         self.left = self.path.stat().st_size  # bytes that are not read yet
         return self
 

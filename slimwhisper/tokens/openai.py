@@ -4,8 +4,8 @@ from collections.abc import Mapping, Sequence
 from functools import cache
 from typing import TYPE_CHECKING
 
+from slimwhisper.tokens.vocabulary import SIZES, get_tokenizer
 from slimwhisper.types import Dims
-from slimwhisper.vocabulary import SIZES, get_tokenizer
 
 if TYPE_CHECKING:
     from whisper.tokenizer import Tokenizer
@@ -33,6 +33,13 @@ def text_tokens(tokenizer: "Tokenizer") -> list[bytes]:
 def special_tokens(tokenizer: "Tokenizer") -> dict[str, int]:
     """<|endoftext|> and all that follow it, timestamps included, in the order of their ids."""
     return dict(sorted(tokenizer.special_tokens.items(), key=lambda item: item[1]))
+
+
+def suppressed(tokenizer: "Tokenizer") -> tuple[tuple[int, ...], tuple[int, ...]]:
+    """The tokens that `whisper` never samples, and never first, in order."""
+    t = tokenizer
+    prompts = (t.transcribe, t.translate, t.sot, t.sot_prev, t.sot_lm, t.no_speech)
+    return tuple(sorted({*t.non_speech_tokens, *prompts})), (*t.encode(" "), t.eot)
 
 
 @cache

@@ -13,13 +13,15 @@ from pathlib import Path
 import torch
 from torch import Tensor
 
-from slimwhisper.checkpoint.binary import BinaryFile
 from slimwhisper.checkpoint.errors import problem
 from slimwhisper.checkpoint.files import inside
-from slimwhisper.checkpoint.hub import CTRANSLATE2, CTRANSLATE2_TOKENS
-from slimwhisper.checkpoint.openai_tokens import full_table, is_openai_table, openai_tokenizer
+from slimwhisper.checkpoint.formats.binary import BinaryFile
+from slimwhisper.checkpoint.formats.hugging_face import tie_output
+from slimwhisper.tokens.openai import full_table, is_openai_table, openai_tokenizer
 from slimwhisper.types import Dims
 
+CTRANSLATE2 = "model.bin"  # the weights
+CTRANSLATE2_TOKENS = ("vocabulary.json", "vocabulary.txt")
 KIND = "CTranslate2 file"
 SPECIFICATION = "WhisperSpec"
 HEAD = rb".\0{3}.\0\w+Spec\0"  # a small version, and a specification's name
@@ -32,17 +34,17 @@ HINT = (
 _DTYPES = (*(torch.float32, torch.int8, torch.int16, torch.int32, torch.float16, torch.bfloat16),)
 _FLOATS = (torch.float32, torch.float16, torch.bfloat16)
 
-_TOP = {  # theirs: ours
-    "encoder/conv1/": "encoder.conv1.",
-    "encoder/conv2/": "encoder.conv2.",
-    "encoder/layer_norm/": "encoder.ln_post.",
-    "decoder/layer_norm/": "decoder.ln.",
-}
-_WHOLE = {
+_WHOLE = {  # theirs: ours
     "encoder/position_encodings/encodings": "encoder.positional_embedding",
     "decoder/position_encodings/encodings": "decoder.positional_embedding",
     "decoder/embeddings/weight": "decoder.token_embedding.weight",
     "decoder/projection/weight": "proj_out.weight",
+}
+_TOP = {
+    "encoder/conv1": ("encoder.conv1",),
+    "encoder/conv2": ("encoder.conv2",),
+    "encoder/layer_norm": ("encoder.ln_post",),
+    "decoder/layer_norm": ("decoder.ln",),
 }
 _BLOCK = {  # inside a layer; several names where matrices are one below the other
     "self_attention/layer_norm": ("attn_ln",),
@@ -72,10 +74,7 @@ def read_ctranslate2(folder: Path) -> tuple[Dims, Mapping[str, Tensor]]:
         for ours, part in _translated(path, name, tensor):
             if not (ours.endswith(".key.bias") and not part.any()):  # Whisper has none
                 state[ours] = part
-    output = state.pop("proj_out.weight", None)
-    embedding = state.get("decoder.token_embedding.weight")
-    if output is not None and (embedding is None or not torch.equal(output, embedding)):
-        state["proj_out.weight"] = output
+    tie_output(state)
     dims = _dims(path, variables, state)
     _check_vocabulary(folder, dims)
     return dims, state
@@ -93,7 +92,7 @@ def _read_variables(path: Path) -> dict[str, Tensor]:
         if version not in VERSIONS or kind != SPECIFICATION:
             raise problem(
                 f"{path}: CTranslate2 {kind!r} in file version {version}, not a {SPECIFICATION} of "
-                f"version {VERSIONS[0]} to {VERSIONS[-1]}; convert the original anew"
+                f"version {VERSIONS[0]} to {VERSIONS[-1]}; convert the original again"
             )
         file.numbers("I")  # the specification's revision; missing variables say more
         found: dict[str, Tensor] = {}
@@ -131,51 +130,35 @@ def _translated(path: Path, name: str, tensor: Tensor) -> Iterator[tuple[str, Te
         yield _WHOLE[name], tensor
         return
     scope, _, last = name.rpartition("/")
-    part = _PARTS.get(last)
     match = re.fullmatch(r"(encoder|decoder)/layer_(\d+)/(\w+/\w+)", scope)
-    if part and match and match[3] in _BLOCK:
-        names = _BLOCK[match[3]]
-        if tensor.shape[0] % len(names) == 0:
-            for ours, piece in zip(names, tensor.chunk(len(names)), strict=True):
-                yield f"{match[1]}.blocks.{match[2]}.{ours}.{part}", piece.clone()
-            return
-    elif part and f"{scope}/" in _TOP:
-        yield _TOP[f"{scope}/"] + part, tensor
+    names = _BLOCK.get(match[3], ()) if match else _TOP.get(scope, ())
+    before = f"{match[1]}.blocks.{match[2]}." if match else ""
+    if last in _PARTS and names and tensor.shape[0] % len(names) == 0:
+        for ours, piece in zip(names, tensor.chunk(len(names)), strict=True):
+            yield f"{before}{ours}.{_PARTS[last]}", piece.clone()
         return
     raise problem(f"{path}: variable {name} is not one of Whisper's; {HINT}")
 
 
 def _dims(path: Path, variables: Mapping[str, Tensor], state: Mapping[str, Tensor]) -> Dims:
-    def shape(name: str, dimensions: int) -> tuple[int, ...]:
-        if name not in state or state[name].dim() != dimensions:
-            raise problem(f"{path}: misses tensor {name}; convert the original anew")
-        return tuple(state[name].shape)
-
-    def number(name: str) -> int:
-        value = variables.get(name)
-        if value is None or value.dim() or value.is_floating_point() or value < 1:
-            raise problem(f"{path}: has no {name}; convert the original anew")
-        return int(value)
-
     def layers(side: str) -> int:
         return len({n.split(".")[2] for n in state if n.startswith(f"{side}.blocks.")})
 
-    _, n_mels, _ = shape("encoder.conv1.weight", 3)
-    n_audio_ctx, n_audio_state = shape("encoder.positional_embedding", 2)
-    n_vocab, n_text_state = shape("decoder.token_embedding.weight", 2)
-    n_text_ctx, _ = shape("decoder.positional_embedding", 2)
-    return Dims(
-        n_mels=n_mels,
-        n_audio_ctx=n_audio_ctx,
-        n_audio_state=n_audio_state,
-        n_audio_head=number("encoder/num_heads"),
-        n_audio_layer=layers("encoder"),
-        n_vocab=n_vocab,
-        n_text_ctx=n_text_ctx,
-        n_text_state=n_text_state,
-        n_text_head=number("decoder/num_heads"),
-        n_text_layer=layers("decoder"),
-    )
+    try:
+        _, n_mels, _ = state["encoder.conv1.weight"].shape
+        sizes = {}  # of each side: context, width, heads, layers
+        for side in ("encoder", "decoder"):
+            context, width = state[f"{side}.positional_embedding"].shape
+            heads = variables[f"{side}/num_heads"]
+            if heads.dim() or heads.is_floating_point() or heads < 1:
+                raise problem(f"{path}: {side}/num_heads is no number; {HINT}")
+            sizes[side] = (context, width, int(heads), layers(side))
+        n_vocab = len(state["decoder.token_embedding.weight"])
+    except KeyError as error:
+        raise problem(f"{path}: misses tensor {error}; convert the original again") from error
+    except ValueError as error:  # how many values a shape has
+        raise problem(f"{path}: a tensor has other dimensions than Whisper's; {HINT}") from error
+    return Dims(n_mels, *sizes["encoder"], n_vocab, *sizes["decoder"])
 
 
 def _check_vocabulary(folder: Path, dims: Dims) -> None:

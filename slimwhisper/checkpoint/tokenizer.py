@@ -1,0 +1,105 @@
+"""The files of a folder's tokenizer: tokenizer.json, or those of before it."""
+
+import json
+import re
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from slimwhisper.checkpoint.errors import problem
+from slimwhisper.checkpoint.files import inside, read_json_of
+
+if TYPE_CHECKING:  # it takes a moment to import
+    from tokenizers import Tokenizer as FastTokenizer
+
+TOKENIZER = "tokenizer.json"
+# older folders have these instead; normalizer.json is for scoring texts, and is not needed
+VOCABULARY, MERGES, ADDED, SPECIAL = (
+    "vocab.json",
+    "merges.txt",
+    "added_tokens.json",
+    "special_tokens_map.json",
+)
+
+
+@dataclass(frozen=True, slots=True)
+class Tokens:
+    """The tokens of a folder's files."""
+
+    ids: Mapping[str, int]  # of all tokens, by name
+    special: frozenset[str]  # no text
+    make: Callable[[], "FastTokenizer"]  # raises Exception for files that do not fit together
+
+
+def read_tokens(folder: Path) -> Tokens | None:
+    """None: the folder has no tokenizer. Raises CheckpointError in one line."""
+    content = read_json_of(folder, TOKENIZER)
+    if content is None:
+        return _read_older(folder)
+    try:
+        table, added = content["model"]["vocab"], content.get("added_tokens") or []
+        if isinstance(table, list):  # of [name, score]
+            table = {entry[0]: i for i, entry in enumerate(table)}
+        ids = {str(name): int(i) for name, i in table.items()}
+        ids |= {str(a["content"]): int(a["id"]) for a in added}
+        special = frozenset(str(a["content"]) for a in added if a.get("special", False))
+    except (KeyError, TypeError, ValueError, AttributeError, IndexError) as error:
+        raise problem(f"{folder / TOKENIZER}: not a tokenizer's file; copy it again") from error
+
+    def make() -> "FastTokenizer":
+        from tokenizers import Tokenizer as FastTokenizer
+
+        return FastTokenizer.from_str(json.dumps(content))
+
+    return Tokens(ids, special, make)
+
+
+def _read_older(folder: Path) -> Tokens | None:
+    table = read_json_of(folder, VOCABULARY)
+    if table is None:
+        return None
+    merges_file = inside(folder, MERGES)
+    if not merges_file.is_file():
+        raise problem(f"{folder}: {VOCABULARY} without {MERGES}; copy the tokenizer's files again")
+    try:
+        lines = merges_file.read_text(encoding="utf-8").split("\n")
+        ids = {name: int(i) for name, i in table.items()}
+        more = {n: int(i) for n, i in (read_json_of(folder, ADDED) or {}).items()}
+    except (OSError, TypeError, ValueError) as error:
+        files = f"{VOCABULARY}, {MERGES} or {ADDED}"
+        raise problem(f"{folder}: {files} is damaged; copy them again") from error
+    named = json.dumps(read_json_of(folder, SPECIAL) or {})
+    every = ids | more
+    special = {name for name in more if json.dumps(name) in named}
+    special |= {name for name in every if re.fullmatch(r"<\|.*\|>", name)}
+
+    def make() -> "FastTokenizer":
+        from slimwhisper.tokens.byte_level import byte_level_tokenizer
+
+        merges = [
+            (first, second)
+            for line in lines
+            if line and not line.startswith("#version")
+            for first, second in [line.split(" ")]
+        ]
+        added = sorted(special | more.keys(), key=every.__getitem__)
+        return byte_level_tokenizer(ids, merges, {name: name in special for name in added})
+
+    return Tokens(every, frozenset(special), make)
+
+
+def fast_tokenizer(folder: Path, tokens: Tokens) -> "FastTokenizer":
+    """With just the ids that the files give. Raises CheckpointError in one line."""
+    try:
+        fast = tokens.make()
+    except Exception as error:  # it raises plain Exceptions
+        reason = " ".join(str(error).split())[:200]
+        raise problem(f"{folder}: the tokenizer cannot be read: {reason}; copy it again") from error
+    for name, i in tokens.ids.items():
+        if fast.token_to_id(name) != i:
+            raise problem(
+                f"{folder}: the tokenizer's token {name[:40]!r} should be {i}, and the tokens "
+                "before it leave a gap; save the tokenizer again"
+            )
+    return fast

@@ -1,0 +1,1 @@
+"""Output formats: a transcript as a text file."""

@@ -1,0 +1,1 @@
+"""Token ids: vocabularies, tokenizers, and openai-whisper's tables."""
