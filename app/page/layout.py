@@ -11,7 +11,8 @@ from slimwhisper.app.page.live_layout import lay_out_live
 from slimwhisper.app.page.options_row import Options, options_row
 from slimwhisper.app.service.models import Models
 from slimwhisper.cache.forms import PRESETS
-from slimwhisper.speakers.choice import BACKENDS, MOST_SPEAKERS, missing
+from slimwhisper.speakers.choice import BACKENDS, missing
+from slimwhisper.types import MOST_SPEAKERS
 
 SUBTITLE = "Speech to text on this server. Nothing you upload leaves it."
 TEMPERATURES = ("0", "0.2", "0.4", "0.6", "0.8", "1")
@@ -40,7 +41,6 @@ class MoreOptions:
     diarize: gr.Dropdown
     speakers: gr.Number
     sentences: gr.Checkbox
-    check: gr.Checkbox
 
 
 @dataclass(frozen=True, slots=True)
@@ -79,7 +79,7 @@ class Layout:
             *(inputs.files, inputs.recording),
             *(options.language, options.task, options.words, options.prompt),
             *(more.model, more.cache, more.beams, more.temperature, more.vad),
-            *(more.diarize, more.speakers, more.sentences, more.check),
+            *(more.diarize, more.speakers, more.sentences),
         ]
 
 
@@ -146,9 +146,6 @@ def _more_options(models: Models, preset: str | None) -> MoreOptions:
             sentences = gr.Checkbox(
                 label="Sentences as subtitles", elem_classes="sw-check", min_width=140
             )
-            check = gr.Checkbox(
-                label="Retry doubtful parts", elem_classes="sw-check", min_width=140
-            )
         with gr.Row():
             model = gr.Dropdown(models.choices(), value=models.shown, label="Model", min_width=140)
             own = preset or "as the server was started"
@@ -168,9 +165,7 @@ def _more_options(models: Models, preset: str | None) -> MoreOptions:
                 min_width=140,
             )
             vad = gr.Checkbox(label="Skip silence", elem_classes="sw-check", min_width=140)
-    return MoreOptions(
-        *(model, cache, beams, temperature, vad), *(diarize, speakers, sentences, check)
-    )
+    return MoreOptions(*(model, cache, beams, temperature, vad), *(diarize, speakers, sentences))
 
 
 def _speakers() -> tuple[gr.Dropdown, gr.Number]:

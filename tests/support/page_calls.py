@@ -27,7 +27,7 @@ def post_call(client: httpx.Client, *files: dict[str, Any], **options: Any) -> h
     given = {
         **dict(files=list(files), recording=None, language="", task="transcribe", words=False),
         **dict(prompt="", model="digits", cache="", beams=1, temperature="", vad=False),
-        **dict(diarize="", speakers=None, sentences=False, check=False),
+        **dict(diarize="", speakers=None, sentences=False),
     }
     data = list((given | options).values())
     return client.post(

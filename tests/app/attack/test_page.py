@@ -21,7 +21,7 @@ from tests.support.page_calls import PHONE, call, clear_page, upload
 DEFAULTS: dict[str, Any] = {
     **dict(files=None, recording=None, language="", task="transcribe", words=False, prompt=""),
     **dict(model="digits", cache="", beams=1, temperature="", vad=False),
-    **dict(diarize="", speakers=None, sentences=False, check=False),
+    **dict(diarize="", speakers=None, sentences=False),
 }
 META = {"_type": "gradio.FileData"}
 Client = httpx.Client
