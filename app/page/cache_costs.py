@@ -5,11 +5,10 @@ from dataclasses import dataclass
 from html import escape
 from pathlib import Path
 
-import torch
-
 from slimwhisper.api import SlimWhisper
 from slimwhisper.app.service.engines import Engines
 from slimwhisper.cache.forms import PRESETS, brief
+from slimwhisper.devices import free_bytes
 from slimwhisper.text import human_size
 
 MEMORY = Path("/proc/meminfo")
@@ -56,7 +55,7 @@ def costs_of(engines: Engines, name: str) -> Costs | None:
 def free_memory(model: SlimWhisper) -> int:
     """Free bytes on the model's device."""
     if model.device.type == "cuda":
-        return torch.cuda.mem_get_info(model.device)[0]
+        return free_bytes(model.device)
     lines = (line.split() for line in MEMORY.read_text().splitlines())
     return next(1024 * int(words[1]) for words in lines if words[0] == "MemAvailable:")
 

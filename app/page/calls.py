@@ -9,15 +9,13 @@ from collections.abc import Callable, Container
 from typing import Any
 from urllib.parse import unquote
 
-import gradio as gr
 from fastapi import Request
 from fastapi.responses import JSONResponse
-from gradio import processing_utils
-from gradio.route_utils import FnIndexInferError
 from starlette.exceptions import HTTPException
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from slimwhisper.app.api.errors import APIError
+from slimwhisper.app.page.gradio_internals import NoSuchFunction
 
 FILE_ROUTE = "/gradio_api/file="  # and a path: the address of a file that was sent to the page
 MAX_TEXT = 20_000  # characters: of a prompt, only the last 224 tokens count
@@ -63,7 +61,7 @@ class Calls:
 
         try:
             await self.app(scope, again, send)
-        except FnIndexInferError as error:
+        except NoSuchFunction as error:
             await JSONResponse({"detail": str(error)}, 404)(scope, receive, send)
 
 
@@ -94,16 +92,6 @@ def check_body(body: bytes, functions: Container[int], is_stored: Callable[[str]
             elif isinstance(value, dict):
                 _check_file(value, is_stored)
         level = [each for value in level for each in _inside(value)]
-
-
-def refuse_addresses() -> None:
-    """Make Gradio's functions that fetch addresses refuse them all, in this process."""
-
-    async def refuse(*_: object, **__: object) -> Any:
-        raise gr.Error("Send a file, not an address.", print_exception=False)
-
-    processing_utils.async_ssrf_protected_get = refuse
-    processing_utils.async_ssrf_protected_download = refuse
 
 
 def _inside(value: Any) -> list[Any]:

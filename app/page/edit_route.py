@@ -15,7 +15,7 @@ from slimwhisper.app.api.errors import APIError
 from slimwhisper.app.page.edits import Changed, ConflictError, Edits
 from slimwhisper.app.page.posted import MAX_TEXT, clean, read_posted
 from slimwhisper.app.page.results import GONE, SAFE, Results
-from slimwhisper.app.page.view import segment_view
+from slimwhisper.app.page.views import segment_view
 
 MAX_NAME = 100  # characters
 

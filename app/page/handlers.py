@@ -10,10 +10,8 @@ import gradio as gr
 
 from slimwhisper.app.api.request import display_name
 from slimwhisper.app.page.cache_costs import costs_of, panel
-from slimwhisper.app.page.examples import examples
-from slimwhisper.app.page.layout import MOST_BEAMS
 from slimwhisper.app.page.results import Results
-from slimwhisper.app.page.run import Run, Runs
+from slimwhisper.app.page.run import Run
 from slimwhisper.app.page.tempdir import FILES
 from slimwhisper.app.service.jobs import ModelChoice
 from slimwhisper.app.service.models import Models
@@ -23,18 +21,27 @@ from slimwhisper.cache.forms import PRESETS
 from slimwhisper.errors import SlimWhisperError
 from slimwhisper.speakers.choice import BACKENDS
 
+EXAMPLES = Path(__file__).with_name("samples")
+MOST_BEAMS = 10
+EXAMPLES_MODEL = "digits"  # bundled; it understands little else
+
+Shown = tuple[str, dict[str, Any]]  # a run's text, and its view
+
 
 class Handlers:
     """The functions behind the page's events."""
 
     def __init__(
-        self, service: Service, models: Models, results: Results, runs: Runs, settings: Settings
+        self, service: Service, models: Models, results: Results, settings: Settings
     ) -> None:
         assert settings.page is not None
-        self.service, self.models = service, models
-        self.results, self.runs = results, runs
+        self.service, self.models, self.results = service, models, results
+        self.runs: dict[Run, str] = {}  # those that run, with their browsers' sessions
         self._preset = settings.cache
         self._uploads = (settings.page / FILES).resolve()
+        some = models.default == EXAMPLES_MODEL
+        found = sorted(EXAMPLES.iterdir()) if some else []
+        self.examples = {path.stem.replace("-", " ").capitalize(): path for path in found}
 
     # Gradio passes the values of `Layout.arguments`. Its API shows these names and the docstring.
     async def transcribe(
@@ -54,7 +61,7 @@ class Handlers:
         diarize: str | None = "",
         speakers: float | None = None,
         sentences: bool | None = False,
-    ) -> AsyncGenerator[tuple[str, dict[str, Any]], None]:
+    ) -> AsyncGenerator[Shown, None]:
         """Recordings -> (their text, all that the page shows), at each update."""
         _check_texts(language=language, task=task, prompt=prompt)
         _check_texts(model=model, cache=cache, diarize=diarize)
@@ -78,12 +85,10 @@ class Handlers:
         async for shown in self._run(request, recordings, choice, options):
             yield shown
 
-    async def try_example(
-        self, request: gr.Request, name: str
-    ) -> AsyncGenerator[tuple[str, dict[str, Any]], None]:
+    async def try_example(self, request: gr.Request, name: str) -> AsyncGenerator[Shown, None]:
         """An example's name -> what `transcribe` gives, with times of words."""
         _check_texts(name=name)
-        path = examples(self.models.default).get(name)
+        path = self.examples.get(name)
         if path is None:
             raise _error(f"There is no example {str(name)[:100]!r}.")
         choice, options = self._choice(None, None), {"word_timestamps": True}
@@ -96,22 +101,24 @@ class Handlers:
         recordings: list[tuple[Path, str]],
         choice: ModelChoice,
         options: dict[str, Any],
-    ) -> AsyncGenerator[tuple[str, dict[str, Any]], None]:
+    ) -> AsyncGenerator[Shown, None]:
         """(text, view) at each update of a run."""
         session = request.session_hash or secrets.token_hex(8)
         user = f"{request.client.host if request.client else ''} {session}"
         run = Run(self.service, self.results, recordings, choice, options, user)
-        self.runs.add(session, run)
+        self.runs[run] = session
         try:
             async for view in run.updates():
                 yield run.text, view
         finally:
             run.stop()
-            self.runs.remove(session, run)
+            del self.runs[run]
 
     def stop(self, request: gr.Request) -> None:
         """Stop everything that the page runs."""
-        self.runs.stop(request.session_hash or "")
+        for run, session in list(self.runs.items()):
+            if session == request.session_hash:
+                run.stop()
 
     def costs(self) -> str:
         """The chart of the cache costs, in HTML."""

@@ -11,10 +11,10 @@ from collections.abc import Callable
 
 from fastapi import APIRouter, Request
 from fastapi.responses import JSONResponse, Response
-from gradio.routes import App
 
 from slimwhisper.app.api.clients import network_of
 from slimwhisper.app.api.errors import APIError
+from slimwhisper.app.page.gradio_internals import Gradio
 from slimwhisper.app.service.settings import Settings
 
 MAX_TRIES, WITHIN = 10, 60.0  # wrong passwords from an address, in so many seconds
@@ -29,27 +29,28 @@ class Visitors:
     """Who is logged in to the page; nobody before it is mounted."""
 
     def __init__(self) -> None:
-        self.app: App | None = None
+        self.page: Gradio | None = None
 
     def signed_in(self, request: Request) -> bool:
         """Whether a request comes from somebody who may use the page. Reads its headers only."""
-        app = self.app
-        if app is None or app.auth is None:
-            return app is not None
-        return any(request.cookies.get(name) in app.tokens for name in _cookies(app))
+        page = self.page
+        if page is None or page.users is None:
+            return page is not None
+        return any(request.cookies.get(page.cookie(https)) in page.users for https in (True, False))
 
     def sign_in(self, user: str, request: Request, response: Response) -> None:
         """Give a user a cookie for this site only; over HTTPS, one for HTTPS only."""
-        app = self.app
-        assert app is not None
-        while len(app.tokens) >= MAX_VISITORS:
-            del app.tokens[next(iter(app.tokens))]  # the oldest
+        assert self.page is not None and self.page.users is not None
+        users = self.page.users
+        while len(users) >= MAX_VISITORS:
+            del users[next(iter(users))]  # the oldest
         token = secrets.token_urlsafe(16)
-        app.tokens[token] = user
+        users[token] = user
         # behind a proxy, only the browser's Origin may tell
         https = "https" in (request.url.scheme, request.headers.get("origin", "").split(":")[0])
-        name = _cookies(app)[0 if https else 1]
-        response.set_cookie(name, token, secure=https, httponly=True, samesite="lax")
+        response.set_cookie(
+            self.page.cookie(https), token, secure=https, httponly=True, samesite="lax"
+        )
 
 
 class Tries:
@@ -126,8 +127,3 @@ def login_message(settings: Settings) -> str:
     if settings.login is None and settings.api_key is not None:
         return f"Use any user name, with the server's API key as the password. {wait}"
     return wait
-
-
-def _cookies(app: App) -> tuple[str, str]:
-    """Gradio's names of the cookies for HTTPS and for HTTP."""
-    return f"access-token-{app.cookie_id}", f"access-token-unsecure-{app.cookie_id}"

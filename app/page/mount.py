@@ -4,24 +4,31 @@ import asyncio
 import time
 
 import gradio as gr
-from fastapi import FastAPI
-from gradio.routes import App
-from starlette.routing import Mount
+from fastapi import APIRouter, FastAPI
+from fastapi.responses import FileResponse, Response
+from starlette.exceptions import HTTPException
 
-from slimwhisper.app.page.assets_route import ASSETS, STYLES, asset, make_assets_router
-from slimwhisper.app.page.calls import Calls, refuse_addresses
+from slimwhisper.app.page.calls import Calls
 from slimwhisper.app.page.edit_route import make_edit_router
+from slimwhisper.app.page.gradio_internals import Blocks, Gradio
+from slimwhisper.app.page.handlers import Handlers
 from slimwhisper.app.page.live_route import MakeKey, make_live_router
-from slimwhisper.app.page.login import Visitors, login_check, login_message, make_login_router
-from slimwhisper.app.page.page import make_page
+from slimwhisper.app.page.login import (
+    Check,
+    Visitors,
+    login_check,
+    login_message,
+    make_login_router,
+)
+from slimwhisper.app.page.page import ASSETS, asset, make_page
 from slimwhisper.app.page.results import Results, make_results_router
-from slimwhisper.app.page.run import Runs
 from slimwhisper.app.page.tempdir import FILES
 from slimwhisper.app.page.uploads import Uploads, make_uploads_router
 from slimwhisper.app.service.models import Models
 from slimwhisper.app.service.service import Service
 from slimwhisper.app.service.settings import Settings
 
+STYLES = ("page.css", "player.css", "editing.css", "live.css")
 SANS = ("system-ui", "-apple-system", "Segoe UI", "Roboto", "Helvetica Neue", "sans-serif")
 MONO = ("ui-monospace", "SFMono-Regular", "Menlo", "Consolas", "monospace")
 TIDY_SECONDS = 600.0  # between two removals of old results
@@ -31,11 +38,11 @@ LAST_UPDATES = 5.0  # seconds for browsers to receive the end of their runs
 class Page:
     """The page, as its server uses it."""
 
-    def __init__(self, results: Results, uploads: Uploads, runs: Runs, visitors: Visitors) -> None:
-        self.results, self.uploads, self.runs = results, uploads, runs
+    def __init__(self, handlers: Handlers, uploads: Uploads, visitors: Visitors) -> None:
+        assert visitors.page is not None
+        self.results, self.uploads = handlers.results, uploads
         self.signed_in = visitors.signed_in
-        assert visitors.app is not None
-        self._gradio = visitors.app
+        self._runs, self._gradio = handlers.runs, visitors.page
 
     async def tidy(self) -> None:
         """Remove old results and uploads from time to time. Runs until it is cancelled."""
@@ -43,15 +50,14 @@ class Page:
             await asyncio.sleep(TIDY_SECONDS)
             self.results.forget()
             self.uploads.forget()
-            for names in self._gradio.get_blocks().temp_file_sets:
-                names.clear()  # Gradio notes every file that it has seen
+            self._gradio.forget_files()
 
     async def leave(self) -> None:
         """Wait until browsers have received the end of their runs, then disconnect them."""
         deadline = time.monotonic() + LAST_UPDATES
-        while self.runs and time.monotonic() < deadline:
+        while self._runs and time.monotonic() < deadline:
             await asyncio.sleep(0.1)
-        self._gradio.stop_event.set()
+        self._gradio.disconnect()
 
 
 def mount_page(
@@ -66,38 +72,52 @@ def mount_page(
     `settings.page` is a `page_folder`. make_key: of a live stream's websocket; None: the server
     takes no live streams. Not to be called in a running event loop.
     """
-
-    async def mount() -> Page:  # without a running loop, Gradio makes some and never closes them
-        return _mount(app, service, models, settings, make_key)
-
-    return asyncio.run(mount())
-
-
-def _mount(
-    app: FastAPI,
-    service: Service,
-    models: Models,
-    settings: Settings,
-    make_key: MakeKey | None,
-) -> Page:
     assert settings.page is not None
     total = 16 * settings.max_bytes
     results = Results(settings.page / "results", total)
     uploads = Uploads(settings.page / FILES, total)
     visitors = Visitors()
     check = login_check(settings)
-    for router in (make_results_router(results), make_edit_router(results), make_assets_router()):
-        app.include_router(router)
-    app.include_router(make_uploads_router(uploads, settings.max_bytes))
+    routers = [make_results_router(results), make_edit_router(results), make_assets_router()]
+    routers.append(make_uploads_router(uploads, settings.max_bytes))
     if check is not None:
-        app.include_router(make_login_router(visitors, check))
+        routers.append(make_login_router(visitors, check))
     if make_key is not None:
-        app.include_router(make_live_router(make_key))
-    runs = Runs()
-    blocks = make_page(service, models, results, runs, settings, live=make_key is not None)
+        routers.append(make_live_router(make_key))
+    for router in routers:
+        app.include_router(router)
+    handlers = Handlers(service, models, results, settings)
+
+    async def mount() -> Blocks:  # without a running loop, Gradio makes some and never closes them
+        page = make_page(handlers, settings.cache, live=make_key is not None)
+        _mount_gradio(app, page, check, settings)
+        return page
+
+    functions = asyncio.run(mount()).fns
+    visitors.page = Gradio(app)
+    visitors.page.app.add_middleware(Calls, functions=functions, is_stored=uploads.has)
+    return Page(handlers, uploads, visitors)
+
+
+def make_assets_router() -> APIRouter:
+    """GET /page/assets/NAME.js. The scripts hold no secrets: no login is needed."""
+    router = APIRouter(prefix="/page/assets")
+    scripts = {path.name: path for path in ASSETS.glob("*.js")}
+
+    @router.get("/{name}")
+    async def script(name: str) -> Response:
+        if name not in scripts:
+            raise HTTPException(404, "there is no such script")
+        headers = {"X-Content-Type-Options": "nosniff", "Cache-Control": "no-cache"}
+        return FileResponse(scripts[name], media_type="text/javascript", headers=headers)
+
+    return router
+
+
+def _mount_gradio(app: FastAPI, page: Blocks, check: Check | None, settings: Settings) -> None:
     gr.mount_gradio_app(
         app,
-        blocks,
+        page,
         "/",
         auth=check,
         auth_message=login_message(settings),
@@ -115,13 +135,6 @@ def _mount(
         # passed as `css`, Gradio would rewrite it and break some selectors
         head=f"<style>{''.join(map(asset, STYLES))}</style>",
     )
-    blocks.has_launched = True  # else Gradio would accept files that were not uploaded
-    mounted = app.routes[-1]
-    assert isinstance(mounted, Mount) and isinstance(mounted.app, App)
-    mounted.app.add_middleware(Calls, functions=blocks.fns, is_stored=uploads.has)
-    refuse_addresses()
-    visitors.app = mounted.app
-    return Page(results, uploads, runs, visitors)
 
 
 def _theme() -> gr.themes.Base:

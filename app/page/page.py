@@ -1,89 +1,244 @@
-"""The page at "/": its components, connected to its handlers.
+"""The page at "/": its components, in the order in which they are shown, and their events.
 
 Importing this module imports Gradio, which takes seconds; only a server with a page does so.
 """
 
-from collections.abc import Callable
+import inspect
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
 
 import gradio as gr
 from gradio.components import Component
+from slimwhisper.openai_whisper.tokenizer import LANGUAGES
 
-from slimwhisper.app.page.handlers import Handlers
-from slimwhisper.app.page.layout import Layout, lay_out
-from slimwhisper.app.page.results import Results
-from slimwhisper.app.page.run import Runs
+from slimwhisper.app.page.gradio_internals import Blocks
+from slimwhisper.app.page.handlers import MOST_BEAMS, Handlers
+from slimwhisper.app.page.live_route import live_formats
 from slimwhisper.app.service.models import Models
-from slimwhisper.app.service.service import Service
-from slimwhisper.app.service.settings import Settings
+from slimwhisper.cache.forms import PRESETS
+from slimwhisper.speakers.choice import BACKENDS, missing
+from slimwhisper.types import MOST_SPEAKERS
 
-QUICK: dict[str, Any] = {"api_visibility": "private", "show_progress": "hidden", "queue": False}
+ASSETS = Path(__file__).with_name("assets")
+SUBTITLE = "Speech to text on this server. Nothing you upload leaves it."
+TEMPERATURES = ("0", "0.2", "0.4", "0.6", "0.8", "1")
+PANEL_SECONDS = 3.0  # between updates of the cache costs, while they are shown
+QUICK: dict[str, Any] = {  # in Gradio's queue, as `api.paths` serves no other route for calls
+    "api_visibility": "private",
+    "show_progress": "hidden",
+    "concurrency_limit": None,
+}
+
+Arguments = dict[str, Component]  # by the names of the parameters of `Handlers.transcribe`
 
 
-class Blocks(gr.Blocks):
-    """Gradio's, which logs no traceback of arguments that it cannot read."""
+@dataclass(frozen=True, slots=True)
+class Layout:
+    """The components that the page's events use."""
 
-    async def preprocess_data(self, *args: Any, **options: Any) -> Any:
-        """The arguments, as the handlers take them. Raises gr.Error."""
-        try:
-            return await super().preprocess_data(*args, **options)
-        except Exception as error:
-            said = error.message if isinstance(error, gr.Error) else "they do not fit the function"
-            raise gr.Error(f"The arguments: {said[:300]}", print_exception=False) from None
+    arguments: Arguments
+    examples: list[gr.Button]  # of the names that they show
+    transcribe: gr.Button
+    stop: gr.Button
+    view: gr.HTML  # the results
+    costs: gr.Accordion  # of the cache
+    chart: gr.HTML
+    text: gr.Textbox
+    clock: gr.Timer
 
 
-def make_page(
-    service: Service,
-    models: Models,
-    results: Results,
-    runs: Runs,
-    settings: Settings,
-    live: bool,
-) -> gr.Blocks:
-    """The whole page. live: whether the server takes live streams."""
-    handlers = Handlers(service, models, results, runs, settings)
+def make_page(handlers: Handlers, preset: str | None, live: bool) -> Blocks:
+    """The whole page. preset: the server's; live: whether it takes live streams."""
     with Blocks(title="slimwhisper", analytics_enabled=False, fill_width=True) as blocks:
-        layout = lay_out(models, settings.cache, live)
+        layout = _lay_out(handlers.models, list(handlers.examples), preset, live)
         _connect(layout, handlers)
         blocks.unload(handlers.stop)
-    blocks.max_threads = service.limits.queue
+    blocks.max_threads = handlers.service.limits.queue
     blocks.queue(default_concurrency_limit=None)
     return blocks
 
 
+def _lay_out(models: Models, examples: Sequence[str], preset: str | None, live: bool) -> Layout:
+    """Make all components, within a `gr.Blocks`.
+
+    examples: names. preset: the server's; None: not a preset. live: whether the server takes live
+    streams.
+    """
+    title = f"<h1>{asset('icon.svg')}slimwhisper</h1><p>{SUBTITLE}</p>"
+    gr.HTML(title, elem_id="sw-title", apply_default_css=False)
+    if not live:
+        return _lay_out_files(models, examples, preset)
+    with gr.Tabs(elem_id="sw-tabs"):
+        with gr.Tab("Files", elem_id="sw-tab-files"):
+            layout = _lay_out_files(models, examples, preset)
+        with gr.Tab("Live", elem_id="sw-tab-live"):
+            _lay_out_live()
+    return layout
+
+
+def _lay_out_files(models: Models, examples: Sequence[str], preset: str | None) -> Layout:
+    arguments = _inputs()
+    buttons = []
+    if examples:
+        with gr.Row(elem_id="sw-examples"):
+            gr.HTML("Or try an example:", apply_default_css=False)
+            buttons = [gr.Button(name, size="sm", min_width=60) for name in examples]
+    arguments |= _options("sw-options") | _more_options(models, preset)
+    with gr.Row(elem_id="sw-buttons"):
+        transcribe = gr.Button("Transcribe", variant="primary", elem_id="sw-go", scale=3)
+        stop = gr.Button("Stop", visible=False, elem_id="sw-stop", scale=1)
+    view = _drawn("sw-results", "player", asset("player.html"))
+    with gr.Accordion("What the cache costs", open=False, elem_id="sw-costs") as costs:
+        chart = gr.HTML(elem_id="sw-chart", apply_default_css=False)
+    text = gr.Textbox(label="Text", visible=False)
+    clock = gr.Timer(PANEL_SECONDS, active=False)
+    return Layout(arguments, buttons, transcribe, stop, view, costs, chart, text, clock)
+
+
+def _lay_out_live() -> None:
+    """The Live tab. Everything else of it happens in the browser: assets/live.js."""
+    options = _options("sw-live-options")
+    html = asset("live.html").replace("FORMATS", " ".join(live_formats()))
+    view = _drawn("sw-live", "live", html)
+    names, fields = ", ".join(options), list(options.values())
+    gr.on(
+        [field.change for field in fields],  # type: ignore[attr-defined]
+        None,
+        fields,
+        view,
+        js=f"({names}) => ({{{names}}})",
+        show_progress="hidden",
+    )
+
+
+def _inputs() -> Arguments:
+    """The recordings to transcribe."""
+    with gr.Row(elem_id="sw-inputs", equal_height=True):
+        files = gr.File(
+            label="Audio or video files",
+            file_count="multiple",
+            file_types=["audio", "video"],
+            height=168,
+            elem_id="sw-files",
+            scale=3,
+            min_width=260,
+        )
+        recording = gr.Audio(
+            label="Or record",
+            sources=["microphone"],
+            type="filepath",
+            editable=False,
+            buttons=[],
+            elem_id="sw-record",
+            scale=2,
+            min_width=260,
+        )
+    return {"files": files, "recording": recording}
+
+
+def _options(elem_id: str) -> Arguments:
+    """The options that recordings and live streams share, in a row."""
+    made: Arguments = {}
+    languages = [("Detect", ""), *((name.title(), code) for code, name in LANGUAGES.items())]
+    tasks = [("Transcribe", "transcribe"), ("Translate into English", "translate")]
+    with gr.Row(elem_id=elem_id, equal_height=True):
+        made["language"] = _choice("Language", languages, filterable=True, min_width=150)
+        made["task"] = _choice("Task", tasks, value="transcribe", min_width=150)
+        made["prompt"] = gr.Textbox(
+            label="Prompt",
+            placeholder="names and words to expect",
+            max_lines=1,
+            scale=2,
+            min_width=200,
+        )
+        made["words"] = _checkbox("Word times", min_width=130)
+    return made
+
+
+def _more_options(models: Models, preset: str | None) -> Arguments:
+    made: Arguments = {}
+    speakers = [name for name in BACKENDS if not missing(name)]  # else, their options are hidden
+    by = [("Yes" if len(speakers) == 1 else f"Yes, by {name}", name) for name in speakers]
+    presets = [(p, p) for p in reversed(PRESETS) if p != preset]
+    temperatures = [("Automatic", ""), *((t, t) for t in TEMPERATURES)]
+    with gr.Accordion("More options", open=False, elem_id="sw-more"):
+        with gr.Row():
+            made["diarize"] = _choice(
+                "Tell speakers apart", [("No", ""), *by], visible=bool(speakers)
+            )
+            made["speakers"] = gr.Number(
+                label="How many speakers",
+                placeholder="found",
+                precision=0,
+                minimum=1,
+                maximum=MOST_SPEAKERS,
+                visible=bool(speakers),
+                min_width=140,
+            )
+            made["sentences"] = _checkbox("Sentences as subtitles")
+        with gr.Row():
+            made["model"] = _choice("Model", models.choices(), models.shown, filterable=True)
+            made["cache"] = _choice(
+                "Cache form", [(preset or "as the server was started", ""), *presets]
+            )
+            made["beams"] = gr.Slider(1, MOST_BEAMS, 1, step=1, label="Beams", min_width=140)
+            made["temperature"] = _choice("Temperature", temperatures)
+            made["vad"] = _checkbox("Skip silence")
+    return made
+
+
+def asset(name: str) -> str:
+    """The text of one of the page's own files."""
+    return (ASSETS / name).read_text(encoding="utf-8")
+
+
+def _choice(label: str, choices: Sequence[Any], value: str = "", **more: Any) -> gr.Dropdown:
+    """choices: values, or (what is shown, value). more: of `gr.Dropdown`."""
+    given = {"filterable": False, "min_width": 140, **more}
+    return gr.Dropdown(choices, value=value, label=label, **given)
+
+
+def _checkbox(label: str, min_width: int = 140) -> gr.Checkbox:
+    return gr.Checkbox(label=label, elem_classes="sw-check", min_width=min_width)
+
+
+def _drawn(elem_id: str, name: str, html: str) -> gr.HTML:
+    """An element that a script of the page's draws."""
+    script = asset("load.js").replace("SCRIPT", name)
+    return gr.HTML(
+        None, html_template=html, js_on_load=script, apply_default_css=False, elem_id=elem_id
+    )
+
+
 def _connect(layout: Layout, handlers: Handlers) -> None:
     """Connect the components' events to the handlers."""
-    buttons, output = layout.buttons, layout.output
-    _connect_start(
-        buttons.transcribe, handlers.transcribe, layout.arguments(), layout, "transcribe"
-    )
-    for example in layout.inputs.examples:
-        _connect_start(example, handlers.try_example, [example], layout)
-    buttons.stop.click(handlers.stop, None, None, **QUICK)
-    output.costs.expand(
-        lambda: (handlers.costs(), gr.Timer(active=True)),
-        None,
-        [output.chart, output.clock],
-        **QUICK,
-    )
-    output.costs.collapse(lambda: gr.Timer(active=False), None, output.clock, **QUICK)
-    output.clock.tick(handlers.costs, None, output.chart, **QUICK)
+    _, *names = inspect.signature(handlers.transcribe).parameters  # after the request
+    arguments = [layout.arguments[name] for name in names]
+    _connect_start(layout, layout.transcribe, handlers.transcribe, arguments, "transcribe")
+    for example in layout.examples:
+        _connect_start(layout, example, handlers.try_example, [example])
+    layout.stop.click(handlers.stop, None, None, **QUICK)
+    shown = [layout.chart, layout.clock]
+    layout.costs.expand(lambda: (handlers.costs(), gr.Timer(active=True)), None, shown, **QUICK)
+    layout.costs.collapse(lambda: gr.Timer(active=False), None, layout.clock, **QUICK)
+    layout.clock.tick(handlers.costs, None, layout.chart, **QUICK)
 
 
 def _connect_start(
+    layout: Layout,
     button: gr.Button,
     run: Callable[..., Any],
     arguments: list[Component],
-    layout: Layout,
     api_name: str | None = None,
 ) -> None:
     """Connect a button that starts a run. api_name: of the call for programs; None: no call."""
-    stop, output = layout.buttons.stop, layout.output
-    button.click(lambda: gr.update(visible=True), None, stop, **QUICK)
+    button.click(lambda: gr.update(visible=True), None, layout.stop, **QUICK)
     event = button.click(
         run,
         arguments,
-        [output.text, output.view],
+        [layout.text, layout.view],
         api_name=api_name,
         api_visibility="public" if api_name else "private",
         preprocess=False,
@@ -91,4 +246,4 @@ def _connect_start(
         concurrency_limit=None,
         trigger_mode="once",
     )
-    event.then(lambda: gr.update(visible=False), None, stop, **QUICK)
+    event.then(lambda: gr.update(visible=False), None, layout.stop, **QUICK)

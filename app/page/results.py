@@ -11,9 +11,9 @@ import shutil
 import time
 import zipfile
 from collections.abc import Sequence
-from contextlib import suppress
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 from urllib.parse import quote
 
 from fastapi import APIRouter
@@ -22,26 +22,26 @@ from starlette.concurrency import run_in_threadpool
 from starlette.exceptions import HTTPException
 
 from slimwhisper.app.page.edits import Edits
+from slimwhisper.app.page.tempdir import Kept, Store
 from slimwhisper.types import Transcript
 from slimwhisper.writers import FORMATS, SENTENCES, Format, formats_for
 
-KEEP = 6 * 3600.0  # seconds
-MAX_COUNT = 1000  # recordings
 GONE = "no longer available; transcribe the recording again"
 SAFE = {"X-Content-Type-Options": "nosniff", "Cache-Control": "private"}  # headers
 
 
 @dataclass(eq=False)
-class Result:
+class Result(Kept):
     """A recording, and its transcript once there is one."""
 
-    token: str
-    name: str  # the user's name for the file
-    path: Path
-    size: int  # bytes
-    made: float = field(default_factory=time.monotonic)  # seconds
+    name: str = ""  # the user's name for the file
     edits: Edits | None = None  # once there is a transcript
     sentences: bool = False  # its segments are sentences
+
+    @property
+    def token(self) -> str:
+        """Its address, which nobody can guess."""
+        return self.path.name
 
     def finish(self, transcript: Transcript, sentences: bool = False) -> None:
         """Keep the transcript, for downloads and for corrections. sentences: as in `Options`."""
@@ -59,28 +59,24 @@ class Result:
         return text.getvalue().encode()
 
 
-class Results:
-    """Recordings by token. Their age, number and total size are limited; the oldest go first."""
+class Results(Store[Result]):
+    """Recordings by token."""
 
-    def __init__(
-        self, folder: Path, max_bytes: int, keep: float = KEEP, max_count: int = MAX_COUNT
-    ) -> None:
-        """folder: for the recordings; it is created. max_bytes: of all together. keep: seconds."""
-        folder.mkdir(mode=0o700, exist_ok=True)
-        self._folder, self._keep = folder, keep
-        self._max_bytes, self._max_count = max_bytes, max_count
-        self._by_token: dict[str, Result] = {}  # the oldest first
-        self._groups: dict[str, list[str]] = {}
+    def __init__(self, folder: Path, max_bytes: int, **limits: Any) -> None:
+        """As for `Store`."""
+        super().__init__(folder, max_bytes, **limits)
+        self._groups: dict[str, list[str]] = {}  # tokens
 
     def add(self, source: Path, name: str) -> Result:
         """Keep a recording, even if `source` is removed. Raises OSError."""
         token = secrets.token_urlsafe(24)
-        path = self._folder / token
+        path = self.folder / token
         try:
             os.link(source, path)
         except OSError:  # on a different file system
             shutil.copyfile(source, path)
-        self._by_token[token] = result = Result(token, name, path, path.stat().st_size)
+        result = Result(path, path.stat().st_size, 1, time.monotonic(), name)
+        self.kept[token] = result
         self.forget()
         return result
 
@@ -90,16 +86,10 @@ class Results:
         self._groups[token] = [result.token for result in results]
         return token
 
-    def drop(self, result: Result) -> None:
-        """Remove a result now."""
-        self._by_token.pop(result.token, None)
-        with suppress(OSError):
-            result.path.unlink()
-
     def find(self, token: str) -> Result | None:
         """The result with this token; None if it does not exist or was removed."""
         self.forget()
-        return self._by_token.get(token)
+        return self.kept.get(token)
 
     def find_group(self, token: str) -> list[Result]:
         """The results of a group that have a transcript."""
@@ -107,23 +97,10 @@ class Results:
         return [r for r in found if r is not None and r.edits is not None]
 
     def forget(self) -> None:
-        """Remove results that are too old, then the oldest while the limits are exceeded."""
-        since = time.monotonic() - self._keep
-        size = sum(result.size for result in self._by_token.values())
-        for result in list(self._by_token.values()):
-            most = min(self._max_bytes, room(self._folder, size))
-            over = len(self._by_token) > self._max_count or size > most
-            if result.made > since and (not over or len(self._by_token) == 1):
-                break
-            size -= result.size
-            self.drop(result)
-        kept = self._by_token.keys()
+        """Remove what is too old or too much, and groups of which nothing is left."""
+        super().forget()
+        kept = self.kept.keys()
         self._groups = {t: g for t, g in self._groups.items() if not kept.isdisjoint(g)}
-
-
-def room(folder: Path, size: int) -> int:
-    """How many bytes may be kept in a folder: half of what is free and of `size`, which it has."""
-    return (shutil.disk_usage(folder).free + size) // 2
 
 
 def zipped(results: Sequence[Result]) -> bytes:

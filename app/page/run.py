@@ -7,15 +7,14 @@ The page shows a dictionary, sent to the browser again and again and drawn by `a
 
 import asyncio
 import time
-from collections import defaultdict
 from collections.abc import AsyncGenerator, Callable, Sequence
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
 from slimwhisper.app.api.errors import as_api_error
-from slimwhisper.app.page.outline import outline
 from slimwhisper.app.page.results import Result, Results
-from slimwhisper.app.page.view import segment_view
+from slimwhisper.app.page.views import outline, segment_view
 from slimwhisper.app.service.jobs import (
     Event,
     Failed,
@@ -83,19 +82,22 @@ class Part:
                 self.fail(error)
 
     def _finish(self, transcript: Transcript) -> None:
-        self.segments = [segment_view(segment) for segment in transcript.segments]
-        self.text, self.language = transcript.text, transcript.language
+        self.language = transcript.language
+        self._show(transcript)
         if self.result is not None:
             asked = {} if self.job is None else self.job.options
             self.result.finish(transcript, bool(asked.get("sentences")))
+
+    def _show(self, transcript: Transcript) -> None:
+        self.segments = [segment_view(segment) for segment in transcript.segments]
+        self.text = transcript.text
 
     def _take_edits(self) -> None:
         """Show the transcript as it was corrected."""
         edits = self.result.edits if self.result is not None else None
         if edits is not None and edits.revision != self.revision:
-            self.revision, transcript = edits.revision, edits.transcript
-            self.segments = [segment_view(segment) for segment in transcript.segments]
-            self.text = transcript.text
+            self.revision = edits.revision
+            self._show(edits.transcript)
 
     def view(self, service: Service) -> dict[str, Any]:
         """The recording as the browser receives it.
@@ -146,6 +148,7 @@ class Run:
         """
         self._service = service
         self._loop = asyncio.get_running_loop()
+        # None: the run was stopped
         self._events: asyncio.Queue[tuple[Part, Event] | None] = asyncio.Queue()
         self.parts = [Part(name) for _, name in recordings]
         for part, (path, name) in zip(self.parts, recordings, strict=True):
@@ -182,7 +185,8 @@ class Run:
             while self.running:
                 yield self.view()
                 due = time.monotonic() + MIN_UPDATE
-                self._take(await self._next())
+                with suppress(TimeoutError):
+                    self._take(await asyncio.wait_for(self._events.get(), MAX_UPDATE))
                 await asyncio.sleep(max(due - time.monotonic(), 0))
                 while not self._events.empty():
                     self._take(self._events.get_nowait())
@@ -216,38 +220,6 @@ class Run:
 
         return listener
 
-    async def _next(self) -> tuple[Part, Event] | None:
-        """The next event; None if the run was stopped or none came within MAX_UPDATE."""
-        try:
-            return await asyncio.wait_for(self._events.get(), MAX_UPDATE)
-        except TimeoutError:
-            return None
-
     def _take(self, found: tuple[Part, Event] | None) -> None:
         if found is not None and not found[0].ended:
             found[0].update(found[1])
-
-
-class Runs:
-    """The current runs, by browser session."""
-
-    def __init__(self) -> None:
-        self._by_session: defaultdict[str, set[Run]] = defaultdict(set)
-
-    def add(self, session: str, run: Run) -> None:
-        """Add a run, until `remove`."""
-        self._by_session[session].add(run)
-
-    def remove(self, session: str, run: Run) -> None:
-        """Remove a run."""
-        self._by_session[session].discard(run)
-        if not self._by_session[session]:
-            del self._by_session[session]
-
-    def __len__(self) -> int:
-        return sum(map(len, self._by_session.values()))
-
-    def stop(self, session: str) -> None:
-        """Stop all runs of a session."""
-        for run in list(self._by_session.get(session, ())):
-            run.stop()

@@ -4,6 +4,7 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
+import httpx
 import pytest
 from openai.resources.realtime.realtime import RealtimeConnection
 
@@ -81,6 +82,51 @@ def begin_page(begin: Begin, folder: Path) -> Begin:
         return begin(page=folder, cache="slim", **settings)
 
     return begins
+
+
+@pytest.fixture
+def client(begin_page: Begin) -> Iterator[httpx.Client]:
+    """A client of a server with a page."""
+    with httpx.Client(base_url=begin_page().url, timeout=60) as found:
+        yield found
+
+
+@pytest.fixture(scope="module")
+def page_server(model: SlimWhisper, folder: Path, request: pytest.FixtureRequest) -> Iterator[Live]:
+    """A server with a page, for all tests of a module; with the module's SETTINGS."""
+    settings = getattr(request.module, "SETTINGS", {})
+    running = start(model, page=folder, cache="slim", **settings)
+    yield running
+    stop(running)
+
+
+@pytest.fixture(scope="module")
+def browser(page_server: Live, request: pytest.FixtureRequest) -> Iterator[Any]:
+    """A browser, with the module's FLAGS. No server begins after it, as its loop runs here."""
+    from tests.support.browser import chromium
+
+    with chromium(*getattr(request.module, "FLAGS", ())) as found:
+        yield found
+
+
+@pytest.fixture
+def show(
+    browser: Any, page_server: Live, request: pytest.FixtureRequest
+) -> Iterator[Callable[..., Any]]:
+    """Opens the page, as the module's SHOWN; at the end, it has sent no request elsewhere, and no
+    script has failed."""
+    from tests.support.browser import Shown
+
+    opened: list[Shown] = []
+
+    def opens(**context: Any) -> Shown:
+        opened.append(getattr(request.module, "SHOWN", Shown)(browser, page_server.url, **context))
+        return opened[-1]
+
+    yield opens
+    for shown in opened:
+        shown.close()
+        assert shown.strange == []
 
 
 @pytest.fixture(scope="module")

@@ -4,65 +4,23 @@ import io
 import re
 import time
 import zipfile
-from collections.abc import Callable, Iterator
-from typing import Any
+from collections.abc import Callable
 
-import httpx
 import pytest
 
-import slimwhisper
-from slimwhisper.app.page.tempdir import page_folder
 from slimwhisper.writers import FORMATS
-from tests.support.browser import Shown, chromium
-from tests.support.live import Live, start, stop
+from tests.support.browser import Shown
+from tests.support.live import Live
 from tests.support.spoken import EXPECTED, SAMPLES
 
 pytestmark = pytest.mark.slow
 
 PHONE = SAMPLES / "phone-number.wav"
 TEXT = EXPECTED[PHONE.name]["text"]
-PREFIX = "/speech"  # of the server behind a proxy
-
-
-@pytest.fixture(scope="module")
-def servers() -> Iterator[tuple[Live, Live]]:
-    """One as it is, and one behind a proxy. Begun before the browser, whose loop runs here."""
-    model = slimwhisper.load_model("digits")
-    with page_folder() as folder:
-        plain = start(model, page=folder, cache="slim")
-        behind = start(model, page=folder, cache="slim", root_path=PREFIX)
-        yield plain, behind
-        stop(plain)
-        stop(behind)
-
-
-@pytest.fixture(scope="module")
-def live(servers: tuple[Live, Live]) -> Live:
-    return servers[0]
-
-
-@pytest.fixture(scope="module")
-def browser(servers: tuple[Live, Live]) -> Iterator[Any]:
-    with chromium(f"--use-file-for-fake-audio-capture={PHONE}") as found:
-        yield found
 
 
 Open = Callable[..., Shown]
-
-
-@pytest.fixture
-def show(browser: Any, live: Live) -> Iterator[Open]:
-    """Opens the page; at the end, it has sent no request elsewhere, and no script has failed."""
-    opened: list[Shown] = []
-
-    def opens(query: str = "", url: str = live.url, **context: Any) -> Shown:
-        opened.append(Shown(browser, url, query, **context))
-        return opened[-1]
-
-    yield opens
-    for shown in opened:
-        shown.close()
-        assert shown.strange == []
+FLAGS = (f"--use-file-for-fake-audio-capture={PHONE}",)
 
 
 def idle(live: Live) -> bool:
@@ -82,13 +40,22 @@ def playing(shown: Shown, least: float) -> None:
     )
 
 
-def test_one_file(show: Open) -> None:
+def test_one_file_with_options(show: Open) -> None:
     shown = show()
     page = shown.page
+    page.get_by_label("Word times").check()
+    page.get_by_label("Prompt").fill("one two three")
+    page.click("#sw-more button >> nth=0")
+    page.get_by_label("Skip silence").check()
+    page.get_by_label("Cache form").click()
+    page.get_by_role("option", name="baseline").click()
     shown.go(PHONE)
     shown.ended(1)
     card = shown.card(PHONE.name)
     assert card.locator(".sw-text").inner_text() == TEXT
+    assert card.locator(".sw-word").all_text_contents() == TEXT.split()
+    card.locator(".sw-word", has_text="four").click()
+    playing(shown, 4.0)
     segments = card.locator(".sw-segment")
     assert segments.count() == len(EXPECTED[PHONE.name]["segments"])
     assert segments.nth(1).text_content().endswith("zero one four")
@@ -150,36 +117,26 @@ def test_a_recording(show: Open) -> None:
     assert "five five five zero one" in 2 * f"{card.locator('.sw-text').inner_text()} "
 
 
-def test_words_and_other_options(show: Open) -> None:
-    shown = show()
+def test_what_the_cache_costs_and_that_all_fits_a_phone(show: Open, page_server: Live) -> None:
+    shown = show(viewport={"width": 390, "height": 844}, has_touch=True)
     page = shown.page
-    page.get_by_label("Word times").check()
-    page.get_by_label("Prompt").fill("one two three")
+    shown.go(PHONE)
+    shown.ended(1)
     page.click("#sw-more button >> nth=0")
-    page.get_by_label("Skip silence").check()
-    page.get_by_label("Cache form").click()
-    page.get_by_role("option", name="baseline").click()
-    shown.go(PHONE)
-    shown.ended(1)
-    card = shown.card(PHONE.name)
-    assert card.locator(".sw-word").all_text_contents() == TEXT.split()
-    card.locator(".sw-word", has_text="four").click()
-    playing(shown, 4.0)
-
-
-def test_what_the_cache_costs(show: Open, live: Live) -> None:
-    shown = show()
-    shown.go(PHONE)
-    shown.ended(1)
-    shown.page.click("#sw-costs button >> nth=0")
-    shown.page.wait_for_selector(".sw-charts figure >> nth=2")
-    said = shown.page.inner_text("#sw-chart")
+    page.click("#sw-costs button >> nth=0")
+    page.wait_for_selector(".sw-charts figure >> nth=2")
+    said = page.inner_text("#sw-chart")
     assert "slim" in said and "baseline" in said and "times smaller" in said
-    assert live.service.engines.cache_bytes() > 0
-    widths = shown.page.eval_on_selector_all(
+    assert page_server.service.engines.cache_bytes() > 0
+    widths = page.eval_on_selector_all(
         ".sw-charts i", "bars => bars.map((bar) => bar.getBoundingClientRect().width)"
     )
     assert widths[0] < widths[1] / 3 and widths[4] > 3 * widths[5]
+    assert page.evaluate("document.documentElement.scrollWidth") <= 390
+    outside = page.eval_on_selector_all(
+        ".sw-file *", "all => all.filter((e) => e.getBoundingClientRect().right > 391).length"
+    )
+    assert outside == 0
 
 
 def test_two_browsers_at_once(show: Open) -> None:
@@ -192,10 +149,10 @@ def test_two_browsers_at_once(show: Open) -> None:
         assert shown.card(PHONE.name).locator(".sw-text").inner_text() == TEXT
 
 
-def test_text_appears_while_it_works_and_stop_stops(show: Open, live: Live) -> None:
+def test_text_appears_while_it_works_and_stop_stops(show: Open, page_server: Live) -> None:
     shown = show()
     page = shown.page
-    before = live.service.counts.cancelled
+    before = page_server.service.counts.cancelled
     shown.go(SAMPLES / "three-minutes.ogg")
     page.wait_for_selector(".sw-file[data-state=working] .sw-segment")
     assert re.fullmatch(r"\d:\d\d of 2:59", page.inner_text(".sw-state"))
@@ -204,7 +161,7 @@ def test_text_appears_while_it_works_and_stop_stops(show: Open, live: Live) -> N
     page.click("#sw-stop")
     shown.ended(1)
     assert page.inner_text(".sw-state") == "Stopped"
-    assert idle(live) and live.service.counts.cancelled == before + 1
+    assert idle(page_server) and page_server.service.counts.cancelled == before + 1
     page.wait_for_selector("#sw-stop", state="hidden")
     assert page.locator(".sw-segment").count() > 0, "what was heard stays"
     page.click("#sw-go")
@@ -213,19 +170,21 @@ def test_text_appears_while_it_works_and_stop_stops(show: Open, live: Live) -> N
     shown.ended(1)
 
 
-def test_closing_the_page_frees_its_slots(show: Open, live: Live) -> None:
+def test_closing_the_page_frees_its_slots(show: Open, page_server: Live) -> None:
     shown = show()
-    before = live.service.counts.cancelled
+    before = page_server.service.counts.cancelled
     shown.go(SAMPLES / "three-minutes.ogg", SAMPLES / "countdown.flac")
     shown.page.wait_for_selector(".sw-file[data-state=working] .sw-segment")
     shown.close()
-    assert idle(live)
-    assert live.service.counts.cancelled > before
+    assert idle(page_server)
+    assert page_server.service.counts.cancelled > before
 
 
-def test_a_full_queue_says_so(show: Open, live: Live, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_full_queue_says_so(
+    show: Open, page_server: Live, monkeypatch: pytest.MonkeyPatch
+) -> None:
     shown = show()
-    monkeypatch.setattr(type(live.service), "in_flight", 10**6)
+    monkeypatch.setattr(type(page_server.service), "in_flight", 10**6)
     shown.add(PHONE)
     shown.page.click("#sw-go")
     shown.ended(1)
@@ -234,23 +193,9 @@ def test_a_full_queue_says_so(show: Open, live: Live, monkeypatch: pytest.Monkey
     assert "requests are waiting; try again in a minute" in error.inner_text()
 
 
-def test_a_phone(show: Open) -> None:
-    shown = show(viewport={"width": 390, "height": 844}, has_touch=True)
-    shown.go(PHONE)
-    shown.ended(1)
-    shown.page.click("#sw-more button >> nth=0")
-    shown.page.click("#sw-costs button >> nth=0")
-    shown.page.wait_for_selector(".sw-charts figure")
-    assert shown.page.evaluate("document.documentElement.scrollWidth") <= 390
-    outside = shown.page.eval_on_selector_all(
-        ".sw-file *", "all => all.filter((e) => e.getBoundingClientRect().right > 391).length"
-    )
-    assert outside == 0
-
-
 @pytest.mark.parametrize("theme", ["light", "dark"])
 def test_it_can_be_read(show: Open, theme: str) -> None:
-    shown = show(f"/?__theme={theme}")
+    shown = show(query=f"/?__theme={theme}")
     shown.go(PHONE)
     shown.ended(1)
     for text in (".sw-text", ".sw-segment time", ".sw-segment", ".sw-state", ".sw-note"):
@@ -305,31 +250,3 @@ def test_names_are_no_markup(show: Open) -> None:
     assert shown.page.inner_text(".sw-file h3") == name
     assert shown.page.evaluate("window.hacked") is None
     assert shown.page.locator(".sw-player img").count() == 0
-
-
-def test_behind_a_proxy(browser: Any, servers: tuple[Live, Live]) -> None:
-    """A proxy hands on /speech/..., without the prefix."""
-    behind = servers[1]
-    context = browser.new_context()
-    page = context.new_page()
-    asked: list[str] = []
-
-    def hand_on(route: Any) -> None:
-        asked.append(route.request.url)
-        route.continue_(url=route.request.url.replace(PREFIX, "", 1))
-
-    page.route(f"{behind.url}{PREFIX}/**", hand_on)
-    strange: list[str] = []
-    page.on("request", lambda r: None if PREFIX in r.url else strange.append(r.url))
-    page.goto(f"{behind.url}{PREFIX}/")
-    page.set_input_files("#sw-files input[type=file]", str(PHONE))
-    page.wait_for_selector("#sw-files .file")
-    page.click("#sw-go")
-    page.wait_for_selector(".sw-file[data-state=done]", timeout=60_000)
-    path = page.get_by_text("txt", exact=True).get_attribute("href")
-    assert path.startswith(f"{PREFIX}/page/result/")
-    found = httpx.get(behind.url + path.removeprefix(PREFIX))
-    assert found.text.split() == TEXT.split()
-    assert any("/page/audio/" in url for url in asked)
-    assert [url for url in strange if not url.startswith(("blob:", "data:"))] == []
-    context.close()

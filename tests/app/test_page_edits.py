@@ -4,23 +4,22 @@ import io
 import json
 import re
 import zipfile
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from typing import Any
 
 import httpx
 import pytest
 
-import slimwhisper
 from slimwhisper.app.page.run import Part
-from slimwhisper.app.page.tempdir import page_folder
 from slimwhisper.types import Segment, Transcript, Word
 from slimwhisper.writers import FORMATS
-from tests.support.browser import Shown, chromium
-from tests.support.live import Live, start, stop
+from tests.support.browser import Shown
+from tests.support.live import Live
 from tests.support.spoken import SAMPLES
 
 pytestmark = pytest.mark.slow
 
+Open = Callable[..., Shown]
 DOOR, FLIGHT = SAMPLES / "door-code.mp3", SAMPLES / "flight.m4a"
 WIDE, PHONE = {"width": 1100, "height": 900}, {"width": 390, "height": 844}
 SENTENCES = (
@@ -44,33 +43,22 @@ def dressed(_: Transcript) -> Transcript:
     return Transcript("".join(s.text for s in segments), segments, "en")
 
 
-@pytest.fixture(scope="module")
-def live() -> Iterator[Live]:
-    """A server whose transcripts are `dressed`; begun before the browser, whose loop runs here."""
-    with pytest.MonkeyPatch.context() as patch, page_folder() as folder:
+@pytest.fixture(scope="module", autouse=True)
+def all_are_dressed() -> Iterator[None]:
+    with pytest.MonkeyPatch.context() as patch:
         finish = Part._finish
         patch.setattr(Part, "_finish", lambda part, found: finish(part, dressed(found)))
-        running = start(slimwhisper.load_model("digits"), page=folder, cache="slim")
-        yield running
-        stop(running)
-
-
-@pytest.fixture(scope="module")
-def browser(live: Live) -> Iterator[Any]:
-    with chromium() as found:
-        yield found
+        yield
 
 
 @pytest.fixture(params=[WIDE, PHONE], ids=["desktop", "phone"])
-def shown(browser: Any, live: Live, request: pytest.FixtureRequest) -> Iterator[Shown]:
-    """Two transcripts, shown; in the end, no script has failed, and nothing stands out."""
-    opened = Shown(browser, live.url, viewport=request.param)
+def shown(show: Open, request: pytest.FixtureRequest) -> Iterator[Shown]:
+    """Two transcripts, shown; in the end, nothing stands out."""
+    opened = show(viewport=request.param)
     opened.go(DOOR, FLIGHT)
     opened.ended(2)
     yield opened
-    width = opened.page.evaluate("document.documentElement.scrollWidth")
-    opened.close()
-    assert opened.strange == [] and width <= request.param["width"]
+    assert opened.page.evaluate("document.documentElement.scrollWidth") <= request.param["width"]
 
 
 def downloads(shown: Shown, *formats: str) -> dict[str, str]:
@@ -187,9 +175,9 @@ def test_speakers_flags_and_unsure_words(shown: Shown) -> None:
     assert page.evaluate(line) == "underline", "not by colour alone"
 
 
-def test_two_people_correct_the_same_text(browser: Any, live: Live) -> None:
+def test_two_people_correct_the_same_text(show: Open, page_server: Live) -> None:
     """The second is told what is there now, keeps what was typed, and may save it all the same."""
-    shown = Shown(browser, live.url)
+    shown = show()
     shown.go(DOOR)
     shown.ended(1)
     page = shown.page
@@ -197,7 +185,7 @@ def test_two_people_correct_the_same_text(browser: Any, live: Live) -> None:
     token = link.rpartition("/")[2].removesuffix(".txt")
     row(shown, 1).get_by_text("gate").dblclick()
     change = {"texts": [[1, SENTENCES[1][1], "This is the door."]]}
-    assert httpx.post(f"{live.url}/page/edit/{token}", json=change).status_code == 200
+    assert httpx.post(f"{page_server.url}/page/edit/{token}", json=change).status_code == 200
     page.keyboard.type("bridge.")
     page.keyboard.press("Enter")
     page.wait_for_selector(".sw-row .sw-error >> text=changed elsewhere")
@@ -215,14 +203,13 @@ def test_two_people_correct_the_same_text(browser: Any, live: Live) -> None:
     page.keyboard.press("Enter")
     page.wait_for_selector(".sw-words >> text=This is the tunnel.")
     shown.close()
-    assert httpx.get(f"{live.url}{link}").text.count("tunnel") == 1, "after the page is closed, too"
-    assert shown.strange == []
+    assert httpx.get(f"{page_server.url}{link}").text.count("tunnel") == 1, (
+        "after the page is closed, too"
+    )
 
 
-def test_an_example_with_one_click(browser: Any, live: Live) -> None:
-    shown = Shown(browser, live.url)
+def test_an_example_with_one_click(show: Open) -> None:
+    shown = show()
     shown.page.get_by_role("button", name="Flight").click()
     shown.ended(1)
     assert shown.page.inner_text(".sw-file h3") == "flight.m4a"
-    shown.close()
-    assert shown.strange == []

@@ -2,16 +2,17 @@
 
 import json
 from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
 import soxr
 
-import slimwhisper
-from slimwhisper.app.page.tempdir import page_folder
+from slimwhisper.api import SlimWhisper
 from slimwhisper.app.service.jobs import BusyError
-from tests.support.browser import chromium
+from tests.support.browser import WAIT
 from tests.support.live import Live, start, stop
 from tests.support.live_tab import Tab
 from tests.support.proxy import proxy
@@ -24,75 +25,62 @@ TEXT = EXPECTED[SOUND.name]["text"]
 PREFIX = "/speech"  # of the server behind a proxy
 STRANGER = "speech.test"  # a name of this machine, neither https nor localhost
 PHONE = {"width": 390, "height": 844}
+DETAILS: dict[str, Any] = {  # of a segment
+    "tokens": [50364, 5],
+    "temperature": 0.5,
+    "avg_logprob": -0.25,
+    "compression_ratio": 0.75,
+    "no_speech_prob": 0.125,
+}
 TOLD = "conversation.item.input_audio_transcription"
 
 
-@pytest.fixture(scope="module")
-def servers() -> Iterator[dict[str, Live]]:
-    """Begun before the browser, whose loop runs here."""
-    model = slimwhisper.load_model("digits")
-    with page_folder() as folder:
-        kept: dict[str, Any] = {"page": folder, "cache": "slim"}
-        found = {
-            "open": start(model, **kept),
-            "behind": start(model, root_path=PREFIX, login=("ann", "secret"), **kept),
-        }
-        yield found
-        for live in found.values():
-            stop(live)
-
-
-@pytest.fixture(scope="module")
-def browser(servers: dict[str, Live]) -> Iterator[Any]:
-    with chromium(
-        f"--use-file-for-fake-audio-capture={SOUND}%noloop",
-        f"--host-resolver-rules=MAP {STRANGER} 127.0.0.1",
-    ) as found:
-        yield found
-
-
+FLAGS = (
+    f"--use-file-for-fake-audio-capture={SOUND}%noloop",
+    f"--host-resolver-rules=MAP {STRANGER} 127.0.0.1",
+)
+SETTINGS = {"allow_hosts": (STRANGER,)}
+SHOWN = Tab
 Open = Callable[..., Tab]
 
 
 @pytest.fixture
-def show(browser: Any, servers: dict[str, Live]) -> Iterator[Open]:
-    """Opens the tab; at the end, it has sent no request elsewhere, and no script has failed."""
-    opened: list[Tab] = []
-
-    def opens(**context: Any) -> Tab:
-        opened.append(Tab(browser, servers["open"].url, **context))
-        return opened[-1]
-
-    yield opens
-    for tab in opened:
-        tab.close()
-        assert tab.strange == []
+def tab(show: Open) -> Tab:
+    """The tab, on a server of streams that the test plays."""
+    opened = show()
+    opened.fake()
+    return opened
 
 
 def word(text: str, start: float) -> dict[str, Any]:
     return {"word": text, "start": start, "end": start + 0.2, "probability": 0.5}
 
 
-def test_what_is_shown(show: Open) -> None:
-    tab = show()
-    page = tab.page
-    tab.fake()
-    for name in ("Word times", "Prompt", "Language"):
-        field = page.locator("#sw-live-options").get_by_label(name)
-        if name == "Word times":
-            field.check()
-        elif name == "Prompt":
-            field.fill("Smythe")
-        else:
-            field.click()
-            page.get_by_role("option", name="English").click()
+def focused(tab: Tab, index: int) -> bool:
+    """Whether a word has the focus."""
+    found = tab.page.locator(".sw-word").nth(index)
+    return bool(found.evaluate("word => word === document.activeElement"))
+
+
+def test_the_session_that_is_asked_for(tab: Tab) -> None:
+    fields = tab.page.locator("#sw-live-options")
+    fields.get_by_label("Word times").check()
+    fields.get_by_label("Prompt").fill("Smythe")
+    fields.get_by_label("Language").click()
+    tab.page.get_by_role("option", name="English").click()
     tab.begin()
     asked = tab.sent[0][0]["session"]
-    told = "item.input_audio_transcription"
-    assert asked["include"] == [f"{told}.{name}" for name in ("tentative", "details", "words")]
+    assert asked["include"] == [
+        f"item.input_audio_transcription.{name}" for name in ("tentative", "details", "words")
+    ]
     transcription = {"language": "en", "prompt": "Smythe", "task": "transcribe"}
     sound = {"format": {"type": "audio/pcm", "rate": 16_000}, "transcription": transcription}
     assert asked["audio"]["input"] == sound
+
+
+def test_words_and_what_may_still_change(tab: Tab) -> None:
+    page = tab.page
+    tab.begin()
     tab.tell("input_audio_buffer.speech_started", "a", audio_start_ms=3_725_400)
     tab.tell(f"{TOLD}.tentative", "a", text="<b>five")
     page.wait_for_selector(".sw-tail >> text=<b>five")
@@ -108,21 +96,26 @@ def test_what_is_shown(show: Open) -> None:
     page.locator(".sw-log").focus()
     for key, index in (("ArrowRight", 1), ("ArrowLeft", 0), ("ArrowLeft", 0), ("ArrowRight", 1)):
         page.keyboard.press(key)
-        assert page.locator(".sw-word").nth(index).evaluate("e => e === document.activeElement")
+        assert focused(tab, index)
     assert when.inner_text() == "five: 3725.70 to 3725.90 s"
     assert page.get_by_role("log").all_text_contents() == ["five five"], "for screen readers"
     tab.until("Number(document.querySelector('.sw-meter').ariaValueNow) > 20")
     tab.tell(f"{TOLD}.delta", "a", delta=" five")
-    text = "five five five"
-    details = {"tokens": [50364, 5], "temperature": 0.5, "avg_logprob": -0.25}
-    details |= {"compression_ratio": 0.75, "no_speech_prob": 0.125}
-    times = {"start": 3725.4, "end": 3726.4, "words": [*words, word(" five", 3726)]}
-    segment = {"text": text, **times, **details}
-    tab.tell(f"{TOLD}.segment", "a", **segment)
+    words.append(word(" five", 3726))
+    text, times = "five five five", {"start": 3725.4, "end": 3726.4, "words": words}
+    tab.tell(f"{TOLD}.segment", "a", text=text, **times, **DETAILS)
     tab.tell(f"{TOLD}.completed", "a", transcript=text, languages=[{"code": "en"}])
     tab.until("document.querySelectorAll('.sw-word').length === 3")
-    focused = page.locator(".sw-word").nth(1).evaluate("e => e === document.activeElement")
-    assert focused, "also when the words are drawn again"
+    assert focused(tab, 1), "also when the words are drawn again"
+
+
+def test_pause_stop_save_and_clear(tab: Tab) -> None:
+    page = tab.page
+    tab.begin()
+    text, times = "five five five", {"start": 3725.4, "end": 3726.4, "words": None}
+    tab.tell("input_audio_buffer.speech_started", "a", audio_start_ms=3_725_400)
+    tab.tell(f"{TOLD}.segment", "a", text=text, **times, **DETAILS)
+    tab.tell(f"{TOLD}.completed", "a", transcript=text, languages=[{"code": "en"}])
     tab.press("Pause")
     tab.become("paused")
     assert tab.sent[0][-1]["type"] == "input_audio_buffer.commit"
@@ -149,7 +142,7 @@ def test_what_is_shown(show: Open) -> None:
     )
     first, last = json.loads(tab.saved("json"))["segments"]
     assert [first["text"], last["text"]] == [" five five five", " nine nine"]
-    assert {name: first[name] for name in details} == details
+    assert {name: first[name] for name in DETAILS} == DETAILS
     tab.press("Clear")
     page.wait_for_selector("text=Press Start and speak")
     assert page.locator(".sw-utterance").count() == 0
@@ -175,10 +168,8 @@ def test_it_fits_a_phone_and_can_be_read(show: Open) -> None:
             assert tab.contrast(text) > 4.5, (theme, text)
 
 
-def test_a_lost_connection(show: Open) -> None:
-    tab = show()
+def test_a_lost_connection(tab: Tab) -> None:
     page = tab.page
-    tab.fake()
     tab.begin()
     page.wait_for_timeout(600)
     tab.tell("input_audio_buffer.speech_started", "a", audio_start_ms=200)
@@ -213,7 +204,7 @@ def test_a_lost_connection(show: Open) -> None:
 
 
 def test_what_is_refused(
-    show: Open, browser: Any, servers: dict[str, Live], monkeypatch: pytest.MonkeyPatch
+    show: Open, browser: Any, page_server: Live, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     tab = show()
     page = tab.page
@@ -232,13 +223,12 @@ def test_what_is_refused(
         tab.become("idle")
         assert said in problem()
     page.evaluate("delete navigator.mediaDevices.getUserMedia")
-    live = servers["open"]
 
     def busy(*_: Any) -> None:
         raise BusyError("there are 64 live streams; try again in a minute")
 
     with monkeypatch.context() as patch:
-        patch.setattr(live.service, "open_stream", busy)
+        patch.setattr(page_server.service, "open_stream", busy)
         tab.press("Start")
         tab.become("idle")
         assert problem() == "There are 64 live streams; try again in a minute."
@@ -246,7 +236,7 @@ def test_what_is_refused(
     tab.press("Start")
     tab.become("idle")
     assert problem() == "The server cannot be reached."
-    unsafe = Tab(browser, live.url.replace("127.0.0.1", STRANGER))
+    unsafe = Tab(browser, page_server.url.replace("127.0.0.1", STRANGER))
     unsafe.press("Start")
     unsafe.page.wait_for_selector("text=Open this page over https, or on the server's own machine")
     assert unsafe.strange == []
@@ -308,17 +298,37 @@ def test_words_appear_while_they_are_spoken(show: Open) -> None:
     assert page.locator(".sw-error:visible").count() == 0
 
 
-def test_behind_a_proxy_and_a_login(browser: Any, servers: dict[str, Live]) -> None:
-    port = servers["behind"].server.config.port
-    with proxy(port, PREFIX) as url:
+@pytest.fixture
+def behind(page_server: Live, model: SlimWhisper, folder: Path) -> Iterator[Live]:
+    """A server behind a proxy, with a login; it begins in a thread without a browser's loop."""
+    settings: dict[str, Any] = {"root_path": PREFIX, "login": ("ann", "secret")}
+    with ThreadPoolExecutor(1) as threads:
+        running = threads.submit(start, model, page=folder, cache="slim", **settings).result()
+    yield running
+    stop(running)
+
+
+def test_behind_a_proxy_and_a_login(browser: Any, behind: Live) -> None:
+    with proxy(behind.server.config.port, PREFIX) as url:
         context = browser.new_context(permissions=["microphone"])
+        context.set_default_timeout(WAIT)
         page = context.new_page()
         sockets: list[str] = []
+        asked: list[str] = []
         page.on("websocket", lambda socket: sockets.append(socket.url))
+        page.on("request", lambda request: asked.append(request.url))
         page.goto(f"{url}{PREFIX}/")
         page.get_by_label("Username").fill("ann")
         page.get_by_label("Password").fill("secret")
         page.get_by_role("button", name="Login").click()
+        page.set_input_files("#sw-files input[type=file]", str(SOUND))
+        page.wait_for_selector("#sw-files .file")
+        page.click("#sw-go")
+        page.wait_for_selector(".sw-file[data-state=done]")
+        with page.expect_download() as download:
+            page.get_by_text("txt", exact=True).click()
+        assert download.value.path().read_text().split() == TEXT.split()
+        assert any("/page/audio/" in address for address in asked)
         page.get_by_role("tab", name="Live").click()
         page.get_by_role("button", name="Start", exact=True).click()
         page.wait_for_function("document.querySelector('.sw-said')?.textContent.includes('five')")
@@ -327,4 +337,6 @@ def test_behind_a_proxy_and_a_login(browser: Any, servers: dict[str, Live]) -> N
         assert "five" in download.value.path().read_text()
         place = url.replace("http", "ws", 1) + PREFIX
         assert sockets == [f"{place}/v1/realtime?intent=transcription"]
+        inside = (f"{url}{PREFIX}/", "blob:", "data:")
+        assert [address for address in asked if not address.startswith(inside)] == []
         context.close()

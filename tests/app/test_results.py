@@ -4,7 +4,7 @@ import io
 import zipfile
 from collections.abc import Iterator
 from pathlib import Path
-from typing import TextIO
+from typing import Any, TextIO
 
 import httpx
 import pytest
@@ -13,21 +13,24 @@ from slimwhisper import writers
 from slimwhisper.app.page.results import Results
 from slimwhisper.types import Transcript
 from slimwhisper.writers import FORMATS, Format, Layout
-from tests.support.live import Begin
 from tests.support.page_calls import PHONE, call, upload
 
 
-def test_an_unknown_format_is_one_line(begin_page: Begin) -> None:
-    live = begin_page()
-    with httpx.Client(base_url=live.url, timeout=60) as client:
-        _, (_, view) = call(client, upload(client, PHONE))
-        path = view["files"][0]["downloads"]["txt"]
-        for wrong in ("exe", "TXT", "tar.gz", "", "x" * 200):
-            found = client.get(f"/{path.removesuffix('txt')}{wrong}")
-            assert found.status_code == 404
-            message = found.json()["error"]["message"]
-            assert message.endswith("no such format; choose: " + ", ".join(FORMATS)), message
-            assert "\n" not in message
+@pytest.fixture
+def view(client: httpx.Client) -> Any:
+    """What the page shows of one recording that was sent twice."""
+    file = upload(client, PHONE)
+    return call(client, file, file)[1][1]
+
+
+def test_an_unknown_format_is_one_line(client: httpx.Client, view: Any) -> None:
+    path = view["files"][0]["downloads"]["txt"]
+    for wrong in ("exe", "TXT", "tar.gz", "", "x" * 200):
+        found = client.get(f"/{path.removesuffix('txt')}{wrong}")
+        assert found.status_code == 404
+        message = found.json()["error"]["message"]
+        assert message.endswith("no such format; choose: " + ", ".join(FORMATS)), message
+        assert "\n" not in message
 
 
 @pytest.fixture
@@ -43,47 +46,48 @@ def chapters() -> Iterator[Format]:
     FORMATS.pop(row.name, None)
 
 
-def test_a_registered_format_is_downloaded(begin_page: Begin, chapters: Format) -> None:
-    live = begin_page()
-    with httpx.Client(base_url=live.url, timeout=60) as client:
-        file = upload(client, PHONE)
-        _, (_, view) = call(client, file, file)
-        one = view["files"][0]
-        assert list(one["downloads"]) == [f for f in FORMATS if f != "rttm"], "without speakers"
-        assert "chapters" in FORMATS
-        found = client.get(f"/{one['downloads']['chapters']}")
-        assert found.headers["content-type"].partition(";")[0] == chapters.media_type
-        assert found.headers["content-disposition"].endswith("phone-number.chapters")
-        lines = [f"{start:.0f} {text}" for start, _, text, *_ in one["segments"]]
-        assert found.text.splitlines() == lines and len(lines) > 1
-        with zipfile.ZipFile(io.BytesIO(client.get(f"/{view['zip']}").content)) as archive:
-            assert archive.read("phone-number (2).chapters").decode() == found.text
-        del FORMATS[chapters.name]  # the page still shows its link
-        assert client.get(f"/{one['downloads']['chapters']}").status_code == 404
-        with zipfile.ZipFile(io.BytesIO(client.get(f"/{view['zip']}").content)) as archive:
-            assert not any(name.endswith(".chapters") for name in archive.namelist())
+def zipped(client: httpx.Client, view: Any) -> dict[str, str]:
+    """The texts in the zip file of a view, by their names."""
+    with zipfile.ZipFile(io.BytesIO(client.get(f"/{view['zip']}").content)) as archive:
+        names = archive.namelist()
+        assert len(names) == len(set(names))
+        return {name: archive.read(name).decode() for name in names}
 
 
-def test_a_format_that_is_removed_while_it_is_written(begin_page: Begin) -> None:
+def test_a_registered_format_is_downloaded(
+    chapters: Format, client: httpx.Client, view: Any
+) -> None:
+    one = view["files"][0]
+    assert list(one["downloads"]) == [f for f in FORMATS if f != "rttm"], "without speakers"
+    assert "chapters" in FORMATS
+    found = client.get(f"/{one['downloads']['chapters']}")
+    assert found.headers["content-type"].partition(";")[0] == chapters.media_type
+    assert found.headers["content-disposition"].endswith("phone-number.chapters")
+    lines = [f"{start:.0f} {text}" for start, _, text, *_ in one["segments"]]
+    assert found.text.splitlines() == lines and len(lines) > 1
+    files = zipped(client, view)
+    assert len(files) == 2 * (len(FORMATS) - 1) and "phone-number.txt" in files
+    assert files["phone-number (2).chapters"] == found.text
+    del FORMATS[chapters.name]  # the page still shows its link
+    assert client.get(f"/{one['downloads']['chapters']}").status_code == 404
+    assert not any(name.endswith(".chapters") for name in zipped(client, view))
+
+
+def test_a_format_that_is_removed_while_it_is_written(client: httpx.Client, view: Any) -> None:
     """The download is finished, and so is the zip."""
 
     def write(transcript: Transcript, file: TextIO, layout: Layout) -> None:
         file.write(transcript.text)
         FORMATS.pop("fleeting", None)
 
-    row = Format("fleeting", "text/plain", write)
-    live = begin_page()
-    with httpx.Client(base_url=live.url, timeout=60) as client:
-        file = upload(client, PHONE)
-        _, (_, view) = call(client, file, file)
-        path = view["files"][0]["downloads"]["txt"].removesuffix("txt")
-        try:
-            for address in (f"{path}{row.name}", view["zip"]):
-                writers.register(row)
-                found = client.get(f"/{address}")
-                assert found.status_code == 200, found.text
-        finally:
-            FORMATS.pop(row.name, None)
+    path = view["files"][0]["downloads"]["txt"].removesuffix("txt")
+    try:
+        for address in (f"{path}fleeting", view["zip"]):
+            writers.register(Format("fleeting", "text/plain", write))
+            found = client.get(f"/{address}")
+            assert found.status_code == 200, found.text
+    finally:
+        FORMATS.pop("fleeting", None)
 
 
 def test_what_is_kept_and_for_how_long(tmp_path: Path) -> None:
@@ -105,18 +109,6 @@ def test_what_is_kept_and_for_how_long(tmp_path: Path) -> None:
     large = results.add(source, "e.wav")
     assert results.find(large.token) is large and results.find(second.token) is None
     assert [p.name for p in (tmp_path / "kept").iterdir()] == [large.token]
-    large.made -= 4000
+    large.since -= 4000
     results.forget()
     assert list((tmp_path / "kept").iterdir()) == [] and results.find_group(group) == []
-
-
-def test_same_names_in_one_zip(begin_page: Begin) -> None:
-    live = begin_page()
-    with httpx.Client(base_url=live.url, timeout=60) as client:
-        file = upload(client, PHONE)
-        _, (_, view) = call(client, file, file)
-        found = client.get(f"/{view['zip']}")
-    with zipfile.ZipFile(io.BytesIO(found.content)) as archive:
-        names = archive.namelist()
-    assert len(names) == len(set(names)) == 2 * (len(FORMATS) - 1)
-    assert "phone-number.txt" in names and "phone-number (2).txt" in names

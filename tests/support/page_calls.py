@@ -22,14 +22,21 @@ def upload(client: httpx.Client, path: Path) -> dict[str, Any]:
     return {"path": answer.json()[0], "orig_name": path.name, "meta": meta}
 
 
+DEFAULTS: dict[str, Any] = {  # the arguments of the page's one call, in their order
+    **dict(files=None, recording=None, language="", task="transcribe", words=False, prompt=""),
+    **dict(model="digits", cache="", beams=1, temperature="", vad=False),
+    **dict(diarize="", speakers=None, sentences=False),
+}
+
+
+def arguments(**options: Any) -> list[Any]:
+    """The arguments of a call, of which some are given."""
+    return list({**DEFAULTS, **options}.values())
+
+
 def post_call(client: httpx.Client, *files: dict[str, Any], **options: Any) -> httpx.Response:
     """The page's one call."""
-    given = {
-        **dict(files=list(files), recording=None, language="", task="transcribe", words=False),
-        **dict(prompt="", model="digits", cache="", beams=1, temperature="", vad=False),
-        **dict(diarize="", speakers=None, sentences=False),
-    }
-    data = list((given | options).values())
+    data = arguments(**{"files": list(files), **options})
     return client.post(
         "/gradio_api/call/transcribe", content=json.dumps({"data": data}), headers=JSON
     )
@@ -55,7 +62,7 @@ def clear_page(live: Live) -> None:
     """Remove all that a page keeps."""
     page = live.server._page
     assert page is not None
-    for upload in list(page.uploads._kept):
+    for upload in list(page.uploads.kept.values()):
         page.uploads.drop(upload)
-    for result in list(page.results._by_token.values()):
+    for result in list(page.results.kept.values()):
         page.results.drop(result)

@@ -1,6 +1,6 @@
 // A file: its state, text, sound, segments and downloads.
 
-import { button, clock, copy, make } from "./dom.js";
+import { alertBox, button, clock, copy, make } from "./dom.js";
 import { Corrections } from "./saving.js";
 import { Segments } from "./segments.js";
 import { Wave } from "./wave.js";
@@ -23,18 +23,14 @@ export class Card {
     this.file = {};
     this.run = run;
     this.reasons = run.reasons;
-    this.root = make("article", "sw-file");
     this.head = make("header");
     this.title = make("h3");
     this.title.id = `sw-file-${number}`;
-    this.root.setAttribute("aria-labelledby", this.title.id);
+    this.root = make("article", "sw-file", "", { "aria-labelledby": this.title.id });
     this.state = make("span", "sw-state");
     this.head.append(this.title, this.state);
-    this.bar = make("progress", "sw-progress");
-    this.bar.max = 1;
-    this.bar.setAttribute("aria-label", "Progress");
-    this.error = make("p", "sw-error");
-    this.error.setAttribute("role", "alert");
+    this.bar = make("progress", "sw-progress", "", { max: 1, "aria-label": "Progress" });
+    this.error = alertBox("sw-error");
     this.sound = make("div", "sw-sound");
     this.text = make("p", "sw-text");
     this.copy = button("sw-copy", "Copy text", () => copy(this.text.textContent, this.copy));
@@ -42,7 +38,7 @@ export class Card {
     this.foot = make("footer");
     this.root.append(
       this.head, this.bar, this.error, this.text, this.sound, this.segments.list, this.foot);
-    for (const part of [this.error, this.text, this.sound, this.foot]) part.hidden = true;
+    for (const part of [this.text, this.sound, this.foot]) part.hidden = true;
   }
 
   get ended() { return ENDED.includes(this.file.state); }
@@ -85,11 +81,12 @@ export class Card {
   }
 
   addSound() {
-    this.audio = make("audio");
-    this.audio.controls = true;
-    this.audio.preload = "metadata";
-    this.audio.src = this.run.address(this.file.audio);
-    this.audio.setAttribute("aria-label", `Audio of ${this.file.name}`);
+    this.audio = make("audio", "", "", {
+      controls: "",
+      preload: "metadata",
+      src: this.run.address(this.file.audio),
+      "aria-label": `Audio of ${this.file.name}`,
+    });
     this.audio.addEventListener("error", () => {
       this.audio.replaceWith(make("p", "sw-note", "This browser cannot play this kind of file."));
     }, { once: true });

@@ -1,31 +1,14 @@
 // The websocket of OpenAI's Realtime API, by which the server hears and answers.
 
 import { RATE } from "./microphone.js";
-import { Problem, reason, sentence } from "./problem.js";
+import { Problem, UNREACHABLE, post, sentence } from "./problem.js";
 
 const PATIENCE = 15_000;  // milliseconds for the server to answer
 const [TENTATIVE, DETAILS, WORDS] = ["tentative", "details", "words"].map(
   (name) => `item.input_audio_transcription.${name}`);
-const UNREACHABLE = "The server cannot be reached.";
 
 const REFUSED = "The server does not answer on a websocket: it may serve as many streams as it can, or a "
   + "proxy before it may not pass websockets on. Try again in a minute.";
-
-// A POST of the page. Fails with Problem.
-export async function post(address, body) {
-  let response;
-  try {
-    response = await fetch(address, {
-      method: "POST",
-      headers: { "Content-Type": "application/json" },
-      body: JSON.stringify(body),
-    });
-  } catch {
-    throw new Problem(UNREACHABLE);
-  }
-  if (!response.ok) throw new Problem(await reason(response));
-  return response;
-}
 
 export class Connection {
   // root: the server's path. heard: called with each event. closed: called with a reason, or with

@@ -1,11 +1,16 @@
 // Elements. Names and texts are untrusted: they are set as text, never as HTML.
 
-export function make(tag, className, text) {
+// attributes: {name: value}
+export function make(tag, className, text, attributes = {}) {
   const made = document.createElement(tag);
   if (className) made.className = className;
   if (text !== undefined) made.textContent = text;
+  for (const [name, value] of Object.entries(attributes)) made.setAttribute(name, value);
   return made;
 }
+
+// Where an error will be told; hidden until then.
+export const alertBox = (className) => make("p", className, "", { role: "alert", hidden: "" });
 
 export function button(className, text, action) {
   const made = make("button", className, text);

@@ -1,6 +1,6 @@
 // A field in the place of an element: Enter saves, so does leaving it; Escape cancels.
 
-import { make } from "./dom.js";
+import { alertBox, make } from "./dom.js";
 
 const UNSAVED = new Set();  // fields
 
@@ -10,14 +10,10 @@ export const hasUnsaved = () => [...UNSAVED].some((field) => field.value !== fie
 // select: [start, end] of the text that is selected at first. Calls `closed` in the end.
 export function openEditor({ shown, tag, text, label, longest, select, save, closed }) {
   const box = make("div", "sw-editing");
-  const field = make(tag, "sw-field");
+  const field = make(tag, "sw-field", "", { "aria-label": label, spellcheck: "true" });
   field.value = field.dataset.before = text;
   field.maxLength = longest;
-  field.setAttribute("aria-label", label);
-  field.setAttribute("spellcheck", "true");
-  const error = make("p", "sw-error");
-  error.setAttribute("role", "alert");
-  error.hidden = true;
+  const error = alertBox("sw-error");
   const time = shown.querySelector("time")?.cloneNode(true);
   if (time) box.append(time);
   box.append(field);

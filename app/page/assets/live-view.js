@@ -1,6 +1,6 @@
 // What the Live tab shows: buttons, loudness, problems, the text, and how to save it.
 
-import { button, clock, make } from "./dom.js";
+import { alertBox, button, clock, make } from "./dom.js";
 
 const QUIET = 60;  // dB below the loudest, where the meter begins
 const STATES = {
@@ -18,23 +18,18 @@ export class LiveView {
     this.stopper = button("sw-stop", "Stop", actions.stop);
     const buttons = make("div", "sw-live-buttons");
     buttons.append(this.main, this.stopper);
-    this.problem = make("p", "sw-error sw-problem");
-    this.problem.setAttribute("role", "alert");
+    this.problem = alertBox("sw-error sw-problem");
     this.hint = make("p", "sw-note sw-hint", "Press Start and speak. Grey words may still change. "
       + "The sound goes to this server only, which does not keep it.");
-    const card = make("article", "sw-file");
-    card.setAttribute("aria-label", "Live transcript");
+    const card = make("article", "sw-file", "", { "aria-label": "Live transcript" });
     card.append(this.head(), this.hint, said.root, said.when, said.told, this.tools(actions));
     root.replaceChildren(buttons, this.problem, card);
-    this.tell("");
   }
 
   head() {
-    this.status = make("span", "sw-state");
-    this.status.setAttribute("role", "status");
-    this.meter = make("div", "sw-meter");
-    this.meter.setAttribute("role", "meter");
-    this.meter.setAttribute("aria-label", "Loudness of the microphone");
+    this.status = make("span", "sw-state", "", { role: "status" });
+    const loudness = { role: "meter", "aria-label": "Loudness of the microphone" };
+    this.meter = make("div", "sw-meter", "", loudness);
     this.bar = make("i");
     this.meter.append(this.bar);
     this.time = make("time", "sw-note");

@@ -1,10 +1,10 @@
 // The Live tab: the microphone's sound goes to the server, what it says comes back.
 
-import { Connection, post, sessionOf } from "./connection.js";
+import { Connection, sessionOf } from "./connection.js";
 import { copy, make } from "./dom.js";
 import { LiveView } from "./live-view.js";
 import { Microphone } from "./microphone.js";
-import { Problem, sentence } from "./problem.js";
+import { Problem, post, sentence } from "./problem.js";
 import { Sound } from "./sound.js";
 import { Utterances } from "./utterances.js";
 

@@ -1,7 +1,7 @@
 // The results of a run: its files' cards, and the tools that work on all of them.
 
 import { Card } from "./card.js";
-import { button, inField, make } from "./dom.js";
+import { alertBox, button, inField, make } from "./dom.js";
 import { hasUnsaved } from "./editor.js";
 import { History } from "./saving.js";
 import { Search } from "./search.js";
@@ -11,11 +11,8 @@ class Player {
   // list: the element that is drawn in. root: the server's path.
   constructor(list, root) {
     Object.assign(this, { list, root, cards: [], run: null, reasons: {} });
-    this.said = make("p", "sw-announced");
-    this.said.setAttribute("role", "status");
-    this.problem = make("p", "sw-error sw-problem");
-    this.problem.setAttribute("role", "alert");
-    this.problem.hidden = true;
+    this.said = make("p", "sw-announced", "", { role: "status" });
+    this.problem = alertBox("sw-error sw-problem");
     this.archive = make("div", "sw-archive");
     this.makeTools();
     document.addEventListener("keydown", (event) => this.key(event));
@@ -46,9 +43,7 @@ class Player {
       ([level, text]) => make("span", `sw-unsure-${level}`, text)));
     this.hint = make("p", "sw-note sw-hint", "Click a word or a line to play it; double-click to edit.");
     this.hint.title = `${KEYS}.`;
-    const row = make("div", "sw-tool-row");
-    row.setAttribute("role", "group");
-    row.setAttribute("aria-label", "Corrections");
+    const row = make("div", "sw-tool-row", "", { role: "group", "aria-label": "Corrections" });
     row.append(this.undo, this.redo, this.search.opener, this.unsure, this.check);
     this.tools = make("div", "sw-tools");
     this.tools.append(row, this.search.bar, this.problem);

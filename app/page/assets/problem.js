@@ -1,11 +1,27 @@
+// What the page posts, and what it says when that fails.
+
+const KEEPALIVE = 60_000;  // bytes that browsers still send when the page is left
+export const UNREACHABLE = "The server cannot be reached.";
+
 // An error whose message the page shows.
 export class Problem extends Error {}
 
-// What a response of the server says went wrong, without the request's path, as a sentence.
-export async function reason(response) {
+// A POST of JSON. Fails with Problem, which has the `status` and the `answer` of the server, if any.
+export async function post(address, content) {
+  const body = JSON.stringify(content);
+  const headers = { "Content-Type": "application/json" };
+  let response;
+  try {
+    response = await fetch(address, { method: "POST", headers, body, keepalive: body.length < KEEPALIVE });
+  } catch {
+    throw new Problem(UNREACHABLE);
+  }
+  if (response.ok) return response;
   const answer = await response.json().catch(() => ({}));
+  // without the request's path
   const said = String(answer.error?.message ?? response.statusText).replace(/^[A-Z]+ \/\S*: /, "");
-  return sentence(said || `error ${response.status}`);
+  const problem = new Problem(sentence(said || `error ${response.status}`));
+  throw Object.assign(problem, { status: response.status, answer });
 }
 
 export function sentence(text) {

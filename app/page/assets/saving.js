@@ -1,13 +1,6 @@
 // Sends a file's corrections to the server, one after the other, in the order in which they are made.
 
-const KEEPALIVE = 60_000;  // bytes that browsers still send when the page is left
-
-export class Refused extends Error {
-  constructor(message, conflict) {
-    super(message);
-    this.conflict = conflict;
-  }
-}
+import { Problem, post } from "./problem.js";
 
 export class Corrections {
   // take: called with each answer, {revision, text, segments: {index: view}}
@@ -15,7 +8,7 @@ export class Corrections {
     Object.assign(this, { address, revision, take, waiting: 0, last: Promise.resolve() });
   }
 
-  // Resolves to the answer; fails with Refused. change: of the current revision, what to send.
+  // Resolves to the answer; fails with Problem, which may be a `conflict`. change: of the current revision, what to send.
   send(change) {
     this.waiting += 1;
     const sent = this.last.then(() => this.post(change(this.revision)))
@@ -25,26 +18,19 @@ export class Corrections {
   }
 
   async post(change) {
-    const body = JSON.stringify(change);
-    let response;
     try {
-      response = await fetch(this.address, {
-        method: "POST",
-        headers: { "Content-Type": "application/json" },
-        body,
-        keepalive: body.length < KEEPALIVE,
-      });
-    } catch {
-      throw new Refused("Not saved: the server cannot be reached. Try again.");
+      return this.taken(await (await post(this.address, change)).json());
+    } catch (problem) {
+      if (problem.answer?.segments) this.taken(problem.answer);
+      const told = new Problem(`Not saved: ${problem.message}`);
+      throw Object.assign(told, { conflict: problem.status === 409 });
     }
-    const answer = await response.json().catch(() => ({}));
-    if (answer.segments) {
-      this.revision = answer.revision;
-      this.take(answer);
-    }
-    if (response.ok) return answer;
-    const said = String(answer.error?.message ?? response.statusText).replace(/^[A-Z]+ \/\S+: /, "");
-    throw new Refused(`Not saved: ${said}.`, response.status === 409);
+  }
+
+  taken(answer) {
+    this.revision = answer.revision;
+    this.take(answer);
+    return answer;
   }
 }
 

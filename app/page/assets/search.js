@@ -7,9 +7,7 @@ const [FOUND, HERE] = ["sw-found", "sw-found-here"];  // names of highlights
 
 function field(label, className) {
   const box = make("label", className);
-  const input = make("input");
-  input.type = "text";
-  input.autocomplete = "off";
+  const input = make("input", "", "", { type: "text", autocomplete: "off" });
   box.append(make("span", "", label), input);
   return [box, input];
 }
@@ -19,14 +17,11 @@ export class Search {
   constructor(run) {
     this.run = run;
     [this.matches, this.at] = [[], -1];
-    this.bar = make("form", "sw-search");
-    this.bar.setAttribute("role", "search");
-    this.bar.hidden = true;
+    this.bar = make("form", "sw-search", "", { role: "search", hidden: "" });
     const [findBox, find] = field("Find", "sw-find");
     const [replaceBox, replace] = field("Replace with", "sw-find");
     const caseBox = make("label", "sw-case");
-    this.sameCase = make("input");
-    this.sameCase.type = "checkbox";
+    this.sameCase = make("input", "", "", { type: "checkbox" });
     caseBox.append(this.sameCase, make("span", "", "Match case"));
     this.count = make("output", "sw-note");
     [this.find, this.replaceBy] = [find, replace];

@@ -24,9 +24,7 @@ export class Segments {
     this.version = 0;
     this.current = -1;  // the row that plays
     this.at = 0;  // the row that takes the focus
-    this.list = make("ol", "sw-segments");
-    this.list.setAttribute("aria-label", "Segments");
-    this.list.hidden = true;
+    this.list = make("ol", "sw-segments", "", { "aria-label": "Segments", hidden: "" });
     this.editButton = button("sw-edit", "Edit", () => this.edit(this.at));
     this.list.addEventListener("click", (event) => this.click(event));
     this.list.addEventListener("dblclick", (event) => this.doubleClick(event));
@@ -80,9 +78,7 @@ export class Segments {
       name.title = "Rename this speaker everywhere";
       parts.push(name);
     }
-    const one = make("div", "sw-segment");
-    one.setAttribute("role", "button");
-    one.tabIndex = -1;
+    const one = make("div", "sw-segment", "", { role: "button", tabindex: -1 });
     const content = make("span", "sw-words");
     if (!text) {
       content.classList.add("sw-none");
@@ -107,9 +103,7 @@ export class Segments {
   words(words) {
     return words.flatMap(([start, end, word, probability], i) => {
       const bare = word.trimStart();
-      const part = make("span", "sw-word", bare);
-      part.dataset.start = start;
-      part.dataset.end = end;
+      const part = make("span", "sw-word", bare, { "data-start": start, "data-end": end });
       const level = UNSURE.filter((limit) => probability < limit).length;
       if (level) {
         part.classList.add(`sw-unsure-${level}`);

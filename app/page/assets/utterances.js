@@ -76,19 +76,15 @@ const isWord = (element) => element.classList.contains("sw-word");
 
 export class Utterances {
   constructor() {
-    this.root = make("div", "sw-log");
-    this.root.setAttribute("role", "region");
-    this.root.setAttribute("aria-label", "What was said");
-    this.root.tabIndex = 0;  // it scrolls
+    const region = { role: "region", "aria-label": "What was said", tabindex: 0 };  // it scrolls
+    this.root = make("div", "sw-log", "", region);
     this.root.addEventListener("keydown", (event) => this.key(event));
     this.root.addEventListener("click", ({ target }) => { if (isWord(target)) target.focus(); });
     this.root.addEventListener("focusin", ({ target }) => {
       if (isWord(target)) this.when.textContent = `${target.textContent}: ${target.title}`;
     });
-    this.when = make("p", "sw-note");
-    this.when.setAttribute("role", "status");
-    this.told = make("div", "sw-announced");
-    this.told.setAttribute("role", "log");
+    this.when = make("p", "sw-note", "", { role: "status" });
+    this.told = make("div", "sw-announced", "", { role: "log" });
     this.clear();
   }
 

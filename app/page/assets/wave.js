@@ -12,11 +12,8 @@ export class Wave {
     this.card = card;
     this.peaks = Int8Array.from(atob(peaks), (c) => c.charCodeAt(0));
     this.loudest = this.peaks.reduce((most, peak) => Math.max(most, Math.abs(peak)), 8);
-    this.canvas = make("canvas", "sw-wave");
-    this.canvas.tabIndex = 0;
-    for (const [name, value] of [["role", "slider"], ["aria-label", "Position"], ["aria-valuemin", "0"]]) {
-      this.canvas.setAttribute(name, value);
-    }
+    const slider = { role: "slider", "aria-label": "Position", "aria-valuemin": 0, tabindex: 0 };
+    this.canvas = make("canvas", "sw-wave", "", slider);
     this.canvas.addEventListener("click", (event) => {
       const box = this.canvas.getBoundingClientRect();
       card.play(card.length * (event.clientX - box.left) / box.width);

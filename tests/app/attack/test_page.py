@@ -16,13 +16,8 @@ import safehttpx
 from slimwhisper.app.page import calls
 from slimwhisper.app.page.calls import MAX_TEXT, check_body
 from tests.support.live import Live
-from tests.support.page_calls import PHONE, call, clear_page, upload
+from tests.support.page_calls import DEFAULTS, PHONE, arguments, call, clear_page, upload
 
-DEFAULTS: dict[str, Any] = {
-    **dict(files=None, recording=None, language="", task="transcribe", words=False, prompt=""),
-    **dict(model="digits", cache="", beams=1, temperature="", vad=False),
-    **dict(diarize="", speakers=None, sentences=False),
-}
 META = {"_type": "gradio.FileData"}
 Client = httpx.Client
 
@@ -85,16 +80,19 @@ def outcome(client: Client, body: dict[str, Any], session: str = "s") -> str:
     return "nothing is wrong"
 
 
-def test_no_argument_is_fetched(client: Client, listener: tuple[str, list[str]]) -> None:
+def test_nothing_that_is_posted_is_fetched(client: Client, listener: tuple[str, list[str]]) -> None:
     url, asked = listener
     index = transcribe(client)
     file = {"path": url, "meta": META}
-    for name in DEFAULTS:
-        for value in (file, [file], [[{"x": file}]], {"path": PHONE.name, "url": url}):
-            body = {**given(index, **{name: value}), "session_hash": "a"}
-            for path in ("queue/join", "call/transcribe"):
-                answer = post(client, body, path)
-                assert answer.status_code == 400 and "was not sent to this page" in answer.text
+    values = (file, [file], [[{"x": file}]], {"path": PHONE.name, "url": url})
+    bodies = [given(index, **{name: value}) for name, value in product(DEFAULTS, values)]
+    datas, extras = ([file], [file] * 4, [[file]]), ({}, {"event_data": file}, {"batched": True})
+    for other, data, extra in product(functions(client), datas, extras):
+        bodies.append({"data": data, "fn_index": other, **extra})
+    bodies.append({"data": [], "event_data": file})
+    for body, path in product(bodies, ("queue/join", "call/transcribe")):
+        answer = post(client, {**body, "session_hash": "a"}, path)
+        assert answer.status_code == 400 and "was not sent to this page" in answer.text
     assert asked == []
 
 
@@ -116,18 +114,6 @@ def test_no_argument_is_fetched_by_gradio(
     assert asked == []
 
 
-def test_no_function_fetches(client: Client, listener: tuple[str, list[str]]) -> None:
-    url, asked = listener
-    file = {"path": url, "meta": META}
-    for index in functions(client):
-        for data in ([file], [file] * 4, [[file]]):
-            for extra in ({}, {"event_data": file}, {"batched": True}):
-                body = {"data": data, "fn_index": index, "session_hash": "a", **extra}
-                assert post(client, body).status_code == 400
-    assert post(client, {"data": [], "event_data": file}).status_code == 400
-    assert asked == []
-
-
 def test_no_file_of_the_server_is_named(client: Client, tmp_path: Path) -> None:
     secret = tmp_path / "secret.wav"
     secret.write_bytes(PHONE.read_bytes())
@@ -144,16 +130,22 @@ def test_no_file_of_the_server_is_named(client: Client, tmp_path: Path) -> None:
             {"path": path},
             {"path": str(stored), "url": path},
         ):
-            data = list({**DEFAULTS, "files": [file]}.values())
-            answer = post(client, {"data": data, "fn_index": index, "session_hash": "a"})
+            answer = post(client, {**given(index, files=[file]), "session_hash": "a"})
             assert answer.status_code == 400, file
     assert outcome(client, given(index, files=[{"path": f"{stored}x", "meta": META}])) == (
         "A file is no longer on the server. Add it again."
     )
+    gradio = "/gradio_api"
+    for path in (
+        *(f"{gradio}/file=http://127.0.0.1:1/", f"{gradio}/file=/etc/passwd", "/monitoring"),
+        *(f"{gradio}/file={files.parent}/results", f"{gradio}/proxy=http://127.0.0.1:1/"),
+        *(f"{gradio}/deep_link?session_hash=a", f"{gradio}/runs"),
+    ):
+        assert client.get(path).status_code in (403, 404), path
 
 
-def given(index: int, **arguments: object) -> dict[str, Any]:
-    return {"data": list({**DEFAULTS, **arguments}.values()), "fn_index": index}
+def given(index: int, **options: object) -> dict[str, Any]:
+    return {"data": arguments(**options), "fn_index": index}
 
 
 def test_what_the_page_sends_is_taken(client: Client) -> None:
@@ -178,8 +170,8 @@ def test_arguments_that_do_not_fit(
     """One clear error each, and no traceback in the log."""
     index = transcribe(client)
     for name, (number, value) in product(DEFAULTS, enumerate(WRONG)):
-        arguments = {"diarize": "embedding", name: value}
-        said = outcome(client, given(index, **arguments), f"{name}{number}")
+        options = {"diarize": "embedding", name: value}
+        said = outcome(client, given(index, **options), f"{name}{number}")
         assert 10 < len(said) < 400, (name, value, said)
     assert_quiet(caplog, capfd)
 
@@ -201,7 +193,7 @@ def test_what_is_said_of_arguments(client: Client) -> None:
 def test_calls_that_do_not_fit(
     client: Client, caplog: pytest.LogCaptureFixture, capfd: pytest.CaptureFixture[str]
 ) -> None:
-    index, good = transcribe(client), list(DEFAULTS.values())
+    index, good = transcribe(client), arguments()
     for wrong in (99, -1, 1.5, "1", [1], {}, 10**30):
         answer = post(client, {"data": good, "fn_index": wrong, "session_hash": "a"})
         assert answer.status_code == 400 and "no such function" in answer.json()["detail"]

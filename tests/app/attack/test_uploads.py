@@ -10,7 +10,7 @@ from gradio.route_utils import GradioUploadFile
 from gradio.routes import file_upload_statuses
 
 from slimwhisper.app.api.errors import APIError
-from slimwhisper.app.page import results, uploads
+from slimwhisper.app.page import tempdir, uploads
 from slimwhisper.app.page.results import Results
 from slimwhisper.app.page.tempdir import FILES
 from slimwhisper.app.page.uploads import Uploads
@@ -107,7 +107,7 @@ def test_a_disk_without_room(
         raise OSError(28, "No space left on device")
 
     with monkeypatch.context() as patched:
-        patched.setattr(uploads, "room", lambda *_: 1000)
+        patched.setattr(Uploads, "room", lambda *_: 1000)
         answer = httpx.post(url, files=file)
         assert answer.status_code == 507 and "no room for this file" in answer.text
         assert left(folder) == []
@@ -126,30 +126,26 @@ def test_the_oldest_go_first(tmp_path: Path) -> None:
     found.grow(first, 40), found.grow(second, 40)
     found.end(first)
     found.grow(third, 40)
-    assert not first.folder.exists() and second.folder.exists(), "what still arrives is kept"
+    assert not first.path.exists() and second.path.exists(), "what still arrives is kept"
     with pytest.raises(APIError, match="no room") as raised:
         found.grow(third, 40)
     assert raised.value.status == 507
     found.drop(third)
     found.grow(second, 60)
     found.end(second)
-    assert second.folder.exists()
+    assert second.path.exists()
 
 
-def test_old_uploads_and_too_many_files_go(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    found = Uploads(tmp_path / "files", max_bytes=10**6, keep=3600)
-    monkeypatch.setattr(uploads, "MAX_COUNT", 3)
+def test_uploads_of_many_files(tmp_path: Path) -> None:
+    """All their files count; what is there alone is kept, however many it has."""
+    found = Uploads(tmp_path / "files", max_bytes=10**6, max_count=3)
     kept = []
-    for _ in range(3):
+    for count in (2, 2, 4):
         kept.append(found.begin())
-        for name in "ab":
-            (kept[-1].folder / name).touch()
+        for number in range(count):
+            (kept[-1].path / str(number)).touch()
         found.end(kept[-1])
-    assert [each.folder.exists() for each in kept] == [False, False, True]
-    assert kept[-1].ended is not None
-    kept[-1].ended -= 3601
-    found.forget()
-    assert not kept[-1].folder.exists()
+    assert [each.path.exists() for each in kept] == [False, False, True]
 
 
 def test_half_of_a_disk_is_left_free(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -159,13 +155,13 @@ def test_half_of_a_disk_is_left_free(tmp_path: Path, monkeypatch: pytest.MonkeyP
     class Usage:
         free = property(lambda self: disk - used[0])
 
-    monkeypatch.setattr(results.shutil, "disk_usage", lambda _: Usage())
+    monkeypatch.setattr(tempdir.shutil, "disk_usage", lambda _: Usage())
     found = Uploads(tmp_path / "files", max_bytes=10**6)
     for _ in range(20):
         upload = found.begin()
         found.grow(upload, 100)
         found.end(upload)
-        used[0] = sum(each.size for each in found._kept)
+        used[0] = found.size
         assert used[0] <= disk // 2
     kept = Results(tmp_path / "results", max_bytes=10**6)
     source = tmp_path / "a.wav"
@@ -173,5 +169,5 @@ def test_half_of_a_disk_is_left_free(tmp_path: Path, monkeypatch: pytest.MonkeyP
     used[0] = 0
     for _ in range(20):
         kept.add(source, "a.wav")
-        used[0] = sum(each.size for each in kept._by_token.values())
+        used[0] = kept.size
         assert used[0] <= disk // 2

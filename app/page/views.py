@@ -1,15 +1,33 @@
-"""The outline of a recording's waveform, for its picture on the page."""
+"""What the browser receives: a segment, and the outline of a recording's waveform."""
 
 import base64
+import json
 from itertools import pairwise
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
 from slimwhisper.audio.samples import Samples
+from slimwhisper.types import Segment
 
 COLUMNS = 1000
 READ_SAMPLES = 1 << 20  # at once
+
+
+def segment_view(segment: Segment) -> list[Any]:
+    """[start, end, text, words, speaker, flags]; times in seconds.
+
+    words: the JSON text of a list of [start, end, word, probability], or None; as text, because
+    Gradio copies what is nested item by item: seconds, for the words of three hours. speaker: None
+    if not known. flags: names, of which the run's view has the reasons.
+    """
+    words = None
+    if segment.words is not None:
+        found = [[w.start, w.end, w.word, round(w.probability, 3)] for w in segment.words]
+        words = json.dumps(found, ensure_ascii=False, separators=(",", ":"))
+    text = segment.text.strip()
+    return [segment.start, segment.end, text, words, segment.speaker, list(segment.flags)]
 
 
 def outline(samples: Samples, columns: int = COLUMNS) -> str:

@@ -1,0 +1,239 @@
+"""What the page posts: corrections, which every download has, and the Live tab's transcripts."""
+
+import io
+import json
+import zipfile
+from collections.abc import Iterator
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+from fastapi import FastAPI
+from fastapi.testclient import TestClient
+
+from slimwhisper.app.page.edit_route import make_edit_router
+from slimwhisper.app.page.live_route import (
+    MAX_SEGMENTS,
+    MAX_TOKENS,
+    MAX_WORDS,
+    live_formats,
+    make_live_router,
+)
+from slimwhisper.app.page.mount import make_assets_router
+from slimwhisper.app.page.posted import MAX_TEXT
+from slimwhisper.app.page.results import Result, Results, make_results_router
+from slimwhisper.app.server import add_error_handlers
+from slimwhisper.types import Segment, Transcript, Word
+
+WAS = "five five five"  # the first segment's text
+FILE = "/page/live/transcript"
+
+
+def transcript() -> Transcript:
+    """Three segments of three words, a second each."""
+    segments = []
+    for i, text in enumerate((f" {WAS}", " zero one four", " two seven nine")):
+        words = [
+            Word(f" {w}", 4.0 * i + n, 4.0 * i + n + 1, 0.5) for n, w in enumerate(text.split())
+        ]
+        made = Segment(i, 0, 4.0 * i, 4.0 * i + 3, text, [1], 0.0, -0.1, 1.0, 0.0, words)
+        segments.append(replace(made, flags=("repeats",) if i else ()))
+    return Transcript("".join(segment.text for segment in segments), segments, "en")
+
+
+class Site:
+    """The page's own routes over two results."""
+
+    def __init__(self, folder: Path) -> None:
+        results = Results(folder / "kept", 10**6)
+        (folder / "a.wav").write_bytes(b"RIFF")
+        self.results: list[Result] = [results.add(folder / "a.wav", n) for n in ("a.wav", "b.wav")]
+        for result in self.results:
+            result.finish(transcript())
+        self.group = results.group(self.results)
+        self.unfinished = results.add(folder / "a.wav", "c.wav")
+        app = FastAPI()
+        add_error_handlers(app)
+        for router in (
+            *(make_results_router(results), make_edit_router(results), make_assets_router()),
+            make_live_router(lambda: "ek_1"),
+        ):
+            app.include_router(router)
+        self.client = TestClient(app)
+        self.edit = f"/page/edit/{self.results[0].token}"
+
+    def downloads(self) -> dict[str, bytes]:
+        """The first result's files: there are no speakers."""
+        token = self.results[0].token
+        return {f: self.client.get(f"/page/result/{token}.{f}").content for f in live_formats()}
+
+    def refused(self, status: int, path: str, content: Any, kind: str = "application/json") -> str:
+        """The message of an answer. content: the body, or what it is to say as JSON."""
+        body = content if isinstance(content, str | bytes) else json.dumps(content)
+        found = self.client.post(path, content=body, headers={"Content-Type": kind})
+        assert found.status_code == status, (content, found.text)
+        message = str(found.json()["error"]["message"])
+        assert "\n" not in message and len(message) < 300
+        return message
+
+    def written(self, format: str, segments: list[dict[str, Any]], language: str = "en") -> str:
+        """A live transcript as a file."""
+        body = {"language": language, "segments": segments}
+        found = self.client.post(f"{FILE}.{format}", json=body)
+        assert found.status_code == 200, found.text
+        assert found.headers["content-disposition"].endswith(f"live.{format}")
+        assert found.headers["x-content-type-options"] == "nosniff"
+        return found.text
+
+
+@pytest.fixture
+def site(tmp_path: Path) -> Iterator[Site]:
+    made = Site(tmp_path)
+    yield made
+    made.client.close()
+
+
+def test_corrections_are_in_every_download(site: Site) -> None:
+    client, plain = site.client, site.downloads()
+    change = {"texts": [[1, "zero one four", "  zero\none   FORTY-TWO "]]}
+    found = client.post(site.edit, json=change)
+    assert found.status_code == 200
+    text = "zero one   FORTY-TWO"
+    words = [[4.0, 5.0, " zero", 0.5], [5.0, 6.0, " one", 0.5], [6.0, 7.0, "   FORTY-TWO", 1.0]]
+    assert found.json() == {
+        "revision": 1,
+        "text": f"{WAS} {text} two seven nine",
+        "segments": {"1": [4.0, 7.0, text, json.dumps(words, separators=(",", ":")), None, []]},
+    }
+    for format, content in site.downloads().items():
+        assert b"FORTY-TWO" in content and content != plain[format], format
+    with zipfile.ZipFile(io.BytesIO(client.get(f"/page/results/{site.group}.zip").content)) as all_:
+        names = [name for name in all_.namelist() if b"FORTY-TWO" in all_.read(name)]
+    assert names == [f"a.{format}" for format in plain], "and in no other file"
+    assert client.post(site.edit, json={"undo": 1}).json()["revision"] == 2
+    assert site.downloads() == plain
+    assert client.post(site.edit, json={"redo": 2}).status_code == 200
+    late = client.post(site.edit, json=change)
+    assert late.status_code == 409 and late.json()["segments"]["1"][2] == text
+    assert "changed elsewhere" in late.json()["error"]["message"]
+    approved = client.post(site.edit, json={"approve": 2}).json()
+    assert approved["segments"]["2"][5] == []
+
+
+def test_corrections_that_are_refused(site: Site) -> None:
+    plain = site.downloads()
+    for body in (
+        *("", "[]", "null", "{", "{}", '{"texts": 3}', '{"texts": [[0]]}', '{"undo": "1"}'),
+        *('{"texts": [[-1, "", ""]]}', '{"texts": [[true, "", ""]]}', '{"other": 1}'),
+        *('{"speaker": ["A", ""]}', '{"speaker": ["A", " "]}', '{"undo": 0, "redo": 0}'),
+        *('{"texts": [[99, "", "a"]]}', '{"approve": 99}', '{"texts": [[0, "", "\\ud800"]]}'),
+        *('{"texts": null}', {"speaker": ["A", "x" * 101]}),
+    ):
+        site.refused(400, site.edit, body)
+    long = {"texts": [[0, WAS, "x" * (MAX_TEXT + 1)]]}
+    assert "texts.0.2" in site.refused(400, site.edit, long)
+    site.refused(409, site.edit, '{"undo": 0}')
+    for kind in ("text/plain", "application/x-www-form-urlencoded", ""):
+        site.refused(415, site.edit, {"texts": [[0, WAS, "nine"]]}, kind)
+    for token in ("x" * 32, site.unfinished.token):
+        site.refused(404, f"/page/edit/{token}", {"undo": 0})
+    assert site.downloads() == plain, "nothing was changed"
+
+
+def test_a_text_is_neither_markup_nor_a_cue(site: Site) -> None:
+    markup = "<script>alert(1)</script> --> {\\b1}"
+    answer = site.client.post(site.edit, json={"texts": [[0, WAS, markup]]}).json()
+    assert answer["segments"]["0"][2] == markup.replace("-->", "->")
+    assert site.downloads()["vtt"].count(b"-->") == 3
+
+
+def test_the_scripts_are_served(site: Site) -> None:
+    found = site.client.get("/page/assets/player.js")
+    assert found.status_code == 200 and found.headers["content-type"].startswith("text/javascript")
+    assert found.headers["cache-control"] == "no-cache"
+    for wrong in ("page.css", "nothing.js", "..%2fpage.py", "%2e%2e/page.py", ""):
+        assert site.client.get(f"/page/assets/{wrong}").status_code == 404, wrong
+
+
+SAID = [
+    {"start": 0.5, "end": 2.25, "text": " five  five"},
+    {"start": 3.0, "end": 61.5, "text": "zero\none --> four"},
+]
+WORDS = [
+    [
+        {"start": 0.5, "end": 1.0, "word": " five", "probability": 0.5},
+        {"start": 1.5, "end": 2.25, "word": "-five", "probability": 1},
+    ],
+    [{"start": 3.0, "end": 61.5, "word": " zero", "probability": 0}],
+]
+
+
+def test_every_format_of_a_live_transcript(site: Site) -> None:
+    assert site.written("txt", SAID) == "five  five\nzero one -> four\n"
+    assert site.written("srt", SAID) == (
+        "1\n00:00:00,500 --> 00:00:02,250\nfive  five\n\n"
+        "2\n00:00:03,000 --> 00:01:01,500\nzero one -> four\n\n"
+    )
+    assert site.written("tsv", SAID).splitlines()[2] == "3000\t61500\tzero one -> four"
+    for format in live_formats():
+        assert "five" in site.written(format, SAID)
+        assert site.written(format, []) is not None
+    assert "rttm" not in live_formats()
+
+
+def test_times_of_words(site: Site) -> None:
+    timed = [{**one, "words": words} for one, words in zip(SAID, WORDS, strict=True)]
+    found = json.loads(site.written("json", timed, "yue"))
+    assert found["language"] == "yue" and found["text"] == " five  five zero one -> four"
+    assert [w["word"] for w in found["segments"][0]["words"]] == [" five", "-five"]
+    assert "<00:01.50>" in site.written("lrc", timed).replace(" ", "")
+    mixed = [timed[0], SAID[1]]
+    assert "words" not in json.loads(site.written("json", mixed))["segments"][0]
+    assert "five" in site.written("srt", mixed)
+
+
+def test_details_of_segments(site: Site) -> None:
+    """As `slimwhisper live -f json` writes them."""
+    details = {"tokens": [50364, 1732], "temperature": 0.2, "avg_logprob": -0.5}
+    details |= {"compression_ratio": 0.75, "no_speech_prob": 0.125}
+    segments = json.loads(site.written("json", [{**SAID[0], **details}, SAID[1]]))["segments"]
+    assert {name: segments[0][name] for name in details} == details
+    assert segments[1]["tokens"] == [] and segments[1]["compression_ratio"] > 0
+
+
+@pytest.mark.parametrize(
+    ("field", "value", "message"),
+    [
+        ("end", "soon", "segments.0.end"),
+        ("end", 0.1, "the end is before"),
+        ("end", 1e300, "segments.0.end"),
+        ("end", float("inf"), ""),
+        ("start", -1, "segments.0.start"),
+        ("text", "x" * (MAX_TEXT + 1), "segments.0.text"),
+        ("words", WORDS[0] * (MAX_WORDS // 2 + 1), "words"),
+        ("tokens", [-1], "tokens.0"),
+        ("tokens", [1] * (MAX_TOKENS + 1), "tokens"),
+        ("avg_logprob", "low", "avg_logprob"),
+    ],
+)
+def test_segments_that_are_refused(site: Site, field: str, value: object, message: str) -> None:
+    body = {"language": "en", "segments": [{**SAID[0], field: value}]}
+    assert message in site.refused(400, f"{FILE}.srt", body)
+
+
+def test_live_transcripts_that_are_refused(site: Site) -> None:
+    body: dict[str, Any] = {"language": "en", "segments": SAID}
+    many = [{"start": 0, "end": 0, "text": ""}] * (MAX_SEGMENTS + 1)
+    for change in ({"language": "xx"}, {"segments": many}, {"path": "/etc/passwd"}):
+        assert next(iter(change)) in site.refused(400, f"{FILE}.srt", body | change)
+    site.refused(400, f"{FILE}.srt", "{")
+    for format in ("rttm", "exe", "srt/x", ".."):
+        assert site.client.post(f"{FILE}.{format}", json={}).status_code == 404
+
+
+def test_who_gets_a_key(site: Site) -> None:
+    found = site.client.post("/page/live/key", json={})
+    assert found.json() == {"value": "ek_1"} and found.headers["cache-control"] == "no-store"
+    for path in ("/page/live/key", f"{FILE}.srt"):
+        site.refused(415, path, "{}", "")  # a form of another site
