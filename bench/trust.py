@@ -1,4 +1,4 @@
-"""How good are the flags, and what do `check` and `on_failure="best"` change?
+"""How good are the flags, and what does `on_failure="best"` change?
 
 Three parts, each a table of docs/trust.md:
 
@@ -333,12 +333,10 @@ def run_errors(digits: Digits, model: Any, count: int) -> None:
     for options in (
         {},
         {"on_failure": "best"},
-        {"check": True},
-        {"check": True, "on_failure": "best"},
         {"logprob_threshold": STRICT},
         {"logprob_threshold": STRICT, "on_failure": "best"},
         {"beam_size": 5, "best_of": 5},
-        {"beam_size": 5, "best_of": 5, "check": True, "on_failure": "best"},
+        {"beam_size": 5, "best_of": 5, "on_failure": "best"},
     ):
         wrong: Counter[str] = Counter()
         words: Counter[str] = Counter()

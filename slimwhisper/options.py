@@ -9,9 +9,8 @@ from slimwhisper.checkpoint.settings import Setting, Settings
 from slimwhisper.errors import OptionError
 from slimwhisper.speakers.choice import as_pairs, check_speakers
 from slimwhisper.tokens.vocabulary import Vocabulary, get_vocabulary, language_code
-from slimwhisper.types import ON_FAILURE, Dims, Options
+from slimwhisper.types import Dims, OptionHelp, Options
 
-MOST_VAD_MS = 60_000
 IGNORED = ("fp16",)  # whisper's; the dtype is chosen when a model is loaded
 NEED_WORDS = ("diarize", "sentences")  # options that imply word_timestamps
 
@@ -48,9 +47,9 @@ def make_options(
     if any(values.get(key) for key in NEED_WORDS):
         values["word_timestamps"] = True
     options = Options(**{k: v for k, v in values.items() if k not in IGNORED})
+    _check_rows(options)
     _check_search(options)
     _check_places(options)
-    _check_speech(options)
     check_speakers(options)
     _check_model(options, dims, name, vocabulary)
     return options
@@ -71,6 +70,29 @@ def _defaults(
     return found
 
 
+def _check_rows(options: Options) -> None:
+    """Choices, bounds, and what an option needs, as the rows of `Options` say."""
+    for row in fields(Options):
+        about, value = row.metadata["help"], getattr(options, row.name)
+        if value is None or value == row.default:
+            continue
+        if about.choices and value not in about.choices:
+            raise OptionError(f"{row.name} {value!r} is not one of: {', '.join(about.choices)}")
+        if about.low is not None:
+            _check_bounds(row.name, value, str(row.type).startswith("int"), about)
+        if about.needs and not any(getattr(options, name) for name in about.needs):
+            raise OptionError(f"{row.name} needs {' or '.join(about.needs)}; give that, too")
+
+
+def _check_bounds(name: str, value: Any, whole: bool, about: OptionHelp) -> None:
+    assert about.low is not None
+    fits = isinstance(value, int if whole else int | float) and not isinstance(value, bool)
+    if not fits or not about.low <= value <= (about.high or float("inf")):
+        kind = "whole number" if whole else "number"
+        most = "up" if about.high is None else f"to {about.high}"
+        raise OptionError(f"{name} {value!r} is not a {kind} from {about.low} {most}")
+
+
 def _check_search(options: Options) -> None:
     temperatures = options.temperatures
     if not temperatures or any(not 0 <= t <= 10 for t in temperatures):
@@ -78,25 +100,10 @@ def _check_search(options: Options) -> None:
             f"temperature {options.temperature!r}: give one number, or several to try in turn, "
             "from 0 (greedy) up"
         )
-    for key, least, most in (("beam_size", 1, 100), ("best_of", 1, 100)):
-        value = getattr(options, key)
-        if value is not None and not (isinstance(value, int) and least <= value <= most):
-            raise OptionError(f"{key} {value!r} is not a whole number from {least} to {most}")
-    if options.patience is not None:
-        if options.beam_size is None:
-            raise OptionError("patience belongs to beam search; give beam_size with it")
-        if round(options.beam_size * options.patience) < 1:
-            raise OptionError(f"patience {options.patience!r} leaves no text to find; give 1.0")
+    if options.patience is not None and round((options.beam_size or 1) * options.patience) < 1:
+        raise OptionError(f"patience {options.patience!r} leaves no text to find; give 1.0")
     if options.expected is not None and options.beam_size is not None:
         raise OptionError("expected needs greedy decoding; leave out beam_size")
-    if options.length_penalty is not None and not 0 <= options.length_penalty <= 1:
-        raise OptionError(f"length_penalty {options.length_penalty!r} is not between 0 and 1")
-    if options.on_failure not in ON_FAILURE:
-        raise OptionError(f"on_failure {options.on_failure!r} is neither 'last' nor 'best'")
-    if not isinstance(options.check, bool):
-        raise OptionError(f"check {options.check!r} is neither True nor False")
-    if not isinstance(options.seed, int) or options.seed < 0:
-        raise OptionError(f"seed {options.seed!r} is not a whole number from 0 up")
 
 
 def _check_places(options: Options) -> None:
@@ -109,26 +116,11 @@ def _check_places(options: Options) -> None:
             f"clip_timestamps {options.clip_timestamps!r}: give seconds, "
             "start,end,start,end,... such as '0,12.5,60'"
         )
-    if options.hallucination_silence_threshold is not None and not options.word_timestamps:
-        raise OptionError("hallucination_silence_threshold needs word_timestamps=True")
     if options.parallel and options.vad_filter:
         raise OptionError("parallel leaves out what is not speech already; drop vad_filter")
-
-
-def _check_speech(options: Options) -> None:
-    """The settings of the voice activity."""
     given = options.vad_threshold
     if not isinstance(given, int | float) or not 0 < given < 1:
         raise OptionError(f"vad_threshold {given!r} is not between 0 and 1")
-    for key in ("vad_min_silence_duration_ms", "vad_speech_pad_ms"):
-        value = getattr(options, key)
-        if value is not None and not (isinstance(value, int) and 0 <= value <= MOST_VAD_MS):
-            raise OptionError(f"{key} {value!r} is not a whole number from 0 to {MOST_VAD_MS}")
-    plain = Options()
-    for key in ("vad_threshold", "vad_min_silence_duration_ms", "vad_speech_pad_ms"):
-        changed = getattr(options, key) != getattr(plain, key)
-        if changed and not (options.vad_filter or options.parallel):
-            raise OptionError(f"{key} needs vad_filter=True or parallel=True")
 
 
 def _check_languages(options: Options, vocabulary: Vocabulary) -> None:
@@ -164,8 +156,6 @@ def changed_settings(dims: Dims, vocabulary: Vocabulary, settings: Settings) -> 
 
 
 def _check_model(options: Options, dims: Dims, name: str, vocabulary: Vocabulary) -> None:
-    if options.task not in ("transcribe", "translate"):
-        raise OptionError(f"task {options.task!r} is neither 'transcribe' nor 'translate'")
     if options.language is not None:
         language_code(options.language, vocabulary)
     _check_languages(options, vocabulary)

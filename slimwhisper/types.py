@@ -6,11 +6,8 @@ Units: times in seconds, mel frames of 10 ms, encoder frames (and timestamp toke
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import asdict, dataclass, fields
-from typing import TYPE_CHECKING, Any
-
-if TYPE_CHECKING:  # the command line starts without torch
-    pass
+from dataclasses import asdict, dataclass, field, fields
+from typing import Any
 
 SAMPLE_RATE = 16_000  # Hz, of every waveform inside the package
 CHUNK_SECONDS = 30  # a window
@@ -67,59 +64,195 @@ class Dims:
 
 
 @dataclass(frozen=True, slots=True)
+class OptionHelp:
+    """What is said of a field of `Options` wherever a user may set it."""
+
+    group: str  # of flags of the command line; "": no flag of its own
+    help: str
+    low: float | None = None  # bounds of a number; None: none
+    high: float | None = None
+    choices: tuple[str, ...] = ()
+    needs: tuple[str, ...] = ()  # options of which one must be set, too
+
+
+def option(default: Any, group: str, help: str, **rest: Any) -> Any:
+    """A field of `Options`. rest: of `OptionHelp`."""
+    return field(default=default, metadata={"help": OptionHelp(group, help, **rest)})
+
+
+SPEECH = {"needs": ("vad_filter", "parallel")}
+MOST_VAD_MS = 60_000
+MOST_SPEAKERS = 20
+
+
+@dataclass(frozen=True, slots=True)
 class Options:
     """The options of a transcription; names and defaults are `whisper`'s.
 
     `hotwords`, `multilingual` and `vad_filter` with its settings are faster-whisper's; `languages`,
-    `parallel`, `seed`, `token_logprobs`, `on_failure`, `check`, `sentences` and what is about
-    speakers our own.
+    `parallel`, `seed`, `token_logprobs`, `on_failure`, `expected`, `sentences` and what is about
+    speakers our own. A new option is a row here: the command line gets its flag, and
+    `make_options` checks its bounds.
     """
 
-    task: str = "transcribe"  # or "translate", X -> English
-    language: str | None = None  # None: detected from the first 30 s of each file
-    languages: tuple[str, ...] = ()  # detect the language among these; (): among all
-    multilingual: bool = False  # detect the language anew in every window
-    # tried in turn until a window's text passes the thresholds; 0 is greedy, or beam search
-    temperature: float | tuple[float, ...] = (0.0, 0.2, 0.4, 0.6, 0.8, 1.0)
-    best_of: int | None = None  # samples drawn where temperature > 0; None: 1
-    beam_size: int | None = None  # beams where temperature is 0; None: greedy
-    patience: float | None = None  # beam_size * patience texts end a search; None: 1.0
-    length_penalty: float | None = None  # Google NMT's alpha; None: mean log-probability
-    sample_len: int | None = None  # most tokens sampled a window; None: n_text_ctx // 2
-    seed: int = 0  # for sampling; each file has its own random stream
-    initial_prompt: str | None = None
-    carry_initial_prompt: bool = False  # prepend initial_prompt to every window's prompt
-    condition_on_previous_text: bool = True
-    prefix: str | None = None  # every window's text begins with it
-    hotwords: str | None = None  # words to expect, in every window's prompt
-    # a text that the recording follows: a file, or a folder of NAME.txt. Drafts: the same result
-    # in fewer steps, without beams
-    expected: str | None = None
-    without_timestamps: bool = False
-    max_initial_timestamp: float | None = 1.0  # seconds
-    suppress_blank: bool = True
-    suppress_tokens: str | tuple[int, ...] | None = "-1"  # -1: symbols that are not spoken
-    compression_ratio_threshold: float | None = 2.4  # above: the text repeats itself; fall back
-    logprob_threshold: float | None = -1.0  # average below: the model is unsure; fall back
-    no_speech_threshold: float | None = 0.6
-    on_failure: str = "last"  # which text to keep where all temperatures fail; or "best"
-    check: bool = False  # decode again what is flagged, and keep the better text
-    word_timestamps: bool = False
-    prepend_punctuations: str = "\"'“¿([{-"
-    append_punctuations: str = "\"'.。,，!！?？:：”)]}、"
-    clip_timestamps: str | tuple[float, ...] = "0"  # seconds: start,end,start,end,...
-    hallucination_silence_threshold: float | None = None  # seconds; with word_timestamps
-    vad_filter: bool = False  # leave out what is not speech
-    parallel: bool = False  # decode the speech regions of one file side by side
-    # what is speech, for `vad_filter` and `parallel`
-    vad_threshold: float = 0.5  # speech begins where its probability is at least this
-    vad_min_silence_duration_ms: int | None = None  # that ends speech; None: 2000; parallel: 300
-    vad_speech_pad_ms: int | None = None  # added on both sides; None: 400; parallel: 200
-    token_logprobs: bool = False  # keep the log-probability of every token
-    diarize: str | None = None  # "embedding", "pyannote", or an .rttm file; None: no speakers
-    speakers: int | None = None  # how many there are; None: found
-    known_speakers: tuple[tuple[str, str], ...] = ()  # name, path of a recording of that voice
-    sentences: bool = False  # segments are sentences that can be read as subtitles
+    task: str = option(
+        "transcribe",
+        "decoding",
+        "translate into English, or transcribe in the language spoken",
+        choices=("transcribe", "translate"),
+    )
+    language: str | None = option(
+        None, "decoding", "language code or name [detected for each file]"
+    )
+    languages: tuple[str, ...] = option(
+        (), "decoding", "languages to choose from, such as de,en [all]"
+    )
+    multilingual: bool = option(False, "decoding", "detect the language of every window")
+    # one, or several to try in turn until a window's text passes the thresholds
+    temperature: float | tuple[float, ...] = option(
+        (0.0, 0.2, 0.4, 0.6, 0.8, 1.0),
+        "decoding",
+        "first temperature to try; 0 means greedy or beam search",
+    )
+    best_of: int | None = option(
+        None, "decoding", "samples per window at temperatures above 0", low=1, high=100
+    )
+    beam_size: int | None = option(
+        None,
+        "decoding",
+        "beams at temperature 0; None means greedy search, several times faster",
+        low=1,
+        high=100,
+    )
+    patience: float | None = option(
+        None,
+        "decoding",
+        "stop a search after beam_size times this many finished texts [1.0]",
+        needs=("beam_size",),
+    )
+    length_penalty: float | None = option(
+        None,
+        "decoding",
+        "alpha of the Google NMT length penalty [rank by mean log-probability]",
+        low=0,
+        high=1,
+    )
+    sample_len: int | None = option(None, "decoding", "maximum number of tokens per window [224]")
+    seed: int = option(0, "decoding", "random seed for sampling", low=0)  # each file has its own
+    initial_prompt: str | None = option(None, "prompting", "text to condition the first window on")
+    carry_initial_prompt: bool = option(
+        False, "prompting", "prepend --initial_prompt to the prompt of every window"
+    )
+    condition_on_previous_text: bool = option(
+        True, "prompting", "prompt each window with the preceding text"
+    )
+    prefix: str | None = option(None, "prompting", "text that every window begins with")
+    hotwords: str | None = option(
+        None, "prompting", "expected words, added to the prompt of every window"
+    )
+    expected: str | None = option(
+        None,
+        "prompting",
+        "text file that the recordings follow, or a folder of NAME.txt: the same text, faster; "
+        "without beams [none]",
+    )
+    without_timestamps: bool = option(False, "decoding", "decode text without timestamps")
+    max_initial_timestamp: float | None = option(
+        1.0, "decoding", "latest possible first timestamp, in seconds"
+    )
+    suppress_blank: bool = option(True, "decoding", "do not start with a blank")
+    suppress_tokens: str | tuple[int, ...] | None = option(
+        "-1", "decoding", "comma-separated token ids; -1 means symbols that are not spoken"
+    )
+    compression_ratio_threshold: float | None = option(
+        2.4,
+        "thresholds",
+        "fall back if the text compresses better than this, which means it repeats itself",
+    )
+    logprob_threshold: float | None = option(
+        -1.0, "thresholds", "fall back if the average log-probability is lower"
+    )
+    no_speech_threshold: float | None = option(
+        0.6,
+        "thresholds",
+        "treat a window as silent if its no-speech probability is higher "
+        "and it fails --logprob_threshold",
+    )
+    on_failure: str = option(
+        "last",
+        "thresholds",
+        "which text to keep if all temperatures fail a threshold: the last, as whisper does, "
+        "or the likeliest one that does not repeat itself (best)",
+        choices=ON_FAILURE,
+    )
+    word_timestamps: bool = option(False, "words", "find the start and end of each word")
+    prepend_punctuations: str = option(
+        "\"'“¿([{-", "words", "punctuation to attach to the next word"
+    )
+    append_punctuations: str = option(
+        "\"'.。,，!！?？:：”)]}、", "words", "punctuation to attach to the previous word"
+    )
+    clip_timestamps: str | tuple[float, ...] = option(
+        "0",
+        "decoding",
+        "clips to transcribe, in seconds: start,end,start,end,...; the last end is optional",
+    )
+    hallucination_silence_threshold: float | None = option(
+        None,
+        "thresholds",
+        "skip silence longer than this many seconds around text that may be hallucinated; "
+        "requires --word_timestamps",
+        needs=("word_timestamps",),
+    )
+    vad_filter: bool = option(False, "decoding", "skip audio without speech")
+    parallel: bool = option(False, "decoding", "decode the speech regions of each file in parallel")
+    vad_threshold: float = option(
+        0.5,
+        "decoding",
+        "probability from which a sound is speech, for --vad_filter and --parallel",
+        **SPEECH,
+    )
+    vad_min_silence_duration_ms: int | None = option(
+        None,
+        "decoding",
+        "milliseconds of silence that end speech [2000; with --parallel, 300]",
+        low=0,
+        high=MOST_VAD_MS,
+        **SPEECH,
+    )
+    vad_speech_pad_ms: int | None = option(
+        None,
+        "decoding",
+        "milliseconds added to speech on both sides [400; with --parallel, 200]",
+        low=0,
+        high=MOST_VAD_MS,
+        **SPEECH,
+    )
+    token_logprobs: bool = option(
+        False, "decoding", "write the log-probability of every token, in json"
+    )
+    diarize: str | None = option(
+        None,
+        "speakers",
+        "find who spoke: embedding, pyannote, an .rttm file, or a folder of NAME.rttm [no]",
+    )
+    speakers: int | None = option(
+        None,
+        "speakers",
+        "how many people speak [found]",
+        low=1,
+        high=MOST_SPEAKERS,
+        needs=("diarize",),
+    )
+    known_speakers: tuple[tuple[str, str], ...] = option(
+        (), "", "names, each with the path of a recording of that voice", needs=("diarize",)
+    )
+    sentences: bool = option(
+        False,
+        "words",
+        "make each segment a sentence, or a part of one, that can be read as a subtitle; "
+        "implies --word_timestamps True",
+    )
 
     @property
     def temperatures(self) -> tuple[float, ...]:

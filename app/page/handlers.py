@@ -61,7 +61,6 @@ class Handlers:
         diarize: str | None = "",
         speakers: float | None = None,
         sentences: bool | None = False,
-        check: bool | None = False,
     ) -> AsyncGenerator[Shown, None]:
         """Recordings -> (their text, all that the page shows), at each update."""
         _check_texts(language=language, task=task, prompt=prompt)
@@ -79,7 +78,6 @@ class Handlers:
             "diarize": diarize or None,
             "speakers": int(_number("speakers", speakers)) if diarize and speakers else None,
             "sentences": bool(sentences),
-            "check": bool(check),
         }
         if temperature not in (None, ""):
             options["temperature"] = _number("temperature", temperature)

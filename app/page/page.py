@@ -18,7 +18,8 @@ from slimwhisper.app.page.handlers import MOST_BEAMS, Handlers
 from slimwhisper.app.page.live_route import live_formats
 from slimwhisper.app.service.models import Models
 from slimwhisper.cache.forms import PRESETS
-from slimwhisper.speakers.choice import BACKENDS, MOST_SPEAKERS, missing
+from slimwhisper.speakers.choice import BACKENDS, missing
+from slimwhisper.types import MOST_SPEAKERS
 
 ASSETS = Path(__file__).with_name("assets")
 SUBTITLE = "Speech to text on this server. Nothing you upload leaves it."
@@ -177,7 +178,6 @@ def _more_options(models: Models, preset: str | None) -> Arguments:
                 min_width=140,
             )
             made["sentences"] = _checkbox("Sentences as subtitles")
-            made["check"] = _checkbox("Retry doubtful parts")
         with gr.Row():
             made["model"] = _choice("Model", models.choices(), models.shown, filterable=True)
             made["cache"] = _choice(

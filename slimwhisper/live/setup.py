@@ -10,9 +10,16 @@ from slimwhisper.engine.requests import Rules
 from slimwhisper.engine.rules import make_rules
 from slimwhisper.errors import OptionError
 from slimwhisper.live.types import POLICIES, LiveOptions
-from slimwhisper.options import MOST_VAD_MS, make_options
+from slimwhisper.options import make_options
 from slimwhisper.tokens.vocabulary import Vocabulary, language_code
-from slimwhisper.types import FRAMES_PER_SECOND, SAMPLE_RATE, WINDOW_FRAMES, Dims, Options
+from slimwhisper.types import (
+    FRAMES_PER_SECOND,
+    MOST_VAD_MS,
+    SAMPLE_RATE,
+    WINDOW_FRAMES,
+    Dims,
+    Options,
+)
 
 QUIET_END = 2 * FRAMES_PER_SECOND  # mel frames of silence that end every window, at least
 SPARE = 12  # tokens that an update may sample beyond the usual

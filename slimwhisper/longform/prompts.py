@@ -43,14 +43,12 @@ class Prompts:
         """The text of all segments."""
         return self._tokenizer.decode(self._tokens[self._initial :])
 
-    def of_window(
-        self, tokenizer: "Tokenizer", transcribed: bool = True
-    ) -> tuple[tuple[int, ...], int]:
+    def of_window(self, tokenizer: "Tokenizer") -> tuple[tuple[int, ...], int]:
         """The next window's prompt, and the index of <|startoftranscript|> in it.
 
-        `tokenizer`: for the window's language. `transcribed`: with the text of earlier windows.
+        `tokenizer`: for the window's language.
         """
-        before = [] if tokenizer.sot_prev is None else self._previous(transcribed)
+        before = [] if tokenizer.sot_prev is None else self._previous()
         if before:
             before = [tokenizer.sot_prev, *before]
         sot = tokenizer.sot_sequence
@@ -58,13 +56,12 @@ class Prompts:
             sot = tokenizer.sot_sequence_including_notimestamps
         return (*before, *sot, *self._prefix), len(before)
 
-    def _previous(self, transcribed: bool) -> list[int]:
+    def _previous(self) -> list[int]:
         room = self._room - len(self._hotwords)
-        stop = None if transcribed else self._initial
         if not self._options.carry_initial_prompt:
-            return self._hotwords + _last(self._tokens[self._since : stop], room)
+            return self._hotwords + _last(self._tokens[self._since :], room)
         initial = _last(self._tokens[: self._initial], room)
-        recent = self._tokens[max(self._initial, self._since) : stop]
+        recent = self._tokens[max(self._initial, self._since) :]
         return self._hotwords + initial + _last(recent, room - len(initial))
 
 

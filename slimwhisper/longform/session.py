@@ -24,13 +24,13 @@ from slimwhisper.engine.requests import (
 )
 from slimwhisper.engine.rules import make_rules
 from slimwhisper.errors import SlimWhisperError
-from slimwhisper.longform.attempts import Check, Tried, compression_ratio, likeliest
+from slimwhisper.longform.attempts import Tried, compression_ratio, likeliest
 from slimwhisper.longform.expected import expected_tokens
 from slimwhisper.longform.hallucination import Place
 from slimwhisper.longform.prompts import Prompts
 from slimwhisper.longform.words import Cut, settle, text_tokens
 from slimwhisper.tokens.vocabulary import Vocabulary, get_vocabulary, language_code
-from slimwhisper.trust.flags import SURE, Heard, flagged, left_out
+from slimwhisper.trust.flags import SURE, Heard, flagged
 from slimwhisper.trust.sound import WindowSound
 from slimwhisper.types import (
     FRAMES_PER_SECOND,
@@ -81,7 +81,6 @@ class Session:
         self._temperatures = options.temperatures
         self._attempt = 0
         self._tried: list[Tried] = []
-        self._check: Check | None = None
         self._last_speech = 0.0  # seconds
         self._written: str | None = None  # code: the language of the text
         self._spoken: str | None = None  # the language last detected
@@ -138,7 +137,7 @@ class Session:
         if place is None:
             return None
         self.place, self._attempt = place, 0
-        self._tried, self._check = [], None
+        self._tried = []
         sound = WindowSound(lambda: self._mel_of(place), place.offset)
         self._heard = Heard(sound, self._written, self._changed)
         if self.options.multilingual and not in_slot:
@@ -209,24 +208,14 @@ class Session:
             raise SlimWhisperError("the model gave NaN; use another dtype, such as float32")
         text = self.tokenizer.decode(list(result.tokens)).strip()
         tried = Tried(result, compression_ratio(text))
-        if self._check is not None:
-            self._check.offer(tried, frozenset().union(*self._flags(tried)))
-        else:
-            self._tried.append(tried)
-            if tried.failed(self.options):
-                if self._attempt + 1 < len(self._temperatures):
-                    self._attempt += 1
-                    self._request = Retry(self._try())
-                    return []
-                if self.options.on_failure == "best":
-                    tried = likeliest(self._tried, self.options)
-            if self.options.check:
-                self._check = self._second_look(tried)
-        if self._check is not None:
-            if (again := self._check.next_request()) is not None:
-                self._request = again
+        self._tried.append(tried)
+        if tried.failed(self.options):
+            if self._attempt + 1 < len(self._temperatures):
+                self._attempt += 1
+                self._request = Retry(self._try())
                 return []
-            tried = self._check.kept
+            if self.options.on_failure == "best":
+                tried = likeliest(self._tried, self.options)
         return self._keep(tried)
 
     def _keep(self, tried: Tried) -> list[Segment]:
@@ -244,28 +233,6 @@ class Session:
                 self._request = Align(tuple(before), text)
                 return []
         return self._finish(result, cut, None)
-
-    def _flags(self, tried: Tried) -> tuple[frozenset[str], frozenset[str]]:
-        """The flags that a text's segments would get, and those for the sound it leaves out."""
-        fresh, end = list[Segment](), self.place.content_end
-        if not tried.is_silence(self.options):
-            cut = self._cut(tried.result, tried.ratio)
-            fresh = flagged([_cleared(s) for s in cut.segments], self._heard, self.segments)
-            if cut.seek > self.place.start:  # else the whole window is done
-                end = min(cut.seek / FRAMES_PER_SECOND, end)
-        names = frozenset(name for s in fresh for name in s.flags)
-        return names, left_out(fresh, self.place.offset, end, self._heard)
-
-    def _second_look(self, tried: Tried) -> Check | None:
-        """Decode the window again as `Check` says, if its segments have flags."""
-        flags, others = self._flags(tried)
-        if not flags:
-            return None
-        prompt, sot_index = self.prompts.of_window(self.tokenizer, transcribed=False)
-        same = prompt == self.prompts.of_window(self.tokenizer)[0]
-        seed = (self.options.seed, self.place.start, len(self._temperatures))
-        window = Window(None, prompt, sot_index, self.rules)
-        return Check(tried, flags | others, window, seed, greedy=not same)
 
     def _cut(self, result: Decoded, ratio: float) -> Cut:
         """A window's text, cut at its timestamps.

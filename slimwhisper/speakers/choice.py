@@ -15,7 +15,6 @@ from typing import Any
 from slimwhisper.errors import DependencyError, OptionError
 from slimwhisper.types import Options
 
-MOST_SPEAKERS = 20
 MOST_LETTERS = 64  # of a name
 RTTM = ".rttm"
 UNNAMED = "SPEAKER_{:02}"  # by order of first speech
@@ -75,17 +74,11 @@ def check_speakers(options: Options) -> None:
     Raises OptionError, and DependencyError for a package that the back end needs.
     """
     if options.diarize is None:
-        for key in ("speakers", "known_speakers"):
-            if getattr(options, key):
-                raise OptionError(f"{key} needs diarize, such as diarize='embedding'")
         return
     if options.diarize in BACKENDS:
         require(options.diarize)
     else:
         _check_rttm(options)
-    count = options.speakers
-    if count is not None and (type(count) is not int or not 1 <= count <= MOST_SPEAKERS):
-        raise OptionError(f"speakers {count!r} is not a whole number from 1 to {MOST_SPEAKERS}")
     if options.known_speakers:
         _check_known(options.known_speakers)
         require("embedding", "known_speakers")

@@ -40,14 +40,6 @@ def flagged(segments: Sequence[Segment], heard: Heard, before: Sequence[Segment]
     ]
 
 
-def left_out(segments: Sequence[Segment], start: float, end: float, heard: Heard) -> frozenset[str]:
-    """{"too_few_words"} if a window's segments leave out several seconds of sound between two
-    times, else nothing.
-    """
-    sound = heard.sound(start, end) - sum(heard.sound(s.start, s.end) for s in segments if s.text)
-    return frozenset(["too_few_words"] if sound >= LEAST_SOUND else [])
-
-
 def with_loops(segments: Sequence[Segment]) -> list[Segment]:
     """All segments of a recording, with the flags that only a look at what follows gives."""
     loops = looping([s.text for s in segments])

@@ -103,7 +103,7 @@ def test_the_names_of_the_call(client: httpx.Client) -> None:
     assert [parameter["parameter_name"] for parameter in call[1]["parameters"]] == [
         *("files", "recording", "language", "task", "words", "prompt"),
         *("model", "cache", "beams", "temperature", "vad"),
-        *("diarize", "speakers", "sentences", "check"),
+        *("diarize", "speakers", "sentences"),
     ]
 
 

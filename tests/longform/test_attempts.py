@@ -1,17 +1,16 @@
-"""`on_failure` and `check`: which attempts are made at a window, and which text is kept."""
+"""`on_failure`: which attempts are made at a window, and which text is kept."""
 
 import random
 from typing import Any
 
 import pytest
-import torch
 
-from slimwhisper.engine.requests import Align, Decoded, Languages, Retry, Window
+from slimwhisper.engine.requests import Decoded, Languages, Retry, Window
 from slimwhisper.longform.attempts import Tried, likeliest
 from slimwhisper.longform.session import Session
 from slimwhisper.types import Options
 from tests.support.checkpoints import tiny_dims
-from tests.support.sessions import HELLO, TOKENIZER, WORLD, answer, request, session, stamp
+from tests.support.sessions import HELLO, TOKENIZER, WORLD, answer, session, stamp
 
 LADDER = (0.0, 0.4, 0.8)
 LOOP = HELLO * 20
@@ -85,94 +84,11 @@ def test_silence_ends_the_attempts_with_either() -> None:
     assert state.segments == [] and state.next_request() is None
 
 
-def test_a_window_without_flags_is_decoded_once() -> None:
-    state = session(10, check=True)
-    run(state, [(CLEAN, -0.3)])
-    assert state.next_request() is None and state.segments[0].flags == ()
-
-
-def test_without_check_a_flagged_window_stays_as_it_is() -> None:
+def test_a_flagged_window_stays_as_it_is() -> None:
     state = session(10, temperature=0.0)
     run(state, [(LOOPING, -0.3)])
     assert state.next_request() is None
     assert state.segments[0].flags == ("repeats",)
-
-
-def test_the_first_text_without_flags_is_kept() -> None:
-    state = session(10, temperature=0.0, check=True, seed=7)
-    first, *others = run(state, [(LOOPING, -0.1), (LOOPING, -0.1), (CLEAN, -0.6)])
-    assert [r.attempt.temperature for r in others] == [0.2, 0.4]
-    assert [r.attempt.seed for r in others] == [(7, 0, 1), (7, 0, 2)]
-    for again in others:  # the audio is in the slot
-        assert again.mel is None and again.prompt == first.prompt and again.rules is first.rules
-    (found,) = state.segments
-    assert (found.flags, found.temperature, found.avg_logprob) == ((), 0.4, -0.6)
-    assert state.next_request() is None
-
-
-def test_no_seed_is_used_twice_after_a_fallback() -> None:
-    state = session(10, temperature=LADDER, check=True)
-    asked = run(state, [(LOOPING, -0.1)] * 6)
-    assert len({r.attempt.seed for r in asked}) == 6
-    assert [r.attempt.temperature for r in asked] == [*LADDER, 0.2, 0.4, 0.6]
-    assert state.next_request() is None
-    assert state.segments[0].temperature == 0.8  # none is better: the text stays
-
-
-def test_earlier_text_is_left_out_and_the_users_prompt_stays() -> None:
-    state = session(39, temperature=0.0, check=True, initial_prompt="Names", hotwords="Kyoto")
-    run(state, [(CLEAN, -0.3)])
-    begun = request(state)
-    asked = run(state, [(LOOPING, -0.1), (LOOPING, -0.1), (CLEAN, -0.3)])
-    assert [r.attempt.temperature for r in asked] == [0.0, 0.0, 0.2]
-    prompt = TOKENIZER.decode(list(asked[1].prompt))
-    assert "Names" in prompt and "Kyoto" in prompt and "hello" not in prompt
-    assert "hello" in TOKENIZER.decode(list(begun.prompt))
-    assert asked[1].prompt == asked[2].prompt and asked[1].prompt[asked[1].sot_index] == (
-        TOKENIZER.sot
-    )
-    assert [s.flags for s in state.segments] == [(), ()]
-
-
-def test_only_fewer_of_the_same_flags_are_better() -> None:
-    state = session(10, temperature=0.0, check=True)
-    sentence = TOKENIZER.encode(SENTENCE)
-    answers = [
-        (LOOPING, -0.9),  # repeats, improbable
-        ((stamp(0), *sentence, stamp(0.2), stamp(0.2)), -0.1),  # too fast: another flag
-        ((stamp(0), *sentence, stamp(9)), -2.0),  # improbable: fewer
-        (LOOPING, -0.1),  # repeats: as few, and likelier, but a loop
-    ]
-    run(state, answers)
-    (found,) = state.segments
-    assert (found.flags, found.avg_logprob) == (("improbable",), -2.0)
-
-
-@pytest.mark.parametrize("sound", [True, False])
-def test_no_text_is_better_only_where_there_is_no_sound(sound: bool) -> None:
-    """The spectrogram of `Frames` rises all the time, so that there is sound; or it is zero."""
-    state = session(10, temperature=0.0, check=True)
-    if not sound:
-        state.mel.window = lambda *_: torch.zeros(80, 3000)  # type: ignore[method-assign]
-    thanks = (stamp(0), *TOKENIZER.encode(" Thank you."), stamp(9))
-    run(state, [(thanks, -0.2), ((stamp(0), stamp(9)), -0.3)])
-    if sound:
-        run(state, [(CLEAN, -0.3)])
-    assert state.next_request() is None
-    assert state.transcript().text == (SENTENCE if sound else "")
-
-
-def test_sound_that_is_left_out_is_no_reason_to_decode_again() -> None:
-    state = session(25, temperature=0.0, check=True)
-    run(state, [(CLEAN, -0.3)])
-    assert state.next_request() is None
-
-
-def test_words_are_aligned_for_the_text_that_is_kept() -> None:
-    state = session(10, temperature=0.0, check=True, word_timestamps=True)
-    run(state, [(LOOPING, -0.1), (CLEAN, -0.6)])
-    asked = state.next_request()
-    assert isinstance(asked, Align) and asked.text == CLEAN[1:-1]
 
 
 def test_an_uncertain_change_of_language() -> None:

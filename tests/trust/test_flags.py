@@ -9,7 +9,7 @@ import torch
 from slimwhisper.audio.mel import Spectrogram
 from slimwhisper.audio.samples import ArraySamples
 from slimwhisper.trust import REASONS
-from slimwhisper.trust.flags import Heard, flagged, left_out, with_loops
+from slimwhisper.trust.flags import Heard, flagged, with_loops
 from slimwhisper.trust.sound import WindowSound, sounding
 from slimwhisper.types import Segment, Word
 from tests.support.scripted import segment as plain
@@ -89,14 +89,6 @@ def test_flags_are_in_the_order_of_their_reasons() -> None:
     found = flags(said(" Thank you." * 20, 1.0, avg_logprob=-2.0, no_speech_prob=0.9))
     assert found == ("repeats", "invented", "too_fast", "improbable")
     assert sorted(found, key=list(REASONS).index) == list(found)
-
-
-def test_sound_that_is_left_out() -> None:
-    one = said("A", 10.0)
-    assert left_out([], 0.0, 10.0, SPEECH) == {"too_few_words"}
-    assert left_out([], 0.0, 10.0, SILENCE) == left_out([], 0.0, 6.0, SPEECH) == frozenset()
-    assert left_out([one], 10.0, 20.0, SPEECH) == frozenset()
-    assert left_out([one], 10.0, 30.0, SPEECH) == {"too_few_words"}
 
 
 @pytest.mark.parametrize("gain", [1.0, 0.03])
