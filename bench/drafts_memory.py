@@ -19,8 +19,8 @@ from timing import resident_bytes
 
 from slimwhisper.checkpoint.load import load_checkpoint
 from slimwhisper.commands.costs import OFFICIAL_DIMS, make_report
-from slimwhisper.commands.draft_costs import costs_of_draft
 from slimwhisper.commands.measurement import Memory
+from slimwhisper.commands.report import costs_of_draft
 from slimwhisper.engine.draft_model import DraftModel, load_draft
 from slimwhisper.engine.engine import Engine
 from slimwhisper.model.model import Model

@@ -9,15 +9,16 @@ import pytest
 
 pytest.importorskip("triton")
 
+from bench.compilation import SHARED, Variant, jobs
 from slimwhisper.kernels.configurations import configurations
-from slimwhisper.kernels.gpu.compilation import SHARED, Variant, jobs
+from tests.support.paths import ROOT
 
 
 @pytest.mark.slow
 def test_it_compiles_without_spills() -> None:
     """In another process: here Triton interprets. Every configuration, for some capability."""
     done = subprocess.run(
-        [sys.executable, "-m", "slimwhisper.kernels.gpu.compilation", "--some"],
+        [sys.executable, ROOT / "bench" / "compilation.py", "--some"],
         capture_output=True,
         text=True,
         env={**os.environ, "TRITON_INTERPRET": "0"},

@@ -13,7 +13,7 @@ from slimwhisper.cache.fold import Attention, Folded, fold
 from slimwhisper.cache.forms import PRESETS
 from slimwhisper.cache.plan import CachePlan, DecoderCache
 from slimwhisper.errors import OptionError
-from slimwhisper.kernels import dispatch
+from slimwhisper.kernels.attention import MOST_ROWS
 from slimwhisper.kernels.configurations import Processor
 from slimwhisper.kernels.cpu.library import library
 from slimwhisper.kernels.dispatch import Kernels
@@ -48,7 +48,7 @@ def test_a_cpu_uses_c() -> None:
         torch.testing.assert_close(found, expected)
     assert dict(kernels.used) == {("latent", "c"): 1, ("heads", "c"): 1}
     keys = normal(1, 2, 9, 64)
-    kernels.heads(normal(dispatch.MOST_ROWS + 1, 2, 64), keys, keys)
+    kernels.heads(normal(MOST_ROWS + 1, 2, 64), keys, keys)
     assert kernels.used["heads", "torch"] == 1, "long prompts go to flash-attention"
     assert kernels.describe() == "C and PyTorch: the device is a CPU"
 
@@ -82,7 +82,7 @@ def test_a_width_without_a_configuration_uses_pytorch() -> None:
 def test_long_prompts_use_flash_attention() -> None:
     kernels = Kernels(CPU, torch.float32, "triton")
     keys = normal(1, 2, 9, 64)
-    kernels.heads(normal(dispatch.MOST_ROWS + 1, 2, 64), keys, keys)
+    kernels.heads(normal(MOST_ROWS + 1, 2, 64), keys, keys)
     assert dict(kernels.used) == {("heads", "torch"): 1}
 
 

@@ -1,10 +1,9 @@
 """Compiles every kernel as it is launched, for GPUs that this machine need not have.
 
-    python -m slimwhisper.kernels.gpu.compilation [--some | KERNEL DTYPE WIDTH]
+    python bench/compilation.py [--some]
 
-prints a line of JSON for each variant, or for one of a kernel: registers, bytes of stack and of
-shared memory. --some: a quarter of them, as in `jobs`. The kernel with swapped operands has no
-configurations: with KERNEL alone, latent_swapped, all its variants, or with --some half of them.
+prints a line of JSON for each variant: registers, bytes of stack and of shared memory. --some: a
+quarter of them, as in `jobs`.
 """
 
 import json
@@ -23,7 +22,6 @@ from typing import Any
 import triton
 from triton.backends.compiler import GPUTarget
 from triton.compiler import ASTSource
-from triton.experimental.gluon._runtime import GluonASTSource
 
 from slimwhisper.kernels.configurations import Configuration, Processor, configurations, find
 from slimwhisper.kernels.gpu.choose_token import BLOCK, choose_token_kernel
@@ -37,15 +35,6 @@ from slimwhisper.kernels.gpu.combine import (
 from slimwhisper.kernels.gpu.heads import split_heads_kernel
 from slimwhisper.kernels.gpu.latent import split_latent_kernel
 from slimwhisper.kernels.gpu.latent8 import CONVERTS, split_latent8_kernel
-from slimwhisper.kernels.gpu.latent_gluon import (
-    FEW,
-    LAYOUT,
-    PIECE,
-    REST,
-    TILE,
-    swapped_latent_kernel,
-)
-from slimwhisper.kernels.gpu.latent_swapped import SHAPES
 from slimwhisper.kernels.gpu.norm import add_norm_kernel
 
 KERNELS = {
@@ -130,11 +119,6 @@ def compile_for(capability: int, variant: Variant) -> Compiled:
 
     Raises what Triton raises if it cannot.
     """
-    return _used(build(capability, variant))
-
-
-def build(capability: int, variant: Variant) -> Any:
-    """What Triton makes of it: `.asm["cubin"]` is the machine code."""
     kernel, constants, types, warps, stages = _launch(variant, capability)
     names = kernel.arg_names
     flags = [name for name in names if name.startswith("HAS_") or name in NAMED]
@@ -143,54 +127,18 @@ def build(capability: int, variant: Variant) -> Any:
     types |= {"scale_log2": "fp32", "epsilon": "fp32"}
     types |= dict.fromkeys(constants, "constexpr")
     signature = {name: types.get(name, "i32") for name in names}
-    return _build(kernel, signature, constants, capability, warps, stages)
-
-
-def build_swapped(width: int, dtype: str, splits: int = 2, chosen: bool = True) -> Any:
-    """The kernel with swapped operands, for 9.0; chosen: with slots and lengths."""
-    heads, ring = SHAPES[width]
-    constants: dict[str, Any] = {
-        "HEADS": heads,
-        "D": width,
-        "SLOTS": ring,
-        "SPLITS": splits,
-        "HAS_SLOTS": chosen,
-        "HAS_LENGTHS": chosen,
-    }
-    kind = TYPES[dtype]
-    types = dict.fromkeys(("out",), f"*{kind}") | {"sums": "*fp32", "stats": "*fp32"}
-    types |= {"slots": "*i64", "lengths": "*i64", "scale_log2": "fp32"}
-    types |= dict.fromkeys(constants, "constexpr")
-    signature = {name: types.get(name, "i32") for name in swapped_latent_kernel.arg_names}
-    for name, rows in (("queries", FEW), ("rest", REST), ("latent", TILE)):
-        signature[name] = f"tensordesc<{kind}[1,{rows.value},{PIECE.value}],{LAYOUT!r}>"
-    return _build(swapped_latent_kernel, signature, constants, 90, 4, 1)
-
-
-def _build(
-    kernel: Any,
-    signature: dict[str, str],
-    constants: dict[str, Any],
-    capability: int,
-    warps: int,
-    stages: int,
-) -> Any:
     aligned = {
         (i,): [["tt.divisibility", 16]]
         for i, (name, type_) in enumerate(signature.items())
         if type_.startswith("*") or (type_ == "i32" and name.startswith(STRIDED))
     }
-    source = GluonASTSource if kernel.is_gluon() else ASTSource
-    return triton.compile(
-        source(kernel, signature, constants, aligned),
+    made = triton.compile(
+        ASTSource(kernel, signature, constants, aligned),
         target=GPUTarget("cuda", capability, 32),
         options={"num_warps": warps, "num_stages": stages},
     )
-
-
-def _used(compiled: Any) -> Compiled:
-    registers, stack = _resources(compiled.asm["cubin"])
-    return Compiled(registers, stack, compiled.metadata.shared)
+    registers, stack = _resources(made.asm["cubin"])
+    return Compiled(registers, stack, made.metadata.shared)
 
 
 def _launch(
@@ -287,35 +235,9 @@ def _line(job: tuple[int, Variant]) -> str:
     return json.dumps({"capability": capability, **asdict(variant), **asdict(made)})
 
 
-def _swapped_lines(every: bool) -> Iterator[str]:
-    """One split with slots and lengths, and several without; not `every`: one of them a dtype."""
-    for width, dtype, splits in product(SHAPES, ("float16", "bfloat16"), (1, 2)):
-        if not every and (dtype == "float16") != (splits == 1):
-            continue
-        made = _used(build_swapped(width, dtype, splits, chosen=splits == 1))
-        name = {"kernel": "latent_swapped", "width": width, "dtype": dtype, "splits": splits}
-        yield json.dumps({"configuration": name, "capability": 90, **asdict(made)})
-
-
 def main() -> None:
-    asked = sys.argv[1:]
-    if asked[:1] == ["latent_swapped"]:
-        for line in _swapped_lines(every="--some" not in asked):
-            print(line, flush=True)
-        return
-    todo = jobs(every=asked != ["--some"])
-    if len(asked) == 3:
-        kernel, dtype, width = asked
-        todo = [
-            (capability, variant)
-            for capability, variant in todo
-            if (c := variant.configuration) is not None
-            and (variant.kernel, variant.dtype, str(c.width)) == (kernel, dtype, width)
-        ]
-        print(_line(todo[-1]))
-        return
     with Pool() as pool:
-        for line in pool.imap(_line, todo):
+        for line in pool.imap(_line, jobs(every="--some" not in sys.argv)):
             print(line, flush=True)
 
 
