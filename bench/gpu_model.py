@@ -5,8 +5,8 @@ Prints the tables of docs/gpu.md. Nothing here was timed. Every kernel is taken 
     launch + max(shortest, bytes / (share * copy rate), operations / (share * matmul rate))
 
 the roofline (Williams et al. 2009). "limit" is what the device allows: weights and caches read once
-at a copy's rate, products at the rate of large ones, all else free. "present" is the code as it is: efficiencies are from readings of compiled kernels,
-and from what comparable ones reach. Left out: L2, an encoder beside a step, cuDNN's plans.
+at a copy's rate, products at the rate of large ones, all else free. "present" is the code as it is,
+by readings of compiled kernels. Left out: L2, an encoder beside a step, cuDNN's plans.
 """
 
 import sys

@@ -1,41 +1,19 @@
 """Puts the results of bench/gpu.sh into the docs: python bench/gpu_results.py RESULTS.jsonl ...
 
-Adds what was timed to docs/gpu-measured.json, where rows of the same case are replaced, and makes
-the tables of docs/performance.md anew, each between its two markers. A table that the results have
-no rows for stays as it is. All results must be of one GPU; where a case was measured twice, the
-last counts. docs/gpu-bench.md says what the rows mean.
+Makes the tables of docs/performance.md anew, each between its two markers. A table that the results
+have no rows for stays as it is. All results must be of one GPU; where a case was measured twice,
+the last counts. docs/gpu-bench.md says what the rows mean.
 """
 
 import argparse
-from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import fields, replace
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
 from rows import Row, read, table
 
-from slimwhisper.commands.gpu.measured import WHATS, Measured, read_measured, write_measured
-
 DOCS = Path(__file__).resolve().parents[1] / "docs"
 KERNELS = 8  # of each part, in the table of kernels
-
-
-def measured(rows: Iterable[Row]) -> list[Measured]:
-    """The rows of docs/gpu-measured.json: greedy, of a form that the engine would run."""
-    columns = [f.name for f in fields(Measured)]
-    return [
-        Measured.of({name: row[name] for name in columns})
-        for row in rows
-        if row.get("what") in WHATS and row["preset"] and row.get("beams", 1) == 1
-    ]
-
-
-def update_measured(path: Path, rows: Iterable[Measured]) -> None:
-    """Add rows to docs/gpu-measured.json, sorted; of the rows of one case, the last."""
-    cases = {}
-    for row in (*read_measured(path), *rows):  # versions apart, what makes two the same case
-        cases[replace(row, gpu="", torch="", triton="", milliseconds=0.0)] = row
-    write_measured([cases[case] for case in sorted(cases, key=str)], path)
 
 
 def form(row: Row) -> str:
@@ -167,7 +145,6 @@ def describe(rows: list[Row]) -> str:
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.split("\n")[0])
     parser.add_argument("results", type=Path, nargs="+", help="results.jsonl of bench/gpu.sh")
-    parser.add_argument("--measured", type=Path, default=DOCS / "gpu-measured.json")
     parser.add_argument("--page", type=Path, default=DOCS / "performance.md")
     parser.add_argument("--cpu", action="store_true", help="take results of a CPU, to try it out")
     asked = parser.parse_args()
@@ -180,10 +157,7 @@ def main() -> None:
         parser.error(f"the results are of {gpus}; name those of one GPU")
     if found.pop()[1] == "cpu" and not asked.cpu:
         parser.error("the results are of a CPU, and the docs are about GPUs; to try it out: --cpu")
-    timed = measured(rows)
-    made = list(update_page(asked.page, rows))
-    update_measured(asked.measured, timed)
-    print(f"{asked.measured}: {len(timed)} rows; {asked.page}: {', '.join(made)}")
+    print(f"{asked.page}: {', '.join(update_page(asked.page, rows))}")
 
 
 if __name__ == "__main__":

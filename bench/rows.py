@@ -96,8 +96,8 @@ def read(paths: Iterable[Path]) -> list[Row]:
 
 @cache
 def commit() -> str | None:
-    """The commit of the slimwhisper that is measured, with a digest of what was changed since;
-    None if it is not in a git repository.
+    """The commit of the slimwhisper that is measured, with a digest of what was changed since; else
+    $COMMIT; None if there is neither.
     """
     spec = find_spec("slimwhisper")
     assert spec is not None and spec.origin is not None
@@ -112,7 +112,7 @@ def commit() -> str | None:
         changes = git("diff", "HEAD")
         head = git("rev-parse", "--short=12", "HEAD").decode().strip()
     except (OSError, subprocess.CalledProcessError):
-        return None
+        return os.environ.get("COMMIT")
     return head + (f"+{blake2b(changes, digest_size=4).hexdigest()}" if changes else "")
 
 
