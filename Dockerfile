@@ -2,7 +2,7 @@
 #   docker build -t slimwhisper .
 # without a GPU, a third of the size:
 #   docker build --build-arg VARIANT=cpu -t slimwhisper:cpu .
-# docs/deployment.md says how to run it; docker/check.py tries these steps without an engine.
+# docs/deployment.md says how to run it.
 
 ARG PYTHON=3.13.14-slim-trixie
 ARG VARIANT=cuda
@@ -12,21 +12,27 @@ ENV PYTHONUNBUFFERED=1 \
     PIP_ROOT_USER_ACTION=ignore \
     PIP_DISABLE_PIP_VERSION_CHECK=1
 
-# torch first: the largest layer, and the one that changes least
+# the one lock in parts: torch first, as it is the largest layer and the one that changes least
+FROM base AS locks
+WORKDIR /locks
+COPY docker/requirements.txt ./
+RUN awk '/^[a-z]/ {part = /^(torch|triton|nvidia-|cuda-)/ ? "torch" : /^setuptools=/ ? "build" : "rest"} {print > (part ".txt")}' requirements.txt \
+    && grep -oE '^torch==[0-9.]+' torch.txt > torch-cpu.txt
+
 FROM base AS cuda
 # Triton compiles the launchers of its kernels when they are first used
 # hadolint ignore=DL3008
 RUN apt-get update \
     && apt-get install -y --no-install-recommends gcc libc6-dev \
     && rm -rf /var/lib/apt/lists/*
-RUN --mount=type=bind,source=docker/torch-cuda.txt,target=/tmp/torch.txt \
+RUN --mount=type=bind,from=locks,source=/locks/torch.txt,target=/tmp/torch.txt \
     pip install --no-cache-dir --no-deps --require-hashes -r /tmp/torch.txt
 ENV NVIDIA_VISIBLE_DEVICES=all \
     NVIDIA_DRIVER_CAPABILITIES=compute,utility
 
 FROM base AS cpu
 ARG CPU_INDEX=https://download.pytorch.org/whl/cpu
-RUN --mount=type=bind,source=docker/torch-cpu.txt,target=/tmp/torch.txt \
+RUN --mount=type=bind,from=locks,source=/locks/torch-cpu.txt,target=/tmp/torch.txt \
     pip install --no-cache-dir --no-deps --index-url "${CPU_INDEX}" -r /tmp/torch.txt
 
 # the wheel is built apart, so that no sources stay in the image
@@ -37,7 +43,7 @@ RUN apt-get update \
     && apt-get install -y --no-install-recommends gcc libc6-dev \
     && rm -rf /var/lib/apt/lists/*
 WORKDIR /build
-RUN --mount=type=bind,source=docker/build.txt,target=/tmp/build.txt \
+RUN --mount=type=bind,from=locks,source=/locks/build.txt,target=/tmp/build.txt \
     pip install --no-cache-dir --no-deps --require-hashes -r /tmp/build.txt
 COPY pyproject.toml README.md LICENSE THIRD_PARTY.md ./
 COPY app ./app
@@ -47,8 +53,8 @@ RUN pip wheel --no-cache-dir --no-deps --no-build-isolation --wheel-dir /dist .
 
 # hadolint ignore=DL3006
 FROM ${VARIANT} AS final
-RUN --mount=type=bind,source=docker/build.txt,target=/tmp/build.txt \
-    --mount=type=bind,source=docker/requirements.txt,target=/tmp/requirements.txt \
+RUN --mount=type=bind,from=locks,source=/locks/build.txt,target=/tmp/build.txt \
+    --mount=type=bind,from=locks,source=/locks/rest.txt,target=/tmp/requirements.txt \
     pip install --no-cache-dir --no-deps --require-hashes -r /tmp/build.txt \
     && pip install --no-cache-dir --no-deps --require-hashes --no-build-isolation -r /tmp/requirements.txt
 

@@ -1,13 +1,17 @@
-"""Conversations with a known truth, joined from recordings of digits: who speaks when, and what.
+"""Conversations with a known truth, joined from recordings of digits: who speaks when, and what;
+and the word errors of a transcript.
 
 A turn is a phrase of a few digits by one person. The recordings are those of the Free Spoken Digit
 Dataset: files DIGIT_SPEAKER_NUMBER.wav.
 """
 
+import re
 from collections import defaultdict
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
+import jiwer
 import numpy as np
 from numpy.typing import NDArray
 
@@ -129,3 +133,24 @@ def reference(digits: Digits, speaker: str, seed: int, count: int = 20) -> NDArr
     sounds = [digits.read(speaker, i % 10, rng, reference=True) for i in range(count)]
     audio = np.concatenate([part for sound in sounds for part in (sound, gap)])
     return audio + NOISE * rng.standard_normal(len(audio), dtype=np.float32)
+
+
+def words_of(text: str) -> list[str]:
+    """A text's words without case and punctuation."""
+    return re.findall(r"\w+", text.lower())
+
+
+def aligned(truth: Sequence[str], found: Sequence[str]) -> tuple[list[tuple[int, int]], int]:
+    """The pairs of positions of words that are right, and the number of errors: the least number of
+    words to insert, delete or replace.
+    """
+    if not truth or not found:
+        return [], len(truth) + len(found)
+    result = jiwer.process_words(" ".join(truth), " ".join(found))
+    pairs = [
+        (chunk.ref_start_idx + i, chunk.hyp_start_idx + i)
+        for chunk in result.alignments[0]
+        if chunk.type == "equal"
+        for i in range(chunk.ref_end_idx - chunk.ref_start_idx)
+    ]
+    return pairs, result.substitutions + result.deletions + result.insertions

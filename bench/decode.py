@@ -1,25 +1,25 @@
-"""Times whole decode steps and whole windows: python bench/decode.py [--shapes large-v3] ...
+"""Times decoding with random weights: python bench/decode.py [steps|profile] [--shapes ...]
 
-Random checkpoints of official shapes, for each form of cache, number of windows and beams, in one
-run. A step is the engine's, from the embedding to the next token including the rules, as a CUDA
-graph on a GPU, at about 230 tokens of context. A window is encoded, reads a prompt with --before
-tokens of earlier text, and samples --tokens tokens. Ratios are relative to the first form. Prints a
-table, writes decode-SHAPE.png, and ends in one line of JSON. With --results, also appends each
-measurement to a file at once.
+steps: for every form of cache, number of windows and beams, a step of a full engine, a CUDA graph
+on a GPU, and whole windows, all in turn. profile: where a window's time goes, kernel by kernel (on
+a CPU operators stand in for them): the encoder for several numbers of windows together, then, for
+each form, a step, the encoder and prompts of 227 tokens, as many together as the engine takes.
+Prints tables; with --results, appends every row to a file as soon as it is measured.
 """
 
 import argparse
 import gc
-import json
 import time
-from pathlib import Path
+from collections.abc import Callable
 from typing import Any
 
 import torch
 from rows import Rows, add_results_flag, preset_of
-from timing import machine, plot, synchronize
+from timing import seconds_of, synchronize
 
+from slimwhisper.cache.base import Rows as CacheRows
 from slimwhisper.cache.forms import PRESETS, choose_forms
+from slimwhisper.cache.plan import DecoderCache
 from slimwhisper.checkpoint.random_weights import random_checkpoint
 from slimwhisper.commands.costs import OFFICIAL_DIMS
 from slimwhisper.engine.engine import Engine
@@ -32,6 +32,9 @@ from slimwhisper.types import Options
 FORMS = (*PRESETS, "slim fp8")
 CONTEXT = 200  # prompt tokens before the text
 WARM_UP = 6  # steps: the first runs without a graph, the second is recorded
+SHOWN = 15  # kernels of each part
+PROMPT = 227  # tokens: all of the text before that fits, and what starts a window
+PROFILED = 2  # calls
 
 
 def window(model: Model, tokens: int, before: int) -> Window:
@@ -59,10 +62,16 @@ def step_seconds(model: Model, windows: int, beams: int, steps: int) -> float:
 
 
 def full_engine(model: Model, windows: int, beams: int, steps: int) -> Engine:
-    """An engine whose slots all decode, warmed up, and with room for `steps` more steps."""
+    """An engine whose slots all decode, warmed up, and with room for `steps` more steps.
+
+    The encoder works beside the steps, so the first windows wait for the last.
+    """
     engine = _engine(model, windows, beams, check_every=1000)
+    room = model.dims.n_text_ctx - CONTEXT - 8
     for tag in range(windows):
-        engine.submit(tag, window(model, WARM_UP + steps + 4, CONTEXT))
+        engine.submit(tag, window(model, room, CONTEXT))
+    while len(engine.first.tickets) < windows:
+        engine.step()
     for _ in range(WARM_UP):
         engine.step()
     return engine
@@ -89,86 +98,124 @@ def _engine(model: Model, windows: int, beams: int, check_every: int | None = No
     return Engine(model, get_vocabulary(model.dims), windows, search, check_every)
 
 
+def profile(call: Callable[[], object], device: torch.device) -> list[tuple[str, float, float]]:
+    """The kernels of a call that has run before, the longest first: name, calls, milliseconds."""
+    gpu = device.type == "cuda"
+    activity = torch.profiler.ProfilerActivity
+    with torch.profiler.profile(activities=[activity.CUDA if gpu else activity.CPU]) as seen:
+        for _ in range(PROFILED):
+            call()
+        synchronize(device)
+    found = []
+    for event in seen.key_averages():
+        spent = (event.self_device_time_total if gpu else event.self_cpu_time_total) / 1000
+        if spent > 0:  # with a GPU, the calls of CUDA's runtime take none there
+            found.append((event.key, event.count / PROFILED, spent / PROFILED))
+    return sorted(found, key=lambda kernel: -kernel[2])
+
+
+@torch.inference_mode()
+def prompt_of(model: Model, windows: int) -> Callable[[], object]:
+    """A call that reads prompts of `PROMPT` tokens for `windows` windows."""
+    cache = DecoderCache(model.allocate_cross(windows), model.allocate_self(windows))
+    rows = CacheRows.block(windows, device=model.device)
+    features = torch.randn(windows, model.dims.n_audio_ctx, model.dims.n_audio_state)
+    cache.cross.put(rows.slots, features.to(model.device, model.dtype))
+    tokens = torch.full((windows, PROMPT), 1000, device=model.device)
+    return lambda: model.decoder.prefill(tokens, rows, cache)
+
+
+def load(shape: str, form: str, asked: argparse.Namespace) -> Model:
+    """Random weights, with caches such as "slim fp8"."""
+    preset, _, number = form.partition(" ")
+    forms = choose_forms(preset, cache_dtype=number or None)
+    dtype = getattr(torch, asked.dtype)
+    checkpoint = random_checkpoint(OFFICIAL_DIMS[shape])
+    return Model(checkpoint, torch.device(asked.device), dtype, forms)
+
+
+def time_steps(model: Model, case: dict[str, Any], asked: argparse.Namespace, rows: Rows) -> None:
+    """Steps and windows of one form."""
+    for windows in asked.windows:
+        for beams in asked.beams:
+            here = {**case, "batch": windows, "beams": beams}
+            step = step_seconds(model, windows, beams, asked.steps) * 1000
+            rows.add(**here, what="step", milliseconds=step)
+            tokens = {"tokens": asked.tokens, "before": asked.before}
+            spent = window_seconds(model, windows, beams, **tokens) * 1000
+            rows.add(**here, what="window", **tokens, milliseconds=spent)
+            print(
+                f"{windows:4} windows, {beams} beams: step {step:9.3f} ms, window {spent:9.2f} ms",
+                flush=True,
+            )
+
+
+def profile_parts(
+    model: Model, case: dict[str, Any], asked: argparse.Namespace, rows: Rows
+) -> None:
+    """Encoder, prompt and step of one form; the milliseconds are of a window, or a whole step."""
+    device, windows = model.device, max(asked.windows)
+
+    def encoder(together: int) -> Callable[[], object]:
+        mel = torch.randn(together, model.dims.n_mels, 3000, device=device)
+        return lambda: model.encoder(mel)
+
+    def part(what: str, windows: int, call: Callable[[], object]) -> None:
+        total = seconds_of([call], device, asked.repeats) * 1000
+        kernels, here = profile(call, device), {**case, "batch": windows}
+        launches, busy = sum(k[1] for k in kernels), sum(k[2] for k in kernels)
+        each = total if what == "step" else total / windows
+        numbers = {"call_ms": total, "launches": round(launches, 1), "busy_ms": round(busy, 4)}
+        rows.add(**here, what=what, milliseconds=each, **numbers)
+        print(f"{what} of {windows}: {total:.3f} ms; {launches:.0f} launches, busy {busy:.3f} ms")
+        for name, calls, spent in kernels[:SHOWN]:
+            print(f"  {spent:9.4f} ms  {calls:6.1f} x  {name[:90]}", flush=True)
+            kernel = {"part": what, "kernel": name[:120], "calls": calls}
+            rows.add(**here, what="kernel", milliseconds=round(spent, 5), **kernel)
+
+    for together in asked.together if case["preset"] == asked.forms[0] else ():
+        spent = seconds_of([encoder(together)], device, asked.repeats) * 1000 / together
+        print(f"encoder of {together}: {spent:.3f} ms a window")
+        rows.add(**case, what="encoder", batch=together, milliseconds=spent)
+    engine = full_engine(model, windows, 1, asked.repeats + PROFILED)
+    part("step", windows, engine.step)
+    if (graphs := engine.first.graphs) is not None:
+        print(f"  graphs: {len(graphs.recorded)}, replays {graphs.replays}, {graphs.failure}")
+    group = min(engine.encode_batch, windows)
+    del engine
+    part("encoder", group, encoder(group))
+    part("prompt", group, prompt_of(model, group))
+
+
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.split("\n")[0])
     gpu = torch.cuda.is_available()
+    kinds = {"steps": time_steps, "profile": profile_parts}
+    parser.add_argument("what", nargs="?", choices=kinds, default="steps")
     parser.add_argument("--device", default="cuda" if gpu else "cpu")
     parser.add_argument("--dtype", default="float16" if gpu else "float32")
-    shapes = list(OFFICIAL_DIMS)
-    parser.add_argument(
-        "--shapes", nargs="+", choices=shapes, default=["tiny", "large-v3"] if gpu else ["tiny"]
-    )
-    parser.add_argument(
-        "--forms", nargs="+", choices=FORMS, default=("baseline", "slim", "slim fp8")
-    )
+    shapes = ["tiny", "large-v3"] if gpu else ["tiny"]
+    parser.add_argument("--shapes", nargs="+", choices=list(OFFICIAL_DIMS), default=shapes)
+    forms = ["slim", "slim fp8", "baseline"]
+    parser.add_argument("--forms", nargs="+", choices=FORMS, default=forms)
     parser.add_argument("--windows", type=int, nargs="+", default=[1, 16, 64] if gpu else [1, 2])
     parser.add_argument("--beams", type=int, nargs="+", default=[1, 5] if gpu else [1])
     parser.add_argument("--steps", type=int, default=32 if gpu else 4)
     parser.add_argument("--tokens", type=int, default=100 if gpu else 8)
     parser.add_argument("--before", type=int, default=0, help="at most 223")
-    parser.add_argument("--output_dir", type=Path, default=Path())
-    parser.add_argument("--no_plot", action="store_true")
+    parser.add_argument("--together", type=int, nargs="*", default=[1, 4, 8, 16] if gpu else [1, 2])
+    parser.add_argument("--repeats", type=int, default=10 if gpu else 2)
     add_results_flag(parser)
     asked = parser.parse_args()
-
-    device, dtype = torch.device(asked.device), getattr(torch, asked.dtype)
-    rows = Rows(asked.results, "decode", device)
-    results: list[dict[str, Any]] = []
+    bench = "decode" if asked.what == "steps" else "profile"
+    rows = Rows(asked.results, bench, torch.device(asked.device))
     for shape in asked.shapes:
-        checkpoint = random_checkpoint(OFFICIAL_DIMS[shape])
         for form in asked.forms:
-            name, _, number = form.partition(" ")
-            model = Model(checkpoint, device, dtype, choose_forms(name, cache_dtype=number or None))
-            for windows in asked.windows:
-                for beams in asked.beams:
-                    row: dict[str, Any] = {
-                        "shape": shape,
-                        "form": form,
-                        "windows": windows,
-                        "beams": beams,
-                    }
-                    case = {"model": shape, **preset_of(form), "dtype": asked.dtype}
-                    case |= {"batch": windows, "beams": beams}
-                    row["step_ms"] = step_seconds(model, windows, beams, asked.steps) * 1000
-                    rows.add(**case, what="step", milliseconds=row["step_ms"])
-                    tokens = asked.tokens, asked.before
-                    row["window_ms"] = window_seconds(model, windows, beams, *tokens) * 1000
-                    rows.add(
-                        **case,
-                        what="window",
-                        tokens=asked.tokens,
-                        before=asked.before,
-                        milliseconds=row["window_ms"],
-                    )
-                    results.append(row)
-                    base = next(r for r in results if _same(r, row))
-                    row["step_ratio"] = base["step_ms"] / row["step_ms"]
-                    row["window_ratio"] = base["window_ms"] / row["window_ms"]
-                    print(
-                        f"{shape:9} {form:9} {windows:4} windows, {beams} beams: "
-                        f"step {row['step_ms']:9.3f} ms ({row['step_ratio']:.2f}x {base['form']}), "
-                        f"window {row['window_ms']:9.2f} ms ({row['window_ratio']:.2f}x)",
-                        flush=True,
-                    )
-            print(f"  {model.plan.kernels.describe()}")
-            del model
-        if asked.no_plot:
-            continue
-        curves: dict[str, dict[float, float]] = {}
-        for row in results:
-            if row["shape"] == shape and row["beams"] == asked.beams[0]:
-                each = row["step_ms"] * 1000 / row["windows"]
-                curves.setdefault(row["form"], {})[row["windows"]] = each
-        path = asked.output_dir / f"decode-{shape}.png"
-        plot(path, f"{shape}: a decode step", "microseconds a window", curves)
-    rounded = [
-        {k: round(v, 4) if isinstance(v, float) else v for k, v in row.items()} for row in results
-    ]
-    print(json.dumps({"machine": machine(device), "dtype": asked.dtype, "results": rounded}))
-
-
-def _same(one: dict[str, Any], other: dict[str, Any]) -> bool:
-    return all(one[k] == other[k] for k in ("shape", "windows", "beams"))
+            model = load(shape, form, asked)
+            print(f"== {shape}, {form}: {model.plan.kernels.describe()}", flush=True)
+            case = {"model": shape, **preset_of(form), "dtype": asked.dtype}
+            with torch.inference_mode():
+                kinds[asked.what](model, case, asked, rows)
 
 
 if __name__ == "__main__":

@@ -1,9 +1,10 @@
-"""Drafts: python bench/drafts.py rated|texts|memory [--results FILE] ...
+"""Drafts: python bench/drafts.py rated|texts [--results FILE] ...
 
 rated: how much faster a large model writes, with random weights in official shapes and guesses that
-are right with the probability of --rates. texts FOLDER --model M --draft D: whether the texts of
-recordings are the same with a real draft, and the time saved. memory: what a draft takes, as
-measured and as `slimwhisper report --draft` says.
+are right with the probability of --rates. The draft computes its guesses, which takes its time, and
+they are then made right or wrong. Decoders alone: the encoder's output is made up. texts FOLDER
+--model M --draft D: whether the texts of recordings are the same with a real draft, and the time
+saved; the recordings are encoded once.
 
 Each round decodes the same windows without a draft and with one, in turns. With --results, each
 measurement is written at once, and one that is there, with the same settings, versions, machine and
@@ -12,54 +13,62 @@ commit, is not made again. Prints a table and ends in one line of JSON.
 
 import argparse
 import json
-from collections.abc import Sequence
-from itertools import groupby
+import time
+from collections.abc import Iterable, Sequence
+from dataclasses import replace
+from functools import partial
+from itertools import groupby, product
 from pathlib import Path
+from typing import Any
 
-import drafts_memory
-import drafts_rated
-import drafts_texts
 import torch
+from decode import window
 from rows import Row, Rows, add_results_flag, listed, spread, stoppable, table
 from timing import machine
+from torch import Tensor
 
+from slimwhisper.audio.formats import AUDIO_SUFFIXES
+from slimwhisper.audio.load import load_audio
+from slimwhisper.audio.mel import Spectrogram
+from slimwhisper.audio.samples import ArraySamples
+from slimwhisper.cache.base import Rows as CacheRows
 from slimwhisper.cache.forms import cross_names
+from slimwhisper.cache.plan import CrossCache
+from slimwhisper.checkpoint.load import load_checkpoint
+from slimwhisper.checkpoint.random_weights import random_checkpoint
 from slimwhisper.commands.costs import OFFICIAL_DIMS
 from slimwhisper.devices import INT8
-from slimwhisper.engine.pace import LENGTHS
+from slimwhisper.digests import weights_digest
+from slimwhisper.engine.draft_model import DraftModel, fast_draft, load_draft
+from slimwhisper.engine.drafter import Behind
+from slimwhisper.engine.engine import Engine
+from slimwhisper.engine.requests import Decoded, Window
+from slimwhisper.engine.speculation import SpeculativeLane
 from slimwhisper.errors import SlimWhisperError
 from slimwhisper.flags import positive
-from slimwhisper.text import human_size
+from slimwhisper.longform.session import Session
+from slimwhisper.model.model import Model
+from slimwhisper.types import Options
 
-RUNS = {"rated": drafts_rated.run, "texts": drafts_texts.run, "memory": drafts_memory.run}
 SETTINGS = {  # of the tables: what has more than one round
     "rated": ("shape", "dtype", "cross", "windows", "rate"),
-    "texts": ("model", "windows", "length"),
+    "texts": ("model", "windows"),
 }
-BYTES = {  # of the table of memory: heads and columns
-    "weights, as report says": "weights_said",
-    "measured": "weights",
-    "text cache, as report says": "text_said",
-    "allocated": "text",
-    "both, as report says": "both_said",
-    "growth of the peak": "peak",
-    "peak without a draft": "peak_without",
-}
+CPU = torch.device("cpu")
 
 
 def main() -> None:
     asked = parsed()
-    device = torch.device("cpu")
-    rows = Rows(asked.results, "drafts", device)
+    rows = Rows(asked.results, "drafts", CPU)
     try:
         with stoppable(asked.results):
-            found = RUNS[asked.what](asked, rows)
+            found = rated(asked, rows) if asked.what == "rated" else texts(asked, rows)
     except SlimWhisperError as error:
         raise SystemExit(f"drafts.py: {error}") from None
-    print(memory_table(found) if asked.what == "memory" else speed_table(asked.what, found))
-    print(json.dumps({"bench": "drafts", "machine": machine(device), "results": found}))
+    print(speed_table(asked.what, found))
+    print(json.dumps({"bench": "drafts", "machine": machine(CPU), "results": found}))
     exact = [row for row in found if row.get("dtype", "float32") == "float32"]
-    if wrong := sum(row.get("different", 0) for row in exact):
+    if wrong := sum(row["different"] for row in exact):
         raise SystemExit(f"{wrong} texts differ from those without a draft")
 
 
@@ -67,7 +76,7 @@ def parsed() -> argparse.Namespace:
     """The arguments; exits with status 2 if they do not fit together."""
     parser = argparse.ArgumentParser(description=__doc__.split("\n")[0])
     parts = parser.add_subparsers(dest="what", required=True)
-    rated, texts, memory = (parts.add_parser(name) for name in RUNS)
+    rated, texts = (parts.add_parser(name) for name in SETTINGS)
     shapes = listed(str, OFFICIAL_DIMS)
     rated.add_argument("--shapes", type=shapes, default=["large-v3"], help="[large-v3]")
     rated.add_argument("--rates", type=listed(float), default=[0.6, 0.8, 0.9], help="[0.6,0.8,0.9]")
@@ -77,28 +86,189 @@ def parsed() -> argparse.Namespace:
     help = "the model's caches of the audio [e]"
     rated.add_argument("--cross-caches", type=forms, default=["e"], help=help)
     rated.add_argument("--tokens", type=positive, default=48, help="of each text [48]")
+    rated.add_argument("--layers", type=positive, default=2, help="of the draft's decoder [2]")
     texts.add_argument("folder", type=Path, help="recordings; of each, the first 30 s")
     texts.add_argument("--count", type=positive, help="of the recordings [all]")
-    lengths = "of drafts: 0 as the engine chooses, or always so many [0,3]"
-    texts.add_argument("--lengths", type=listed(int, LENGTHS), default=[0, 3], help=lengths)
-    memory.add_argument("--shapes", type=shapes, help="random weights, instead of --model")
-    for part in (texts, memory):
-        part.add_argument("--model", default="digits")
-        part.add_argument("--draft", help="a model with the same encoder")
-    for part, windows in ((rated, [1, 8, 16]), (texts, [1, 8, 64]), (memory, [1, 64])):
+    texts.add_argument("--model", default="digits")
+    texts.add_argument("--draft", required=True, help="a model with the same encoder")
+    for part, windows in ((rated, [1, 8, 16]), (texts, [1, 8, 64])):
         known = ",".join(map(str, windows))
         part.add_argument("--windows", type=listed(positive), default=windows, help=f"[{known}]")
-        add_results_flag(part)
-    for part in (rated, memory):
-        part.add_argument("--layers", type=positive, default=2, help="of the draft's decoder [2]")
-    for part in (rated, texts):
         part.add_argument("--rounds", type=positive, default=3)
+        add_results_flag(part)
     asked = parser.parse_args()
     if asked.what == "texts" and not asked.folder.is_dir():
         parser.error(f"{asked.folder}: no such folder; name one with recordings")
-    if asked.what != "rated" and not (asked.draft or vars(asked).get("shapes")):
-        parser.error("--draft: name a model with the encoder of --model")
     return asked
+
+
+class Rated(DraftModel):
+    """Guesses that are right with a given probability, in the time that a draft takes."""
+
+    def __init__(
+        self,
+        draft: Model,
+        target: Model,
+        text: tuple[int, ...],
+        rate: float,
+        cross: CrossCache,
+        rows: int,
+    ) -> None:
+        """text: that all windows will have."""
+        super().__init__(draft, target, cross, rows)
+        self.text, self.rate = text, rate
+        self.random = torch.Generator().manual_seed(0)
+        self.prompt = 0
+
+    def begin(self, windows: Sequence[Window], prompts: Tensor, rows: CacheRows) -> None:
+        super().begin(windows, prompts, rows)
+        self.prompt = prompts.shape[1]
+
+    def logits(self, behind: Behind) -> Tensor:
+        logits = super().logits(behind)
+        places = behind.positions[:, -1] + 1 - self.prompt
+        known = torch.tensor([*self.text, 0])[places.clamp(max=len(self.text))]
+        wrong = torch.rand(len(known), generator=self.random) >= self.rate
+        return logits.scatter(1, (known + wrong.long())[:, None], 1e4)
+
+
+def rated(asked: argparse.Namespace, rows: Rows) -> list[Row]:
+    """Measure what the results do not have yet; returns all rows."""
+    found = []
+    for shape, dtype, cross in product(asked.shapes, asked.dtypes, asked.cross_caches):
+        case = {"what": "rated", "shape": shape, "dtype": dtype, "layers": asked.layers}
+        case |= {"cross": cross, "tokens": asked.tokens, "threads": torch.get_num_threads()}
+        models: tuple[Model, Model] | None = None
+        for windows in asked.windows:
+            cases = [{**case, "windows": windows, "rate": rate} for rate in asked.rates]
+            if left := missing(rows, asked, cases):
+                models = models or made(shape, dtype, cross, asked.layers)
+                measure(*models, [window(models[0], asked.tokens, 0)] * windows, left, rows)
+            found += [rows.kept(**one, round=n)[-1] for one in cases for n in range(asked.rounds)]
+    return found
+
+
+def made(shape: str, dtype: str, cross: str, layers: int) -> tuple[Model, Model]:
+    """A model with random weights whose encoder's output is made up, and a draft of so many layers.
+    cross: the form of the model's cache of the audio.
+    """
+    dims, random = replace(OFFICIAL_DIMS[shape], n_audio_layer=1), torch.Generator().manual_seed(0)
+    number = torch.float32 if dtype == INT8 else getattr(torch, dtype)
+    model = Model(random_checkpoint(dims, 0), CPU, number, (cross, "x"), int8=dtype == INT8)
+    made_up = torch.randn(1, dims.n_audio_ctx, dims.n_audio_state, generator=random)
+    vars(model)["encoder"] = lambda mel: made_up.to(model.dtype).expand(len(mel), -1, -1)
+    return model, fast_draft(random_checkpoint(replace(dims, n_text_layer=layers), 1), model)
+
+
+def measure(
+    model: Model, draft: Model, windows: Sequence[Window], left: Sequence[Row], rows: Rows
+) -> None:
+    """Rounds: with each rate, and just before without a draft."""
+    plain = Engine(model, model.vocabulary, len(windows))
+    text = decoded(plain, windows)[0][0]
+    drafted = {}
+    for rate in dict.fromkeys(row["rate"] for row in left):
+        maker = partial(Rated, draft, model, text, rate)
+        drafted[rate] = Engine(model, model.vocabulary, len(windows), draft=maker)
+        decoded(drafted[rate], windows)  # its lane learns how long steps take
+    for row in left:
+        without = decoded(plain, windows)
+        rows.add(**row, **compared(without, drafted[row["rate"]], windows))
+
+
+def texts(asked: argparse.Namespace, rows: Rows) -> list[Row]:
+    """Measure what the results do not have yet; returns all rows."""
+    paths = sorted(p for p in asked.folder.iterdir() if p.suffix in AUDIO_SUFFIXES)[: asked.count]
+    checkpoint, smaller = load_checkpoint(asked.model), load_checkpoint(asked.draft)
+    case = {
+        "what": "texts",
+        "model": asked.model,
+        "draft": Path(asked.draft).name,
+        "weights": [weights_digest(checkpoint.state), weights_digest(smaller.state)],
+        "recordings": len(paths),
+        "threads": torch.get_num_threads(),
+    }
+    cases = [{**case, "windows": windows} for windows in asked.windows]
+    if left := missing(rows, asked, cases):
+        model = Model(checkpoint, CPU, torch.float32)
+        maker = partial(DraftModel, load_draft(smaller, checkpoint, model), model)
+        windows, spent = encoded(model, paths)
+        for slots in dict.fromkeys(row["windows"] for row in left):
+            plain = Engine(model, model.vocabulary, slots)
+            drafted = Engine(model, model.vocabulary, slots, draft=maker)
+            for engine in (plain, drafted):
+                decoded(engine, windows[: 2 * slots])  # a lane learns how long steps take
+            for row in left:
+                if row["windows"] == slots:
+                    without = decoded(plain, windows)
+                    found = compared(without, drafted, windows)
+                    rows.add(**row, **found, encoder_seconds=spent)
+    return [rows.kept(**one, round=n)[-1] for one in cases for n in range(asked.rounds)]
+
+
+def encoded(model: Model, paths: Sequence[Path]) -> tuple[list[Window], float]:
+    """The first window of each recording, whose encoder output the model will remember; and the
+    seconds that the encoder took.
+    """
+    options, windows, spent = Options(language="en"), [], 0.0
+    outputs: list[Tensor] = []  # [p, d] of each window
+    for number, path in enumerate(paths):
+        mel = Spectrogram(ArraySamples(load_audio(str(path))), model.dims.n_mels)
+        session = Session(mel, model.dims, options, vocabulary=model.vocabulary)
+        request = session.next_request()
+        assert isinstance(request, Window) and request.mel is not None
+        since = time.perf_counter()
+        with torch.inference_mode():
+            outputs.append(model.encoder(request.mel[None])[0])
+        spent += time.perf_counter() - since
+        # only its number is read
+        windows.append(replace(request, mel=torch.tensor(float(number)).expand_as(request.mel)))
+        mel.close()
+    kept = torch.stack(outputs)
+    vars(model)["encoder"] = lambda mel: kept[mel[:, 0, 0].long()]
+    return windows, spent
+
+
+def missing(rows: Rows, asked: argparse.Namespace, cases: Iterable[Row]) -> list[Row]:
+    """The cases, each with a round, that were not measured yet; round by round."""
+    every = [{**case, "round": n} for n in range(asked.rounds) for case in cases]
+    return [case for case in every if not rows.kept(**case)]
+
+
+Texts = tuple[list[tuple[int, ...]], float]  # tokens of each window, and the seconds they took
+
+
+def decoded(engine: Engine, windows: Sequence[Window]) -> Texts:
+    """The texts of all windows."""
+    since = time.perf_counter()
+    for tag, one in enumerate(windows):
+        engine.submit(tag, one)
+    texts: dict[int, tuple[int, ...]] = {}
+    while not engine.idle:
+        for ticket, answer in engine.step():
+            assert isinstance(answer, Decoded)
+            texts[ticket.tag] = tuple(answer.tokens)
+            engine.reply(ticket, None)
+    return [texts[tag] for tag in range(len(windows))], time.perf_counter() - since
+
+
+def compared(without: Texts, engine: Engine, windows: Sequence[Window]) -> dict[str, Any]:
+    """Decodes them with a draft, too: columns of a row."""
+    lane = engine.first
+    assert isinstance(lane, SpeculativeLane)
+    lane.guessed = lane.right = 0
+    texts, seconds = decoded(engine, windows)
+    tokens = sum(map(len, texts))
+    return {
+        "seconds": seconds,
+        "seconds_without": without[1],
+        "times_as_fast": without[1] / seconds,
+        "different": sum(a != b for a, b in zip(without[0], texts, strict=True)),
+        "sampled": tokens,
+        "tokens_per_step": tokens / max(tokens - lane.right, 1),  # of each text
+        "guessed": lane.guessed,
+        "right": lane.right,
+    }
 
 
 def speed_table(what: str, rows: Sequence[Row]) -> str:
@@ -126,12 +296,6 @@ def with_encoder(row: Row) -> float:
     """Times as fast, with the encoder, which is the same for both."""
     without, spent = (row[k] + row["encoder_seconds"] for k in ("seconds_without", "seconds"))
     return without / spent
-
-
-def memory_table(rows: Sequence[Row]) -> str:
-    """What is said beside what was measured, in Markdown."""
-    cells = ([r["model"], r["windows"], *(human_size(r[k]) for k in BYTES.values())] for r in rows)
-    return table(["model", "windows", *BYTES], cells)
 
 
 if __name__ == "__main__":

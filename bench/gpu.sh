@@ -6,7 +6,7 @@
 #
 # Environment: OUT, the folder of log.txt, results.jsonl and configurations.json (./gpu-results);
 # PYTHON (python3); WHEELS, a folder of wheels to use; SMALL=1 for --small; LIMIT, seconds that no
-# step may exceed. The exit status is 1 if a step failed, after all steps.
+# step may exceed; COMMIT, where the tree has no .git. The exit status is 1 if a step failed, after all steps.
 set -uo pipefail
 
 first=(machine doctor digits profile kernels graphs marked triton)
@@ -86,17 +86,22 @@ prepare() {
             ;;
         profile) # encoder, prompt and step, by kernel
             limit=160
-            command=("$python" bench/profile_step.py "${to[@]}")
-            [ -z "$small" ] || command+=(--forms slim --together --repeats 1)
+            command=("$python" bench/decode.py profile "${to[@]}")
+            if [ -n "$small" ]; then
+                command+=(--forms slim --windows 2 --together --repeats 1)
+            else
+                command+=(--shapes large-v3 --windows 64)
+            fi
             ;;
         kernels)
             limit=100
-            command=("$python" bench/kernels.py --no_plot "${to[@]}")
+            command=("$python" bench/kernels.py "${to[@]}")
             if [ -n "$small" ]; then
                 command=(env TRITON_INTERPRET=1 SLIMWHISPER_KERNELS=triton "${command[@]}" --windows 2
                     --operations E X --repeats 1 --cold_mb 0 --layers 1)
             else
-                command+=(--shapes large-v3 --windows 64 256)
+                command+=(--shapes large-v3 --windows 64 256 --operations E "E, float8" "K, V" X
+                    "X, float8" "text K, V")
             fi
             ;;
         graphs)
@@ -122,7 +127,7 @@ prepare() {
             ;;
         decode)
             limit=330
-            command=("$python" bench/decode.py --no_plot "${to[@]}" --forms slim 'slim fp8' baseline
+            command=("$python" bench/decode.py steps "${to[@]}" --forms slim 'slim fp8' baseline
                 --beams 1)
             if [ -n "$small" ]; then
                 command+=(--windows 2 --steps 1 --tokens 2)
@@ -142,13 +147,13 @@ prepare() {
             ;;
         peers) # end to end
             limit=540
-            command=("$python" bench/peers.py "${to[@]}" --rounds 1)
+            command=("$python" bench/peers.py "${to[@]}")
             if [ -n "$small" ]; then
                 command+=(--engines openai-whisper,slimwhisper --dtypes float32 --batches 1 --files 1
-                    --tokens 2)
+                    --tokens 2 --rounds 1)
             else # the engines that are installed
-                command+=(--device cuda --shapes large-v3 --tokens 100 --batches 64,1 --files 128
-                    --dtypes float16,float16-fp8)
+                command+=(--device cuda --shapes large-v3 --tokens 100 --batches 64,1 --files 256
+                    --dtypes float16,float16-fp8 --rounds 2)
             fi
             ;;
     esac

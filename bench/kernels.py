@@ -5,21 +5,18 @@ package's kernels and with torch's SDPA; the same in float8; the baseline's atte
 again with both; and the same kernels on the text so far, X or K and V. Bytes are those of what is
 read, once. Cold: inputs rotate through more memory than any cache holds. In layer order, as in a
 step: all layers one after the other, which share E but each have their own X, K and V. On a GPU the
-calls are replayed as one CUDA graph. Prints a table, writes kernels-SHAPE.png, and ends in one line
-of JSON. With --results, also appends each measurement to a file at once.
+calls are replayed as one CUDA graph. Prints a table; with --results, appends each measurement to a
+file at once.
 """
 
 import argparse
-import json
 import math
 from collections.abc import Callable
-from pathlib import Path
-from typing import Any
 
 import torch
 import torch.nn.functional as F
 from rows import Rows, add_results_flag, preset_of
-from timing import FLUSHED, copy_rate, graphed, machine, plot, seconds_of
+from timing import FLUSHED, copy_rate, graphed, seconds_of
 from torch import Tensor
 
 from slimwhisper.commands.costs import OFFICIAL_DIMS
@@ -124,17 +121,13 @@ class Case:
 
         flushed: bytes that cold inputs rotate through. most: layers.
         """
-        makers: dict[str, Callable[[Tensor], Call]] = {
-            "E": self.ours,
-            "E, float8": self.ours_float8,
-            "E, SDPA": self.sdpa,
-            "K, V": lambda _: self.our_heads(),
-            "K, V, SDPA": lambda _: self.sdpa_heads(),
-            "X": self.ours,
-            "X, float8": self.ours_float8,
-            "text K, V": lambda _: self.our_heads(),
-        }
-        make = makers[name]
+        if "K, V" in name:
+            heads = self.sdpa_heads if "SDPA" in name else self.our_heads
+            make: Callable[[Tensor], Call] = lambda _: heads()  # noqa: E731
+        else:
+            make = self.sdpa if "SDPA" in name else self.ours
+            if "float8" in name:
+                make = self.ours_float8
         copies = max(math.ceil(flushed / self.bytes_of(name)), 2 if flushed else 1)
         cold = self._seconds([make(self.latent()) for _ in range(copies)], repeats)
         if not name.startswith("E"):  # each layer has its own
@@ -163,8 +156,6 @@ def main() -> None:
     parser.add_argument("--repeats", type=int, default=20 if gpu else 3)
     parser.add_argument("--layers", type=int, default=32, help="at most, in layer order")
     parser.add_argument("--cold_mb", type=float, default=FLUSHED / 2**20)
-    parser.add_argument("--output_dir", type=Path, default=Path())
-    parser.add_argument("--no_plot", action="store_true")
     add_results_flag(parser)
     asked = parser.parse_args()
 
@@ -174,26 +165,21 @@ def main() -> None:
     rate = copy_rate(device)
     print(f"{kernels.describe()}; copy {rate / 1e12:.2f} TB/s")
     rows = Rows(asked.results, "kernels", device)
-    results: list[dict[str, Any]] = []
     for shape in asked.shapes:
         for windows in asked.windows:
             cross = Case(shape, windows, asked.rows, kernels)
             text = cross.of_text()
-            found: list[dict[str, Any]] = []
             for name in asked.operations:
                 case = text if name in OF_TEXT else cross
                 times = case.measure(name, asked.repeats, int(asked.cold_mb * 2**20), asked.layers)
                 size = case.bytes_of(name)
                 row = {
-                    "shape": shape,
-                    "windows": windows,
                     "operation": name,
                     "cold_us": round(times["cold"] * 1e6, 1),
                     "layers_us": round(times["layers"] * 1e6, 1),
                     "tb_s": round(size / times["cold"] / 1e12, 4),
                     "of_copy": round(size / times["cold"] / rate, 3),
                 }
-                found.append(row)
                 rows.add(
                     **{**row, "model": shape, "batch": windows, "beams": asked.rows},
                     **preset_of(FORMS[name]),
@@ -201,40 +187,8 @@ def main() -> None:
                     dtype=asked.dtype,
                     milliseconds=times["layers"] * 1000,
                 )
-                print(
-                    f"{shape:9} {windows:4} {name:11} cold {row['cold_us']:9} us, in layer order "
-                    f"{row['layers_us']:9} us; {row['tb_s']:6} TB/s, {row['of_copy']:.0%} of a "
-                    "copy",
-                    flush=True,
-                )
-            results += found
-            compare(found)
-    if not asked.no_plot:
-        draw(results, asked.output_dir, rate)
-    used = {" ".join(key): count for key, count in kernels.used.items()}
-    summary = {"machine": machine(device), "dtype": asked.dtype, "rows": asked.rows, "used": used}
-    print(json.dumps({**summary, "copy_tb_s": round(rate / 1e12, 3), "results": results}))
-
-
-def compare(found: list[dict[str, Any]]) -> None:
-    """Add and print the speeds as multiples of the baseline's, where that was measured."""
-    for text in (False, True):
-        some = [row for row in found if (row["operation"] in OF_TEXT) is text]
-        baseline = min((r["cold_us"] for r in some if "K, V" in r["operation"]), default=None)
-        for row in some if baseline else ():
-            row["to_baseline"] = round(baseline / row["layers_us"], 2)
-            print(f"{row['operation']:11} {row['to_baseline']} x the baseline's speed", flush=True)
-
-
-def draw(results: list[dict[str, Any]], folder: Path, rate: float) -> None:
-    """kernels-SHAPE.png of each shape; rate: bytes a second of a copy."""
-    for shape in dict.fromkeys(row["shape"] for row in results):
-        curves: dict[str, dict[float, float]] = {}
-        for row in results:
-            if row["shape"] == shape:
-                curves.setdefault(row["operation"], {})[row["windows"]] = row["tb_s"]
-        curves["copy"] = {row["windows"]: rate / 1e12 for row in results}
-        plot(folder / f"kernels-{shape}.png", f"{shape}, cold", "TB/s", curves)
+                print(f"{shape:9} {windows:4} windows {row}", flush=True)
+    print(f"calls by operation and path: {dict(kernels.used)}")
 
 
 if __name__ == "__main__":

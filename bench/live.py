@@ -6,8 +6,11 @@ time from the end of a word to its commitment, how often tentative text is rewri
 against the truth and against the server's offline transcript of the same audio, merged updates, and
 what the server and this client use. Prints a table with the medians of the rounds, and a line of
 JSON for each row. With --results, each row is written as soon as it is measured, and one that is
-there, with the same settings, versions, machine and commit, is not measured again. With --gpu, only
-computes how many streams a GPU carries.
+there, with the same settings, versions, machine and commit, is not measured again.
+
+The delay of a word is the time from its end in the audio to its commitment. Rewritten text is
+measured as normalized erasure (Arivazhagan et al., arXiv 1912.03393): words that were shown and
+taken back, for each word of the last text.
 """
 
 import argparse
@@ -28,27 +31,18 @@ from typing import Any
 import httpx
 import soundfile
 import torch
-from conversations import Conversation, Digits, converse
-from live_client import RATE, play_all
-from live_score import LANGUAGE, aligned, score
+from conversations import Conversation, Digits, aligned, converse, words_of
+from live_streams import RATE, play_all, score
 from rows import Row, Rows, add_results_flag, listed, spread, stoppable
 from rows import table as markdown
 from serve import ROUTE, held, metrics, started
 from timing import machine
 
-from slimwhisper.commands.approximate.words import words_of
-from slimwhisper.commands.costs import OFFICIAL_DIMS
-from slimwhisper.commands.gpu.costs import Decoding
-from slimwhisper.commands.gpu.devices import DEVICES
-from slimwhisper.commands.gpu.scenarios import SCENARIOS
 from slimwhisper.flags import positive
 from slimwhisper.live.types import POLICIES
 
 STREAMS = (1, 4, 16, 32, 64)
 DIFFERENT = 16  # conversations; more streams play them again, at other times
-POSITIONS = 50  # of the encoder, for a second
-SLOTS = 64  # that decode together, for --gpu
-NEW = 8  # tokens that an update samples beyond its draft, for --gpu: 2 to 3 a second, and a tail
 TURN = 4.5  # seconds of a turn with its pause, about
 SPREAD = 10.0  # seconds over which streams start at most, so that updates are not due together
 STARTING = 30.0  # seconds of the server's start and of the offline transcripts, about
@@ -134,7 +128,7 @@ def measure(
 def offline_errors(talks: list[Conversation], texts: list[str]) -> float:
     """Word errors of the offline transcripts, in percent."""
     pairs = [
-        ([word.word for word in talk.words], words_of(text, LANGUAGE))
+        ([word.word for word in talk.words], words_of(text))
         for talk, text in zip(talks, texts, strict=True)
     ]
     errors = sum(aligned(*pair)[1] for pair in pairs)
@@ -159,40 +153,6 @@ def table(rounds: list[list[Row]]) -> str:
                 cells.append(format(round(middle) if kind == "d" else middle, kind))
         lines.append(cells)
     return markdown([*COLUMNS], lines)
-
-
-def capacity(model: str, gpu: str, window: float | None, update: float) -> dict[str, Any]:
-    """How many streams a GPU carries whose speakers never pause, computed from its data sheet: an
-    update is the encoder, a pass over prompt, committed text and draft, and `NEW` steps.
-    """
-    dims = OFFICIAL_DIMS[model]
-    if window is not None:
-        dims = replace(dims, n_audio_ctx=round(window * POSITIONS))
-    costs = Decoding(dims, "slim", SLOTS, DEVICES[gpu], SCENARIOS["present"]).costs()
-    steps = NEW * costs.step.seconds / SLOTS
-    seconds = costs.encoder.seconds + costs.prompt.seconds + steps
-    return {
-        "model": model,
-        "gpu": DEVICES[gpu].gpu,
-        "encoder_ms": 1000 * costs.encoder.seconds,
-        "prompt_ms": 1000 * costs.prompt.seconds,
-        "steps_ms": 1000 * steps,
-        "streams": int(update / seconds),
-    }
-
-
-def compute(asked: argparse.Namespace) -> None:
-    """Print a line for each window."""
-    for window in (None, asked.window) if asked.window else (None,):
-        found = capacity(asked.model, asked.gpu, window, asked.update)
-        seconds = "30 s" if window is None else f"{window:g} s"
-        parts = ", ".join(f"{k} {found[f'{k}_ms']:.2f} ms" for k in ("encoder", "prompt", "steps"))
-        print(
-            f"computed, not measured: {found['model']} on {found['gpu']}, windows of {seconds}, an "
-            f"update each {asked.update:g} s, {NEW} new tokens each: {parts}; {found['streams']} "
-            "streams of constant speech"
-        )
-        print(json.dumps({"bench": "live", "computed": True, "window": window} | found))
 
 
 def run(asked: argparse.Namespace) -> None:
@@ -261,14 +221,9 @@ def main() -> None:
     parser.add_argument("--policy", choices=POLICIES, default=POLICIES[0])
     parser.add_argument("--rounds", type=positive, default=1, help="[1]")
     parser.add_argument("--seed", type=int, default=0, help="of the conversations")
-    parser.add_argument("--gpu", choices=DEVICES, help="only compute what this one carries")
     parser.add_argument("--flags", nargs=argparse.REMAINDER, default=[], help="of the server")
     add_results_flag(parser)
-    asked = parser.parse_args()
-    if asked.gpu is not None:
-        compute(asked)
-    else:
-        run(asked)
+    run(parser.parse_args())
 
 
 if __name__ == "__main__":

@@ -1,75 +1,95 @@
 """Compares Whisper implementations: python bench/peers.py [--shapes tiny,base] [--results FILE]
 
-All use the same weights, converted to each project's format (`converted.py`), the same audio and
-the same number of threads. With --shapes: random weights in official shapes, 29 s of noise per
+All use the same weights, converted to each project's format (`peers_engines.py`), the same audio
+and the same number of threads. With --shapes: random weights in official shapes, 29 s of noise per
 file, and a fixed number of tokens each. With --model CHECKPOINT --folder AUDIO: a trained
 checkpoint on recordings of at most 30 s each.
 
 Those that are compared, of one shape, batch and dtype, take turns, each in a process of its own: a
-round of one, a round of the next. With --results, each round is written as soon as it is measured,
-and a round that is there, with the same settings, versions, machine and commit, is not measured
-again. Ends in a table, and one line of JSON; --plot writes a plot as PNG and SVG.
+round of one, a round of the next. On a GPU a first round is not counted. With --results, each round
+is written as soon as it is measured, and a round that is there, with the same settings, versions,
+machine and commit, is not measured again. Ends in a table, and one line of JSON; --plot writes a
+plot as PNG and SVG.
 
-Needs the packages to measure: pip install transformers faster-whisper pywhispercpp. Without
---engines, those not installed are left out. If anything else is missing, it is said before anything
-is measured, and the exit status is 2. One that fails is left out, and the exit status is 1.
+Needs the packages to measure: pip install transformers faster-whisper ctranslate2 pywhispercpp.
+Without --engines, those not installed are left out. One that fails is left out, and the exit status
+is 1.
 """
 
 import argparse
 import json
+import os
+import statistics
 import sys
 import tempfile
 import time
-from collections.abc import Iterator, Sequence
+import traceback
+import warnings
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import asdict
+from importlib.util import find_spec
 from itertools import groupby
+from multiprocessing import get_context
+from multiprocessing.connection import Connection
 from pathlib import Path
 from typing import Any
 
 import torch
-from converted import convert
-from engines import PEERS, Case
-from peers_check import Estimate, in_words, lacking, missing, weight_bytes
-from peers_table import draw, summaries, table
-from peers_worker import Worker
-from rows import Row, Rows, add_results_flag, installed, listed, stoppable
+from peers_engines import PEERS, Audio, Case, convert
+from rows import Row, Rows, add_results_flag, installed, listed, spread, stoppable
+from rows import table as markdown
 from timing import machine
 
-from slimwhisper.checkpoint.load import Checkpoint, load_checkpoint
+from slimwhisper.audio.formats import AUDIO_SUFFIXES
+from slimwhisper.audio.load import load_audio
+from slimwhisper.checkpoint.load import load_checkpoint
 from slimwhisper.checkpoint.random_weights import random_checkpoint
 from slimwhisper.commands.costs import OFFICIAL_DIMS
+from slimwhisper.commands.measurement import Memory, recordings
 from slimwhisper.digests import weights_digest
 from slimwhisper.flags import positive
-from slimwhisper.types import Dims
 
 PAUSE = 0.5  # seconds between turns: threads of the one before stop to wait for work
 FEWEST = 4  # files of a round
+SECONDS = 30  # the longest file; a longer one would need a second window
+OURS = "slimwhisper"
+MEDIANS = ("hours_an_hour", "tokens_per_second", "first_text_seconds", "memory_mb", "peak_mb")
 
 
 def main() -> None:
     asked = parsed()
-    device = torch.device(asked.device)
     checkpoint = load_checkpoint(asked.model) if asked.model else None
-    dims = {asked.model: checkpoint.dims} if checkpoint else OFFICIAL_DIMS
-    cases = list(cases_of(asked))
-    weights = max((weight_bytes(dims[case.model]) for case in cases), default=0)
-    engines = [name for name in asked.engines if any(case.engine == name for case in cases)]
-    if lines := list(missing(engines, asked.plot, asked.folder, weights)):
-        print(*lines, sep="\n", file=sys.stderr)
-        raise SystemExit(2)
+    digest = weights_digest(checkpoint.state) if checkpoint else None
+    cases, failed = list(cases_of(asked)), list[str]()
     if not cases:
         raise SystemExit("nothing to measure: no engine that is installed has these dtypes")
-    bench = Bench(asked, cases, dims, checkpoint)
+    rows = Rows(asked.results, "peers", torch.device(asked.device))
+    settings = {case: settings_of(case, digest) for case in cases}
+    found = {case: {row["round"]: row for row in rows.kept(**settings[case])} for case in cases}
     with stoppable(asked.results):
-        bench.run()
-    summed = summaries(cases, bench.found)
+        for model, some in groupby(cases, lambda case: case.model):
+            left = [case for case in some if missing(found[case], asked.rounds)]
+            if not left:
+                continue
+            with tempfile.TemporaryDirectory() as folder:
+                ready = checkpoint or random_checkpoint(OFFICIAL_DIMS[model])
+                half = asked.device == "cuda"  # as the official checkpoints are
+                dtype = torch.float16 if half else torch.float32
+                for kind in dict.fromkeys(PEERS[case.engine].format for case in left):
+                    convert(ready, Path(folder), kind, dtype)
+                for _, together in groupby(left, lambda case: (case.batch, case.dtype)):
+                    turns = take_turns(list(together), folder, found, asked.rounds, failed)
+                    for case, number, result in turns:
+                        title = {"of": title_of(case), "peer": case.name, "round": number}
+                        found[case][number] = rows.add(**title, **settings[case], **result)
+    summed = summaries(cases, found)
     print(table(summed))
-    this = machine(device)
+    this = machine(torch.device(asked.device))
     if asked.plot:
         draw(summed, str(this.get("gpu", this["processor"])), asked.plot)
     print(json.dumps({"bench": "peers", "machine": this, "rows": summed}))
-    if bench.failed:
-        raise SystemExit(f"failed: {', '.join(bench.failed)}")
+    if failed:
+        raise SystemExit(f"failed: {', '.join(failed)}")
 
 
 def parsed() -> argparse.Namespace:
@@ -84,48 +104,32 @@ def parsed() -> argparse.Namespace:
     parser.add_argument("--engines", type=listed(str, PEERS), help="[all that are installed]")
     parser.add_argument("--dtypes", type=listed(str), help="[all that an engine has]")
     parser.add_argument("--batches", type=listed(positive), default=[1, 8, 64], help="[1,8,64]")
-    files = "of a round: as many as the batch, or 4, but at most these, for all or each shape [64]"
-    parser.add_argument("--files", type=numbers, default=[64], help=files)
+    files = "of a round: the batch or 4, on a GPU four times that, but at most these [64]"
+    parser.add_argument("--files", type=positive, default=64, help=files)
     parser.add_argument("--tokens", type=positive, default=50, help="of each file, with --shapes")
     parser.add_argument("--rounds", type=positive, default=3)
     parser.add_argument("--threads", type=positive, default=torch.get_num_threads())
     parser.add_argument("--plot", type=Path, help="name of the PNG and SVG")
-    parser.add_argument("--estimate", action="store_true", help="only say how long it would take")
     add_results_flag(parser)
     asked = parser.parse_args()
     if (asked.model is None) != (asked.folder is None):
         parser.error("--model needs --folder, and --folder --model")
     if asked.device == "cuda" and not torch.cuda.is_available():
         parser.error("--device cuda: torch finds no CUDA device; use --device cpu")
-    able = {
-        n: peer.dtypes[asked.device] for n, peer in PEERS.items() if asked.device in peer.dtypes
-    }
-    if asked.engines is None:
-        asked.engines = [name for name in able if lacking(name) is None]
-        for name in able.keys() - set(asked.engines):
-            print(f"left out: {lacking(name)}", file=sys.stderr)
-    elif strange := [name for name in asked.engines if name not in able]:
-        parser.error(f"not on {asked.device}: {', '.join(strange)}; choose from {', '.join(able)}")
-    known = dict.fromkeys(dtype for dtypes in able.values() for dtype in dtypes)
-    if strange := [name for name in asked.dtypes or () if name not in known]:
-        parser.error(f"not on {asked.device}: {', '.join(strange)}; choose from {', '.join(known)}")
-    if len(asked.files) not in (1, len(asked.shapes)):
-        parser.error("--files: give one number, or one for each of --shapes")
+    able = [name for name, peer in PEERS.items() if asked.device in peer.dtypes]
+    absent = [name for name in able if find_spec(PEERS[name].package) is None]
+    if wrong := [name for name in asked.engines or () if name not in able or name in absent]:
+        parser.error(f"not installed, or not on {asked.device}: {', '.join(wrong)}")
+    asked.engines = asked.engines or [name for name in able if name not in absent]
     return asked
-
-
-def numbers(text: str) -> list[int]:
-    """Whole numbers from 1 up, with commas between; they may be equal."""
-    return [positive(part) for part in text.split(",")]
 
 
 def cases_of(asked: argparse.Namespace) -> Iterator[Case]:
     """All cases; those that are compared follow one another."""
-    models = [asked.model] if asked.model else asked.shapes
-    most = asked.files if len(asked.files) == len(models) else asked.files * len(models)
     peers = {name: PEERS[name].dtypes[asked.device] for name in asked.engines}
     every = dict.fromkeys(dtype for dtypes in peers.values() for dtype in dtypes)
-    for model, files in zip(models, most, strict=True):
+    most = 4 if asked.device == "cuda" else 1  # that a round is long enough
+    for model in [asked.model] if asked.model else asked.shapes:
         for batch in asked.batches:
             for dtype in asked.dtypes or every:
                 for engine, dtypes in peers.items():
@@ -135,7 +139,7 @@ def cases_of(asked: argparse.Namespace) -> Iterator[Case]:
                             engine=engine,
                             dtype=dtype,
                             batch=batch,
-                            files=min(files, max(batch, FEWEST)),
+                            files=min(asked.files, most * max(batch, FEWEST)),
                             tokens=None if asked.model else asked.tokens,
                             threads=asked.threads,
                             audio=str(asked.folder) if asked.model else None,
@@ -143,111 +147,209 @@ def cases_of(asked: argparse.Namespace) -> Iterator[Case]:
                         )
 
 
-class Bench:
-    """Measures what the results do not have yet."""
+def settings_of(case: Case, digest: str | None) -> Row:
+    """What says that two rows measured the same. digest: of the trained weights."""
+    versions = {name: installed(name) for name in PEERS[case.engine].distributions}
+    return {**asdict(case), "versions": versions, "weights": digest}
 
-    def __init__(
-        self,
-        asked: argparse.Namespace,
-        cases: Sequence[Case],
-        dims: dict[str, Dims],
-        checkpoint: Checkpoint | None,
-    ) -> None:
-        """checkpoint: the trained one, if --model is given."""
-        self.asked, self.cases, self.dims, self.checkpoint = asked, cases, dims, checkpoint
-        self.digest = weights_digest(checkpoint.state) if checkpoint else None
-        self.written = Rows(asked.results, "peers", torch.device(asked.device))
-        self.failed: list[str] = []
-        self.estimate = Estimate()
-        self.found = {case: self.kept(case) for case in cases}  # rows by round
-        for case, rows in self.found.items():
-            for row in rows.values():
-                self.estimate.learn(case, dims[case.model], row["seconds"])
 
-    def settings(self, case: Case) -> Row:
-        """What says that two rows measured the same."""
-        versions = {name: installed(name) for name in PEERS[case.engine].distributions}
-        return {**asdict(case), "versions": versions, "weights": self.digest}
+def title_of(case: Case) -> str:
+    of = f"{case.model}, random weights, {case.tokens} tokens a file"
+    return of if case.tokens else case.model
 
-    def kept(self, case: Case) -> dict[int, Row]:
-        """The rounds that were measured before."""
-        rows = {row["round"]: row for row in self.written.kept(**self.settings(case))}
-        return {number: rows[number] for number in range(self.asked.rounds) if number in rows}
 
-    def missing(self, case: Case) -> list[int]:
-        return [n for n in range(self.asked.rounds) if n not in self.found[case]]
+def missing(found: Mapping[int, Row], rounds: int) -> list[int]:
+    return [number for number in range(rounds) if number not in found]
 
-    def left(self) -> str:
-        """How long the rest will take, about."""
-        to_do = [(case, len(self.missing(case))) for case in self.cases]
-        return in_words(self.estimate.seconds(to_do, self.dims))
 
-    def run(self) -> None:
-        """Measure; `found` has the rows, `failed` the cases that could not be measured."""
-        rounds = sum(len(self.missing(case)) for case in self.cases)
-        kept = len(self.cases) * self.asked.rounds - rounds
-        print(f"{rounds} rounds, about {self.left()}; {kept} are there", file=sys.stderr)
-        if self.asked.estimate:
-            raise SystemExit
-        for model, some in groupby(self.cases, lambda case: case.model):
-            with tempfile.TemporaryDirectory() as folder:
-                cases = [case for case in some if self.missing(case)]
-                cases = self.convert(model, cases, Path(folder))
-                for _, together in groupby(cases, lambda case: (case.batch, case.dtype)):
-                    self.take_turns(list(together), folder)
+# -- processes -------------------------------------------------------------------------------------
 
-    def convert(self, model: str, cases: list[Case], folder: Path) -> list[Case]:
-        """Write the weights in the formats of these cases; returns those that it went well for."""
-        if not cases:
-            return []
-        checkpoint = self.checkpoint or random_checkpoint(self.dims[model])
-        half = self.asked.device == "cuda"  # as the official checkpoints are; half as long to read
-        for kind in dict.fromkeys(PEERS[case.engine].format for case in cases):
-            try:
-                convert(checkpoint, folder, [kind], torch.float16 if half else torch.float32)
-            except Exception as error:  # of another project; the others can be measured
-                print(f"{kind}: {error}", file=sys.stderr)
-                self.failed.append(f"conversion to {kind}")
-                cases = [case for case in cases if PEERS[case.engine].format != kind]
-        return cases
 
-    def take_turns(self, cases: list[Case], folder: str) -> None:
-        """Measure cases that are compared with one another, round by round."""
-        workers: dict[Case, Worker] = {}
-        try:
-            for number in range(self.asked.rounds):
-                for case in list(cases):
-                    if number not in self.missing(case):
-                        continue
-                    if case not in workers:
-                        workers[case] = Worker(case, folder)
-                    time.sleep(PAUSE)
-                    result = workers[case].measure()
-                    where = f"{case.model}, {case.name}, batch {case.batch}"
-                    if isinstance(result, str):
-                        print(f"{where}: {result}", file=sys.stderr)
-                        self.failed.append(where)
-                        cases.remove(case)
-                        workers.pop(case).close()
-                        continue
-                    self.keep(case, number, result)
-                    print(
-                        f"{where}: {result['seconds']:.1f} s; about {self.left()} left",
-                        file=sys.stderr,
-                    )
-                    if not self.missing(case):
-                        workers.pop(case).close()
-        finally:
-            for worker in workers.values():
-                worker.close()
+def take_turns(
+    cases: list[Case],
+    folder: str,
+    found: Mapping[Case, Mapping[int, Row]],
+    rounds: int,
+    failed: list[str],
+) -> Iterator[tuple[Case, int, Row]]:
+    """Measure cases that are compared with one another, round by round; those that could not be
+    measured are named in `failed`.
+    """
+    context, workers = get_context("spawn"), dict[Case, tuple[Any, Any]]()
+    try:
+        for number in range(rounds):
+            for case in [case for case in cases if number in missing(found[case], rounds)]:
+                if case not in workers:
+                    pipe, theirs = context.Pipe()
+                    process = context.Process(target=answer, args=(theirs, case, folder))
+                    process.start()
+                    theirs.close()
+                    workers[case] = pipe, process
+                time.sleep(PAUSE)
+                try:
+                    workers[case][0].send("a round")
+                    result = workers[case][0].recv()
+                except (EOFError, OSError):
+                    result = "its process ended"
+                where = f"{case.model}, {case.name}, batch {case.batch}"
+                if isinstance(result, str):
+                    print(f"{where}: {result}", file=sys.stderr)
+                    failed.append(where)
+                    cases.remove(case)
+                    continue
+                print(f"{where}: {result['seconds']:.1f} s", file=sys.stderr)
+                yield case, number, result
+    finally:
+        for pipe, process in workers.values():
+            pipe.close()
+            process.join()
 
-    def keep(self, case: Case, number: int, result: dict[str, Any]) -> None:
-        """Write a round."""
-        of = f"{case.model}, random weights, {case.tokens} tokens a file"
-        title = {"of": of if case.tokens else case.model, "peer": case.name, "round": number}
-        row = self.written.add(**title, **self.settings(case), **result)
-        self.found[case][number] = row
-        self.estimate.learn(case, self.dims[case.model], result["seconds"])
+
+def answer(pipe: "Connection[Any, Any]", case: Case, converted: str) -> None:
+    """A process: load an engine, then answer until the pipe is closed, also by the parent's end."""
+    os.dup2(2, 1)  # what libraries print is not among the results
+    warnings.simplefilter("ignore")
+    try:
+        torch.set_num_threads(case.threads)
+        audio = inputs(case)
+        run = PEERS[case.engine].load(case, converted)
+        memory, first = Memory(torch.device(case.device)), 0.0
+        for _ in range(2):  # the first is a warm-up
+            since = time.perf_counter()
+            list(run(audio[:1]))
+            first = time.perf_counter() - since
+        if case.device == "cuda":  # all that is compiled, planned and recorded for this batch
+            list(run(audio))
+        while True:
+            pipe.recv()
+            pipe.send({"first_text_seconds": first, **measured(case, run, audio, memory)})
+    except (EOFError, BrokenPipeError, KeyboardInterrupt):
+        return
+    except BaseException:  # of another project
+        pipe.send(traceback.format_exc()[-2000:])
+
+
+def measured(case: Case, run: Any, audio: list[Audio], memory: Memory) -> Row:
+    """A round: all files. `memory_mb`: the peak, less what was in use with the model loaded."""
+    since = time.perf_counter()
+    pairs = list(run(audio))
+    seconds = time.perf_counter() - since
+    counts = [n for _, n in pairs]
+    if case.tokens and any(abs(n - case.tokens) > 1 for n in counts):
+        raise SystemExit(f"{case.name}: {counts[:9]} tokens, not {case.tokens} each")
+    known = case.device == "cpu" or PEERS[case.engine].by_torch
+    return {
+        "seconds": seconds,
+        "hours_an_hour": sum(map(len, audio)) / 16_000 / seconds,
+        "tokens_per_second": sum(counts) / seconds,
+        "sampled": sum(counts),
+        "memory_mb": memory.grown() / 1e6 if known else None,
+        "peak_mb": memory.peak() / 1e6 if known else None,
+        "texts": [text.strip() for text, _ in pairs] if case.audio else None,
+    }
+
+
+def inputs(case: Case) -> list[Audio]:
+    """The recordings of a case."""
+    if case.audio is None:
+        return recordings(case.files)
+    paths = sorted(p for p in Path(case.audio).iterdir() if p.suffix in AUDIO_SUFFIXES)
+    found = [load_audio(str(path)) for path in paths if "broken" not in path.name]
+    found = [audio for audio in found if len(audio) <= SECONDS * 16_000]
+    return (found * (1 + case.files // len(found)))[: case.files]
+
+
+# -- results ---------------------------------------------------------------------------------------
+
+
+def summaries(cases: Sequence[Case], found: Mapping[Case, Mapping[int, Row]]) -> list[Row]:
+    """A row for each case that was measured: the medians of its rounds, and the ratio of our speed
+    to its own in each round that both have.
+    """
+    rows = []
+    for case in cases:
+        if not (rounds := found[case]):
+            continue
+        beside = [found[c] for c in cases if compared(c, case) and c.engine == OURS]
+        ours = beside[0] if beside and case.engine != OURS else {}
+        both = sorted(rounds.keys() & ours.keys())
+        row: Row = {
+            "model": case.model,
+            "peer": case.name,
+            "dtype": case.dtype,
+            "batch": case.batch,
+            "files": case.files,
+        }
+        for name in MEDIANS:
+            values = [r[name] for r in rounds.values() if r[name] is not None]
+            row[name] = statistics.median(values) if values else None
+        first = next(iter(rounds.values()))
+        row["sampled"] = first["sampled"]
+        row["ratios"] = [ours[n]["hours_an_hour"] / rounds[n]["hours_an_hour"] for n in both]
+        if first["texts"] is not None:
+            reference = next(r for c in cases for r in found[c].values())
+            row["same_texts"] = same_texts(reference["texts"], first["texts"])
+        rows.append(row)
+    return rows
+
+
+def compared(one: Case, other: Case) -> bool:
+    """Whether they took turns."""
+    return all(getattr(one, k) == getattr(other, k) for k in ("model", "batch", "dtype"))
+
+
+def same_texts(ours: Sequence[str], theirs: Sequence[str]) -> float:
+    """The share of files for which both have the same words."""
+    pairs = list(zip(ours, theirs, strict=False))
+    return sum(a.split() == b.split() for a, b in pairs) / len(pairs)
+
+
+def table(rows: Sequence[Row]) -> str:
+    """The summaries as a table in Markdown. A batch with fewer files than places says so."""
+    head = ["model", "", "windows at a time", "hours of audio per hour", "slimwhisper to it"]
+    head += ["first text, ms", "memory that decoding adds, MB", "peak, MB"]
+    texts = any("same_texts" in row for row in rows)
+    lines = []
+    for row in rows:
+        places, files = row["batch"], row["files"]
+        memory = ("-" if row[k] is None else f"{row[k]:,.0f}" for k in ("memory_mb", "peak_mb"))
+        lines.append(
+            (
+                *(row["model"], row["peer"]),
+                str(places) if files >= places else f"{files} of {places}",
+                f"{row['hours_an_hour']:,.1f}",
+                spread(row["ratios"]) if row["ratios"] else "-",
+                f"{1000 * row['first_text_seconds']:,.0f}",
+                *memory,
+                *([f"{100 * row['same_texts']:.0f} %"] if texts else []),
+            )
+        )
+    return markdown([*head, *(["same words"] if texts else [])], lines)
+
+
+def draw(rows: Sequence[Row], title: str, path: Path) -> None:
+    """Bars of audio hours per hour, a panel for each model, as PNG and SVG."""
+    import matplotlib
+
+    matplotlib.use("Agg")
+    from matplotlib import pyplot
+
+    panels = [(model, list(some)) for model, some in groupby(rows, lambda row: row["model"])]
+    heights = [len(some) for _, some in panels]
+    size = 8, 0.45 * sum(heights) + 1.2 * len(panels)
+    figure, all_axes = pyplot.subplots(
+        *(len(panels), 1), figsize=size, height_ratios=heights, squeeze=False, layout="constrained"
+    )
+    for (model, some), axes in zip(panels, all_axes.flat, strict=True):
+        names = [f"{row['peer']}, batch {row['batch']}" for row in some][::-1]
+        speeds = [row["hours_an_hour"] for row in some][::-1]
+        colors = ["#c2410c" if name.startswith(OURS) else "#94a3b8" for name in names]
+        bars = axes.barh(names, speeds, color=colors)
+        axes.bar_label(bars, fmt="%.1f", padding=3)
+        axes.set(title=f"{model}: {title}", xlabel="hours of audio in an hour")
+        axes.spines[["top", "right"]].set_visible(False)
+    for suffix in (".png", ".svg"):
+        figure.savefig(path.with_suffix(suffix), dpi=120)
 
 
 if __name__ == "__main__":

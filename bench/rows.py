@@ -2,8 +2,8 @@
 
 The benchmarks append a row to the file as soon as it is measured, with the machine in it, so that
 one that is stopped loses only what it has not measured yet; started again, some go on where they
-were (`Rows.kept`). `gpu_results.py` reads such files. As a command, appends the machine alone, and
-prints it.
+were (`Rows.kept`). As a command, appends the machine alone, and prints it; with --tables FILE ...,
+prints the rows of files as tables in Markdown.
 """
 
 import argparse
@@ -96,8 +96,8 @@ def read(paths: Iterable[Path]) -> list[Row]:
 
 @cache
 def commit() -> str | None:
-    """The commit of the slimwhisper that is measured, with a digest of what was changed since;
-    None if it is not in a git repository.
+    """The commit of the slimwhisper that is measured, with a digest of what was changed since; else
+    $COMMIT; None if there is neither.
     """
     spec = find_spec("slimwhisper")
     assert spec is not None and spec.origin is not None
@@ -112,7 +112,7 @@ def commit() -> str | None:
         changes = git("diff", "HEAD")
         head = git("rev-parse", "--short=12", "HEAD").decode().strip()
     except (OSError, subprocess.CalledProcessError):
-        return None
+        return os.environ.get("COMMIT")
     return head + (f"+{blake2b(changes, digest_size=4).hexdigest()}" if changes else "")
 
 
@@ -184,13 +184,30 @@ def checked_path(text: str) -> Path:
     return path
 
 
+def tables(rows: Iterable[Row]) -> Iterator[str]:
+    """A Markdown table for the rows of each bench, with the columns in which they differ."""
+    benches: dict[str, list[Row]] = {}
+    for row in rows:
+        benches.setdefault(row["bench"], []).append(row)
+    for some in benches.values():
+        names = list(dict.fromkeys(name for row in some for name in row))
+        fixed = {n: some[0].get(n) for n in names if all(r.get(n) == some[0].get(n) for r in some)}
+        varied = [name for name in names if name not in fixed]
+        known = ", ".join(f"{name} {value}" for name, value in fixed.items() if value is not None)
+        yield f"{known}\n\n" + table(varied, ([row.get(n, "") for n in varied] for row in some))
+
+
 def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__.split("\n")[0])
+    parser.add_argument("--tables", type=Path, nargs="+", help="only print the rows of these files")
+    add_results_flag(parser)
+    asked = parser.parse_args()
+    if asked.tables:
+        print(*tables(read(asked.tables)), sep="\n\n")
+        return
     import torch
     from timing import machine
 
-    parser = argparse.ArgumentParser(description=__doc__.split("\n")[0])
-    add_results_flag(parser)
-    asked = parser.parse_args()
     device = torch.device("cuda" if torch.cuda.is_available() else "cpu")
     Rows(asked.results, "machine", device).add(machine=machine(device))
     print(*(f"{key}: {value}" for key, value in machine(device).items()), sep="\n")

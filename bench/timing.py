@@ -1,11 +1,11 @@
-"""What the benchmarks share: timers for CPU and GPU, the device's copy rate, the machine, plots."""
+"""What the benchmarks share: timers for CPU and GPU, the device's copy rate, the machine."""
 
 import platform
 import shutil
 import statistics
 import subprocess
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
 
 import torch
@@ -102,28 +102,3 @@ def _processor() -> str:
     lines = cpuinfo.read_text().splitlines() if cpuinfo.exists() else []
     names = [line.partition(":")[2].strip() for line in lines if line.startswith("model name")]
     return names[0] if names else platform.processor()
-
-
-def plot(
-    path: Path,
-    title: str,
-    ylabel: str,
-    curves: Mapping[str, Mapping[float, float]],
-    xlabel: str = "windows",
-) -> None:
-    """Curves over a logarithmic axis, as a PNG."""
-    import matplotlib
-
-    matplotlib.use("Agg")
-    from matplotlib import pyplot
-
-    figure, axes = pyplot.subplots(figsize=(8, 5), layout="constrained")
-    for name, points in curves.items():
-        axes.plot(list(points), list(points.values()), marker="o", label=name)
-    axes.set(title=title, xlabel=xlabel, ylabel=ylabel, xscale="log", ylim=(0, None))
-    ticks = sorted({x for points in curves.values() for x in points})
-    axes.set_xticks(ticks, [f"{x:g}" for x in ticks])
-    axes.minorticks_off()
-    axes.grid(alpha=0.3)
-    axes.legend()
-    figure.savefig(path, dpi=120)

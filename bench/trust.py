@@ -25,13 +25,13 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+from conversations import aligned
 
 sys.path.insert(0, str(Path(__file__).parents[1]))
 import slimwhisper
 from recipes.digits.catalogue import WORDS
 from slimwhisper.audio.mel import Spectrogram
 from slimwhisper.audio.samples import ArraySamples
-from slimwhisper.commands.approximate.words import edits
 from slimwhisper.longform.attempts import compression_ratio
 from slimwhisper.trust import REASONS
 from slimwhisper.trust.flags import Heard, flagged, with_loops
@@ -293,7 +293,7 @@ def is_bad(found: Segment, said: list[Any]) -> bool:
     truth = [
         w for w, start, end in said if found.start - 0.3 <= (start + end) / 2 <= found.end + 0.3
     ]
-    return edits(truth, words) >= BAD * max(len(truth), len(words), 1)
+    return aligned(truth, words)[1] >= BAD * max(len(truth), len(words), 1)
 
 
 def run_heard(digits: Digits, model: Any, count: int, **options: Any) -> None:
@@ -344,7 +344,7 @@ def run_errors(digits: Digits, model: Any, count: int) -> None:
             [s for _, _, s in found], batch_size=8, **options
         ):
             kind, said = truth[id(samples)]
-            wrong[kind] += edits(said, result.text.split())
+            wrong[kind] += aligned(said, result.text.split())[1]
             words[kind] += len(said)
         share = {kind: round(100 * wrong[kind] / words[kind], 1) for kind in kinds}
         _print("errors", options=options, words=words["clean"], **share)

@@ -20,11 +20,11 @@ from dataclasses import asdict, replace
 from pathlib import Path
 
 import torch
+from compilation import KERNELS, SHARED, compile_for, variants
 from rows import Rows, add_results_flag
 from torch import Tensor
 
 from slimwhisper.kernels.configurations import TABLE, Configuration, configurations
-from slimwhisper.kernels.gpu.compilation import KERNELS, SHARED, compile_for, variants
 from slimwhisper.kernels.gpu.heads import split_heads
 from slimwhisper.kernels.gpu.latent import split_latent
 from slimwhisper.kernels.gpu.latent8 import split_latent8

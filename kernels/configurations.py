@@ -64,6 +64,7 @@ class Processor:
         return max(min(by_registers, by_shared, self.warps // c.warps), 1)
 
 
+@cache
 def find(
     kernel: str, dtype: str, width: int, queries: int, processor: Processor
 ) -> Configuration | None:

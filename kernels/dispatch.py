@@ -5,36 +5,45 @@
     PyTorch            everywhere else, and where a Triton kernel fails: one warning, then PyTorch
 
 SLIMWHISPER_KERNELS=torch turns the others off; =triton uses it on a CPU too, which needs Triton's
-interpreter (TRITON_INTERPRET=1) and is meant for tests. SLIMWHISPER_LATENT=swapped chooses the
-kernel with swapped operands, where it can run, until it has been timed.
+interpreter (TRITON_INTERPRET=1) and is meant for tests.
 """
 
 import logging
 import os
 from collections import Counter
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from contextlib import AbstractContextManager, nullcontext
+from functools import partial
 from typing import Any, TypeVar
 
 import torch
 from torch import Tensor
 
 from slimwhisper.errors import OptionError
-from slimwhisper.kernels.configurations import Configuration, Processor, choose_splits, find
+from slimwhisper.kernels.attention import (
+    BackEnd,
+    HeadsByTorch,
+    HeadsByTriton,
+    HeadsCall,
+    HeadsInC,
+    LatentByTorch,
+    LatentByTriton,
+    LatentCall,
+    LatentInC,
+    by_head,
+)
+from slimwhisper.kernels.configurations import Processor
 from slimwhisper.kernels.cpu.library import Library, library
-from slimwhisper.kernels.gpu.latent_swapped import serves
-from slimwhisper.kernels.heads import head_attention
-from slimwhisper.kernels.latent import Latent, latent_attention
+from slimwhisper.kernels.latent import Latent
 from slimwhisper.kernels.norm import Place, add_norm
 from slimwhisper.kernels.reads import ALL, Reads
 
 logger = logging.getLogger("slimwhisper.kernels")
 Result = TypeVar("Result")
+Call = TypeVar("Call", LatentCall, HeadsCall)
 
 CHOICES = ("auto", "torch", "triton")
-LATENT_KERNELS = ("split", "swapped")
 LEAST_CAPABILITY = (8, 0)  # tensor cores for bfloat16, asynchronous copies
-MOST_ROWS = 32  # of a window in one call by heads; more, as in a prompt, go to flash-attention
 
 
 def on_device(device: torch.device) -> AbstractContextManager[Any]:
@@ -48,24 +57,28 @@ class Kernels:
     def __init__(self, device: torch.device, dtype: torch.dtype, choice: str | None = None) -> None:
         """choice: one of `CHOICES`; None: the value of SLIMWHISPER_KERNELS, else auto.
 
-        Raises `OptionError` for an unknown choice, or value of SLIMWHISPER_LATENT.
+        Raises `OptionError` for an unknown choice.
         """
         choice = choice or os.environ.get("SLIMWHISPER_KERNELS") or "auto"
-        latent = os.environ.get("SLIMWHISPER_LATENT") or "split"
-        for name, value, known in (
-            ("SLIMWHISPER_KERNELS", choice, CHOICES),
-            ("SLIMWHISPER_LATENT", latent, LATENT_KERNELS),
-        ):
-            if value not in known:
-                raise OptionError(f"{name}: {value!r} is not one of {', '.join(known)}")
+        if choice not in CHOICES:
+            known = ", ".join(CHOICES)
+            raise OptionError(f"SLIMWHISPER_KERNELS: {choice!r} is not one of {known}")
         self.device, self.dtype = device, dtype
         self.used: Counter[tuple[str, str]] = Counter()  # (operation, path): calls
         self.failures: dict[str, str] = {}  # kernel: why it is no longer used
         self.processor, self.why = _processor(device, dtype, choice)
         compiled = choice == "auto" and device.type == "cpu" and dtype == torch.float32
         self.library: Library | None = library() if compiled else None
-        hopper = self.processor is not None and self.processor.capability == 90  # has wgmma
-        self.swapped = latent == "swapped" and hopper and device.type == "cuda"
+        self.latent_back_ends: Sequence[BackEnd[LatentCall]] = (
+            LatentInC(self.library),
+            LatentByTriton(self.processor, dtype),
+            LatentByTorch(self.library),
+        )
+        self.heads_back_ends: Sequence[BackEnd[HeadsCall]] = (
+            HeadsInC(self.library),
+            HeadsByTriton(self.processor, dtype),
+            HeadsByTorch(),
+        )
 
     def describe(self) -> str:
         """Which path is used, and why."""
@@ -73,13 +86,8 @@ class Kernels:
             return f"C and PyTorch: {self.why}"
         if self.processor is None:
             return f"PyTorch: {self.why}"
-        instead = {"latent_swapped": "latent"}
-        failed = "".join(
-            f"; {name} by {instead.get(name, 'PyTorch')}: {why}"
-            for name, why in self.failures.items()
-        )
-        swapped = "; SLIMWHISPER_LATENT=swapped" if self.swapped else ""
-        return f"Triton: {self.why}{swapped}{failed}"
+        failed = "".join(f"; {name} by PyTorch: {why}" for name, why in self.failures.items())
+        return f"Triton: {self.why}{failed}"
 
     def latent(
         self,
@@ -99,90 +107,14 @@ class Kernels:
         Returns:
             [N, h, d_k], or [N, h, d] without maps.
         """
-        count, windows = len(queries), reads.windows(len(latent))
-        width, each = queries.shape[-1], count // windows * queries.shape[1]
-        kernel = "latent" if latent.factors is None else "latent8"
-
-        def by_triton(c: Configuration, p: Processor) -> Tensor:
-            """[N, h, d_k] or [N, h, d]."""
-            splits = _splits(c, p, windows * -(-each // c.block_q), latent.values.shape[1])
-            if latent.factors is None:
-                from slimwhisper.kernels.gpu.latent import split_latent
-
-                return split_latent(queries, latent.values, scale, c, splits, reads, maps)
-            from slimwhisper.kernels.gpu.latent8 import split_latent8
-
-            # the kernel turns float8 into float16, whatever the model's dtype
-            half, kind = queries.half(), queries.dtype
-            return split_latent8(half, latent, scale, c, splits, reads, maps).to(kind)
-
-        def mapped(mix: Tensor) -> Tensor:
-            """[N, h, d] -> [N, h, d_k] or [N, h, d]."""
-            return mix if maps is None else self.by_head(mix, maps, turned=True)
-
-        def by_torch() -> Tensor:
-            """[N, h, d_k] or [N, h, d]."""
-            kept = latent if reads.slots is None else latent[reads.slots]
-            if reads.sources is not None:
-                places = torch.arange(latent.values.shape[1], device=queries.device)
-                kept = latent[reads.sources, places]
-            together = queries.reshape(windows, each, width)
-            plain = kept.plain(queries.dtype)
-            bias = None if reads.bias is None else reads.bias().view(windows, -1, plain.shape[1])
-            if bias is not None and bias.shape[1] > 1:  # of each row: for all its heads
-                bias = bias.repeat_interleave(each // bias.shape[1], dim=1)
-            if reads.position_bias is not None:
-                slots = slice(None) if reads.slots is None else reads.slots
-                added = reads.position_bias[slots].unsqueeze(1).to(queries.dtype)
-                bias = added if bias is None else bias + added
-            mix = latent_attention(together, plain, scale, bias).view(queries.shape)
-            return mapped(mix)
-
-        def in_c() -> Tensor | None:
-            """[N, h, d_k] or [N, h, d]."""
-            if self.library is None or latent.factors is not None or reads.sources is not None:
-                return None
-            slots, groups = _groups(reads, windows, count)
-            together = queries.reshape(groups, -1, width)
-            bias = reads.position_bias
-            mix = self.library.latent(together, latent.values, scale, slots, reads.lengths, bias)
-            if mix is None:
-                return None
-            self.used[kernel, "c"] += 1
-            return mapped(mix.reshape(queries.shape))
-
-        found = in_c()
-        if found is not None:
-            return found
-
-        def by_shape() -> Tensor:
-            """[N, h, d_k] or [N, h, d]."""
-            return self._shaped(kernel, width, each, by_triton, by_torch)
-
-        processor = self.processor
-        if processor is None or not self.swapped or not serves(queries, latent, reads):
-            return by_shape()
-
-        def by_swapped() -> Tensor:
-            """[N, h, d_k] or [N, h, d]."""
-            from slimwhisper.kernels.gpu.latent_gluon import TILE
-            from slimwhisper.kernels.gpu.latent_swapped import swapped_latent
-
-            tiles = -(-latent.values.shape[1] // TILE.value)
-            splits = choose_splits(count, tiles, processor.count)
-            return swapped_latent(queries, latent, scale, splits, reads, maps)
-
-        return self._run("latent_swapped", by_swapped, by_shape, "the other latent kernel")
+        call = LatentCall(queries, latent, scale, reads, maps)
+        return self._attend(self.latent_back_ends, call)
 
     def by_head(self, x: Tensor, maps: Tensor, turned: bool = False) -> Tensor:
         """x_i M_i of every head i: x [N, h, in], maps [h, in, out] -> [N, h, out]; turned:
         x_i M_i^T, maps [h, out, in].
         """
-        if self.library is not None:
-            found = self.library.by_head(x, maps, turned)
-            if found is not None:
-                return found
-        return torch.bmm(x.transpose(0, 1), maps.mT if turned else maps).transpose(0, 1)
+        return by_head(self.library, x, maps, turned)
 
     def heads(
         self,
@@ -200,47 +132,7 @@ class Kernels:
         Returns:
             [N, h, d_k].
         """
-        (count, h, width), windows = queries.shape, reads.windows(len(keys))
-        group = count // windows
-
-        def in_c() -> Tensor | None:
-            """[N, h, d_k]."""
-            if self.library is None or reads.sources is not None or group > MOST_ROWS:
-                return None
-            slots, groups = _groups(reads, windows, count)
-            together = queries.unflatten(0, (groups, -1)).transpose(1, 2)
-            found = self.library.heads(together, keys, values, width**-0.5, slots, reads.lengths)
-            if found is None:
-                return None
-            self.used["heads", "c"] += 1
-            return found.transpose(1, 2).reshape(queries.shape)
-
-        def by_triton(c: Configuration, p: Processor) -> Tensor:
-            """[N, h, d_k]."""
-            from slimwhisper.kernels.gpu.heads import split_heads
-
-            splits = _splits(c, p, windows * h * -(-group // c.block_q), keys.shape[2])
-            return split_heads(queries, keys, values, c, splits, reads)
-
-        def by_torch() -> Tensor:
-            """[N, h, d_k]."""
-            slots, sources = reads.slots, reads.sources
-            k, v = (keys, values) if slots is None else (keys[slots], values[slots])
-            if sources is not None:
-                places = torch.arange(keys.shape[2], device=queries.device)
-                k, v = (t[sources, :, places].transpose(1, 2) for t in (keys, values))
-            together = queries.unflatten(0, (windows, group)).transpose(1, 2)
-            mask = None
-            if reads.bias is not None:
-                mask = reads.bias().view(windows, 1, -1, keys.shape[2])
-            return head_attention(together, k, v, mask).transpose(1, 2).reshape(queries.shape)
-
-        found = in_c()
-        if found is not None:
-            return found
-        if group > MOST_ROWS:
-            return self._run("heads", None, by_torch)
-        return self._shaped("heads", width, group, by_triton, by_torch)
+        return self._attend(self.heads_back_ends, HeadsCall(queries, keys, values, reads))
 
     def add_norm(
         self,
@@ -261,12 +153,10 @@ class Kernels:
 
             return add_norm_by_triton(x, addend, weight, bias, place)
 
-        usable = self.processor is not None and weight.dtype == torch.float32
-        return self._run(
-            "add_norm",
-            by_triton if usable else None,
-            lambda: add_norm(x, addend, weight, bias, place),
-        )
+        ways = [("torch", lambda: add_norm(x, addend, weight, bias, place))]
+        if self.processor is not None and weight.dtype == torch.float32:
+            ways.insert(0, ("triton", by_triton))
+        return self._run("add_norm", ways)
 
     def choose_token(
         self,
@@ -289,73 +179,46 @@ class Kernels:
             assert boundaries is not None
             return choose_token(logits, state, boundaries, rules)
 
-        usable = (
-            self.processor is not None and logits.dtype == torch.float32 and boundaries is not None
-        )
-        return self._run("choose_token", by_triton if usable else None, by_torch)
+        ways = [("torch", by_torch)]
+        single = logits.dtype == torch.float32
+        if self.processor is not None and single and boundaries is not None:
+            ways.insert(0, ("triton", by_triton))
+        return self._run("choose_token", ways)
 
-    def _shaped(
-        self,
-        kernel: str,
-        width: int,
-        queries: int,
-        by_triton: Callable[[Configuration, Processor], Tensor],
-        by_torch: Callable[[], Tensor],
-    ) -> Tensor:
-        """Run a kernel in the configuration that the table has for it, else in PyTorch.
-
-        `width` d or d_k; `queries` per window. Returns what either callable returns.
-        """
-        processor, shape = self.processor, None
-        if processor is not None:
-            shape = find(kernel, str(self.dtype)[6:], width, queries, processor)
-        if processor is None or shape is None:
-            return self._run(kernel, None, by_torch)
-        return self._run(kernel, lambda: by_triton(shape, processor), by_torch)
+    def _attend(self, back_ends: Sequence[BackEnd[Call]], call: Call) -> Tensor:
+        ways = [(b.path, partial(b.run, call)) for b in back_ends if b.supports(call)]
+        return self._run(call.operation, ways)
 
     def _run(
-        self,
-        operation: str,
-        by_triton: Callable[[], Result] | None,
-        by_torch: Callable[[], Result],
-        instead: str = "PyTorch",
+        self, operation: str, ways: Sequence[tuple[str, Callable[[], Result | None]]]
     ) -> Result:
-        if by_triton is not None and operation not in self.failures:
-            try:
-                with on_device(self.device):
-                    result = by_triton()
-            except torch.OutOfMemoryError:  # PyTorch's way needs more memory, not less
-                raise
-            except Exception as error:  # whatever a compiler or driver raises, PyTorch still works
-                why = f"{type(error).__name__}: {str(error).strip().splitlines()[0][:200]}"
-                self.failures[operation] = why
-                logger.warning(
-                    "the Triton kernel %r failed (%s); %s does its work, more slowly; "
-                    "`slimwhisper doctor` has more",
-                    operation,
-                    why,
-                    instead,
-                )
-            else:
-                self.used[operation, "triton"] += 1
+        """What the first of some (path, function) gives that can, which is counted in `used`."""
+        for path, run in ways:
+            result = self._guarded(operation, run) if path == "triton" else run()
+            if result is not None:
+                self.used[operation, path] += 1
                 return result
-        self.used[operation, "torch"] += 1
-        return by_torch()
+        raise AssertionError(f"no back end runs {operation}")
 
-
-def _groups(reads: Reads, windows: int, count: int) -> tuple[Tensor | None, int]:
-    """The slots that groups of `count` rows read, each of one length, and how many groups: the
-    windows, or, where the tokens of a text have lengths of their own, the rows.
-    """
-    slots = reads.slots
-    if reads.lengths_each(windows) <= 1:
-        return slots, windows
-    slots = torch.arange(windows) if slots is None else slots
-    return slots.repeat_interleave(count // windows), count
-
-
-def _splits(c: Configuration, p: Processor, programs: int, positions: int) -> int:
-    return choose_splits(programs, -(-positions // c.block_t), p.count * p.programs(c))
+    def _guarded(self, kernel: str, run: Callable[[], Result | None]) -> Result | None:
+        """Run a Triton kernel; None if it fails, now with one warning, or has failed before."""
+        if kernel in self.failures:
+            return None
+        try:
+            with on_device(self.device):
+                return run()
+        except torch.OutOfMemoryError:  # PyTorch's way needs more memory, not less
+            raise
+        except Exception as error:  # whatever a compiler or driver raises, PyTorch still works
+            why = f"{type(error).__name__}: {str(error).strip().splitlines()[0][:200]}"
+            self.failures[kernel] = why
+            logger.warning(
+                "the Triton kernel %r failed (%s); PyTorch does its work, more slowly; "
+                "`slimwhisper doctor` has more",
+                kernel,
+                why,
+            )
+            return None
 
 
 def _processor(

@@ -1,15 +1,14 @@
-"""bench/gpu.sh runs here in tiny shapes; its results make the tables of the docs."""
+"""bench/gpu.sh runs here in tiny shapes."""
 
 import importlib
 import json
 import os
 import re
-import shutil
 import subprocess
 import sys
 from dataclasses import replace
 from pathlib import Path
-from types import ModuleType, SimpleNamespace
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -58,11 +57,6 @@ def stand_in(tmp_path: Path) -> str:
 def bench(monkeypatch: pytest.MonkeyPatch) -> None:
     """The modules of bench/ can be imported, as they import each other."""
     monkeypatch.syspath_prepend(str(ROOT / "bench"))
-
-
-@pytest.fixture
-def results() -> ModuleType:
-    return importlib.import_module("gpu_results")
 
 
 def test_groups_fit_into_ten_minutes(tmp_path: Path) -> None:
@@ -114,56 +108,6 @@ def test_wrong_calls(tmp_path: Path, stand_in: str) -> None:
     failing.write_text("#!/bin/sh\nexit 1\n")
     done = run(tmp_path, "machine", PYTHON=stand_in)
     assert done.returncode == 2 and "to try this on a CPU: bench/gpu.sh --small" in done.stderr
-
-
-ROW = {
-    "device": "h200",
-    "gpu": "NVIDIA H200",
-    "driver": "570.1",
-    "torch": "2.11",
-    "triton": "3.6",
-    "model": "large-v3",
-    "preset": "slim",
-    "cache_dtype": None,
-    "dtype": "float16",
-    "batch": 64,
-}
-
-
-def test_rows_of_a_case_are_replaced(results: ModuleType, tmp_path: Path) -> None:
-    path = tmp_path / "measured.json"
-    some = [
-        {**ROW, "bench": "decode", "beams": 1, "what": "step", "milliseconds": 3.0},
-        {**ROW, "bench": "decode", "beams": 5, "what": "step", "milliseconds": 9.0},
-        {**ROW, "bench": "profile", "what": "kernel", "milliseconds": 1.0},
-        {**ROW, "bench": "kernels", "preset": None, "what": "cross", "milliseconds": 1.0},
-    ]
-    results.update_measured(path, results.measured(some))
-    newer = {**some[0], "torch": "2.13", "milliseconds": 2.0}
-    results.update_measured(path, results.measured([newer, {**some[0], "batch": 256}]))
-    rows = json.loads(path.read_text())
-    assert [(r["batch"], r["torch"], r["milliseconds"]) for r in rows] == [
-        *((256, "2.11", 3.0), (64, "2.13", 2.0)),
-    ]
-
-
-def test_results_that_are_refused(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    def say(*lines: dict[str, Any], page: str = "") -> str:
-        path, text = tmp_path / "r.jsonl", tmp_path / "page.md"
-        path.write_text("".join(json.dumps(line) + "\n" for line in lines))
-        text.write_text(page)
-        command = [sys.executable, str(ROOT / "bench" / "gpu_results.py"), str(path)]
-        command += ["--page", str(text), "--measured", str(tmp_path / "m.json")]
-        done = subprocess.run(command, capture_output=True, text=True)
-        assert done.returncode
-        assert not (tmp_path / "m.json").exists()
-        return done.stderr
-
-    step = {**ROW, "bench": "decode", "beams": 1, "what": "step", "milliseconds": 3.0}
-    assert "name those of one GPU" in say(step, {**step, "gpu": "NVIDIA L4"})
-    assert "no machine" in say({"bench": "steps", "step": "doctor", "status": 0})
-    assert "to try it out: --cpu" in say({**step, "device": "cpu"})
-    assert "<!-- gpu steps -->" in say(step)
 
 
 def test_names_of_gpus() -> None:
@@ -251,23 +195,7 @@ def test_all_of_it_on_a_cpu(tmp_path: Path) -> None:
     assert "Triton: interpreted on the CPU" in log and "nine" in log
     assert any(row.get("step") == "triton" and "passed" in row["last"] for row in rows)
 
-    page, measured = tmp_path / "performance.md", tmp_path / "measured.json"
-    shutil.copy(ROOT / "docs" / "performance.md", page)
-    make = [sys.executable, str(ROOT / "bench" / "gpu_results.py"), str(out / "results.jsonl")]
-    subprocess.run([*make, "--cpu", "--page", str(page), "--measured", str(measured)], check=True)
-    found = json.loads(measured.read_text())
-    cases = {(row["what"], row["preset"], row["cache_dtype"], row["batch"]) for row in found}
-    forms = [("slim", None), ("slim", "fp8"), ("baseline", None)]
-    assert cases >= {(what, *form, 2) for what in ("step", "window") for form in forms}
-    assert cases >= {("encoder", "slim", None, 1), ("prompt", "slim", None, 1)}
-    assert cases >= {("cross", "slim", None, 2), ("self", "slim", None, 2)}
-    assert all(row["milliseconds"] > 0 and row["device"] == "cpu" for row in found)
-    text = page.read_text()
-    assert "Not measured yet." not in text.partition("### What the compiled")[0]
-    tables = dict(re.findall(r"<!-- gpu (\w+) -->\n(.*?)\n<!-- end of gpu \1 -->", text, re.S))
-    assert "| tiny | `slim` fp8 | 2 |" in tables["steps"]
-    assert "| tiny | E | 2 |" in tables["attention"] and "| tiny | X | 2 |" in tables["attention"]
-    assert "**tiny, `slim`, prompt, 1 windows**" in tables["kernels"]
-    assert "slimwhisper float32 | 1 |" in tables["peers"]
-    assert all(f"| {step} | passed |" in tables["status"] for step in STEPS)
-    assert all("torch" in table.splitlines()[0] for table in tables.values())
+    names = {(row["bench"], row.get("what"), row.get("preset")) for row in rows}
+    assert names >= {("decode", w, p) for w in ("step", "window") for p in ("slim", "baseline")}
+    assert names >= {("profile", part, "slim") for part in ("step", "encoder", "prompt", "kernel")}
+    assert names >= {("kernels", part, "slim") for part in ("cross", "self")}

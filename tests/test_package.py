@@ -31,7 +31,6 @@ PACKAGES = [
     "slimwhisper/commands",
     "slimwhisper/commands/approximate",
     "slimwhisper/commands/conversion",
-    "slimwhisper/commands/gpu",
     "slimwhisper/commands/live",
     "slimwhisper/engine",
     "slimwhisper/jobs",

@@ -5,7 +5,6 @@ from pathlib import Path
 from typing import Any
 
 from slimwhisper.cache.forms import PRESETS
-from slimwhisper.commands.gpu.devices import DEVICES
 from slimwhisper.flags import MODEL, add_model_flags, model_flags, positive
 from slimwhisper.types import DTYPES
 
@@ -84,20 +83,13 @@ def add_looks(commands: Any) -> None:
 
     p = commands.add_parser(
         "report",
-        help="compute the memory that each cache takes, or with --device the time",
-        description="Computes the memory that each cache takes, for each preset; with --device, "
-        "what decoding costs on a GPU: bytes, operations, launches, time. Nothing is run.",
+        help="compute the memory that each cache takes",
+        description="Computes the memory that each cache takes, for each preset. Nothing is run.",
     )
     p.add_argument("model", nargs="*", help="names, files or folders [the paper's five]")
     p.add_argument("--batch", type=int, default=64, help="windows decoded together [64]")
     p.add_argument("--dtype", choices=DTYPES, default="float16", help="of the caches [float16]")
-    p.add_argument(
-        "--draft",
-        metavar="MODEL",
-        help="what this draft adds, and with --device saves; see docs/drafts.md",
-    )
-    p.add_argument("--device", choices=DEVICES, help="a GPU to compute times for, see docs/gpu.md")
-    p.add_argument("--beam_size", type=positive, default=1, help="beams, for times [greedy]")
+    p.add_argument("--draft", metavar="MODEL", help="what this draft adds; see docs/drafts.md")
     p.add_argument("--json", action="store_true", help="print JSON")
 
     p = commands.add_parser("doctor", help="what is installed, what works, how to fix the rest")

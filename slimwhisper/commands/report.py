@@ -4,7 +4,7 @@ import argparse
 import json
 import sys
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import asdict
+from dataclasses import asdict, dataclass
 from functools import partial
 from pathlib import Path
 from typing import Any, TextIO
@@ -14,34 +14,39 @@ from rich.console import Console
 from rich.table import Table
 
 from slimwhisper.cache.forms import PRESETS
-from slimwhisper.commands.costs import PAPER_MODELS, SOURCE, Report, make_report
-from slimwhisper.commands.draft_costs import costs_of_draft, draft_dims
-from slimwhisper.commands.gpu.devices import DEVICES
-from slimwhisper.commands.gpu.drafting import compute_drafted
-from slimwhisper.commands.gpu.report import check_dtype, compute_times, print_times
+from slimwhisper.checkpoint.load import load_checkpoint
+from slimwhisper.commands.costs import (
+    PAPER_MODELS,
+    SOURCE,
+    Report,
+    allocate,
+    known_dims,
+    make_report,
+)
+from slimwhisper.devices import as_dtype
+from slimwhisper.engine.draft_model import decoder_weights
+from slimwhisper.errors import OptionError
 from slimwhisper.text import human_size
+from slimwhisper.types import Dims
 
 LABEL_WIDTH, MAX_NAME = 32, 17  # characters, printed
 
 
 def run_report(arguments: argparse.Namespace) -> int:
-    """The `report` command: `model` (empty: the paper's five), `batch`, `dtype`, `json`, `device`
-    (None: memory only), `beam_size`, `draft` (None, or a model).
+    """The `report` command: `model` (empty: the paper's five), `batch`, `dtype`, `json`, `draft`
+    (None, or a model).
 
-    Raises `OptionError` for an invalid batch or dtype, `CheckpointError` for a model, and
-    `MeasuredError` for the measurements.
+    Raises `OptionError` for an invalid batch or dtype, `CheckpointError` for a model.
     """
     models = arguments.model or PAPER_MODELS
     reports = [make_report(model, arguments.batch, arguments.dtype) for model in models]
     if arguments.draft:
-        _report_draft(arguments, reports)
-    elif arguments.device:
-        device, beams = arguments.device, arguments.beam_size
-        times = [t for report in reports for t in compute_times(report, device, beams)]
+        theirs = known_dims(arguments.draft) or load_checkpoint(arguments.draft).dims
+        costs = [costs_of_draft(theirs, report, arguments.draft) for report in reports]
         if arguments.json:
-            print(json.dumps([t.as_dict() for t in times]))
+            print(json.dumps([asdict(cost) for cost in costs]))
         else:
-            print_times(times, sys.stdout)
+            print(*(cost.line(arguments.batch) for cost in costs), sep="\n")
     elif arguments.json:
         print(json.dumps([report.as_dict() for report in reports]))
     else:
@@ -49,21 +54,42 @@ def run_report(arguments: argparse.Namespace) -> int:
     return 0
 
 
-def _report_draft(arguments: argparse.Namespace, reports: Sequence[Report]) -> None:
-    """What a draft takes, and with a device what it saves there."""
-    theirs, device = draft_dims(arguments.draft), arguments.device
-    for report in reports if device else ():
-        check_dtype(report)
-    costs = [costs_of_draft(theirs, report, arguments.draft) for report in reports]
-    saved = [compute_drafted(report, theirs, device) if device else [] for report in reports]
-    if arguments.json:
-        every = zip(costs, saved, strict=True)
-        print(json.dumps([asdict(c) | {"computed": [asdict(d) for d in ds]} for c, ds in every]))
-        return
-    for cost, computed in zip(costs, saved, strict=True):
-        print(cost.line(arguments.batch))
-        for one in computed:
-            print(f"  {one.line(arguments.batch, DEVICES[device].gpu)}")
+@dataclass(frozen=True, slots=True)
+class DraftCost:
+    """Bytes that a draft takes beside a model with cache slim."""
+
+    draft: str
+    model: str
+    weights: int  # its decoder; the encoder is the model's
+    text: int  # its cache of the texts, for the whole batch
+    window: int  # both models' caches for one window
+    window_without: int  # the model's alone
+
+    def line(self, batch: int) -> str:
+        """For a person."""
+        return (
+            f"{self.draft} as a draft for {self.model}: {human_size(self.weights)} of weights "
+            "(more on a CPU, where it computes in int8: docs/drafts.md), "
+            f"{human_size(self.text)} of text cache for {batch} windows, no cache of the audio. "
+            f"A window takes {human_size(self.window)}, {human_size(self.window_without)} without."
+        )
+
+
+def costs_of_draft(theirs: Dims, report: Report, draft: str) -> DraftCost:
+    """What a draft of these dimensions costs beside the report's model. Raises OptionError if their
+    encoders cannot be one, by their dimensions.
+    """
+    ours = report.dims
+    if (difference := ours.other_encoder(theirs)) is not None:
+        raise OptionError(f"{draft} cannot draft for {report.model}: {difference}")
+    number = as_dtype(report.dtype)
+    text, alone = (
+        next(a for a in allocate(dims, report.batch, number) if a.preset == "slim")
+        for dims in (theirs, ours)
+    )
+    weights = decoder_weights(theirs) * number.itemsize
+    window = alone.bytes_per_window + text.self_bytes // report.batch
+    return DraftCost(draft, report.model, weights, text.self_bytes, window, alone.bytes_per_window)
 
 
 Row = tuple[str, Callable[[Report], str]]  # a label, and the cell of a model

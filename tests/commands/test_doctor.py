@@ -48,7 +48,6 @@ def own_places(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     models = tmp_path / "models"
     monkeypatch.setattr(checkpoint, "default_download_root", lambda: models)
     monkeypatch.setattr("huggingface_hub.constants.HF_HUB_CACHE", str(tmp_path / "hub"))
-    monkeypatch.setenv("TRITON_CACHE_DIR", str(tmp_path / "triton"))
     monkeypatch.delenv("CC", raising=False)
     monkeypatch.setenv("COLUMNS", "80")
     return models
@@ -86,13 +85,6 @@ def test_looks_at_everything_on_this_machine() -> None:
     assert lines[-1] == "Nothing stands in the way of transcribing."
 
 
-@pytest.fixture
-def no_kernels(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Nothing is compiled, which takes longer than all other checks."""
-    monkeypatch.setattr(doctor, "_kernels", lambda: Check("kernels", "not looked at", None))
-
-
-@pytest.mark.usefixtures("no_kernels")
 def test_json(capsys: pytest.CaptureFixture[str]) -> None:
     assert run_doctor(argparse.Namespace(json=True)) == 0
     found = json.loads(capsys.readouterr().out)
@@ -101,18 +93,23 @@ def test_json(capsys: pytest.CaptureFixture[str]) -> None:
     assert all(set(check) == {"name", "value", "ok", "advice"} for check in found["checks"])
 
 
-@pytest.mark.slow
-def test_triton_really_compiles(tmp_path: Path, no_gpu: None) -> None:
-    pytest.importorskip("triton")
+def test_kernels_of_a_cpu(no_gpu: None) -> None:
     check = doctor._kernels()
     assert check.ok is (True if library() else None)
-    assert "PyTorch: the device is a CPU; for GPUs Triton compiles them" in check.value
+    assert "PyTorch: the device is a CPU" in check.value
     assert ("not compiled" in check.advice) == (library() is None)
-    (ptx,) = (tmp_path / "triton").rglob("*.ptx")
-    written = ptx.stat().st_mtime_ns
-    assert ".target sm_90" in ptx.read_text()
-    doctor._kernels()
-    assert ptx.stat().st_mtime_ns > written, "compiled again, not taken from the cache"
+
+
+@pytest.mark.parametrize(
+    ("why", "advice"),
+    [
+        ("triton does not load (No module named 'triton')", "pip install 'triton"),
+        ("PermissionError: [Errno 13] /root/.triton", "set TRITON_CACHE_DIR to a folder"),
+        ("Failed to find C compiler", "see the C compiler"),
+    ],
+)
+def test_advice_where_triton_fails(why: str, advice: str) -> None:
+    assert advice in doctor._triton_advice(why)
 
 
 @pytest.mark.gpu
@@ -120,24 +117,6 @@ def test_triton_really_compiles(tmp_path: Path, no_gpu: None) -> None:
 def test_kernels_run_on_the_gpu() -> None:
     check = doctor._kernels()
     assert check.ok is True and check.value.startswith("Triton: triton ")
-
-
-def test_triton_missing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, no_gpu: None) -> None:
-    (tmp_path / "triton.py").write_text("raise ModuleNotFoundError(\"No module named 'triton'\")")
-    monkeypatch.setenv("PYTHONPATH", str(tmp_path))
-    check = doctor._kernels()
-    assert check.ok is None and "Triton does not compile them: ModuleNotFound" in check.value
-    assert "for use on a GPU: pip install 'triton" in check.advice
-
-
-def test_triton_cannot_write_its_cache(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, no_gpu: None
-) -> None:
-    pytest.importorskip("triton")
-    (tmp_path / "file").touch()
-    monkeypatch.setenv("TRITON_CACHE_DIR", str(tmp_path / "file" / "cache"))
-    check = doctor._kernels()
-    assert check.ok is None and "set TRITON_CACHE_DIR to a folder" in check.advice
 
 
 def test_compiler_missing(compiler: dict[str, str], no_gpu: None) -> None:
@@ -172,7 +151,6 @@ def test_headers_of_python_missing(
     assert check.value.startswith("/usr/bin/clang, but no ") and "python3-dev" in check.advice
 
 
-@pytest.mark.usefixtures("no_kernels")
 def test_pyav_raises(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(av, "open", fails(RuntimeError("libavcodec\nis broken")))
     found = checks()
@@ -192,7 +170,6 @@ def test_pyav_decodes_wrongly(monkeypatch: pytest.MonkeyPatch) -> None:
     assert check.ok is False and "1600 samples of 0.00, not 1600 of 0.25" in check.value
 
 
-@pytest.mark.usefixtures("no_kernels")
 @pytest.mark.parametrize(
     ("module", "name"), [("torch", "torch"), ("whisper", "openai-whisper"), ("soxr", "soxr")]
 )
@@ -205,7 +182,6 @@ def test_package_does_not_import(module: str, name: str, monkeypatch: pytest.Mon
     assert not healthy(found)
 
 
-@pytest.mark.usefixtures("no_kernels")
 def test_package_not_installed(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(metadata, "version", fails(metadata.PackageNotFoundError("it")))
     by_name = {check.name: check for check in checks()}

@@ -21,8 +21,7 @@ from slimwhisper.commands.costs import (
     known_dims,
     make_report,
 )
-from slimwhisper.commands.draft_costs import costs_of_draft
-from slimwhisper.commands.report import print_report, run_report
+from slimwhisper.commands.report import costs_of_draft, print_report, run_report
 from slimwhisper.engine.draft_model import DraftModel
 from slimwhisper.engine.engine import Engine
 from slimwhisper.errors import OptionError
@@ -221,7 +220,7 @@ def test_a_draft(capsys: pytest.CaptureFixture[str]) -> None:
     numbers += draft.decoder.embedding.numel() + draft.decoder.positions.numel()
     assert cost.weights == 4 * numbers
     asked = argparse.Namespace(
-        model=["large-v3"], batch=64, dtype="float16", json=False, device=None, draft="tiny"
+        model=["large-v3"], batch=64, dtype="float16", json=False, draft="tiny"
     )
     with pytest.raises(
         OptionError, match="tiny cannot draft for large-v3: its n_mels is 80, not 128"
@@ -236,7 +235,7 @@ def test_a_draft(capsys: pytest.CaptureFixture[str]) -> None:
 
 def test_json(capsys: pytest.CaptureFixture[str]) -> None:
     arguments = argparse.Namespace(
-        model=["turbo"], batch=8, dtype="bfloat16", json=True, device=None, draft=None
+        model=["turbo"], batch=8, dtype="bfloat16", json=True, draft=None
     )
     assert run_report(arguments) == 0
     (found,) = json.loads(capsys.readouterr().out)
@@ -249,7 +248,5 @@ def test_json(capsys: pytest.CaptureFixture[str]) -> None:
 
 
 def test_command_without_models_reports_the_papers(capsys: pytest.CaptureFixture[str]) -> None:
-    run_report(
-        argparse.Namespace(model=[], batch=64, dtype="float16", json=False, device=None, draft=None)
-    )
+    run_report(argparse.Namespace(model=[], batch=64, dtype="float16", json=False, draft=None))
     assert capsys.readouterr().out == printed(PAPER)

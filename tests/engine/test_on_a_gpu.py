@@ -11,11 +11,11 @@ import pytest
 import torch
 from torch import Tensor
 
+from bench.gpu_model import LAUNCHES, LAUNCHES_BESIDE
 from slimwhisper.cache.base import Rows, Step
 from slimwhisper.cache.forms import FORMS, PRESETS
 from slimwhisper.cache.plan import DecoderCache
 from slimwhisper.checkpoint.load import Checkpoint
-from slimwhisper.commands.gpu.scenarios import LAUNCHES, LAUNCHES_BESIDE
 from slimwhisper.engine.beside import EncoderBeside
 from slimwhisper.engine.engine import Engine
 from slimwhisper.engine.places import Ticket
@@ -139,7 +139,11 @@ def launches(
 
 
 BESIDE = 8  # kernels of the decoder outside its layers
-CEILINGS = {**LAUNCHES, "option1": 18, "option2": 18}  # kernels a layer
+# kernels a layer
+CEILINGS = dict.fromkeys(("slim", "slim fp8", "baseline"), LAUNCHES) | {
+    "option1": 18,
+    "option2": 18,
+}
 
 
 @pytest.mark.parametrize("name", CEILINGS)
@@ -171,7 +175,7 @@ def test_tokens_of_a_step_read_their_caches_together(
     for kernel in ("split_latent", "split_latent8", "split_heads"):
         seen(kernel)
     each, others, by_name = launches(forms, torch.float16, tokens=3)
-    assert (each, others) == (LAUNCHES["slim"], BESIDE), by_name
+    assert (each, others) == (LAUNCHES, BESIDE), by_name
     assert read == [4] * 10, "two attentions of 2 and of 3 layers"
 
 
@@ -195,7 +199,7 @@ def test_nobody_waits_for_the_gpu(logprobs: bool) -> None:
             looks += bool(counts.downloads)
             if i == 0:  # it is being captured
                 launched = counts.kernels - Counter({"graph": 1})
-                layers = model.dims.n_text_layer * LAUNCHES["slim"]
+                layers = model.dims.n_text_layer * LAUNCHES
                 kept = 1 if logprobs else 0  # the log-probabilities are written once more
                 assert launched.total() == layers + LAUNCHES_BESIDE + kept, launched
             else:
@@ -286,7 +290,7 @@ def test_memory_that_runs_out_is_said(recorded: bool) -> None:
                 graphs._seen.add("full")
                 graphs.run("full", full)
             else:
-                model.plan.kernels._run("latent", full, lambda: None)
+                model.plan.kernels._run("latent", [("triton", full)])
         assert model.plan.kernels.failures == {}
 
 

@@ -9,15 +9,16 @@ import pytest
 
 pytest.importorskip("triton")
 
+from bench.compilation import SHARED, Variant, jobs
 from slimwhisper.kernels.configurations import configurations
-from slimwhisper.kernels.gpu.compilation import SHARED, Variant, jobs
+from tests.support.paths import ROOT
 
 
 @pytest.mark.slow
 def test_it_compiles_without_spills() -> None:
     """In another process: here Triton interprets. Every configuration, for some capability."""
     done = subprocess.run(
-        [sys.executable, "-m", "slimwhisper.kernels.gpu.compilation", "--some"],
+        [sys.executable, ROOT / "bench" / "compilation.py", "--some"],
         capture_output=True,
         text=True,
         env={**os.environ, "TRITON_INTERPRET": "0"},
@@ -54,9 +55,8 @@ def test_each_way_of_launching_is_compiled() -> None:
 
 
 def test_some_are_of_every_kind() -> None:
-    """All ways of launching, all rows, all capabilities, in less than a third of the jobs."""
+    """All ways of launching, for all capabilities, in less than a third of the jobs."""
     some = jobs(every=False)
     assert ways(some) == ways(jobs())
-    assert {v.configuration for _, v in some} == {None, *configurations()}
     assert {at for at, v in some if v.kernel == "latent"} == set(SHARED)
     assert set(some) < set(jobs()) and 3 * len(some) < len(jobs())

@@ -1,10 +1,9 @@
 """Compiles every kernel as it is launched, for GPUs that this machine need not have.
 
-    python -m slimwhisper.kernels.gpu.compilation [--some | KERNEL DTYPE WIDTH]
+    python bench/compilation.py [--some]
 
-prints a line of JSON for each variant, or for one of a kernel: registers, bytes of stack and of
-shared memory. --some: a quarter of them, as in `jobs`. The kernel with swapped operands has no
-configurations: with KERNEL alone, latent_swapped, all its variants, or with --some half of them.
+prints a line of JSON for each variant: registers, bytes of stack and of shared memory. --some: a
+quarter of them, as in `jobs`.
 """
 
 import json
@@ -12,7 +11,6 @@ import re
 import subprocess
 import sys
 import tempfile
-from collections import Counter
 from collections.abc import Iterator
 from dataclasses import asdict, dataclass
 from itertools import product
@@ -23,7 +21,6 @@ from typing import Any
 import triton
 from triton.backends.compiler import GPUTarget
 from triton.compiler import ASTSource
-from triton.experimental.gluon._runtime import GluonASTSource
 
 from slimwhisper.kernels.configurations import Configuration, Processor, configurations, find
 from slimwhisper.kernels.gpu.choose_token import BLOCK, choose_token_kernel
@@ -37,15 +34,6 @@ from slimwhisper.kernels.gpu.combine import (
 from slimwhisper.kernels.gpu.heads import split_heads_kernel
 from slimwhisper.kernels.gpu.latent import split_latent_kernel
 from slimwhisper.kernels.gpu.latent8 import CONVERTS, split_latent8_kernel
-from slimwhisper.kernels.gpu.latent_gluon import (
-    FEW,
-    LAYOUT,
-    PIECE,
-    REST,
-    TILE,
-    swapped_latent_kernel,
-)
-from slimwhisper.kernels.gpu.latent_swapped import SHAPES
 from slimwhisper.kernels.gpu.norm import add_norm_kernel
 
 KERNELS = {
@@ -130,11 +118,6 @@ def compile_for(capability: int, variant: Variant) -> Compiled:
 
     Raises what Triton raises if it cannot.
     """
-    return _used(build(capability, variant))
-
-
-def build(capability: int, variant: Variant) -> Any:
-    """What Triton makes of it: `.asm["cubin"]` is the machine code."""
     kernel, constants, types, warps, stages = _launch(variant, capability)
     names = kernel.arg_names
     flags = [name for name in names if name.startswith("HAS_") or name in NAMED]
@@ -143,54 +126,18 @@ def build(capability: int, variant: Variant) -> Any:
     types |= {"scale_log2": "fp32", "epsilon": "fp32"}
     types |= dict.fromkeys(constants, "constexpr")
     signature = {name: types.get(name, "i32") for name in names}
-    return _build(kernel, signature, constants, capability, warps, stages)
-
-
-def build_swapped(width: int, dtype: str, splits: int = 2, chosen: bool = True) -> Any:
-    """The kernel with swapped operands, for 9.0; chosen: with slots and lengths."""
-    heads, ring = SHAPES[width]
-    constants: dict[str, Any] = {
-        "HEADS": heads,
-        "D": width,
-        "SLOTS": ring,
-        "SPLITS": splits,
-        "HAS_SLOTS": chosen,
-        "HAS_LENGTHS": chosen,
-    }
-    kind = TYPES[dtype]
-    types = dict.fromkeys(("out",), f"*{kind}") | {"sums": "*fp32", "stats": "*fp32"}
-    types |= {"slots": "*i64", "lengths": "*i64", "scale_log2": "fp32"}
-    types |= dict.fromkeys(constants, "constexpr")
-    signature = {name: types.get(name, "i32") for name in swapped_latent_kernel.arg_names}
-    for name, rows in (("queries", FEW), ("rest", REST), ("latent", TILE)):
-        signature[name] = f"tensordesc<{kind}[1,{rows.value},{PIECE.value}],{LAYOUT!r}>"
-    return _build(swapped_latent_kernel, signature, constants, 90, 4, 1)
-
-
-def _build(
-    kernel: Any,
-    signature: dict[str, str],
-    constants: dict[str, Any],
-    capability: int,
-    warps: int,
-    stages: int,
-) -> Any:
     aligned = {
         (i,): [["tt.divisibility", 16]]
         for i, (name, type_) in enumerate(signature.items())
         if type_.startswith("*") or (type_ == "i32" and name.startswith(STRIDED))
     }
-    source = GluonASTSource if kernel.is_gluon() else ASTSource
-    return triton.compile(
-        source(kernel, signature, constants, aligned),
+    made = triton.compile(
+        ASTSource(kernel, signature, constants, aligned),
         target=GPUTarget("cuda", capability, 32),
         options={"num_warps": warps, "num_stages": stages},
     )
-
-
-def _used(compiled: Any) -> Compiled:
-    registers, stack = _resources(compiled.asm["cubin"])
-    return Compiled(registers, stack, compiled.metadata.shared)
+    registers, stack = _resources(made.asm["cubin"])
+    return Compiled(registers, stack, made.metadata.shared)
 
 
 def _launch(
@@ -248,37 +195,22 @@ def _resources(cubin: bytes) -> tuple[int, int]:
 
 def jobs(every: bool = True) -> list[tuple[int, Variant]]:
     """What to compile, for each capability: all variants of all configurations that fit it. Not
-    `every`: each configuration for one capability in turn, and each way of launching for some
-    capability, in a quarter of the time.
+    `every`: every fourth of each way of launching, from its first on.
     """
-    fitting = [
-        [(capability, c) for capability, limit in SHARED.items() if c.fits(capability, limit)]
+    found = [
+        (capability, variant)
         for c in configurations()
+        for capability, limit in SHARED.items()
+        if c.fits(capability, limit)
+        for variant in variants(c, capability)
     ]
-    others = [[(capability, v) for capability in SHARED] for v in other_variants()]
+    found += [(capability, v) for v in other_variants() for capability in SHARED]
     if every:
-        launched = [(at, v) for places in fitting for at, c in places for v in variants(c, at)]
-        return launched + [job for places in others for job in places]
-    taken: Counter[tuple[str, str, tuple[str, ...]]] = Counter()
-    some: list[tuple[int, Variant]] = []
-
-    def add(job: tuple[int, Variant]) -> None:
-        some.append(job)
-        taken[_way(job[1])] += 1
-
-    for turn, places in enumerate(fitting):
-        capability, c = places[turn % len(places)]
-        add((capability, min(variants(c, capability), key=lambda v: taken[_way(v)])))
-    for turn, launches in enumerate(others):
-        add(launches[turn % len(launches)])
-    for job in jobs():
-        if not taken[_way(job[1])]:
-            add(job)
-    return some
-
-
-def _way(variant: Variant) -> tuple[str, str, tuple[str, ...]]:
-    return variant.kernel, variant.dtype, variant.flags
+        return found
+    ways: dict[tuple[str, str, tuple[str, ...]], list[tuple[int, Variant]]] = {}
+    for job in found:
+        ways.setdefault((job[1].kernel, job[1].dtype, job[1].flags), []).append(job)
+    return [job for alike in ways.values() for job in alike[::4]]
 
 
 def _line(job: tuple[int, Variant]) -> str:
@@ -287,35 +219,9 @@ def _line(job: tuple[int, Variant]) -> str:
     return json.dumps({"capability": capability, **asdict(variant), **asdict(made)})
 
 
-def _swapped_lines(every: bool) -> Iterator[str]:
-    """One split with slots and lengths, and several without; not `every`: one of them a dtype."""
-    for width, dtype, splits in product(SHAPES, ("float16", "bfloat16"), (1, 2)):
-        if not every and (dtype == "float16") != (splits == 1):
-            continue
-        made = _used(build_swapped(width, dtype, splits, chosen=splits == 1))
-        name = {"kernel": "latent_swapped", "width": width, "dtype": dtype, "splits": splits}
-        yield json.dumps({"configuration": name, "capability": 90, **asdict(made)})
-
-
 def main() -> None:
-    asked = sys.argv[1:]
-    if asked[:1] == ["latent_swapped"]:
-        for line in _swapped_lines(every="--some" not in asked):
-            print(line, flush=True)
-        return
-    todo = jobs(every=asked != ["--some"])
-    if len(asked) == 3:
-        kernel, dtype, width = asked
-        todo = [
-            (capability, variant)
-            for capability, variant in todo
-            if (c := variant.configuration) is not None
-            and (variant.kernel, variant.dtype, str(c.width)) == (kernel, dtype, width)
-        ]
-        print(_line(todo[-1]))
-        return
     with Pool() as pool:
-        for line in pool.imap(_line, todo):
+        for line in pool.imap(_line, jobs(every="--some" not in sys.argv)):
             print(line, flush=True)
 
 

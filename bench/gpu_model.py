@@ -1,0 +1,250 @@
+"""What decoding costs on GPUs, computed: python bench/gpu_model.py [large-v3]
+
+Prints the tables of docs/gpu.md. Nothing here was timed. Every kernel is taken to run by itself:
+
+    launch + max(shortest, bytes / (share * copy rate), operations / (share * matmul rate))
+
+the roofline (Williams et al. 2009). "limit" is what the device allows: weights and caches read once
+at a copy's rate, products at the rate of large ones, all else free. "present" is the code as it is,
+by readings of compiled kernels. Left out: L2, an encoder beside a step, cuDNN's plans.
+"""
+
+import sys
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from math import ceil
+from typing import NamedTuple
+
+from slimwhisper.commands.costs import OFFICIAL_DIMS
+from slimwhisper.kernels.configurations import choose_splits
+from slimwhisper.types import CHUNK_SECONDS, Dims
+
+FORMS = ("slim", "slim fp8", "baseline")
+STEPS = 115  # tokens sampled in a window of speech
+PROMPT = 227  # the longest: the text before, <|startofprev|> and three more
+CONTEXT = 224  # tokens of each text in the step that is shown
+HALF, SINGLE = 2, 4  # bytes of a value
+# Kernels of a decoder layer in a step, and of a step besides its layers. Kept equal to what the
+# code launches by tests/engine/test_on_a_gpu.py, which counts them.
+LAUNCHES, LAUNCHES_BESIDE = 16, 30
+# Every LOOK steps the host looks which texts have ended, one look late: their slots do nothing for
+# LATE steps on average. At most GROUP windows are encoded, and prompted, together. The host waits
+# for the GPU and then launches a prompt kernel by kernel: the GPU is idle for IDLE seconds a layer,
+# and WAIT seconds for each of 4 + 2 n copies. SESSION: the host's own work on a window.
+LOOK, LATE, GROUP = 4, 6, 8
+IDLE, WAIT, SESSION = 170e-6, 25e-6, 0.32e-3
+
+COPY, MATMUL = 4.3 / 4.8, 790 / 989  # of a data sheet's rates; an H200's, measured elsewhere
+LAUNCH = 1.0e-6  # seconds between dependent kernels of a graph, assumed
+
+
+class Device(NamedTuple):
+    """Bytes a second of a copy; operations a second, dense float16; processors; cycles a second."""
+
+    gpu: str
+    copy: float
+    matmul: float
+    processors: int
+    clock: float
+
+
+DEVICES = (
+    Device("NVIDIA H200", COPY * 4.8e12, MATMUL * 989e12, 132, 1.98e9),
+    Device("NVIDIA H100 SXM", COPY * 3.35e12, MATMUL * 989e12, 132, 1.98e9),
+    Device("NVIDIA A100 SXM 80 GB", COPY * 2.039e12, MATMUL * 312e12, 108, 1.41e9),
+    Device("NVIDIA L4", COPY * 0.3e12, MATMUL * 121e12, 58, 2.04e9),
+    Device("NVIDIA GeForce RTX 4090", COPY * 1.008e12, MATMUL * 165e12, 128, 2.52e9),
+)
+
+
+class Kind(NamedTuple):
+    """How near a kind of kernel comes to the device's rates."""
+
+    copy: float
+    matmul: float
+    shortest: float = 1.4e-6  # seconds: read, compute, write, drain
+
+
+PRODUCT = Kind(0.6, 0.64, 5.5e-6)  # cuBLAS; with few rows, blocks along the depth follow each other
+LATENT = Kind(0.6, 0.4)  # of this, 2.6 TB/s on an H200, kernels in Triton reach half elsewhere
+HEADS, FLASH = Kind(0.65, 0.4), Kind(0.8, 0.4)
+PASS = Kind(0.8, 1.0)  # elementwise, norms, combining parts
+# Cycles of a processor for 16 positions of 1,280 columns and a block of 32 query rows, as counted
+# in compiled kernels: what limits float8, and several beams or tokens in half precision.
+CYCLES = {"slim fp8": 3680.0, "slim": 3700.0}
+
+
+@dataclass(frozen=True)
+class Decoding:
+    """The seconds of one model in float16; a window is 30 s of audio."""
+
+    dims: Dims
+    form: str
+    batch: int  # windows together
+    device: Device = DEVICES[0]
+    limit: bool = False
+    beams: int = 1  # texts of each window, which share its audio
+
+    @property
+    def rows(self) -> int:
+        return self.batch * self.beams
+
+    @property
+    def group(self) -> float:
+        """Windows that are encoded and prompted together at a steady rate."""
+        if self.limit:
+            return GROUP
+        ended = max(1.0, self.batch * LOOK / STEPS)
+        return ended / ceil(ended / GROUP)
+
+    def kernel(self, kind: Kind, kept: float, passed: float, operations=0.0, cycles=0.0) -> float:
+        """kept: bytes of weights and caches; passed: bytes that kernels write for one another."""
+        device = self.device
+        if self.limit:
+            return max(kept / device.copy, operations / device.matmul)
+        return LAUNCH + max(
+            kind.shortest,
+            (kept + passed) / (kind.copy * device.copy),
+            operations / (kind.matmul * device.matmul),
+            cycles / device.clock,
+        )
+
+    def product(self, rows: float, depth: int, columns: int, share: float = 1) -> float:
+        """x W^T, x [rows, depth], W [columns, depth]; share: of a large product's rate."""
+        kind = PRODUCT._replace(matmul=PRODUCT.matmul * share)
+        passed = HALF * rows * (depth + columns)
+        return self.kernel(kind, HALF * depth * columns, passed, 2 * rows * depth * columns)
+
+    def layer(self, context: int = CONTEXT) -> dict[str, float]:
+        """One decoder layer of a step, by part."""
+        d, rows, slim = self.dims.n_text_state, self.rows, self.form != "baseline"
+        cross, cross_parts = self.attention(self.dims.n_audio_ctx, self.beams)
+        own, own_parts = self.attention(context, 1)
+        # W_Q and W_O twice, the baseline the token's K and V; the latent's W_K and W_V per head
+        products = [self.product(rows, d, d)] * (4 if slim else 6)
+        products += [self.product(rows, d, 4 * d), self.product(rows, 4 * d, d)]
+        combined, passed = 0.0, rows * (self.queries + HALF * d)
+        for parts in (cross_parts, own_parts):
+            more = parts - rows * self.queries if parts else 0
+            if slim:  # W_K's product, then W_V's, which reads the parts
+                for moved in (passed, passed + more):
+                    products += [self.kernel(PRODUCT, HALF * d * d, moved, 2 * rows * d * d)]
+            elif parts:
+                combined += self.kernel(PASS, 0, parts + rows * self.queries)
+        other = (LAUNCHES - len(products) - 2) * self.kernel(PASS, 0, 4 * HALF * rows * d)
+        rest = {"products": sum(products), "other kernels": other + combined}
+        return {"cross-attention": cross, "self-attention": own, **rest}
+
+    @property
+    def queries(self) -> int:
+        """Bytes of a row's queries, which slim folds, and of its result."""
+        d = self.dims.n_text_state
+        return HALF * d * (1 if self.form == "baseline" else self.dims.n_text_head)
+
+    def attention(self, positions: int, sharing: int) -> tuple[float, float]:
+        """To what `sharing` rows have in common; and the bytes of its parts, 0 without a split."""
+        d, heads, caches = self.dims.n_text_state, self.dims.n_text_head, self.rows // sharing
+        operations, cycles, kind = 4 * self.rows * positions * d, 0.0, HEADS
+        if self.form == "baseline":
+            programs, tiles = caches * heads, ceil(positions / 128)
+            kept = 2 * HALF * caches * positions * d
+        else:
+            kind, tiles = LATENT, ceil(positions / 16)
+            programs = caches * ceil(sharing * heads / 32)
+            kept = caches * positions * (d + SINGLE if self.form == "slim fp8" else HALF * d)
+            cycles = CYCLES[self.form] * programs * tiles * d / 1280 / self.device.processors
+            operations *= heads
+        out = self.rows * self.queries
+        splits = choose_splits(programs, tiles, self.device.processors)
+        parts = splits * out * SINGLE / HALF if splits > 1 else 0
+        return self.kernel(kind, kept, out + (parts or out), operations, cycles), parts
+
+    def step(self, context: int = CONTEXT) -> float:
+        """All layers, the logits and the choice of the tokens, for the whole batch."""
+        d, rows, values = self.dims.n_text_state, self.rows, self.rows * self.dims.n_vocab
+        layers = self.dims.n_text_layer * sum(self.layer(context).values())
+        choice = self.kernel(PASS, 0, 6 * values) + self.kernel(PASS, 0, SINGLE * values)
+        small = (LAUNCHES_BESIDE - 3) * self.kernel(PASS, 0, 4 * HALF * rows * d)
+        return layers + self.product(rows, d, self.dims.n_vocab) + choice + small
+
+    def block(self, rows: float, d: int, squares: int) -> float:
+        """A layer's `squares` products [d, d], MLP, norms and GELU, of many rows."""
+        # a group of one window fills the GPU half: 1,500 rows against 12,000
+        share = 9 / 8 * self.group / (self.group + 1)
+        inner = self.product(rows, d, 4 * d, share) + self.product(rows, 4 * d, d, share)
+        small = 2 * self.kernel(PASS, 0, 8 * rows * d) + self.kernel(PASS, 0, 16 * rows * d)
+        return squares * self.product(rows, d, d, share) + inner + small
+
+    def window(self) -> dict[str, float]:
+        """30 s of audio from spectrogram to text, by part, one after the other."""
+        dims, group = self.dims, self.group
+        d, frames = dims.n_audio_state, dims.n_audio_ctx
+        audio, rows = group * frames, group * PROMPT
+        encoder = self.product(2 * audio, 3 * dims.n_mels, d) + self.product(audio, 3 * d, d)
+        attention = self.kernel(FLASH, 0, 4 * HALF * audio * d, 4 * audio * frames * d)
+        encoder += dims.n_audio_layer * (self.block(audio, d, 4) + attention)
+        prompt = self.block(rows, d, 6) + 2 * self.product(audio, d, d)
+        prompt += self.kernel(FLASH, 0, 4 * HALF * rows * d, 2 * rows * PROMPT * d)
+        prompt += self.kernel(FLASH, 0, 2 * HALF * (rows + audio) * d, 4 * rows * frames * d)
+        if self.form == "slim fp8":  # to float32, times the factors, to float16
+            prompt += sum(self.kernel(PASS, 0, each * audio * d) for each in (5, 8, 6))
+        idle = SESSION + (IDLE * dims.n_text_layer + (4 + 2 * group) * WAIT) / group
+        steps = STEPS if self.limit else STEPS + LATE
+        return {
+            "decode": self.step(PROMPT + STEPS // 2) * steps / self.batch,
+            "encoder": encoder / group,
+            "prompt": dims.n_text_layer * prompt / group,
+            "GPU idle": 0 if self.limit else idle,
+        }
+
+    @property
+    def speed(self) -> float:
+        """Seconds of audio in a second."""
+        return CHUNK_SECONDS / sum(self.window().values())
+
+
+def table(headings: Sequence[str], rows: Iterable[tuple[str, Sequence[float]]]) -> None:
+    """Print it in Markdown, numbers with three digits or more."""
+    print("| " + " | ".join(headings) + " |\n" + "|---" * len(headings) + "|")
+    for label, values in rows:
+        cells = [f"{v:,.{0 if v >= 100 or not v else 1 if v >= 10 else 2}f}" for v in values]
+        print(f"| {label} | " + " | ".join(cells) + " |")
+    print()
+
+
+def rows_of(at: Mapping[int, Sequence[Decoding]]) -> Iterator[tuple[str, list[float]]]:
+    """Of the first table, by batch."""
+    for part in at[64][0].layer():
+        yield f"{part}, us a layer", [d.layer()[part] * 1e6 for d in at[64]]
+    for batch, every in at.items():
+        yield f"step, {batch} windows, ms", [d.step() * 1e3 for d in every]
+        for part in every[0].window():
+            yield f"{part}, ms a window", [d.window()[part] * 1e3 for d in every]
+        yield f"x real time, {batch} windows", [d.speed for d in every]
+
+
+def main() -> None:
+    dims = OFFICIAL_DIMS[sys.argv[1] if len(sys.argv) > 1 else "large-v3"]
+    cases = [(form, limit) for form in FORMS for limit in (True, False)]
+    at = {n: [Decoding(dims, form, n, limit=limit) for form, limit in cases] for n in (64, 256)}
+    names = [f"{form}: limit" if limit else "present" for form, limit in cases]
+    table([f"computed, {DEVICES[0].gpu}", *names], rows_of(at))
+
+    def of_device(device: Device) -> tuple[str, list[float]]:
+        every = [Decoding(dims, form, 64, device) for form in FORMS]
+        return device.gpu, [*(d.step() * 1e3 for d in every), *(d.speed for d in every)]
+
+    names = [f"{what}: {form}" for what in ("step, ms", "x real time") for form in FORMS]
+    table(["computed, present, 64 windows", *names], map(of_device, DEVICES))
+
+    def of_beams(beams: int) -> tuple[str, list[float]]:
+        every = [Decoding(dims, form, 64, beams=beams) for form in ("slim", "baseline")]
+        cross = [d.layer()["cross-attention"] * 1e6 for d in every]
+        return str(beams), [*cross, *(d.step() * 1e3 for d in every)]
+
+    names = ["cross, us a layer: slim", "baseline", "step, ms: slim", "baseline"]
+    table(["beams, 64 windows", *names], map(of_beams, (1, 2, 3, 5, 8)))
+
+
+if __name__ == "__main__":
+    main()

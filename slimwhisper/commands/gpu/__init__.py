@@ -1,1 +1,0 @@
-"""What decoding costs on a GPU: computed, and measured where it was."""

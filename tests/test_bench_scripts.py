@@ -1,0 +1,175 @@
+"""The scripts of bench/ run, in a small form; those of gpu.sh: tests/test_bench_gpu.py."""
+
+import importlib
+import json
+import shutil
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+from types import ModuleType
+from typing import Any
+
+import pytest
+import torch
+
+from tests.support.paths import ROOT, SAMPLES, SHARED
+
+BENCH = ROOT / "bench"
+FSDD = SHARED / "audio" / "fsdd"
+CPU = torch.device("cpu")
+DIGITS = str(ROOT / "slimwhisper" / "models" / "digits.pt")
+needs_recordings = pytest.mark.skipif(not FSDD.is_dir(), reason="needs the recordings of shared/")
+
+
+def output(script: str, *arguments: str) -> str:
+    command = [sys.executable, str(BENCH / script), *arguments]
+    done = subprocess.run(command, capture_output=True, text=True)
+    assert done.returncode == 0, done.stderr[-2000:]
+    return done.stdout
+
+
+def last_line(script: str, *arguments: str) -> dict[str, Any]:
+    return json.loads(output(script, *arguments).splitlines()[-1])
+
+
+@pytest.fixture
+def bench(monkeypatch: pytest.MonkeyPatch) -> Iterator[Any]:
+    """Imports a module of bench/, as its modules import each other."""
+    monkeypatch.syspath_prepend(str(BENCH))
+    before = set(sys.modules)
+    yield importlib.import_module
+    for name in set(sys.modules) - before:
+        if str(BENCH) in str(getattr(sys.modules[name], "__file__", "")):
+            del sys.modules[name]
+
+
+def test_rows_are_found_again(
+    bench: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Of the same case and commit; a line that was cut off is left out."""
+    rows: ModuleType = bench("rows")
+    path = tmp_path / "rows.jsonl"
+    monkeypatch.setattr(rows, "commit", lambda: "0123")
+    row = rows.Rows(path, "peers", CPU).add(shape="tiny", batch=8, seconds=1.0)
+    with path.open("a") as file:
+        file.write('{"bench": "peers", "sec')  # stopped within a line
+    again = rows.Rows(path, "peers", CPU)
+    assert "line 2 is no JSON" in capsys.readouterr().out
+    assert again.kept(shape="tiny", batch=8) == [row] and again.kept(batch=1) == []
+    more = again.add(shape="tiny", batch=1)
+    assert rows.Rows(path, "peers", CPU).kept(shape="tiny") == [row, more]
+    assert rows.Rows(path, "live", CPU).kept() == []
+    known, _, lines = next(rows.tables([row, more])).partition("\n\n")
+    assert "shape tiny" in known and lines.startswith("| batch | seconds |")
+    monkeypatch.setattr(rows, "commit", lambda: "4567")
+    assert rows.Rows(path, "peers", CPU).kept() == []
+
+
+@pytest.mark.slow
+def test_peers(tmp_path: Path) -> None:
+    """With the two that are installed wherever the tests run; they must say the same."""
+    command = ["peers.py", "--model", "digits", "--folder", str(SAMPLES), "--files", "2"]
+    command += ["--engines", "openai-whisper,slimwhisper", "--dtypes", "float32"]
+    command += ["--batches", "1", "--rounds", "1", "--results", str(tmp_path / "rows.jsonl")]
+    found = last_line(*command)["rows"]
+    assert [row["peer"] for row in found] == ["openai-whisper", "slimwhisper float32"]
+    assert all(row["same_texts"] == 1 and row["sampled"] > 5 for row in found)
+    assert last_line(*command)["rows"] == found, "measured once"
+    assert len((tmp_path / "rows.jsonl").read_text().splitlines()) == 2
+
+
+@pytest.mark.slow
+def test_formats_of_peers(bench: Any, tmp_path: Path) -> None:
+    """What is written for other projects is the model."""
+    from slimwhisper.checkpoint.load import load_checkpoint
+
+    checkpoint = load_checkpoint("digits")
+    for kind, name in (("openai", "openai.pt"), ("hugging_face", "hugging_face")):
+        bench("peers_engines").convert(checkpoint, tmp_path, kind, torch.float32)
+        state = load_checkpoint(str(tmp_path / name)).state
+        for weight, tensor in state.items():
+            assert torch.equal(tensor, checkpoint.state[weight].float()), weight
+
+
+@pytest.mark.slow
+def test_drafts(tmp_path: Path) -> None:
+    """Guesses that are all right, and none; the model as its own draft, which is always right."""
+    tiny = ("--shapes", "tiny", "--layers", "1", "--windows", "2", "--tokens", "12")
+    found = last_line("drafts.py", "rated", *tiny, "--rates", "0,1", "--rounds", "1")["results"]
+    assert [(row["rate"], row["different"]) for row in found] == [(0.0, 0), (1.0, 0)]
+    assert found[0]["right"] == 0 and found[1]["right"] == found[1]["guessed"]
+    shutil.copy(SAMPLES / "phone-number.wav", tmp_path)
+    texts = ("drafts.py", "texts", str(tmp_path), "--draft", DIGITS, "--windows", "1")
+    (row,) = last_line(*texts, "--rounds", "1")["results"]
+    assert row["different"] == 0 and row["right"] == row["guessed"]
+
+
+@pytest.mark.slow
+def test_a_server(tmp_path: Path) -> None:
+    for name in ("door-code.mp3", "flight.m4a", "phone-number.wav"):
+        shutil.copy(SAMPLES / name, tmp_path)
+    found = last_line("serve.py", str(tmp_path), "--at_once", "3", "--requests", "6")
+    assert found["recordings"] == 3 and found["different"] == 0
+    assert found["after"]["files"] <= found["before"]["files"] + 8
+
+
+@pytest.mark.slow
+@needs_recordings
+def test_live_streams() -> None:
+    pytest.importorskip("websockets", reason="needs the extra app")
+    row = last_line("live.py", str(FSDD), "--streams", "1", "--seconds", "5", "--window", "10")
+    assert row["words"] >= 6 and row["word_errors"] < 50
+    assert 0 < row["p50"] <= row["p95"] and row["updates"] > 0
+
+
+def test_scores_of_live_streams(bench: Any) -> None:
+    """Delays count from a word's end; what was shown and taken back is erased."""
+    pytest.importorskip("websockets", reason="needs the extra app")
+    streams = bench("live_streams")
+    shown = streams.Shown()
+    for at, committed, tentative in (
+        (1.0, "", "one too"),
+        (2.0, "One", " two three"),
+        (4.5, " two, thr", ""),
+        (5.0, "ee", ""),
+    ):
+        shown.commit(committed, at)
+        shown.show(tentative)
+    truth = [streams.Spoken(w, i, i + 0.8, "anna") for i, w in enumerate("one two three".split())]
+    score = streams.score(truth, "one two four", [shown])
+    assert score.delays == pytest.approx([2.0 - 0.8, 4.5 - 1.8, 5.0 - 2.8])
+    assert (score.truth_errors, score.offline_errors, score.live_words) == (0, 1, 3)
+    assert score.erased == 3  # "too", "three", "thr"
+
+
+def test_diarization_error(bench: Any) -> None:
+    """By hand."""
+    pytest.importorskip("scipy", reason="the extra `diarize` brings scipy")
+    from slimwhisper.speakers.turns import Turn
+
+    speakers = bench("speakers")
+    truth = [Turn(0, 10, "a"), Turn(10, 20, "b")]
+
+    def parts(found: list[Turn], collar: float = 0.0) -> list[float]:
+        e = speakers.diarization_error(truth, found, collar)
+        return [round(x, 6) for x in (e.speech, e.missed, e.false_alarm, e.confusion)]
+
+    assert parts([Turn(0, 10, "y"), Turn(10, 20, "x")]) == [20, 0, 0, 0], "names do not matter"
+    assert parts([]) == [20, 20, 0, 0]
+    assert parts([Turn(0, 12, "x"), Turn(12, 20, "y")]) == [20, 0, 0, 2]
+    assert parts([Turn(2, 10, "x"), Turn(10, 25, "y")]) == [20, 2, 5, 0]
+    assert parts([Turn(0, 10.2, "x"), Turn(10.2, 20.2, "y")], 0.25) == [19, 0, 0, 0]
+
+
+def test_the_model_of_a_gpu() -> None:
+    """No number is below the limit that the device sets; the page has what is printed."""
+    printed = output("gpu_model.py").split("\n\n")
+    page = (ROOT / "docs" / "gpu.md").read_text()
+    for table in filter(None, map(str.strip, printed)):
+        assert table in page
+    for line in printed[0].splitlines()[2:]:
+        label, *cells = [cell.strip() for cell in line.strip("|").split("|")]
+        for limit, present in zip(cells[::2], cells[1::2], strict=True):
+            least, found = (float(cell.replace(",", "")) for cell in (limit, present))
+            assert found < least if label.startswith("x real time") else found > least
