@@ -14,7 +14,7 @@ from torch import Tensor
 from whisper.audio import mel_filters
 
 from slimwhisper.checkpoint.load import Checkpoint
-from slimwhisper.commands.conversion.hf_folder import SHARD_BYTES, write_folder
+from slimwhisper.commands.conversion.hf_folder import write_folder
 
 Audio = np.ndarray[tuple[int], np.dtype[np.float32]]
 Run = Callable[[list[Audio]], Iterator[tuple[str, int]]]  # per file: its text, number of tokens
@@ -274,7 +274,7 @@ def convert(checkpoint: Checkpoint, folder: Path, kind: str, dtype: torch.dtype)
         save_ggml(checkpoint, folder / "ggml.bin")
     elif not hugging_face.exists():  # CTranslate2 converts it
         hugging_face.mkdir()
-        write_folder(replace(checkpoint, state=state), hugging_face, None, SHARD_BYTES)
+        write_folder(replace(checkpoint, state=state), hugging_face)
     if kind == "ctranslate2":
         drop_broken_torchaudio()
         from ctranslate2.converters import TransformersConverter

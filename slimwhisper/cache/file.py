@@ -3,16 +3,16 @@
 A safetensors file. Its metadata, all strings, has exactly these keys: `format` and `version`;
 `checkpoint`, the digest of the weights it was made for (`slimwhisper.digests.weights_digest`);
 `cross` and `self`, the two specs; `measured`, JSON. Its tensors are what forms have learned, in
-float32: `cross.0.NAME` of one layer, `cross.all.NAME` where all layers have the same one.
+float32: `cross.0.NAME` of one layer.
 
 A file may come from anyone: sizes are bounded, names and shapes checked, and nothing is unpickled.
-What is wrong with it is one line, a `CacheError`. Reading the specs alone needs no torch.
+What is wrong with it is one line, a `CacheError`.
 """
 
 import json
+import math
 import os
 import re
-import struct
 from collections.abc import Mapping
 from contextlib import suppress
 from dataclasses import dataclass
@@ -29,11 +29,11 @@ if TYPE_CHECKING:  # the command line starts without torch
 
 FORMAT, VERSION, SUFFIX = "slimwhisper-cache", "1", ".safetensors"
 KEYS = ("format", "version", "checkpoint", "cross", "self", "measured")
-MAX_HEADER = 1 << 20  # bytes
+MAX_MEASURED = 1 << 20  # characters
 MAX_FILE = 4 << 30  # bytes
 MAX_SPEC, MAX_SHOWN = 300, 60  # characters
 DIMENSIONS = 4  # of a tensor
-NAME = re.compile(r"(cross|self)\.(all|0|[1-9]\d{0,2})\.([A-Za-z_]\w{0,63})", re.ASCII)
+NAME = re.compile(r"((?:cross|self)\.(0|[1-9]\d{0,2}))\.([A-Za-z_]\w{0,63})", re.ASCII)
 
 
 @dataclass(frozen=True, slots=True)
@@ -55,46 +55,46 @@ def looks_like_file(cache: str) -> bool:
 
 def read_header(path: str | os.PathLike[str]) -> Header:
     """A file's header, checked. Raises CacheError."""
+    from safetensors import SafetensorError, safe_open
+
     path = Path(path)
     try:
-        with path.open("rb") as file:
-            size = os.fstat(file.fileno()).st_size
-            start = file.read(8)
-            length = struct.unpack("<Q", start)[0] if len(start) == 8 else MAX_HEADER + 1
-            if length > MAX_HEADER or size > MAX_FILE:
-                raise _no_file(path)
-            text = file.read(length)
+        if path.stat().st_size > MAX_FILE:
+            raise _no_file(path)
+        with safe_open(path, "np") as file:
+            metadata = file.metadata() or {}
+            slices = {name: file.get_slice(name) for name in file.keys()}
+            kinds = {name: (s.get_dtype(), tuple(s.get_shape())) for name, s in slices.items()}
     except OSError as error:
         raise CacheError(
             f"{shown(path)}: cannot be read ({one_line(error)}); give a file that slimwhisper "
             "calibrate wrote"
         ) from error
-    try:
-        header = json.loads(text)
-        metadata = header.pop("__metadata__")
-        kind = metadata["format"], metadata["version"]
-    except (ValueError, RecursionError, TypeError, KeyError, AttributeError) as error:
+    except SafetensorError as error:
         raise _no_file(path) from error
-    if kind[0] != FORMAT:
+    if metadata.get("format") != FORMAT:
         raise _no_file(path)
-    if kind[1] != VERSION:
-        raise _wrong(path, f"has version {kind[1]!r}, and this program reads {VERSION!r}")
+    if metadata.get("version") != VERSION:
+        version = str(metadata.get("version"))[:MAX_SHOWN]
+        raise _wrong(path, f"has version {version!r}, and this program reads {VERSION!r}")
     for key in sorted({*metadata, *KEYS}):
-        if key not in KEYS or not isinstance(metadata.get(key), str):
+        if key not in KEYS or key not in metadata:
             verb = "has an unknown entry" if key not in KEYS else "lacks the text"
             raise _wrong(path, f"{verb} {key[:MAX_SHOWN]!r}")
-    for key in ("checkpoint", "cross", "self"):
-        if len(metadata[key]) > MAX_SPEC:
+        if len(metadata[key]) > (MAX_MEASURED if key == "measured" else MAX_SPEC):
             raise _wrong(path, f"its {key} is too long")
     try:
         measured = json.loads(metadata["measured"])
     except (ValueError, RecursionError) as error:
         raise _wrong(path, "its measurements are no JSON") from error
-    shapes = {name: _shape(path, name, entry) for name, entry in header.items()}
-    values = sum(_count(shape) for shape in shapes.values())
-    if size != 8 + length + 4 * values:
-        raise _wrong(path, "is not as long as its header says")
+    for name, (dtype, shape) in kinds.items():
+        _parts(path, name)
+        if dtype != "F32":
+            raise _wrong(path, f"tensor {name!r} is not float32")
+        if len(shape) > DIMENSIONS or not 0 < math.prod(shape):
+            raise _wrong(path, f"tensor {name!r} has no shape of up to {DIMENSIONS} dimensions")
     checkpoint, cross, self_ = (metadata[key] for key in ("checkpoint", "cross", "self"))
+    shapes = {name: shape for name, (_, shape) in kinds.items()}
     return Header(path, checkpoint, cross, self_, measured, shapes)
 
 
@@ -121,38 +121,25 @@ def read_learned(header: Header, checkpoint: str, layers: int) -> "Learned":
         raise _wrong(path, "has changed while it was read")
     learned: dict[str, dict[str, Tensor]] = {}
     for full, tensor in sorted(tensors.items()):
-        attention, layer, name = _parts(path, full)
-        if layer != "all" and int(layer) >= layers:
+        site, layer, name = _parts(path, full)
+        if layer >= layers:
             raise _wrong(path, f"has {full!r}, and the model has {layers} decoder layers")
         if not bool(torch.isfinite(tensor).all()):
             raise _wrong(path, f"{full!r} holds NaN or infinity")
-        for i in range(layers) if layer == "all" else (int(layer),):
-            site = learned.setdefault(f"{attention}.{i}", {})
-            if name in site:
-                raise _wrong(path, f"has {name!r} of {attention}.{i} twice")
-            site[name] = tensor.double()
+        learned.setdefault(site, {})[name] = tensor.double()
     return learned
 
 
 def as_stored(learned: "Learned") -> "Learned":
     """What a file gives back: rounded to float32, in float64."""
-    rounded: dict[int, Tensor] = {}  # what several layers share stays one tensor
-
-    def once(tensor: "Tensor") -> "Tensor":
-        return rounded.setdefault(id(tensor), tensor.float().double())
-
     return {
-        site: {name: once(t) for name, t in tensors.items()} for site, tensors in learned.items()
+        site: {name: t.float().double() for name, t in tensors.items()}
+        for site, tensors in learned.items()
     }
 
 
 def write_file(
-    path: Path,
-    checkpoint: str,
-    forms: tuple[str, str],
-    learned: "Learned",
-    layers: int,
-    measured: Any,
+    path: Path, checkpoint: str, forms: tuple[str, str], learned: "Learned", measured: Any
 ) -> None:
     """Write a file, complete or not at all. `forms` are the canonical specs of cross and self;
     the others as `read_learned` and `Header` have them. Raises OutputError.
@@ -167,9 +154,14 @@ def write_file(
         "self": forms[1],
         "measured": json.dumps(measured, sort_keys=True),
     }
+    tensors = {
+        f"{site}.{name}": tensor.float().clone().contiguous()
+        for site, named in learned.items()
+        for name, tensor in named.items()
+    }
     part = path.with_name(f".{path.name}.part")
     try:
-        part.write_bytes(save(_shared_once(learned, layers), metadata))
+        part.write_bytes(save(tensors, metadata))
         part.replace(path)
     except OSError as error:
         with suppress(OSError):
@@ -179,50 +171,12 @@ def write_file(
         ) from error
 
 
-def _shared_once(learned: "Learned", layers: int) -> "dict[str, Tensor]":
-    """name in the file -> float32 tensor; what all layers have alike, once."""
-    import torch
-
-    tensors: dict[str, Tensor] = {}
-    for attention in ("cross", "self"):
-        sites = [learned.get(f"{attention}.{i}", {}) for i in range(layers)]
-        for name in sorted({name for site in sites for name in site}):
-            found = [site[name] for site in sites if name in site]
-            alike = len(found) == layers > 1 and all(torch.equal(found[0], t) for t in found)
-            for i, site in enumerate(sites):
-                if name in site and not (alike and i):
-                    full = f"{attention}.{'all' if alike else i}.{name}"
-                    stored = torch.empty(site[name].shape)  # contiguous, and its own
-                    tensors[full] = stored.copy_(site[name])
-    return tensors
-
-
-def _shape(path: Path, name: str, entry: Any) -> tuple[int, ...]:
-    """A tensor's shape, from its entry in the header."""
-    _parts(path, name)
-    fields = entry if isinstance(entry, dict) else {}
-    if fields.get("dtype") != "F32":
-        raise _wrong(path, f"tensor {name!r} is not float32")
-    shape = fields.get("shape")
-    sizes = shape if isinstance(shape, list) and len(shape) <= DIMENSIONS else [None]
-    if any(type(n) is not int or not 0 < n <= MAX_FILE for n in sizes):
-        raise _wrong(path, f"tensor {name!r} has no shape of up to {DIMENSIONS} dimensions")
-    return tuple(sizes)
-
-
-def _parts(path: Path, name: str) -> tuple[str, str, str]:
-    """ "cross.0.rotation" -> ("cross", "0", "rotation")."""
+def _parts(path: Path, name: str) -> tuple[str, int, str]:
+    """ "cross.0.rotation" -> ("cross.0", 0, "rotation")."""
     found = NAME.fullmatch(name)
     if found is None:
         raise _wrong(path, f"has an unknown tensor {shown(name)[:MAX_SHOWN]!r}")
-    return found[1], found[2], found[3]
-
-
-def _count(shape: tuple[int, ...]) -> int:
-    count = 1
-    for n in shape:
-        count *= n
-    return count
+    return found[1], int(found[2]), found[3]
 
 
 def _wrong(path: Path, what: str) -> CacheError:

@@ -8,7 +8,7 @@ B_i.
     x, e    1      W_K,i^T       W_V,i        slim attention (arXiv 2503.05840), option 2
     k       W_K    unit block i  W_KV,i       option 1, W_KV = W_K^-1 W_V
     v       W_V    W_VK,i^T      unit block i the alternative, W_VK = W_V^-1 W_K
-    hybrid  W_K,1  W_K,new,i^T   W_V,new,i    end of section 6, W_new = W_K,1^-1 W
+    hybrid  W_K,1  W_K,new,i^T   W_V,new,i    end of section 6, W_new = W_K,1^-1 W; layer 1: k
     x8, e8  1/S    S W_K,i^T     S W_V,i      as x and e, for a latent that is rounded to float8
 
 Softmax rows sum to 1, so b_V moves into the output bias, c* = b_V W_O + b_O. A key bias adds the
@@ -80,12 +80,12 @@ class Folded:
     query_bias: Tensor  # [d]
     out: Weight  # [d, d]
     out_bias: Tensor  # [d]
-    project: Weight | None = None  # [r, d]: P, source -> what is kept; r = d but for `compact`
+    project: Weight | None = None  # [d, d]: P, source -> what is kept
     values: Weight | None = None  # [d, d]: source -> V, `kv` alone
-    key_map: Tensor | None = None  # [h, d_k, r]: A_i
-    value_map: Tensor | None = None  # [h, d_k, r]: B_i^T
-    columns: Tensor | None = None  # [r]: S, where what is kept is rounded to float8
-    offset: Tensor | None = None  # [d]: B, taken from the source before P
+    key_map: Tensor | None = None  # [h, d_k, d]: A_i
+    value_map: Tensor | None = None  # [h, d_k, d]: B_i^T
+    columns: Tensor | None = None  # [d]: S, where what is kept is rounded to float8
+    offset: Tensor | None = None  # [d]: B, taken from the source
     settings: Any = None  # of the form, if it has some
     layer: int = 0  # of the decoder
     # by name, what a form that learns has found in the recorded activations; float64
@@ -95,12 +95,6 @@ class Folded:
     def width(self) -> int:
         """d"""
         return self.out_bias.shape[0]
-
-    @property
-    def kept_width(self) -> int:
-        """r, the width of what is kept; of `kv`, that of keys or values."""
-        maps = self.key_map if self.key_map is not None else self.value_map
-        return self.width if maps is None else maps.shape[-1]
 
     def to(self, device: torch.device | str, dtype: torch.dtype) -> "Folded":
         """The same on `device`, rounded once to `dtype`."""
@@ -182,13 +176,15 @@ def fold_v(block: Attention, context: Context) -> Folded:
 
 
 def fold_hybrid(block: Attention, context: Context) -> Folded:
-    """`hybrid`: keys and values are rebuilt from the first layer's keys."""
+    """`hybrid`: keys and values are rebuilt from the first layer's keys, which are the first
+    layer's own: it is option 1, and reads no key map.
+    """
     first = context.first_key
     assert first is not None
     return replace(
         _blank(block),
         project=first,
-        key_map=_by_head(solve(first, block.key), block),
+        key_map=_by_head(solve(first, block.key), block) if context.layer else None,
         value_map=_by_head(solve(first, block.value), block),
     )
 

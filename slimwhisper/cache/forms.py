@@ -39,8 +39,13 @@ class Form:
     exact: bool = True  # False: attention is approximated, except with the settings `whole`
     whole: str = ""  # settings at which nothing is left out, if it is not exact
     learns: bool = False  # its fold looks at recorded activations
+    # (Dims, "cross" or "self") -> lists of settings such as ["k=128", "k=64"], each from the most
+    # that is kept or read to the least: what `tradeoff` measures and `calibrate` searches
+    ladder: Code | None = None
 
-    def use(self, part: Literal["fold", "cross", "self_", "settings"]) -> Callable[..., Any]:
+    def use(
+        self, part: Literal["fold", "cross", "self_", "settings", "ladder"]
+    ) -> Callable[..., Any]:
         """The code of one of its parts."""
         code = getattr(self, part)
         assert code is not None, f"cache form {self.name!r} has no {part!r}"
@@ -61,22 +66,26 @@ def _approximate(
     settings: str,
     fold: str,
     cross: str | None,
-    self_: str | None = None,
+    self_: str | None,
+    ladder: str = "ladder",
     **more: Any,
 ) -> Form:
-    """A row of `slimwhisper.cache.approximate`, from where "module:name" is."""
+    """A row of `slimwhisper.cache.approximate`: its code is in one module there, whose name is the
+    form's up to "_"; what is elsewhere is named with its module.
+    """
+    here = f"slimwhisper.cache.approximate.{name.partition('_')[0]}"
 
-    def code(place: str | None) -> str | None:
-        here = place is not None and not place.startswith("slimwhisper.")
-        return f"slimwhisper.cache.approximate.{place}" if here else place
+    def code(place: str) -> str:
+        return place if ":" in place else f"{here}:{place}"
 
     return Form(
         name,
         kept,
-        code(fold) or fold,
-        code(cross),
-        code(self_),
+        code(fold),
+        cross and code(cross),
+        self_ and code(self_),
         settings=code(settings),
+        ladder=code(ladder),
         exact=False,
         whole=whole,
         **more,
@@ -143,77 +152,69 @@ FORMS: dict[str, Form] = {
             "zack",
             "keys and values, rotated and cut",
             "removal=0",
-            "zack_ranks:ZackSettings",
-            "zack:fold_zack",
-            "zack:ZackCross",
-            "zack:ZackSelf",
+            "ZackSettings",
+            "fold_zack",
+            "ZackCross",
+            "ZackSelf",
             learns=True,
         ),
         _approximate(
             "sparse",
             "keys and values",
             "threshold=0",
-            "sparse:SparseSettings",
+            "SparseSettings",
             f"{_FOLD}:fold_kv",
-            "sparse:SparseCross",
-            "sparse:SparseSelf",
+            "SparseCross",
+            "SparseSelf",
         ),
         _approximate(
             "sparq",
             "keys and values, of which a step reads some",
             "r=all,k=all",
-            "sparq:SparQ",
+            "SparQ",
             f"{_FOLD}:fold_kv",
-            "sparq_heads:SparQCross",
-            "sparq_heads:SparQSelf",
+            "SparQCross",
+            "SparQSelf",
         ),
         _approximate(
             "sparq_latent",
             "a latent, of which a step reads some",
             "r=all,k=all",
-            "sparq_latent:SparQLatent",
+            "SparQLatent",
             f"{_FOLD}:fold_latent",
-            "sparq_latent:SparQLatentCross",
-            "sparq_latent:SparQLatentSelf",
+            "SparQCross",
+            "SparQSelf",
+            "ladder_latent",
             shared=True,
         ),
         _approximate(
             "keyformer",
             "keys and values of the tokens that matter",
             "budget=all",
-            "keyformer:KeyformerSettings",
+            "KeyformerSettings",
             f"{_FOLD}:fold_kv",
             None,
-            "keyformer:KeyformerSelf",
+            "KeyformerSelf",
         ),
         _approximate(
             "keyformer_latent",
             "the layer-normed input of the tokens that matter",
             "budget=all",
-            "keyformer:KeyformerLatentSettings",
-            "keyformer:fold_keyformer_latent",
+            "KeyformerLatentSettings",
+            "fold_keyformer_latent",
             None,
-            "keyformer:KeyformerLatentSelf",
-        ),
-        _approximate(
-            "evict",
-            "the encoder's output; steps read the frames that matter",
-            "budget=all",
-            "evict:EvictSettings",
-            "evict:fold_evict",
-            "evict:EvictCross",
-            shared=True,
+            "KeyformerLatentSelf",
+            "ladder_latent",
         ),
         _approximate(
             "compact",
-            "e or x with few columns, in float8; of e also few frames",
-            "merge=1,rank=all,float8=false",
-            "compact:Compact",
-            "compact:fold_compact",
-            "compact:CompactCross",
+            "e or x, in float8; of e also few frames",
+            "merge=1,float8=false",
+            "Compact",
+            "fold_compact",
+            "CompactCross",
             _SELF,
             shared=True,
-            learns=True,
         ),
     )
 }

@@ -124,7 +124,7 @@ def inspect_layer(
     """
     block = site.read(state)
     first_key, inverse = state[replace(site, layer=0).prefix + "key.weight"], form_of(form).inverse
-    folded = fold(block, form, Context(first_key))
+    folded = fold(block, form, Context(first_key, layer=site.layer))
     inverted = {"value": block.value, "first_key": first_key}.get(inverse or "", block.key)
     maps = [t for t in (folded.key_map, folded.value_map) if t is not None]
     largest = max((float(t.abs().max()) for t in maps), default=0.0)

@@ -1,7 +1,7 @@
 """Forms `x`, `e`, `k`, `v`, `hybrid`, `x8` and `e8`: one latent per token, and folded queries.
 
 d values per token are kept, for each layer (`x`, `k`, `v`) or once for all layers that share them
-(`e`, `hybrid`); r of `compact`. See `slimwhisper.cache.fold` for the maps A_i and B_i.
+(`e`, `hybrid`). See `slimwhisper.cache.fold` for the maps A_i and B_i.
 """
 
 import torch
@@ -33,7 +33,7 @@ class LatentAttention:
         return q.unflatten(-1, (self.heads, -1))
 
     def fold_queries(self, q: Tensor) -> Tensor:
-        """q_i A_i: [N, h, d_k] -> [N, h, r]."""
+        """q_i A_i: [N, h, d_k] -> [N, h, d]."""
         if self.weights.key_map is None:  # head i reads its own columns of the latent
             return (self.own * q.unsqueeze(2)).flatten(2)
         return self.kernels.by_head(q, self.weights.key_map)
@@ -50,7 +50,7 @@ class LatentAttention:
     def by_heads(
         self, q: Tensor, latent: Tensor, bias: Tensor | None = None, causal: bool = False
     ) -> Tensor:
-        """The same through temporary K and V: q [B, Q, h, d_k], latent [B, T, r] -> like q.
+        """The same through temporary K and V: q [B, Q, h, d_k], latent [B, T, d] -> like q.
 
         bias: [B, T], added to the scores of each position; not together with `causal`.
         """
@@ -59,13 +59,13 @@ class LatentAttention:
         return head_attention(q.transpose(1, 2), keys, values, mask, causal).transpose(1, 2)
 
     def keys(self, latent: Tensor) -> Tensor:
-        """K of a latent: [B, T, r] -> [B, h, T, d_k]."""
+        """K of a latent: [B, T, d] -> [B, h, T, d_k]."""
         a = self.weights.key_map
         k = latent if a is None else linear(latent, a.flatten(0, 1))
         return k.unflatten(-1, (self.heads, -1)).transpose(1, 2)
 
     def values(self, latent: Tensor) -> Tensor:
-        """V of a latent: [B, T, r] -> [B, h, T, d_k]."""
+        """V of a latent: [B, T, d] -> [B, h, T, d_k]."""
         b = self.weights.value_map
         v = latent if b is None else linear(latent, b.flatten(0, 1))
         return v.unflatten(-1, (self.heads, -1)).transpose(1, 2)
@@ -76,16 +76,15 @@ class LatentAttention:
 
 
 def kept(weights: Folded, x: Tensor) -> Tensor:
-    """What a form keeps of x, (x - B) P / S before it is rounded: [..., d] -> [..., r]."""
-    if weights.project is None:
-        return x if weights.columns is None else scaled(x, weights.columns, weights.offset)
-    z = linear(x if weights.offset is None else x - weights.offset, weights.project)
-    return z if weights.columns is None else z / weights.columns
+    """What a form keeps of x, x P or (x - B) / S before it is rounded: [..., d] -> [..., d]."""
+    if weights.columns is not None:
+        return scaled(x, weights.columns, weights.offset)
+    return x if weights.project is None else linear(x, weights.project)
 
 
 def allocate(weights: Folded, room: Room) -> Latent:
-    """[count, length, r]."""
-    shape, eight = (room.count, room.length, weights.kept_width), weights.columns is not None
+    """[count, length, d]."""
+    shape, eight = (room.count, room.length, weights.width), weights.columns is not None
     return Latent.allocate(shape, room.device, room.dtype, eight)
 
 
@@ -123,7 +122,7 @@ class LatentCross(CrossLayer):
         bias = self.store.position_bias
         if bias is not None:
             bias, _ = rows.of_slots(bias)
-        if prefers_latent(group * t, attention.heads, d, attention.weights.kept_width):
+        if prefers_latent(group * t, attention.heads, d):
             reads = Reads(slots, position_bias=bias)
             return attention.output(attention.by_latent(q.flatten(0, 1), latent, reads).view_as(q))
         if slots is not None:
@@ -139,14 +138,13 @@ class LatentCross(CrossLayer):
         return queries @ keys.transpose(2, 3)
 
 
-def prefers_latent(tokens: int, heads: int, d: int, kept: int | None = None) -> bool:
+def prefers_latent(tokens: int, heads: int, d: int) -> bool:
     """Whether l = `tokens` queries per slot are cheaper on the latent than on temporary K and V.
 
-    Operations per position of the slot, of whose latent r = `kept` values are kept, by default d:
-    4 l h r against 4 d r + 4 l d.
+    Operations per position of the slot: 4 l h d against 4 d^2 + 4 l d. `k` and `v` take as many,
+    as their queries are padded to all of d.
     """
-    r = kept or d
-    return tokens * heads * r < d * r + tokens * d
+    return tokens * heads < d + tokens
 
 
 class LatentSelf(SelfLayer):

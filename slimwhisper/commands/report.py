@@ -153,7 +153,13 @@ def _paper_rows(batch: int) -> Iterator[list[Row]]:
     if batch > 1:
         yield each("reads, batch 1", lambda p: _millions(p.reads_at_batch_1))
     yield each(f"reads, batch {batch}", lambda p: _millions(p.reads))
-    yield each("predicted speed-up", lambda p: _times(p.speedup), 1)
+    digits = 1 if batch > 1 else 2
+    yield [
+        *each("predicted speed-up", lambda p: f"{p.speedup:.{digits}f}x", 1),
+        ("same, E read by every layer", lambda r: f"{r.predicted[2].speedup_with_e:.{digits}f}x"),
+        *(each("same, batch 1", lambda p: f"{p.speedup_at_batch_1:.2f}x", 1) if batch > 1 else ()),
+    ]
+    yield each("cross-phase, 10^9", lambda p: f"{p.cross_phase / 1e9:,.1f}")
 
 
 def _live_rows(batch: int) -> Iterator[list[Row]]:
@@ -182,7 +188,9 @@ def _notes(reports: Sequence[Report]) -> Iterator[str]:
         f"n = {every('n_text_ctx')}, vocabulary {every('n_vocab')}. Source: {SOURCE} (its large is "
         "large-v2). Reads are values per token, parameters / batch + cache, E not counted: the "
         "paper assumes that E stays on the chip. A predicted speed-up is the ratio of reads; "
-        "nothing was timed."
+        "where E is too large for the chip, as on a GPU with many windows, every layer reads it, "
+        "and option 2 gains no more than option 1. Cross-phase: operations that make keys and "
+        "values of a window's E, before its first token; slim has none. Nothing was timed."
     )
     yield (
         "Allocated: the engine's own buffers, E counted once for all layers. In brackets: the "

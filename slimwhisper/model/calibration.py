@@ -1,7 +1,7 @@
 """What the guard measures on, and the plan of caches that it accepts."""
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import Any, Literal
 
 import torch
@@ -22,7 +22,7 @@ from slimwhisper.text import one_line
 from slimwhisper.tokens.vocabulary import Vocabulary
 from slimwhisper.types import Dims
 
-CALIBRATION_TOKENS = 48
+CALIBRATION_TOKENS = 48  # at most, of a window without a text
 
 
 @dataclass(frozen=True, slots=True)
@@ -33,15 +33,10 @@ class Guard:
     mel: Tensor | None = None  # [n_mels, 3000] of real speech to measure on; None: noise
 
 
-Learned = Mapping[str, Mapping[str, Tensor]]  # by site, as `site_name`; then by name
+Learned = Mapping[str, Mapping[str, Tensor]]  # by site, such as "cross.0"; then by name
 _AGAIN = "run slimwhisper calibrate again"
 # what folding raises for tensors that do not fit the form
 _MISFITS = (AssertionError, LookupError, RuntimeError, TypeError, ValueError)
-
-
-def site_name(attention: str, layer: int) -> str:
-    """Such as "cross.0"."""
-    return f"{attention}.{layer}"
 
 
 def exact_plan(
@@ -62,25 +57,25 @@ def exact_plan(
         sites = [Site(i, attention, dims.n_text_head) for i in range(dims.n_text_layer)]
         shared = "encoder.ln_post." if attention == "cross" else None  # the norm before E
         blocks = [site.read(state) for site in sites]
-        layers: list[Folded] = []
         made: dict[str, Any] = {}
-        for site, block in zip(sites, blocks, strict=True):
-            # layers that share a store share what was learned, which the first one holds
-            sharing = attention == "cross" and form_of(form).shared
-            first = layers[0].learned if layers and sharing else None
-            given = None if learned is None else learned.get(site_name(attention, site.layer), {})
-            context = Context(
-                norm=norm(shared or f"{site.prefix[:-1]}_ln."),
-                layer=site.layer,
-                attention=attention,
-                blocks=blocks,
-                activations=activations,
-                learned=first or given,
-                shared=made,
+        return [
+            fold(
+                block,
+                form,
+                Context(
+                    norm=norm(shared or f"{site.prefix[:-1]}_ln."),
+                    layer=site.layer,
+                    attention=attention,
+                    blocks=blocks,
+                    activations=activations,
+                    learned=None
+                    if learned is None
+                    else learned.get(f"{attention}.{site.layer}", {}),
+                    shared=made,
+                ),
             )
-            found = fold(block, form, context)
-            layers.append(replace(found, learned={}) if first else found)
-        return layers
+            for site, block in zip(sites, blocks, strict=True)
+        ]
 
     def norm(prefix: str) -> tuple[Tensor, Tensor]:
         return state[f"{prefix}weight"], state[f"{prefix}bias"]
@@ -88,15 +83,15 @@ def exact_plan(
     return CachePlan(folded("cross", cross), folded("self", self_))
 
 
-class _Listening(CrossLayer):
+class RecordingLayer(CrossLayer):
     """A layer that keeps what it is asked with, x [1, T, d]."""
 
     def __init__(self, layer: CrossLayer) -> None:
         self.layer, self.store = layer, layer.store
-        self.heard: list[Tensor] = []
+        self.inputs: list[Tensor] = []
 
     def attend(self, x: Tensor, rows: Rows) -> Tensor:
-        self.heard.append(x[0])
+        self.inputs.append(x[0])
         return self.layer.attend(x, rows)
 
     def scores(self, x: Tensor, rows: Rows, heads: Tensor) -> Tensor:
@@ -104,46 +99,64 @@ class _Listening(CrossLayer):
 
 
 @torch.inference_mode()
-def record_activations(checkpoint: Checkpoint, mel: Tensor | None = None) -> Activations:
-    """Decode some tokens of each window greedily in float32 and keep every block's input.
+def record_activations(
+    checkpoint: Checkpoint,
+    mel: Tensor | None = None,
+    texts: Sequence[Sequence[int]] | None = None,
+) -> Activations:
+    """Every attention block's input, in float32, while windows are read and texts are written.
 
     `mel` [n_mels, 3000], or [G, n_mels, 3000] for several windows: real speech if available, which
-    is harder on `k` than noise; None: noise.
+    is harder on `k` than noise; None: noise. `texts`: what is said in each window, as tokens from
+    <|startoftranscript|> on. Without them, each window is decoded greedily in its language.
     """
     dims, cpu = checkpoint.dims, torch.device("cpu")
     encoder = Encoder(checkpoint.state, dims, cpu, torch.float32)
     decoder = Decoder(checkpoint.state, dims, cpu, torch.float32)
     plan = exact_plan(checkpoint.state, dims).to(cpu, torch.float32)
     mels = calibration_mel(dims.n_mels, dims.window_frames) if mel is None else mel
-    windows = mels.reshape(-1, *mels.shape[-2:]).split(1)
-    tokens = checkpoint.tokens
-    return Activations.joined([_record(encoder(one), decoder, plan, tokens) for one in windows])
+    found = []
+    for i, one in enumerate(mels.reshape(-1, *mels.shape[-2:]).split(1)):
+        cache = DecoderCache.allocate(plan, 1, dims.n_audio_ctx, dims.n_text_ctx)
+        rows, features = Rows.block(1), encoder(one)
+        cache.cross.put(rows.slots, features)
+        if texts is None:
+            text = _greedy(decoder, cache, checkpoint.tokens, stops=mel is not None)
+        else:
+            text = list(texts[i][: dims.n_text_ctx])
+        layers = [RecordingLayer(layer) for layer in cache.cross.layers]
+        cache.cross.layers[:] = layers
+        decoder.prefill(torch.tensor([text]), rows, cache)
+        # each layer's X-cache holds the input of its self-attention
+        own = [layer.tensors[0][0, : len(text)] for layer in cache.self_.layers]
+        found.append(Activations(features[0], own, [layer.inputs[0] for layer in layers]))
+    return Activations.joined(found)
 
 
-def _record(
-    features: Tensor, decoder: Decoder, plan: CachePlan, vocabulary: Vocabulary
-) -> Activations:
-    """Of one window: features [1, p, d]."""
-    dims = decoder.dims
-    cache = DecoderCache.allocate(plan, 1, dims.n_audio_ctx, dims.n_text_ctx)
-    rows = Rows.block(1)
-    cache.cross.put(rows.slots, features)
-    listening = [_Listening(layer) for layer in cache.cross.layers]
-    cache.cross.layers[:] = listening
-
-    tokens = [vocabulary.sot]
-    end = vocabulary.texts[-1].stop
-    others = [i for ids in (*vocabulary.specials, vocabulary.timestamps) for i in ids if i < end]
+def _greedy(
+    decoder: Decoder, cache: DecoderCache, vocabulary: Vocabulary, stops: bool
+) -> list[int]:
+    """A window's likeliest text without timestamps, from <|startoftranscript|> on; up to
+    <|endoftext|>, or of noise, where that would come at once, as long as there is room.
+    """
+    rows, language = Rows.block(1), None
+    start = decoder.logits(decoder.prefill(torch.tensor([[vocabulary.sot]]), rows, cache)[:, -1])
+    if vocabulary.languages:
+        codes = list(vocabulary.languages)
+        language = vocabulary.languages[codes[int(start[0, codes].argmax())]]
+    tokens = list(vocabulary.tokenizer(language).sot_sequence)
+    if vocabulary.no_timestamps is not None:
+        tokens.append(vocabulary.no_timestamps)
     logits = decoder.logits(decoder.prefill(torch.tensor([tokens]), rows, cache)[:, -1])
-    for position in range(1, min(CALIBRATION_TOKENS, dims.n_text_ctx)):
-        logits[0, others] = float("-inf")
-        tokens.append(int(logits[0, :end].argmax()))
+    allowed = [i for ids in vocabulary.texts for i in ids] + [vocabulary.eot] * stops
+    for position in range(len(tokens), min(CALIBRATION_TOKENS, decoder.dims.n_text_ctx)):
+        best = allowed[int(logits[0, allowed].argmax())]
+        if best == vocabulary.eot:
+            break
+        tokens.append(best)
         step = Step.at(rows, torch.tensor([position]), position + 1, True, torch.float32)
-        logits = decoder.step(torch.tensor(tokens[-1:]), step, cache)
-
-    # each layer's X-cache holds the input of its self-attention
-    fed = [layer.tensors[0][0, : len(tokens)] for layer in cache.self_.layers]
-    return Activations(features[0], fed, [torch.cat(layer.heard) for layer in listening])
+        logits = decoder.step(torch.tensor([best]), step, cache)
+    return tokens
 
 
 def inspect_form(
@@ -213,7 +226,7 @@ def guarded_plan(
 def learned_by(plan: CachePlan) -> Learned:
     """What the forms of a plan have learned, float64; only the sites where it is something."""
     return {
-        site_name(attention, layer): folded.learned
+        f"{attention}.{layer}": folded.learned
         for attention, layers in (("cross", plan.cross), ("self", plan.self_))
         for layer, folded in enumerate(layers)
         if folded.learned

@@ -57,11 +57,18 @@ def plan(cross: str, own: str) -> CachePlan:
     layers = range(DIMS.n_text_layer)
     return CachePlan(
         [
-            fold(block("cross_attn", i), cross, Context(first)).to(CPU, torch.float64)
+            fold(block("cross_attn", i), cross, Context(first, layer=i)).to(CPU, torch.float64)
             for i in layers
         ],
         [fold(block("attn", i), own).to(CPU, torch.float64) for i in layers],
     )
+
+
+def test_the_hybrids_first_layer_has_no_key_map() -> None:
+    """It keeps its own keys: 3 d^2 products a step, not 4 (section 6, end)."""
+    first, other = plan("hybrid", "x").cross
+    assert first.key_map is None and first.value_map is not None
+    assert other.key_map is not None
 
 
 def noise(*shape: int, seed: int = 0) -> Tensor:

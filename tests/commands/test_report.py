@@ -49,6 +49,8 @@ PAPER_TABLE = {
     "reads, batch 64, baseline": "6.4 12.7 38.1 102.1 172.1",
     "reads, batch 64, option 1": "3.4 6.8 20.2 54.6 93.1",
     "reads, batch 64, option 2": "1.1 2.2 6.5 18.1 32.5",
+    "same, batch 1, option 1": "1.08x 1.08x 1.07x 1.05x 1.03x",
+    "same, batch 1, option 2": "1.14x 1.14x 1.11x 1.07x 1.04x",
     "predicted speed-up, option 1": "1.9x 1.9x 1.9x 1.9x 1.8x",
     "predicted speed-up, option 2": "5.6x 5.8x 5.8x 5.6x 5.3x",
 }
@@ -92,6 +94,20 @@ def test_e_counted() -> None:
     text = printed(PAPER)
     assert cells(text, "cache, option 2, E counted")[-1] == "20.3"
     assert cells(text, "saving, option 2, E counted")[-1] == "7.9x"
+
+
+def test_e_read_by_every_layer_and_the_cross_phase() -> None:
+    """At batch 64, 2 n d L + L p d values of cache instead of the paper's; 4 p d^2 L operations."""
+    text = printed(PAPER)
+    assert cells(text, "same, E read by every layer") == "1.9x 1.9x 1.9x 1.9x 1.8x".split()
+    dims, (baseline, option1, option2) = PAPER[-1].dims, PAPER[-1].predicted
+    d, layers, p = dims.n_text_state, dims.n_text_layer, dims.n_audio_ctx
+    expected = baseline.reads / (option2.reads + layers * p * d)
+    assert option2.speedup_with_e == pytest.approx(expected)
+    assert option1.speedup_with_e == option1.speedup
+    assert baseline.cross_phase == 4 * p * d**2 * layers == 2 * option1.cross_phase
+    assert option2.cross_phase == 0
+    assert cells(text, "cross-phase, 10^9, baseline")[-1] == "314.6"
 
 
 def test_bytes_in_float16() -> None:
@@ -183,7 +199,7 @@ def test_says_what_is_predicted_and_from_where() -> None:
     text = " ".join(printed(PAPER).split())
     assert "arXiv 2503.05840, Whisper table" in text
     assert "p = 1500, n = 448, vocabulary 51865." in text
-    assert "nothing was timed" in text
+    assert "Nothing was timed" in text
     assert text.count("speed-up") == text.lower().count("predicted speed-up")
 
 

@@ -277,7 +277,7 @@ def test_what_may_draft(model: Model) -> None:
         load_draft(replace(draft, dims=replace(fewer, n_audio_layer=3)), target, model)
     assert load_draft(draft, target, random_model(forms=("kv", "x"))).forms == ("e", "x")
     with pytest.raises(OptionError, match="choose cross_cache e"):
-        load_draft(draft, target, random_model(forms=("evict", "x")))
+        load_draft(draft, target, random_model(forms=("sparse", "x")))
 
 
 def test_an_expected_text_is_followed(model: Model, asked: list[Window]) -> None:

@@ -18,6 +18,7 @@ from slimwhisper.cache.fold import Attention, Context, Folded, fold_latent
 from slimwhisper.cache.latent import LatentCross, LatentStore
 
 NAME, SILENT = "first", 50
+FRAMES = (900, 200, 60)  # its ladder
 
 
 @dataclass(frozen=True, slots=True)
@@ -76,6 +77,7 @@ def first_form() -> Iterator[str]:
         exact=False,
         whole="frames=all",
         learns=True,
+        ladder=lambda dims, part: [[f"frames={n}" for n in FRAMES]],
     )
     forms.register(form)
     forms.settings_of.cache_clear()

@@ -1,6 +1,7 @@
-"""SparQ attention (Ribar et al., arXiv 2312.04985, Algorithm 1): what a step chooses to read.
+"""Forms `sparq` and `sparq_latent`: a step reads some components of keys, and some positions.
 
-For one head with the query q [d_k], over K and V [S, d_k]:
+SparQ attention (Ribar et al., arXiv 2312.04985, Algorithm 1). For one head with the query q [d_k],
+over K and V [S, d_k]:
 
     i1    = argtopk(|q|, r)                               the components that are looked at
     tau   = sqrt(d_k ||q[i1]||_1 / ||q||_1)               the temperature
@@ -9,30 +10,33 @@ For one head with the query q [d_k], over K and V [S, d_k]:
     alpha = sum(s^[i2])
     y     = alpha softmax(q K[i2]^T / sqrt(d_k)) V[i2] + (1 - alpha) mean(V)
 
-m is 1 at the l most recent positions and 0 elsewhere, so those are always read. Every row of a
-window chooses for itself, its beams too. Steps work so. Prompts and the words' times are dense, and
-so is a step that has at most k tokens to read.
+m is 1 at the l most recent positions of a text and 0 elsewhere, so those are always read. Where g
+queries share keys and values (appendix B), so do they i1, of the sum of their |q|, and i2, of the
+sum of their s^. A latent, E or X, is one key and value for all h heads, asked by the folded queries
+q_i A_i (`slimwhisper.cache.fold`): so `sparq` has G = h groups of one query, `sparq_latent` one
+group of h. Every row of a window chooses for itself, its beams too. Prompts and the words' times
+are dense, and so is a step that has at most k tokens to read.
 
-A step of one head moves M = S r + 2 k d_k + 4 d_k values (appendix C2): r components of all keys,
-then K and V of k positions; 2 d_k to write the token's own K and V, and 2 d_k to read and write the
-mean. Dense attention moves 2 S d_k + 2 d_k. The first term needs K a second time, laid out by
-component (`twice`). From K by position, memory delivers whole rows of d_k values, so all of K is
-moved, S d_k, and after that only V of the k positions: what is saved is the rest of V.
-
-`sparq_heads` works over keys and values, `sparq_latent` over latents.
+A step of one head moves S r + 2 k d_k + 4 d_k values (appendix C2): r components of all keys, then
+K and V of k positions; 2 d_k to write the token's own K and V, and 2 d_k to read and write the
+mean. The first term needs K a second time, laid out by component (`twice`). From K by position,
+memory delivers whole rows, so all of K is moved, S d_k, and after that only V of the k positions.
+Of a latent, K and V are one: S r + k d, or without `twice` all of it.
 """
 
-from collections.abc import Callable
 from dataclasses import dataclass
+from typing import cast
 
 import torch
 from torch import Tensor
 
-from slimwhisper.cache.base import Room, Rows, Step
+from slimwhisper.cache.base import CrossLayer, CrossStore, Room, Rows, SelfLayer, Step
+from slimwhisper.cache.fold import Folded
+from slimwhisper.cache.kv import KVCross, KVSelf, KVStore
+from slimwhisper.cache.latent import LatentAttention, LatentCross, LatentSelf, LatentStore
 from slimwhisper.kernels.linear import at_least_float32
-from slimwhisper.kernels.reads import ALL, Reads
-
-STRIDE = 32  # tokens between two sums of `RunningSums`: l of the default k, which are read anyway
+from slimwhisper.kernels.norm import Place
+from slimwhisper.types import Dims
 
 
 @dataclass(frozen=True, slots=True)
@@ -59,113 +63,250 @@ class SparQ:
         """k of this many tokens."""
         return tokens if self.k is None else min(self.k, tokens)
 
-    def window(self, tokens: int, growing: bool) -> int:
-        """l of this many tokens; growing: of a text, not of audio."""
-        return int(self.local * self.positions(tokens)) if growing else 0
-
-
-def transfers(tokens: int, r: int, k: int, width: int) -> int:
-    """M, the values that a head of this width reads and writes in a step (appendix C2)."""
-    return tokens * r + 2 * k * width + 4 * width
-
-
-def dense_transfers(tokens: int, width: int) -> int:
-    """The same of dense attention: reads K and V, writes the token's own."""
-    return 2 * tokens * width + 2 * width
-
 
 @dataclass(frozen=True, slots=True)
-class Asked:
-    """Which of the kept slots or rows N queries read, and how far."""
+class SparQLatent(SparQ):
+    """The same settings; r counts columns of the whole width d."""
 
-    ids: Tensor  # [N] int64
-    view: Callable[[Tensor], tuple[Tensor, Tensor | None]]  # `Rows.of_slots` or `Rows.of_rows`
-    last: Tensor | None = None  # [N] int64: the last position; None: all positions
-    chosen: Reads = ALL  # which of k chosen positions, best first, hold a token
-
-    @staticmethod
-    def by(rows: Rows) -> "Asked":
-        """Audio: every position of each row's slot."""
-        return Asked(rows.slots, rows.of_slots)
-
-    @staticmethod
-    def at(step: Step, k: int, dtype: torch.dtype) -> "Asked":
-        """Texts: the positions up to each row's own token; k < step.extent."""
-        rows, full = step.rows, step.lengths is None
-        some = Step.at(rows, step.positions.clamp(max=k - 1), k, full, dtype)
-        return Asked(rows.ids, rows.of_rows, step.positions, some.reads(None))
-
-    def read(self, kept: Tensor) -> Tensor:
-        """[slots or rows, ...] -> [B, ...]; N / B queries share each."""
-        held, chosen = self.view(kept)
-        return held if chosen is None else held[chosen]
-
-    def weights(self, scores: Tensor) -> Tensor:
-        """s^: scores over tau [N, h, S] -> [N, h, S] in at least float32, 0 beyond `last`."""
-        wide = scores.to(at_least_float32(scores.dtype))
-        if self.last is not None:
-            places = torch.arange(scores.shape[-1], device=scores.device)
-            wide = wide.masked_fill(places > self.last[:, None, None], float("-inf"))
-        return wide.softmax(dim=-1)
-
-    def best(self, weights: Tensor, k: int, window: int) -> Tensor:
-        """i2: weights [N, g, S] between 0 and 1 -> [N, g, k] int64, those without a token last."""
-        end = weights.shape[-1]
-        last = end - 1 if self.last is None else self.last[:, None, None]
-        ago = last - torch.arange(end, device=weights.device)
-        favour = ((ago >= 0) & (ago < window)).to(weights.dtype) - (ago < 0).to(weights.dtype)
-        return (weights + favour).topk(k, dim=-1).indices
+    r: int | None = 128
 
 
-def temperature(sizes: Tensor, chosen: Tensor, width: int) -> Tensor:
-    """tau: |q| [..., d], the chosen components [..., r] int64 -> [...]; width: d_k."""
-    share = sizes.gather(-1, chosen).sum(-1) / sizes.sum(-1).clamp(min=1e-30)
-    return (width * share.clamp(min=1e-6)).sqrt()  # a query of zeros has no share
+_RUNGS = ((2, 2), (2, 4), (4, 4), (4, 8), (8, 8), (8, 16), (16, 32))
 
 
-def masked(q: Tensor, chosen: Tensor) -> Tensor:
-    """q [..., d] with zeros but for the components `chosen` [..., r] int64."""
-    return torch.zeros_like(q).scatter(-1, chosen, q.gather(-1, chosen))
+def ladder(dims: Dims, part: str, width: int | None = None) -> list[list[str]]:
+    """The settings that `tradeoff` and `calibrate` try: `slimwhisper.cache.forms.Form`."""
+    width = width or dims.n_text_state // dims.n_text_head
+    tokens = dims.n_audio_ctx if part == "cross" else dims.n_text_ctx
+    return [[f"r={max(1, width // r)},k={max(1, tokens // k)},twice=true" for r, k in _RUNGS]]
 
 
-class RunningSums:
-    """Sums of the first 0, 32, 64, ... tokens of each row, for the mean over a growing text.
+def ladder_latent(dims: Dims, part: str) -> list[list[str]]:
+    """The same of `sparq_latent`."""
+    return ladder(dims, part, dims.n_text_state)
 
-    A prompt's padding counts in none of the sums that its row reads: a step at position p reads the
-    sum of whole strides before p, adds the tokens from there to p, and leaves the result as the
-    next sum, which is complete at the end of the stride. The paper's one running sum would have
-    to know, when a prompt is read, which rows of it are padded.
+
+def sparq(
+    q: Tensor,
+    keys: Tensor,
+    columns: Tensor,
+    values: Tensor,
+    mean: Tensor,
+    settings: SparQ,
+    scale: float,
+    last: Tensor | None = None,
+) -> Tensor:
+    """Algorithm 1 and appendix B, in at least float32.
+
+    Arguments:
+        q: [N, G, g, w].
+        keys, values: [N, G, S, w].
+        columns: [N, G, w, S], the keys, perhaps in another layout.
+        mean: [N, G, w], of the values.
+        scale: 1 / sqrt(d_k).
+        last: [N] int64, the last position that each row has; None: all.
+    Returns:
+        like q.
     """
+    wide, tokens = at_least_float32(q.dtype), keys.shape[2]
+    r, k = settings.components(q.shape[3]), settings.positions(tokens)
+    window = 0 if last is None else int(settings.local * k)
+    end = torch.tensor([tokens - 1], device=q.device) if last is None else last
+    asked, sizes = q.to(wide), q.to(wide).abs()
+    i1 = sizes.sum(2, keepdim=True).topk(r).indices  # [N, G, 1, r]
+    some = asked.gather(3, i1.expand(*q.shape[:3], r))
+    share = some.abs().sum(3, keepdim=True) / sizes.sum(3, keepdim=True).clamp(min=1e-30)
+    tau = share.clamp(min=1e-6).sqrt() / scale  # a query of zeros has no share
+    scores = some @ columns.gather(2, i1.mT.expand(*i1.shape[:2], r, tokens)).to(wide) / tau
+    ago = end[:, None, None, None] - torch.arange(tokens, device=q.device)
+    weights = scores.masked_fill(ago < 0, float("-inf")).softmax(dim=3)  # s^ [N, G, g, S]
+    favour = q.shape[2] * ((ago >= 0) & (ago < window)).to(wide) - (ago < 0).to(wide)
+    i2 = (weights.sum(2, keepdim=True) + favour).topk(k).indices  # [N, G, 1, k]
+    alpha = weights.gather(3, i2.expand(*q.shape[:3], k)).sum(3, keepdim=True)
+    rows = i2.mT.expand(*i2.shape[:2], k, q.shape[3])
+    exact = asked @ keys.gather(2, rows).to(wide).mT * scale
+    exact = exact.masked_fill(i2 > end[:, None, None, None], float("-inf")).softmax(dim=3)
+    found = exact @ values.gather(2, rows).to(wide)
+    return (alpha * found + (1 - alpha) * mean.to(wide).unsqueeze(2)).to(q.dtype)
 
-    def __init__(self, room: Room, *shape: int) -> None:
-        """shape: of one token."""
-        self.length = room.length
-        self.sums = torch.zeros(
-            (room.count, -(-room.length // STRIDE) + 1, *shape),
-            device=room.device,
-            dtype=at_least_float32(room.dtype),
+
+class Groups:
+    """A block's keys and values as Algorithm 1 sees them: G groups of g queries of width w."""
+
+    def __init__(self, exact: KVCross | KVSelf | LatentCross | LatentSelf, weights: Folded) -> None:
+        """exact: the layer whose projections and buffers these are."""
+        self.settings: SparQ = weights.settings
+        self.scale = (weights.width // weights.heads) ** -0.5
+        self.projections = exact.heads if isinstance(exact, KVCross | KVSelf) else exact.attention
+        self.is_latent = isinstance(self.projections, LatentAttention)
+
+    def views(self, kept: KVStore | KVSelf | LatentStore | LatentSelf) -> tuple[Tensor, Tensor]:
+        """Keys and values of the buffers, each [slots or rows, G, S, w]."""
+        if isinstance(kept, KVStore | KVSelf):
+            return kept.keys, kept.values
+        latent = kept.latent.values.unsqueeze(1)
+        return latent, latent
+
+    def queries(self, x: Tensor) -> Tensor:
+        """x [R, 1, d] -> [R, G, g, w]."""
+        if isinstance(self.projections, LatentAttention):
+            return self.projections.fold_queries(self.projections.queries(x)[:, 0]).unsqueeze(1)
+        return self.projections.queries(x)
+
+    def output(self, found: Tensor) -> Tensor:
+        """[R, G, g, w] -> [R, 1, d]."""
+        if not isinstance(self.projections, LatentAttention):
+            return self.projections.output(found)
+        maps = self.projections.weights.value_map
+        assert maps is not None
+        by_head = found[:, 0].transpose(0, 1) @ maps.transpose(1, 2)  # [h, R, d_k]
+        return self.projections.output(by_head.transpose(0, 1).unsqueeze(1))
+
+    def columns(self, keys: Tensor) -> tuple[Tensor, ...]:
+        """What `twice` keeps: nothing, or zeros like keys, [count, G, w, S]."""
+        return (torch.zeros_like(keys.mT.contiguous()),) if self.settings.twice else ()
+
+    def read_values(self, keys: Tensor, tokens: int) -> int:
+        """That a step of one row reads of the views, `tokens` positions long; see above."""
+        _, groups, _, width = keys.shape
+        r, k = self.settings.components(width), self.settings.positions(tokens)
+        found = tokens * r + k * width if self.settings.twice and k < tokens else tokens * width
+        return groups * (found if self.is_latent else found + k * width)
+
+
+def _of_each(t: Tensor, chosen: Tensor | None, count: int) -> Tensor:
+    """What `Rows.of_slots` or `of_rows` gives -> [count, ...]: a row for each query."""
+    t = t if chosen is None else t[chosen]
+    return t if len(t) == count else t.repeat_interleave(count // len(t), dim=0)
+
+
+class SparQStore(CrossStore):
+    """An exact store, the mean of its values [slots, G, w] and, if asked, its keys by component."""
+
+    def __init__(self, exact: KVStore | LatentStore, groups: Groups) -> None:
+        self.exact = exact
+        self.keys, self.values = groups.views(exact)
+        self.mean = torch.zeros_like(self.values[:, :, 0].contiguous())
+        self.columns = groups.columns(self.keys)
+        super().__init__(*exact.tensors, self.mean, *self.columns)
+
+    def put(self, slots: Tensor, features: Tensor) -> None:
+        """features [G, p, d] in `slots` [G] int64."""
+        self.exact.put(slots, features)
+        values = self.values[slots]
+        wide = at_least_float32(values.dtype)
+        self.mean[slots] = values.mean(2, dtype=wide).to(values.dtype)
+        for columns in self.columns:
+            columns[slots] = self.keys[slots].mT
+
+
+class SparQCross(CrossLayer):
+    """Cross-attention of one layer: steps by Algorithm 1, prompts dense."""
+
+    store: SparQStore
+
+    def __init__(self, weights: Folded, room: Room, store: SparQStore | None = None) -> None:
+        self.exact: KVCross | LatentCross
+        if weights.key_map is None:
+            self.exact = KVCross(weights, room, store)
+        else:
+            self.exact = LatentCross(
+                weights, room, cast(LatentStore, store.exact) if store else None
+            )
+        self.groups, self.length = Groups(self.exact, weights), room.length
+        self.store = store or SparQStore(self.exact.store, self.groups)
+
+    def attend(self, x: Tensor, rows: Rows) -> Tensor:
+        """x [R, T, d] -> [R, T, d], dense."""
+        return self.exact.attend(x, rows)
+
+    def scores(self, x: Tensor, rows: Rows, heads: Tensor) -> Tensor:
+        """x [R, T, d], heads [n] int64 -> [R, n, T, p]."""
+        return self.exact.scores(x, rows, heads)
+
+    def step(self, x: Tensor, rows: Rows) -> Tensor:
+        """x [R, 1, d] -> [R, 1, d]."""
+        groups, store = self.groups, self.store
+        if groups.settings.positions(self.length) == self.length:
+            return self.attend(x, rows)
+        columns = store.columns[0] if store.columns else store.keys.mT
+        keys, by_component, values, mean = (
+            _of_each(*rows.of_slots(t), len(x))
+            for t in (store.keys, columns, store.values, store.mean)
+        )
+        q = groups.queries(x)
+        return groups.output(
+            sparq(q, keys, by_component, values, mean, groups.settings, groups.scale)
         )
 
-    def begin(self, ids: Tensor, tokens: Tensor) -> None:
-        """Start new texts in rows `ids` [R] int64 with tokens [R, T, ...]."""
-        full = tokens.shape[1] // STRIDE
-        whole = tokens[:, : full * STRIDE].to(self.sums.dtype).unflatten(1, (full, STRIDE))
-        self.sums[ids] = 0
-        self.sums[ids, 1 : full + 1] = whole.sum(2).cumsum(1)
+    def read_bytes(self, slot: int) -> float:
+        """Bytes of the store that a step of one row reads, the mean among them."""
+        mean = self.store.mean[slot]
+        read = self.groups.read_values(self.store.keys, self.length)
+        return (read + mean.numel()) * mean.itemsize
 
-    def mean(self, step: Step, tokens: Tensor) -> Tensor:
-        """The mean over tokens [rows, n, ...] up to each row's own -> [R, ...]."""
-        ids, positions = step.rows.ids, step.positions
-        stride = positions // STRIDE
-        places = stride[:, None] * STRIDE + torch.arange(STRIDE, device=positions.device)
-        tail = tokens[ids[:, None], places.clamp(max=self.length - 1)].to(self.sums.dtype)
-        unseen = (places > positions[:, None])[(..., *(None,) * (tail.dim() - 2))]
-        total = self.sums[ids, stride] + tail.masked_fill(unseen, 0).sum(1)
-        self.sums[ids, stride + 1] = total
-        count = (positions + 1)[(..., *(None,) * (total.dim() - 1))]
-        return (total / count).to(tokens.dtype)
 
-    def read_bytes(self, row: int, tokens: int, itemsize: int, window: int) -> int:
-        """Of the mean: one sum, and the tokens of its tail that the window does not hold."""
-        one = self.sums[row, 0]
-        return one.nbytes + max(0, (tokens - 1) % STRIDE + 1 - window) * one.numel() * itemsize
+class SparQSelf(SelfLayer):
+    """Self-attention of one layer: an exact one, the sum of its values [rows, G, w] and, if asked,
+    its keys by component.
+    """
+
+    def __init__(self, weights: Folded, room: Room) -> None:
+        self.exact = (KVSelf if weights.key_map is None else LatentSelf)(weights, room)
+        self.groups, self.length = Groups(self.exact, weights), room.length
+        self.keys, self.values = self.groups.views(self.exact)
+        first = self.values[:, :, 0]
+        self.sums = torch.zeros(first.shape, device=room.device, dtype=at_least_float32(room.dtype))
+        self.columns = self.groups.columns(self.keys)
+        super().__init__(*self.exact.tensors, self.sums, *self.columns)
+
+    def reorder(self, rows: Tensor, sources: Tensor, extent: int) -> None:
+        """Row rows[i] becomes a copy of row sources[i], both [R] int64."""
+        self.exact.reorder(rows, sources, extent)
+        self.sums[rows] = self.sums[sources]
+        for t in self.columns:
+            t[rows, ..., :extent] = t[sources, ..., :extent]
+
+    def prefill(self, x: Tensor, rows: Rows) -> Tensor:
+        """x [R, T, d] -> [R, T, d], dense."""
+        mixed, ids, tokens = self.exact.prefill(x, rows), rows.ids, x.shape[1]
+        lengths = rows.prompt_lengths(tokens)
+        padding = torch.arange(tokens, device=x.device) >= lengths[:, None]
+        values = self.values[ids, :, :tokens].to(self.sums.dtype)
+        self.sums[ids] = values.masked_fill(padding[:, None, :, None], 0).sum(2)
+        for t in self.columns:
+            t[ids] = self.keys[ids].mT
+        return mixed
+
+    def place(self, step: Step) -> Place | None:
+        """The exact layer's."""
+        return self.exact.place(step)
+
+    def step(self, x: Tensor, step: Step) -> Tensor:
+        """x [R, 1, d] -> [R, 1, d]; keeps the token, unless its place has it, and reads some."""
+        groups, ids, extent, at = self.groups, step.rows.ids, step.extent, step.positions
+        dense = groups.settings.positions(extent) == extent
+        mixed = self.exact.step(x, step) if dense else None
+        if isinstance(self.exact, KVSelf) and not dense:
+            for kept, fresh in zip(
+                (self.keys, self.values), self.exact.heads.keys_values(x), strict=True
+            ):
+                kept[ids, :, at] = fresh[:, :, 0]
+        self.sums[ids] += self.values[ids, :, at].to(self.sums.dtype)
+        for t in self.columns:
+            t[ids, :, :, at] = self.keys[ids, :, at]
+        if mixed is not None:
+            return mixed
+        columns = self.columns[0] if self.columns else self.keys.mT
+        seen = (self.keys[:, :, :extent], columns[..., :extent], self.values[:, :, :extent])
+        keys, by_component, values = (_of_each(*step.rows.of_rows(t), len(x)) for t in seen)
+        mean = self.sums[ids] / (at + 1)[:, None, None]
+        q = groups.queries(x)
+        return groups.output(
+            sparq(q, keys, by_component, values, mean, groups.settings, groups.scale, at)
+        )
+
+    def read_bytes(self, row: int, tokens: int) -> float:
+        """Bytes that a step of one row reads with `tokens` tokens, the sum among them."""
+        read = self.groups.read_values(self.keys, tokens) * self.keys.itemsize
+        return read + self.sums[row].nbytes

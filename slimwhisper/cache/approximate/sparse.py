@@ -1,20 +1,18 @@
 """Form `sparse`: keys and values, of which a step leaves out positions with little weight.
 
 Softmax sparsity, slim attention (arXiv 2503.05840), section 2: many weights of the softmax are
-nearly 0, so the rows of V that they multiply need not be read. Positions whose weight is below
-`threshold` are left out of the second product. The weights of the others stay as they are, as in
-the paper: they are not divided by their sum, which can be 0. Since the weights of a query sum to 1,
-at most 1 / threshold rows of V are read, and each head's sum changes by at most threshold times the
-norms of the rows left out. Above 1 / p, a head that looks at all p positions alike reads none.
+nearly 0, so the rows of V that they multiply need not be read. (The section is about rows in the
+weighted sum of K; that it helps V alike is its aside.) Positions whose weight is below `threshold`
+are left out of the second product. The weights of the others stay as they are, as in the paper:
+they are not divided by their sum, which can be 0. Since the weights of a query sum to 1, at most
+1 / threshold rows of V are read, and each head's sum changes by at most threshold times the norms
+of the rows left out. Above 1 / p, a head that looks at all p positions alike reads none.
 
 K is read whole, so a step reads K and some of V: at best half of what `kv` reads. Nothing less is
-kept. In float16 with p = 1,500 and d = 384, a layer and step: `kv` 2.3 MB, `sparse` from 1.15 MB
-(no row of V) to 2.3 MB (all rows); `e` and `x` 1.15 MB, whatever the weights are, as they read the
-latent once for both products. There is nothing to leave out there, and no threshold makes `sparse`
-read less than they do.
-
-PyTorch multiplies by zeros instead of leaving rows out; `read_bytes` counts what a kernel that
-leaves them out would read. A prompt's tokens read the rows of V together, so prompts are exact.
+kept. `e` and `x` read that half whatever the weights are, as they read the latent once for both
+products: there are no bytes to save. PyTorch multiplies by zeros instead of leaving rows out;
+`read_bytes` counts what a kernel that leaves them out would read. A prompt's tokens read the rows
+of V together, so prompts are exact.
 """
 
 from dataclasses import dataclass
@@ -25,6 +23,8 @@ from torch import Tensor
 from slimwhisper.cache.base import CrossStore, Room, Rows, Step
 from slimwhisper.cache.fold import Folded
 from slimwhisper.cache.kv import KVCross, KVSelf
+from slimwhisper.kernels.linear import at_least_float32
+from slimwhisper.types import Dims
 
 
 @dataclass(frozen=True, slots=True)
@@ -41,19 +41,23 @@ class SparseSettings:
             )
 
 
+def ladder(dims: Dims, part: str) -> list[list[str]]:
+    """The settings that `tradeoff` and `calibrate` try: `slimwhisper.cache.forms.Form`."""
+    return [[f"threshold={share}" for share in (1e-5, 1e-4, 3e-4, 1e-3, 3e-3, 1e-2)]]
+
+
 class SparseAttention:
     """Attention that leaves out small weights and counts the others."""
 
     def __init__(self, weights: Folded, room: Room) -> None:
         self.threshold: float = weights.settings.threshold
-        self.scale = (weights.width // weights.heads) ** -0.5
         # weights that were not left out, and all, over all steps so far
         self.counts = torch.zeros(2, dtype=torch.int64, device=room.device)
 
     def mix(self, queries: Tensor, keys: Tensor, values: Tensor, bias: Tensor | None) -> Tensor:
         """[B, h, Q, d_k]; keys and values [B, h, T, d_k]; bias [B, 1, 1, T] -> like queries."""
-        wide = torch.promote_types(queries.dtype, torch.float32)
-        scores = queries.to(wide) @ keys.to(wide).transpose(2, 3) * self.scale
+        wide = at_least_float32(queries.dtype)
+        scores = queries.to(wide) @ keys.to(wide).mT * queries.shape[3] ** -0.5
         if bias is not None:
             scores = scores + bias
         weights = scores.softmax(dim=-1)
@@ -62,15 +66,12 @@ class SparseAttention:
         self.counts += torch.stack([(weights > 0).sum(), seen])
         return weights.to(values.dtype) @ values
 
-    def share(self) -> float:
-        """Of the rows of V that the steps so far have seen, the share that they read; at first 1.
-
-        An average over all slots or rows. It waits for the device.
+    def read_bytes(self, keys: Tensor, values: Tensor) -> float:
+        """All of K and, of V, what the steps so far have read on average, over all slots or rows;
+        before the first, all of it. It waits for the device.
         """
-        if self.counts.is_meta:
-            return 1.0
-        kept, seen = self.counts.tolist()
-        return kept / seen if seen else 1.0
+        kept, seen = (1, 1) if self.counts.is_meta else self.counts.tolist()
+        return keys.nbytes + values.nbytes * (kept / seen if seen else 1)
 
 
 class SparseCross(KVCross):
@@ -80,10 +81,8 @@ class SparseCross(KVCross):
         super().__init__(weights, room, store)
         self.sparse = SparseAttention(weights, room)
 
-    def attend(self, x: Tensor, rows: Rows) -> Tensor:
-        """x [R, T, d] -> [R, T, d]."""
-        if x.shape[1] > 1:
-            return super().attend(x, rows)
+    def step(self, x: Tensor, rows: Rows) -> Tensor:
+        """x [R, 1, d] -> [R, 1, d]."""
         (keys, slots), (values, _) = map(rows.of_slots, self.store.tensors)
         if slots is not None:
             keys, values = keys[slots], values[slots]
@@ -93,8 +92,8 @@ class SparseCross(KVCross):
         return self.heads.output(mixed.transpose(1, 2).flatten(0, 1).unsqueeze(2))
 
     def read_bytes(self, slot: int) -> float:
-        """All of K and, of V, what the steps so far have read on average."""
-        return self.store.keys[slot].nbytes + self.sparse.share() * self.store.values[slot].nbytes
+        """Bytes of the store that a step of one row reads."""
+        return self.sparse.read_bytes(self.store.keys[slot], self.store.values[slot])
 
 
 class SparseSelf(KVSelf):
@@ -115,6 +114,6 @@ class SparseSelf(KVSelf):
         return self.heads.output(self.sparse.mix(self.heads.queries(x), keys, values, bias))
 
     def read_bytes(self, row: int, tokens: int) -> float:
-        """All of K and, of V, what the steps so far have read on average."""
-        kept = self.keys[row].nbytes + self.sparse.share() * self.values[row].nbytes
-        return kept * tokens / self.length
+        """Bytes that a step of one row reads with `tokens` tokens."""
+        whole = self.sparse.read_bytes(self.keys[row], self.values[row])
+        return whole * tokens / self.length

@@ -8,9 +8,10 @@ least; the first r are kept. In the same way V_i over W_O,i^T [d, d_k] gives R_v
 Whisper has no rotary positions, so nothing is rotated while decoding: W_Q R, b_Q R, W_K R and W_V
 R_v replace the projections, and R_v^T W_O the output's.
 
-Ranks differ by head, layer and matrix: see `slimwhisper.cache.approximate.zack_ranks`. Heads with
-equal ranks are kept together, one tensor for their keys and one for their values, so that none is
-padded to another's rank.
+The paper stacks Q over K, and V over W_O^T, as they are. Here each of the four is first divided by
+its Frobenius norm, so that both of a pair have the same say: 1,500 frames do not outvote some dozen
+queries, nor values the output. Ranks differ by head, layer and matrix; the columns of all heads are
+kept side by side, so that none is padded to another's rank.
 """
 
 from collections.abc import Sequence
@@ -20,41 +21,137 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from slimwhisper.cache.approximate.zack_ranks import learn
 from slimwhisper.cache.base import CrossLayer, CrossStore, Room, Rows, SelfLayer, Step
 from slimwhisper.cache.fold import Attention, Context, Folded
 from slimwhisper.kernels.linear import linear
+from slimwhisper.types import Dims
+
+REMOVAL = 0.05  # what is dropped unless the user says otherwise
 
 
 @dataclass(frozen=True, slots=True)
-class Group:
-    """Heads with the same ranks."""
+class ZackSettings:
+    """How much is kept: by one of the first three; without any of them, `removal` is 0.05."""
 
-    heads: tuple[int, ...]
-    key: int  # columns that are kept of K
-    value: int  # and of V
+    removal: float | None = None  # share of each head's singular values that may be dropped
+    keep: float | None = None  # share of the values of K and V, over all heads and layers
+    rank: int | None = None  # columns of K and of V, of every head
+    multiple: int = 16  # ranks are rounded up to multiples of this; 1 where it exceeds d_k
+
+    def __post_init__(self) -> None:
+        """Raises ValueError for settings that make no sense."""
+        names = ("removal", "keep", "rank")
+        given = [f"{n}={getattr(self, n)}" for n in names if getattr(self, n) is not None]
+        if len(given) > 1:
+            raise ValueError(f"{' and '.join(given)}: give one of removal, keep and rank")
+        if not given:
+            object.__setattr__(self, "removal", REMOVAL)
+        if self.removal is not None and not 0 <= self.removal < 1:
+            raise ValueError(f"removal={self.removal}: give 0, which drops nothing, to below 1")
+        if self.keep is not None and not 0 < self.keep <= 1:
+            raise ValueError(f"keep={self.keep}: give a share above 0, up to 1")
+        for name in ("rank", "multiple"):
+            value = getattr(self, name)
+            if value is not None and value < 1:
+                raise ValueError(f"{name}={value}: give at least 1")
 
 
-def grouped(ranks: Tensor) -> list[Group]:
-    """Ranks [2, h] of keys and values -> the heads, by their ranks."""
-    pairs = [(int(key), int(value)) for key, value in ranks.T.tolist()]
-    return [
-        Group(tuple(i for i, other in enumerate(pairs) if other == pair), *pair)
-        for pair in sorted(set(pairs))
-    ]
+def ladder(dims: Dims, part: str) -> list[list[str]]:
+    """The settings that `tradeoff` and `calibrate` try: `slimwhisper.cache.forms.Form`."""
+    return [[f"keep={share}" for share in (0.9, 0.75, 0.6, 0.5, 0.4, 0.3, 0.2)]]
+
+
+def spectrum(block: Attention, asking: Tensor, source: Tensor) -> tuple[Tensor, Tensor]:
+    """Rotations [2, h, d_k, d_k] and singular values [2, h, d_k] of one block, float64.
+
+    asking [T_q, d], source [T_k, d]: recorded, what queries and what keys and values are made of.
+    """
+
+    def heads(x: Tensor, weight: Tensor, bias: Tensor | None = None) -> Tensor:
+        """[T, d] -> [h, T, d_k]."""
+        bias = None if bias is None else bias.double()
+        y = F.linear(x.double(), weight.double(), bias)
+        return y.unflatten(-1, (block.heads, -1)).transpose(0, 1)
+
+    out = block.out.double().unflatten(-1, (block.heads, -1)).transpose(0, 1)  # [h, d, d_k]
+    pairs = (
+        (heads(asking, block.query, block.query_bias), heads(source, block.key)),
+        (heads(source, block.value), out),
+    )
+    found = []
+    for pair in pairs:
+        balanced = [m / m.norm(dim=(1, 2), keepdim=True).clamp(min=1e-300) for m in pair]
+        stacked = torch.cat(balanced, dim=1)
+        # R of a QR product has the same right singular vectors, in few rows
+        small = torch.linalg.qr(stacked, mode="r").R
+        missing = max(0, small.shape[2] - small.shape[1])  # fewer activations than columns
+        _, singular, turned = torch.linalg.svd(F.pad(small, (0, 0, 0, missing)))
+        found.append((turned.transpose(1, 2), singular))
+    rotations, singular_values = zip(*found, strict=True)
+    return torch.stack(rotations), torch.stack(singular_values)
+
+
+def ranks(settings: ZackSettings, singular: Tensor) -> Tensor:
+    """Singular values [..., d_k] in falling order -> how many columns to keep, [...] int64.
+
+    removal: equation 6, over singular values and not their squares; the smallest r for which
+    those after the r-th sum to at most this share of all. keep: the smallest removal, the same for
+    all heads, layers and matrices, that leaves no larger share than this. All are rounded up to
+    `multiple`, and every head keeps that many at least, whatever `keep` is.
+    """
+    width = singular.shape[-1]
+    unit = settings.multiple if settings.multiple <= width else 1
+    tails = singular.flip(-1).cumsum(-1).flip(-1)  # sums from each column on
+
+    def after(removal: float) -> Tensor:
+        wanted = (tails > removal * tails[..., :1]).sum(dim=-1)
+        return (-(-wanted // unit) * unit).clamp(unit, width)
+
+    if settings.rank is not None:
+        wanted = -(-settings.rank // unit) * unit
+        return torch.full_like(after(0), min(wanted, width))
+    if settings.removal is not None:
+        return after(settings.removal)
+    assert settings.keep is not None
+    room = settings.keep * singular.numel() * (1 + 1e-12)  # a share such as 0.1 is rounded
+    low, high = 0.0, 1.0
+    for _ in range(50):
+        middle = (low + high) / 2
+        low, high = (middle, high) if after(middle).sum() > room else (low, middle)
+    return after(0 if settings.keep == 1 else high)
+
+
+def learn(context: Context) -> dict[str, Tensor]:
+    """A layer's `Folded.learned`: "keys" [d_k, sum of ranks] and "values", the rotations of all
+    heads side by side, cut to their ranks; "ranks" [2, h], of keys and of values. All float64.
+    """
+    activations, attention = context.activations, context.attention
+    assert activations is not None, "zack learns from recorded activations"
+    if "zack" not in context.shared:
+        context.shared["zack"] = [
+            spectrum(block, activations.queries(attention, i), activations.of(attention, i))
+            for i, block in enumerate(context.blocks)
+        ]
+    every = context.shared["zack"]
+    rotations, _ = every[context.layer]
+    kept = ranks(context.settings, torch.stack([s for _, s in every]))[context.layer]  # [2, h]
+    keys, values = (
+        torch.cat([r[:, :n] for r, n in zip(turned, sizes, strict=True)], dim=1)
+        for turned, sizes in zip(rotations, kept.tolist(), strict=True)
+    )
+    return {"keys": keys, "values": values, "ranks": kept.double()}
 
 
 def fold_zack(block: Attention, context: Context) -> Folded:
-    """The rotations into the weights; heads in the order of their groups."""
+    """The rotations into the weights, head after head."""
     learned = learn(context) if context.learned is None else context.learned
-    order = [head for group in grouped(learned["ranks"]) for head in group.heads]
 
     def turned(weight: Tensor, name: str, row: int) -> Tensor:
         """R_i^T W_i of every head: [d, ...] -> [sum of ranks, ...]."""
         sizes = [int(n) for n in learned["ranks"][row].tolist()]
         rotations = learned[name].double().split(sizes, dim=1)
         parts = weight.double().unflatten(0, (block.heads, -1))
-        return torch.cat([rotations[i].T @ parts[i] for i in order])
+        return torch.cat([r.T @ part for r, part in zip(rotations, parts, strict=True)])
 
     return Folded(
         form="",
@@ -70,82 +167,65 @@ def fold_zack(block: Attention, context: Context) -> Folded:
 
 
 class RotatedAttention:
-    """The projections of one block, and attention by groups of heads.
-
-    What is by group is a list, with the n heads of each.
-    """
+    """The projections of one block, and attention head by head."""
 
     def __init__(self, weights: Folded) -> None:
         assert weights.project is not None and weights.values is not None
         self.weights, self.project, self.values = weights, weights.project, weights.values
-        self.groups = grouped(weights.learned["ranks"])
+        # columns of each head
+        self.of_keys, self.of_values = (list(map(int, row)) for row in weights.learned["ranks"])
         self.scale = (weights.width // weights.heads) ** -0.5
-        order = [head for group in self.groups for head in group.heads]
-        # where each head is, [h] int64
-        self.places = torch.tensor(order, device=weights.out_bias.device).argsort()
 
-    def allocate(self, room: Room) -> list[Tensor]:
-        """By group, keys [count, n, length, r] and values [count, n, length, r_v] in turn."""
-        return [
-            torch.zeros(
-                (room.count, len(g.heads), room.length, width),
-                device=room.device,
-                dtype=room.dtype,
-            )
-            for g in self.groups
-            for width in (g.key, g.value)
-        ]
+    def allocate(self, room: Room) -> tuple[Tensor, Tensor]:
+        """Keys and values of all heads, [count, length, sum of their ranks]."""
+        keys, values = (
+            torch.zeros((room.count, room.length, n), device=room.device, dtype=room.dtype)
+            for n in (sum(self.of_keys), sum(self.of_values))
+        )
+        return keys, values
 
-    def split(self, x: Tensor, widths: Sequence[int]) -> list[Tensor]:
-        """[B, T, sum of ranks] -> by group [B, n, T, r], r one of `widths`."""
-        counts = [len(g.heads) for g in self.groups]
-        parts = x.split([n * r for n, r in zip(counts, widths, strict=True)], dim=-1)
-        heads = zip(parts, counts, strict=True)
-        return [part.unflatten(-1, (n, -1)).transpose(1, 2) for part, n in heads]
+    def queries(self, x: Tensor) -> Tensor:
+        """[B, T, d] -> [B, T, sum of ranks]."""
+        return linear(x, self.weights.query, self.weights.query_bias)
 
-    def queries(self, x: Tensor) -> list[Tensor]:
-        """[B, T, d] -> by group [B, n, T, r]."""
-        q = linear(x, self.weights.query, self.weights.query_bias)
-        return self.split(q, [g.key for g in self.groups])
-
-    def kept(self, x: Tensor) -> list[Tensor]:
-        """[B, T, d] -> as `allocate`, [B, n, T, r] and [B, n, T, r_v] in turn."""
-        keys = self.split(linear(x, self.project), [g.key for g in self.groups])
-        values = self.split(linear(x, self.values), [g.value for g in self.groups])
-        return [t for pair in zip(keys, values, strict=True) for t in pair]
+    def kept(self, x: Tensor) -> tuple[Tensor, Tensor]:
+        """[B, T, d] -> K and V, [B, T, sum of ranks]."""
+        return linear(x, self.project), linear(x, self.values)
 
     def mix(
         self,
-        queries: Sequence[Tensor],
+        queries: Tensor,
         kept: Sequence[Tensor],
         bias: Tensor | None = None,
         causal: bool = False,
     ) -> Tensor:
-        """By group [R, n, T, r], and [W, n, ., r] and [W, n, ., r_v] in turn -> [R, T, d].
+        """queries [R, T, sum of ranks], K and V [W, n, sum of ranks] -> [R, T, d].
 
-        R a multiple of W: neighbouring rows share a window. bias: [R, 1, 1, .].
+        R a multiple of W: neighbouring rows share a window. bias: [R, 1, n], with R = W.
         """
-        mixed = []
-        for q, k, v in zip(queries, kept[::2], kept[1::2], strict=True):
-            rows = (len(k), len(q) // len(k))
-            together = q.unflatten(0, rows).transpose(1, 2)  # [W, n, R / W, T, r]
-            found = F.scaled_dot_product_attention(
-                together.flatten(2, 3), k, v, attn_mask=bias, is_causal=causal, scale=self.scale
+        windows, tokens = len(kept[0]), queries.shape[1]
+        together = queries.reshape(windows, -1, queries.shape[2])  # [W, R / W * T, sum of ranks]
+        every = (together.split(self.of_keys, 2), kept[0].split(self.of_keys, 2))
+        heads = zip(*every, kept[1].split(self.of_values, 2), strict=True)
+        found = [
+            F.scaled_dot_product_attention(
+                q, k, v, attn_mask=bias, is_causal=causal, scale=self.scale
             )
-            apart = found.unflatten(2, together.shape[2:4]).transpose(1, 2).flatten(0, 1)
-            mixed.append(apart.transpose(1, 2).flatten(2))  # [R, T, n * r_v]
-        return linear(torch.cat(mixed, dim=-1), self.weights.out, self.weights.out_bias)
+            for q, k, v in heads
+        ]
+        mixed = torch.cat(found, dim=2).view(len(queries), tokens, -1)
+        return linear(mixed, self.weights.out, self.weights.out_bias)
 
 
 class RotatedStore(CrossStore):
-    """Rotated K and V of the audio for one layer, by group [slots, n, p, r]."""
+    """Rotated K and V of the audio for one layer, [slots, p, sum of ranks]."""
 
     def __init__(self, attention: RotatedAttention, room: Room) -> None:
         self.attention = attention
         super().__init__(*attention.allocate(room))
 
     def put(self, slots: Tensor, features: Tensor) -> None:
-        """features [G, p, d] -> K and V by group, in `slots` [G] int64."""
+        """features [G, p, d] -> K and V, in `slots` [G] int64."""
         for buffer, fresh in zip(self.tensors, self.attention.kept(features), strict=True):
             buffer[slots] = fresh
 
@@ -168,16 +248,15 @@ class ZackCross(CrossLayer):
 
     def scores(self, x: Tensor, rows: Rows, heads: Tensor) -> Tensor:
         """x [R, T, d], heads [n] int64 -> [R, n, T, p], before the softmax."""
-        queries, keys = self.attention.queries(x), self.store.tensors[::2]
-        every = [
-            (q * self.attention.scale) @ k[rows.slots].transpose(2, 3)
-            for q, k in zip(queries, keys, strict=True)
-        ]
-        return torch.cat(every, dim=1)[:, self.attention.places[heads]]
+        sizes = self.attention.of_keys
+        queries = (self.attention.queries(x) * self.attention.scale).split(sizes, 2)
+        keys = self.store.tensors[0][rows.slots].split(sizes, 2)
+        every = [q @ k.transpose(1, 2) for q, k in zip(queries, keys, strict=True)]
+        return torch.stack(every, dim=1)[:, heads]
 
 
 class ZackSelf(SelfLayer):
-    """Self-attention of one layer over rotated K and V, by group [rows, n, n_text_ctx, r]."""
+    """Self-attention of one layer over rotated K and V, [rows, n_text_ctx, sum of ranks]."""
 
     def __init__(self, weights: Folded, room: Room) -> None:
         self.attention, self.length = RotatedAttention(weights), room.length
@@ -186,21 +265,22 @@ class ZackSelf(SelfLayer):
     def reorder(self, rows: Tensor, sources: Tensor, extent: int) -> None:
         """Row rows[i] becomes a copy of row sources[i], both [R] int64."""
         for t in self.tensors:
-            t[rows, :, :extent] = t[sources, :, :extent]
+            t[rows, :extent] = t[sources, :extent]
 
     def prefill(self, x: Tensor, rows: Rows) -> Tensor:
-        """x [R, T, d] -> [R, T, d]; keeps K and V by group, [R, n, T, r]."""
+        """x [R, T, d] -> [R, T, d]; keeps K and V, [R, T, sum of ranks]."""
         fresh = self.attention.kept(x)
         for buffer, new in zip(self.tensors, fresh, strict=True):
             buffer[rows.ids] = 0  # the previous text: a NaN would pass the mask
-            buffer[rows.ids, :, : x.shape[1]] = new
+            buffer[rows.ids, : x.shape[1]] = new
         return self.attention.mix(self.attention.queries(x), fresh, causal=True)
 
     def step(self, x: Tensor, step: Step) -> Tensor:
         """x [R, 1, d] -> [R, 1, d]; keeps K and V of the token, reads step.extent of them."""
         for buffer, new in zip(self.tensors, self.attention.kept(x), strict=True):
-            buffer[step.rows.ids, :, step.positions] = new[:, :, 0]
-        read = [step.rows.of_rows(t[:, :, : step.extent]) for t in self.tensors]
+            buffer[step.rows.ids, step.positions] = new[:, 0]
+        read = [step.rows.of_rows(t[:, : step.extent]) for t in self.tensors]
         kept = [t if ids is None else t[ids] for t, ids in read]
-        bias = None if step.bias is None else step.bias().unsqueeze(1)
-        return self.attention.mix(self.attention.queries(x), kept, bias)
+        return self.attention.mix(
+            self.attention.queries(x), kept, None if step.bias is None else step.bias()
+        )

@@ -21,8 +21,7 @@ from slimwhisper.cache.plan import CachePlan, CrossCache, SelfCache
 from slimwhisper.checkpoint.load import Checkpoint
 from slimwhisper.commands.approximate.logits import Window, compare_logits
 from slimwhisper.commands.approximate.measured import Measured
-from slimwhisper.commands.approximate.recordings import Recorded
-from slimwhisper.commands.approximate.words import edits, words_of
+from slimwhisper.commands.approximate.recordings import Recorded, edits, words_of
 from slimwhisper.devices import INT8, choose_device, choose_dtype
 from slimwhisper.errors import AudioError, SlimWhisperError
 from slimwhisper.model.calibration import (
@@ -153,9 +152,9 @@ class Comparison:
 
     @cached_property
     def activations(self) -> Activations:
-        """What forms learn from."""
+        """What forms learn from: the windows, and what exact decoding writes of them."""
         mels = torch.stack([window.mel for window in self.windows])
-        return record_activations(self.checkpoint, mels)
+        return record_activations(self.checkpoint, mels, [w.tokens for w in self.windows])
 
     # -- a pair of caches ------------------------------------------------------------------------
 

@@ -1,7 +1,6 @@
 """What one pair of caches costs and saves, as it is printed, drawn, and kept in a line of JSON."""
 
-from dataclasses import asdict, dataclass
-from typing import Any
+from dataclasses import dataclass
 
 from slimwhisper.cache.forms import brief
 
@@ -51,9 +50,9 @@ class Measured:
     @property
     def said_error(self) -> float | None:
         """Percent of the references' words."""
-        return (
-            None if not self.said or self.said_edits is None else 100 * self.said_edits / self.said
-        )
+        if not self.said or self.said_edits is None:
+            return None
+        return 100 * self.said_edits / self.said
 
     @property
     def token_error(self) -> float:
@@ -79,7 +78,3 @@ class Measured:
     def title(self) -> str:
         """The pair, without the settings that are the defaults."""
         return f"{brief(self.cross)}+{brief(self.self_)}"
-
-    def as_dict(self) -> dict[str, Any]:
-        """For JSON, and back: `Measured(**fields)`."""
-        return asdict(self)

@@ -3,7 +3,7 @@
 import argparse
 import sys
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any, TextIO
 
@@ -22,8 +22,8 @@ from slimwhisper.cache.forms import (
     self_names,
 )
 from slimwhisper.commands.approximate.comparison import REFERENCE, Comparison, Setup
-from slimwhisper.commands.approximate.ladders import FLOAT8, default_pairs, ladder_pairs
 from slimwhisper.commands.approximate.measured import Measured
+from slimwhisper.commands.approximate.pairs import SLIM8, default_pairs, ladder_pairs
 from slimwhisper.commands.approximate.plot import draw, kept_front
 from slimwhisper.commands.approximate.recordings import (
     Recorded,
@@ -78,7 +78,7 @@ def run_tradeoff(arguments: argparse.Namespace) -> int:
             comparison = Comparison(checkpoint, setup, recordings, bar.update)
             for pair, measured in measure_all(comparison, missing, digest, bar):
                 if isinstance(measured, Measured):
-                    records.add(pair.key, measured.as_dict())
+                    records.add(pair.key, asdict(measured))
                 else:
                     failed += 1
                     bar.write(f"slimwhisper: {pair.title}: {measured}", file=sys.stderr)
@@ -125,15 +125,14 @@ def parse_pairs(text: str, dims: Dims) -> list[Pair]:
     if text in PRESETS:
         return [Pair(*PRESETS[text])]
     if text == "slim8":
-        return [Pair(FLOAT8["cross"], FLOAT8["self"])]
-    rungs = ladder_pairs(dims, text)
-    if rungs:
+        return [Pair(*SLIM8)]
+    if rungs := ladder_pairs(dims, text):
         return [Pair(*forms) for forms in rungs]
     cross, plus, own = text.partition("+")
     try:
         if not plus or Path(text).is_file():
             return [Pair(*choose_forms(check_cache(text)), text)]
-        names = (*cross_names(False), FLOAT8["cross"]), (*self_names(False), FLOAT8["self"])
+        names = (*cross_names(False), SLIM8[0]), (*self_names(False), SLIM8[1])
         return [Pair(check_form(cross, names[0]), check_form(own, names[1]))]
     except OptionError as error:
         raise OptionError(

@@ -14,12 +14,10 @@ import soundfile
 
 import slimwhisper
 from slimwhisper.cache.file import read_header
-from slimwhisper.commands.approximate import ladders
-from slimwhisper.commands.approximate.calibrate import Search, candidates, percentage
-from slimwhisper.commands.approximate.ladders import Ladder
+from slimwhisper.cache.forms import FORMS
+from slimwhisper.commands.approximate.calibrate import Search, percentage
 from slimwhisper.commands.approximate.measured import Measured
 from slimwhisper.commands.approximate.records import NAME
-from slimwhisper.commands.approximate.search import Candidate
 from slimwhisper.errors import OptionError
 from tests.commands.approximate.test_tradeoff import ROW
 from tests.support.checkpoints import tiny_dims
@@ -28,8 +26,6 @@ from tests.support.paths import SAMPLES
 from tests.support.toy_form import first_form
 
 SPOKEN = SAMPLES / "door-code.mp3"  # until 3.26 s, frame 163
-ROWS = {"a": (9, 6), "b": (8, 5, 2), "c": (7,)}
-FRAMES = (900, 200, 60)
 
 
 @pytest.fixture(scope="module", autouse=True)
@@ -39,9 +35,15 @@ def first() -> Iterator[str]:
 
 
 @pytest.fixture(autouse=True)
-def table(monkeypatch: pytest.MonkeyPatch) -> None:
-    row = Ladder("first", "cross", lambda dims: [f"frames={n}" for n in FRAMES])
-    monkeypatch.setattr(ladders, "_ROWS", (row,))
+def table(first: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Only its ladder."""
+    for name in set(FORMS) - {first}:
+        monkeypatch.setitem(FORMS, name, replace(FORMS[name], ladder=None))
+
+
+def use_ladders(monkeypatch: pytest.MonkeyPatch, **specs: list[list[str]]) -> None:
+    """In place of the forms' own, for "cross" and "self"."""
+    monkeypatch.setattr(Search, "ladders", lambda self, part: specs.get(part, []))
 
 
 def calibrate(
@@ -61,7 +63,7 @@ def test_from_recordings_to_a_model(tmp_path: Path, capsys: pytest.CaptureFixtur
     assert run.status == 0, run.err
     header = read_header(out)
     assert (header.cross, header.self_) == ("first:frames=200", "x")
-    assert [name.partition(".rotation")[1] for name in header.shapes] == [".rotation"]
+    assert {name.rpartition(".")[2] for name in header.shapes} == {"rotation"}
     assert header.measured["loss_percent"] == 0 and header.measured["target_loss_percent"] == 0
     assert "first:frames=200+x" in run.out and "times smaller than slim" in run.out
     assert "word errors against references: 25.00 %, exact 25.00 %" in run.out
@@ -93,8 +95,7 @@ def test_from_recordings_to_a_model(tmp_path: Path, capsys: pytest.CaptureFixtur
 def test_nothing_within_the_target(
     tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    row = Ladder("first", "cross", lambda dims: ["frames=60"])
-    monkeypatch.setattr(ladders, "_ROWS", (row,))
+    use_ladders(monkeypatch, cross=[["first:frames=60"]])
     run = calibrate(capsys, SPOKEN, tmp_path / "a.safetensors", "1%")
     assert run.status == 1 and not list(tmp_path.iterdir())
     assert "nothing smaller than slim (e+x), which is exact, is within a loss of 1 %" in run.err
@@ -130,12 +131,6 @@ def test_mistakes(
     (tmp_path / "file").touch()
     run = calibrate(capsys, Path(audio) if audio else tmp_path, tmp_path / out, target)
     assert run.status == status and reason in run.err, run.err
-
-
-def test_candidates() -> None:
-    one, two, three = ([Candidate(f"{n}{i}", i) for i in sizes] for n, sizes in ROWS.items())
-    assert candidates([one, [], two, three]) == [*two, one[-1], three[-1]]
-    assert candidates([[], []]) == candidates([]) == []
 
 
 def test_percentages() -> None:
@@ -180,12 +175,11 @@ class FakeComparison:
 def test_search(target: float, interaction: float, monkeypatch: pytest.MonkeyPatch) -> None:
     """The smallest of all pairs within the target, though only some are measured."""
     frames = (1600, 1400, 1200, 1000, 800, 13, 600, 400, 200, 100)
-    row = Ladder("first", "cross", lambda dims: [f"frames={n}" for n in frames])
-    own = Ladder("first", "self", lambda dims: [f"frames={n}" for n in frames[1:5]])
-    monkeypatch.setattr(ladders, "_ROWS", (row, own))
+    specs = [f"first:frames={n}" for n in frames]
+    use_ladders(monkeypatch, cross=[specs], self=[specs[1:5]])
     fake: Any = FakeComparison(interaction)
     said: list[str] = []
-    found = Search(fake, target, said.append, lambda text: None).run()
+    found = Search(fake, target, said.append).run()
     assert not any("words are few" in line for line in said)
     specs = [f"first:frames={n}" for n in frames if n not in (13, 1600)]
     every = [fake.measure(c, s) for c, s in product(["e", *specs], ["x", *specs[:4]])]

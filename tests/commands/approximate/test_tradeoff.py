@@ -3,7 +3,7 @@
 import json
 import shutil
 from collections.abc import Iterator
-from dataclasses import replace
+from dataclasses import asdict, replace
 from pathlib import Path
 from typing import Any
 
@@ -14,13 +14,13 @@ import torch
 import slimwhisper
 from slimwhisper.audio.mel import Spectrogram
 from slimwhisper.audio.samples import ArraySamples
-from slimwhisper.cache.forms import FORMS, PRESETS, check_form, cross_names, self_names
+from slimwhisper.cache.forms import FORMS, PRESETS, Form, check_form, cross_names, self_names
 from slimwhisper.checkpoint.load import load_checkpoint
-from slimwhisper.commands.approximate import ladders, tradeoff
+from slimwhisper.commands.approximate import pairs, tradeoff
 from slimwhisper.commands.approximate.comparison import Comparison, Setup
 from slimwhisper.commands.approximate.logits import compare_logits
 from slimwhisper.commands.approximate.measured import Measured
-from slimwhisper.commands.approximate.plot import draw, kept_front, method_of
+from slimwhisper.commands.approximate.plot import draw, kept_front
 from slimwhisper.commands.approximate.recordings import find_recordings, recordings_digest
 from slimwhisper.commands.approximate.records import NAME, Records
 from slimwhisper.errors import AudioError, OptionError, OutputError
@@ -136,7 +136,16 @@ def test_windows_are_those_of_the_recording(tmp_path: Path) -> None:
     said = [token for window in (one, other) for token in window.tokens[1:]]
     found = [token for s in compared.reference.transcripts[0].segments for token in s.tokens]
     assert said == found and len(one.tokens) > 20
-    assert len(compared.activations.features) == 2 * dims.n_audio_ctx
+    learned_from = compared.activations  # the windows and these texts, not others
+    assert len(learned_from.features) == 2 * dims.n_audio_ctx
+    tokens = [len(window.tokens) for window in (one, other)]
+    assert len(learned_from.self_[0]) == len(learned_from.asking[0]) == sum(tokens)
+    state = {name: t.float() for name, t in compared.checkpoint.state.items()}
+    embedded = state["decoder.token_embedding.weight"][one.tokens]
+    embedded += state["decoder.positional_embedding"][: tokens[0]]
+    norm = [state[f"decoder.blocks.0.attn_ln.{name}"] for name in ("weight", "bias")]
+    expected = torch.nn.functional.layer_norm(embedded, embedded.shape[1:], *norm)
+    torch.testing.assert_close(learned_from.self_[0][: tokens[0]], expected)
 
 
 def sweep(capsys: pytest.CaptureFixture[str], audio: Path, out: Path, *flags: str) -> Run:
@@ -241,7 +250,7 @@ def test_without_matplotlib(
     """The table is printed all the same, and one line names the extra."""
     recordings = find_recordings([str(audio)])
     conditions = tradeoff.conditions_of(replace(SETUP, windows=8), comparisons_digest(), recordings)
-    Records(tmp_path, conditions).add("e+x", ROW.as_dict())
+    Records(tmp_path, conditions).add("e+x", asdict(ROW))
     monkeypatch.setitem(__import__("sys").modules, "matplotlib.figure", None)
     run = sweep(capsys, audio, tmp_path, "--specs", "slim")
     assert run.status == 0 and "e+x" in run.out
@@ -257,7 +266,7 @@ def test_numbers_of_a_row() -> None:
     assert ROW.said_error == 7.0 and ROW.loss == 1.0
     assert replace(ROW, said_edits=5).loss == 0.5  # better than exact by luck
     assert replace(ROW, said=None, said_edits=None, exact_said_edits=None).loss == 0.5
-    assert Measured(**json.loads(json.dumps(ROW.as_dict()))) == ROW
+    assert Measured(**json.loads(json.dumps(asdict(ROW)))) == ROW
 
 
 def test_plot(tmp_path: Path) -> None:
@@ -270,8 +279,6 @@ def test_plot(tmp_path: Path) -> None:
         replace(ROW, kept_cross=30),
     ]
     assert kept_front(rows) == [2, 0, 4, 1]
-    pairs = [("", "e+x"), ("", "kv+kv"), ("", "e8+x8"), ("self", "k"), ("", "e+x")]
-    assert [method_of(row) for row in rows] == pairs
     for path in draw(rows, tmp_path, "title"):
         assert path.stat().st_size > 5000
     with pytest.raises(OutputError, match="cannot be written"):
@@ -292,71 +299,36 @@ def test_recordings(audio: Path, tmp_path: Path) -> None:
         find_recordings([str(tmp_path)])
 
 
-@pytest.mark.parametrize("ladder", ladders.ladders(), ids=lambda ladder: ladder.title)
-def test_every_ladder(ladder: ladders.Ladder) -> None:
-    """Its specs are settings of the form, for large models and for small ones."""
-    names = cross_names(False) if ladder.attention == "cross" else self_names(False)
-    for dims in (tiny_dims(), tiny_dims(width=1280, heads=20, text_layers=32)):
-        specs = ladder.specs(dims)
-        assert specs and len(set(specs)) == len(specs)
-        for spec in specs:
-            if FORMS[ladder.form].listed:
-                assert check_form(spec, names) == spec
+@pytest.mark.parametrize("form", [f for f in FORMS.values() if f.ladder], ids=lambda f: f.name)
+def test_every_ladder(form: Form) -> None:
+    """Settings of the form, for large models and for small ones, each keeping or reading less."""
+    for part, names in (("cross", cross_names(False)), ("self", self_names(False))):
+        there = (form.cross if part == "cross" else form.self_) is not None
+        for dims in (tiny_dims(), tiny_dims(width=1280, heads=20, text_layers=32)):
+            found = pairs.ladders(part, dims, form.name)
+            assert bool(found) == there
+            for specs in found:
+                assert specs and len(set(specs)) == len(specs)
+                assert all(check_form(spec, names) == spec for spec in specs)
 
 
 def test_every_approximate_form_has_a_ladder(first: str) -> None:
-    approximate = {
-        (form.name, part)
-        for form in FORMS.values()
-        for part, code in (("cross", form.cross), ("self", form.self_))
-        if not form.exact and code is not None and form.name != first
+    assert {f.name for f in FORMS.values() if not f.exact} == {
+        f.name for f in FORMS.values() if f.ladder is not None
     }
-    assert approximate <= {(ladder.form, ladder.attention) for ladder in ladders.ladders()}
 
 
-def test_default_pairs(monkeypatch: pytest.MonkeyPatch) -> None:
-    row = ladders.Ladder("first", "cross", lambda dims: ["frames=9", "frames=9", "frames=5"])
-    absent = ladders.Ladder("unknown", "self", lambda dims: ["a=1"])
-    monkeypatch.setattr(ladders, "_ROWS", (row, absent))
-    assert ladders.together(tiny_dims()) == []
-    pairs = ladders.default_pairs(tiny_dims())
-    assert pairs == [
-        *PRESETS.values(),
-        ("e8", "x8"),
-        ("first:frames=9", "x"),
-        ("first:frames=5", "x"),
-    ]
-    assert [p.title for p in tradeoff.choose_pairs(None, tiny_dims())][-1] == "first:frames=5+x"
+def test_pairs() -> None:
+    """Presets, every rung beside slim's other part, and two methods rung by rung."""
+    dims, rungs = tiny_dims(), [(f"first:frames={n}", "x") for n in (900, 200, 60)]
+    assert pairs.ladder_pairs(dims, "first") == rungs
+    every = pairs.default_pairs(dims)
+    assert every[:5] == [*PRESETS.values(), ("e8", "x8")]
+    assert len(set(every)) == len(every) and set(pairs.ladder_pairs(dims)) <= set(every)
+    together = [p for p in every if p[0].startswith("compact") and p[1].startswith("keyformer_l")]
+    assert len(together) == 2 * 3 * 7  # ladders of frames and of tokens
+    assert [(p.cross, p.self_) for p in tradeoff.choose_pairs(None, dims)] == every
+    chosen = tradeoff.choose_pairs(["slim", "first", "slim", "first:frames=200+x"], dims)
+    assert [(p.cross, p.self_) for p in chosen] == [("e", "x"), *rungs]
     with pytest.raises(OptionError):
-        tradeoff.choose_pairs(["nonsense+x"], tiny_dims())
-    pairs = tradeoff.choose_pairs(["slim", "first", "slim", "first:frames=9+x"], tiny_dims())
-    assert [p.title for p in pairs] == ["e+x", "first:frames=9+x", "first:frames=5+x"]
-
-
-def test_together(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Rung by rung; one rung beside all."""
-    row = ladders.Ladder("first", "cross", lambda dims: ["frames=9", "frames=5", "frames=3"])
-    monkeypatch.setattr(
-        ladders,
-        "_ROWS",
-        (
-            row,
-            replace(row, attention="self", settings=lambda dims: ["frames=8", "frames=2"]),
-            ladders.Ladder("x8", "self", lambda dims: [""]),
-        ),
-    )
-    pairs = (("cross first", "self first"), ("cross first", "self x8"), ("cross e8", "self x8"))
-    monkeypatch.setattr(ladders, "_TOGETHER", pairs)
-    first = [f"first:frames={n}" for n in (9, 5, 3)]
-    assert ladders.together(tiny_dims()) == [
-        (first[0], "first:frames=8"),
-        (first[1], "first:frames=2"),
-        *((spec, "x8") for spec in first),
-    ]
-    assert set(ladders.together(tiny_dims())) <= set(ladders.default_pairs(tiny_dims()))
-
-
-def test_rows_together_exist() -> None:
-    titles = [row.title for row in ladders._ROWS]
-    assert len(set(titles)) == len(titles)
-    assert {title for pair in ladders._TOGETHER for title in pair} <= set(titles)
+        tradeoff.choose_pairs(["nonsense+x"], dims)

@@ -1,14 +1,12 @@
-"""Words, edits, the Pareto front and the searches: pure functions, against slow ones."""
+"""Words, edits and the Pareto front: pure functions, against slow ones."""
 
 import random
 from functools import cache
-from itertools import product
 
 import pytest
 
-from slimwhisper.commands.approximate.front import pareto_front
-from slimwhisper.commands.approximate.search import Candidate, last_passing, smallest_pair
-from slimwhisper.commands.approximate.words import edits, words_of
+from slimwhisper.commands.approximate.plot import pareto_front
+from slimwhisper.commands.approximate.recordings import edits, words_of
 
 
 def slow_edits(truth: str, found: str) -> int:
@@ -63,46 +61,3 @@ def test_front() -> None:
         found = pareto_front(points)
         assert set(found) == expected and len(found) == len(expected)
         assert [points[i][0] for i in found] == sorted(points[i][0] for i in found)
-
-
-@pytest.mark.parametrize("count", range(10))
-def test_bisection(count: int) -> None:
-    for passing in range(count + 1):
-        tried: list[int] = []
-
-        def passes(i: int, tried: list[int] = tried, passing: int = passing) -> bool:
-            tried.append(i)
-            return i < passing
-
-        assert last_passing(count, passes) == passing - 1
-        assert len(tried) == len(set(tried)) <= count.bit_length()
-
-
-def test_smallest_pair() -> None:
-    """The smallest of all pairs that pass, whatever passes; none is tried twice, none that is
-    larger than the answer.
-    """
-    rng = random.Random(3)
-    for _ in range(200):
-        parts = [
-            [Candidate(f"{name}{i}", rng.randrange(1, 9)) for i in range(rng.randrange(1, 5))]
-            for name in "ab"
-        ]
-        good = {pair for pair in product(*parts) if rng.random() < 0.3}
-        tried = []
-
-        def passes(one: Candidate, other: Candidate, good=good, tried=tried) -> bool:
-            tried.append((one, other))
-            return (one, other) in good
-
-        def size(pair: tuple[Candidate, Candidate]) -> int:
-            return pair[0].nbytes + pair[1].nbytes
-
-        found = smallest_pair(*parts, passes)
-        assert len(tried) == len(set(tried))
-        if found is None:
-            assert not good and len(tried) == len(parts[0]) * len(parts[1])
-        else:
-            assert found in good and size(found) == min(map(size, good))
-            assert max(map(size, tried)) <= size(found)
-    assert smallest_pair([], [Candidate("a", 1)], lambda one, other: True) is None
