@@ -28,6 +28,7 @@ AHEAD = 16  # recordings beside those in slots, at least: they are read meanwhil
 WAIT = 0.05  # seconds for which the loop waits for workers
 STOP_SECONDS = 10.0  # for outputs that are being written at the end
 FRUITLESS = 5  # deaths, and two of each worker, with no result between them, that end the job
+BLAMED = "2 workers died with it, the second had nothing else; convert it to WAV or FLAC"
 # Ray serves metrics at all addresses, to anyone. It starts no server at a port that cannot be.
 NO_METRICS = {
     "RAY_enable_metrics_collection": "0",
@@ -56,8 +57,8 @@ def started(a: argparse.Namespace) -> Iterator[Plan]:
     try:
         ray.init(**where, log_to_driver=False, logging_level=logging.ERROR)
     except (ConnectionError, RuntimeError, ValueError) as error:
-        place = f"at {a.ray_address}" if a.ray_address else "on this host"
-        raise SlimWhisperError(f"Ray cannot be used {place}: {one_line(error)}") from error
+        what = f"Ray cannot be used ({where['address']}): {one_line(error)}"
+        raise SlimWhisperError(what) from error
     if threading.current_thread() is threading.main_thread():
         signal.signal(signal.SIGTERM, before)  # Ray takes it; the job has its own way to end
     try:
@@ -93,18 +94,19 @@ class Workers:
         Raises SlimWhisperError if no model can be loaded, workers die whatever they are given, or
         Ray does.
         """
-        stopped = False
 
         def take() -> InputFile | None:
-            found = None if stopped else source.next(block=False)
+            found = source.next(block=False)
             return found and found[0]
 
-        while not ((stopped or source.exhausted) and self.scheduler.finished):
-            if stopped := stopping():
-                self.scheduler.stop()
-            for worker, recording in self.scheduler.assign(take):
-                call = self._actors[worker].transcribe.remote(recording)
-                self._calls[call] = worker, recording
+        stopped = False
+        while self.scheduler.running or not (
+            stopped or (source.exhausted and self.scheduler.finished)
+        ):
+            if not (stopped := stopping()):
+                for worker, recording in self.scheduler.assign(take):
+                    call = self._actors[worker].transcribe.remote(recording)
+                    self._calls[call] = worker, recording
             yield self._wait()
 
     def close(self) -> None:
@@ -178,11 +180,5 @@ class Workers:
                 f"({one_line(error)}); try one recording without --engine ray"
             )
         self._start()
-        return [(r, Ended(Written("failed", _blamed(r)))) for r in lost if given_up]
-
-
-def _blamed(recording: InputFile) -> SlimWhisperError:
-    return SlimWhisperError(
-        f"{recording.path}: 2 workers died with it, the second had nothing else; convert it to WAV "
-        "or FLAC"
-    )
+        blamed = [(r, SlimWhisperError(f"{r.path}: {BLAMED}")) for r in lost if given_up]
+        return [(recording, Ended(Written("failed", error))) for recording, error in blamed]

@@ -63,9 +63,7 @@ def with_results(table: pa.Table, heard: Sequence[FeedResult]) -> pa.Table:
 
 def result_row(heard: FeedResult) -> dict[str, Any]:
     """A result as a row of `SCHEMA`."""
-    row: dict[str, Any] = dict.fromkeys(SCHEMA.names)
-    row["seconds"] = heard.seconds
-    if not isinstance(heard.result, Transcript):
-        row["error"] = str(heard.result)
-        return row
-    return row | text_columns(heard.result)
+    row: dict[str, Any] = dict.fromkeys(SCHEMA.names) | {"seconds": heard.seconds}
+    if isinstance(heard.result, Transcript):
+        return row | text_columns(heard.result)
+    return row | {"error": str(heard.result)}

@@ -19,7 +19,6 @@ class Scheduler(Generic[Item]):
         self._rooms: dict[int, int] = {}  # items that a worker takes at a time
         self._loads: dict[int, set[Item]] = {}
         self._alone: set[int] = set()  # workers that run a suspect
-        self._stopped = False
 
     @property
     def running(self) -> int:
@@ -28,7 +27,7 @@ class Scheduler(Generic[Item]):
 
     @property
     def finished(self) -> bool:
-        """No item that has been taken is left."""
+        """No item that has been taken is left, running or to run again."""
         return not (self._suspects or self.running)
 
     def up(self, worker: int, room: int) -> None:
@@ -42,18 +41,13 @@ class Scheduler(Generic[Item]):
 
     def down(self, worker: int) -> tuple[set[Item], bool]:
         """A worker has died. Returns what it had, and whether that is given up; otherwise it will
-        run again, unless after `stop`.
+        run again.
         """
         lost, given_up = self._loads.pop(worker, set()), worker in self._alone
         self._alone.discard(worker)
-        if not (given_up or self._stopped):
+        if not given_up:
             self._suspects.extend(lost)
         return lost, given_up
-
-    def stop(self) -> None:
-        """Run nothing again."""
-        self._suspects.clear()
-        self._stopped = True
 
     def assign(self, take: Callable[[], Item | None]) -> Iterator[tuple[int, Item]]:
         """What to start, and in which worker. take: the next new item; None: there is none now."""

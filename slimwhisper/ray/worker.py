@@ -22,8 +22,6 @@ from slimwhisper.ray.transcriber import Transcriber
 
 logger = logging.getLogger("slimwhisper.ray")
 
-LOGGED = 1000  # lines while a model loads, at most
-
 
 @dataclass(frozen=True, slots=True)
 class Ready:
@@ -66,7 +64,7 @@ class Worker:
 
     async def load(self) -> Ready | SlimWhisperError:
         """Load the model. Returns what it is, or the error."""
-        logged = BufferingHandler(LOGGED)
+        logged = BufferingHandler(1000)  # lines, at most
         logging.getLogger("slimwhisper").addHandler(logged)
         if self._threads:  # in this thread: the engine's, which it starts, has the same number
             torch.set_num_threads(self._threads)

@@ -4,13 +4,16 @@ import json
 import re
 import shutil
 import signal
+import socket
 import subprocess
 import sys
 import tarfile
 import time
 from collections import Counter
+from http.client import HTTPException
 from pathlib import Path
 from textwrap import indent
+from urllib.request import urlopen
 
 import pytest
 
@@ -131,6 +134,25 @@ def test_a_recording_kills_its_worker(
 def wait_for_lines(out: Path, count: int) -> None:
     while len(journal_lines(out)) < count:
         time.sleep(0.05)
+
+
+def answers(port: int) -> bool:
+    """Whether another host that asks for metrics would be answered."""
+    for address in (socket.gethostbyname(socket.gethostname()), "127.0.0.1"):
+        try:
+            with urlopen(f"http://{address}:{port}/metrics", timeout=5) as response:
+                return response.status == 200
+        except (OSError, HTTPException):  # no such address, no HTTP, or not allowed
+            pass
+    return False
+
+
+def test_no_metrics_for_other_hosts(folder: Path, tmp_path: Path) -> None:
+    """What listens is Ray's own, which has a token."""
+    with ray_run(folder, "-o", tmp_path, *FLAGS, "--workers", "1") as run:
+        wait_for_lines(tmp_path, 2)
+        ports = run.ports()
+        assert len(ports) > 2 and not any(map(answers, ports))
 
 
 def test_the_driver_dies_and_resumes(

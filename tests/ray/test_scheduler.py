@@ -49,18 +49,6 @@ def test_what_a_dead_worker_had_is_tried_once_more_alone() -> None:
     assert given(scheduler, items) == {3: ["f", "g"]}  # as before
 
 
-def test_nothing_runs_again_after_a_stop() -> None:
-    scheduler = filled(1, 1, 1)
-    given(scheduler, iter("abc"))
-    scheduler.down(0)
-    assert scheduler.running == 2
-    scheduler.stop()
-    assert given(scheduler, iter("")) == {}
-    scheduler.done(1, "b")
-    scheduler.down(2)  # its item is for the next run
-    assert scheduler.finished
-
-
 @pytest.mark.parametrize("seed", range(4))
 def test_random_deaths(seed: int) -> None:
     """Items that kill their worker are given up, others only if their worker died twice by chance;
