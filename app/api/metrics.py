@@ -1,17 +1,13 @@
 """Metrics for Prometheus, served at /metrics."""
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 
 from prometheus_client import CollectorRegistry, generate_latest
-from prometheus_client.core import (
-    CounterMetricFamily,
-    GaugeMetricFamily,
-    HistogramMetricFamily,
-    Metric,
-)
+from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metric
 from prometheus_client.registry import Collector
 
 from slimwhisper.app.service.service import Service
+from slimwhisper.metrics import HELP
 
 OUTCOMES = ("finished", "failed", "cancelled", "refused")  # fields of `Counts`
 
@@ -24,75 +20,43 @@ class ServiceCollector(Collector):
 
     def collect(self) -> Iterator[Metric]:
         """All metrics: requests, live streams, the engines' work, their memory."""
-        yield from self._requests()
-        yield from self._streams()
-        yield from self._work()
-        engines = self.service.engines
-        yield GaugeMetricFamily("slimwhisper_slots", "Slots of an engine.", value=engines.slots)
-        yield GaugeMetricFamily(
-            "slimwhisper_cache_bytes", "Bytes allocated for caches.", value=engines.cache_bytes()
-        )
-
-    def _requests(self) -> Iterator[Metric]:
-        requests = CounterMetricFamily(
-            "slimwhisper_requests", "Requests that ended, by outcome.", labels=["outcome"]
-        )
-        for outcome in OUTCOMES:
-            requests.add_metric([outcome], getattr(self.service.counts, outcome))
-        yield requests
-        in_flight = GaugeMetricFamily(
-            "slimwhisper_in_flight", "Requests in flight, by state.", labels=["state"]
-        )
-        for state, count in self.service.states().items():
-            in_flight.add_metric([state], count)
-        yield in_flight
-
-    def _streams(self) -> Iterator[Metric]:
-        counts = self.service.counts
-        yield GaugeMetricFamily(
-            "slimwhisper_streams",
-            "Live streams that are open.",
-            value=len(self.service.streams.open),
-        )
-        yield CounterMetricFamily(
-            "slimwhisper_updates", "Updates of live streams.", value=counts.updates
-        )
-        yield CounterMetricFamily(
-            "slimwhisper_merged_updates",
-            "Updates of live streams that fell due while another ran, and became part of the next.",
-            value=counts.merged,
-        )
-        latency = counts.commit_latency
-        yield HistogramMetricFamily(
-            "slimwhisper_commit_latency_seconds",
-            "Seconds from the arrival of the newest audio that an update knew until the text that "
-            "it committed was sent.",
-            buckets=list(latency.buckets()),
-            sum_value=latency.total,
-        )
-
-    def _work(self) -> Iterator[Metric]:
-        counts = self.service.counts
-        yield CounterMetricFamily(
-            "slimwhisper_audio_seconds", "Seconds of audio transcribed.", value=counts.audio_seconds
-        )
-        yield CounterMetricFamily(
-            "slimwhisper_busy_seconds", "Seconds the engines worked.", value=counts.busy_seconds
-        )
+        counts, engines = self.service.counts, self.service.engines
+        outcomes = {outcome: getattr(counts, outcome) for outcome in OUTCOMES}
+        yield _labelled(CounterMetricFamily, "requests", "outcome", outcomes)
+        yield _labelled(GaugeMetricFamily, "in_flight", "state", self.service.states())
+        yield _one(GaugeMetricFamily, "streams", len(self.service.streams.open))
+        yield _one(CounterMetricFamily, "updates", counts.updates)
+        yield _one(CounterMetricFamily, "merged_updates", counts.merged)
+        for metric in counts.commit_latency.collect():
+            # when it was created is of no use, as only this process knows it
+            metric.samples = [s for s in metric.samples if not s.name.endswith("_created")]
+            yield metric
+        yield _one(CounterMetricFamily, "audio_seconds", counts.audio_seconds)
+        yield _one(CounterMetricFamily, "busy_seconds", counts.busy_seconds)
         speed = counts.audio_seconds / counts.busy_seconds if counts.busy_seconds else 0.0
-        yield GaugeMetricFamily(
-            "slimwhisper_speed", "Seconds of audio per second of the engines' work.", value=speed
-        )
-        yield CounterMetricFamily(
-            "slimwhisper_steps", "Engine steps; a step advances every slot in use.", counts.steps
-        )
-        yield CounterMetricFamily(
-            "slimwhisper_filled_slots", "Slots in use, summed over all steps.", counts.filled
-        )
+        yield _one(GaugeMetricFamily, "speed", speed)
+        yield _one(CounterMetricFamily, "steps", counts.steps)
+        yield _one(CounterMetricFamily, "filled_slots", counts.filled)
         fill = counts.filled / counts.steps if counts.steps else 0.0
-        yield GaugeMetricFamily(
-            "slimwhisper_batch_fill", "Slots in use, mean over all steps.", value=fill
-        )
+        yield _one(GaugeMetricFamily, "batch_fill", fill)
+        yield _one(GaugeMetricFamily, "slots", engines.slots)
+        yield _one(GaugeMetricFamily, "cache_bytes", engines.cache_bytes())
+
+
+Family = type[CounterMetricFamily] | type[GaugeMetricFamily]
+
+
+def _one(family: Family, name: str, value: float) -> Metric:
+    name = f"slimwhisper_{name}"
+    return family(name, HELP[name], value=value)
+
+
+def _labelled(family: Family, name: str, label: str, values: Mapping[str, float]) -> Metric:
+    name = f"slimwhisper_{name}"
+    metric = family(name, HELP[name], labels=[label])
+    for key, value in values.items():
+        metric.add_metric([key], value)
+    return metric
 
 
 def metrics_text(service: Service) -> bytes:

@@ -290,7 +290,7 @@ class Streams:
             return
         if isinstance(event, Text) and event.committed:
             waited = time.monotonic() - stream.arrival(event.heard)
-            self._counts.commit_latency.add(waited)
+            self._counts.commit_latency.observe(waited)
         try:
             stream.listener(event)
         except Exception as error:

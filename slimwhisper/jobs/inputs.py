@@ -13,9 +13,8 @@ from typing import BinaryIO, Literal
 
 from slimwhisper.errors import AudioError, SlimWhisperError
 from slimwhisper.jobs.listing import Listing, is_audio, list_folder
-from slimwhisper.storage.containers import Member
 from slimwhisper.storage.files import StoredFile
-from slimwhisper.storage.inputs import Shard, StoredInputs
+from slimwhisper.storage.inputs import StoredInputs
 from slimwhisper.storage.stamps import Stamp
 
 OUTSIDE = "outside"  # subfolder for the outputs of recordings from outside the base folder
@@ -196,18 +195,9 @@ class StoredArguments:
         self._output_dir = output_dir
         self.is_job = self._inputs.is_job
 
-    def shards(self) -> Iterator[Shard]:
-        """The inputs in parts, for several processes to list."""
-        return self._inputs.shards()
-
-    def files(
-        self, listed: Iterable[Member | SlimWhisperError] | None = None
-    ) -> Iterator[InputFile | SlimWhisperError]:
-        """Every recording, and an error for each that cannot be found or listed.
-
-        listed: what `shards` have yielded elsewhere; None: list them here.
-        """
-        for found in self._inputs.recordings() if listed is None else listed:
+    def files(self) -> Iterator[InputFile | SlimWhisperError]:
+        """Every recording, and an error for each that cannot be found or listed."""
+        for found in self._inputs.recordings():
             if isinstance(found, SlimWhisperError):
                 yield found
             else:

@@ -1,17 +1,16 @@
 """Transcripts -> output files, each written completely or not at all."""
 
 import os
-import secrets
 import tempfile
 import time
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+from slimwhisper.atomic import PART, atomic_write
 from slimwhisper.errors import AudioError, OutputError
 from slimwhisper.jobs.inputs import InputFile
 from slimwhisper.outputs.formats import write_transcript
-from slimwhisper.storage.outputs import PART
 from slimwhisper.types import Transcript
 
 MAX_SWEPT = 4096  # folders remembered as swept; sweeping one again only costs time
@@ -69,15 +68,8 @@ def write_outputs(
             source = recording.path if isinstance(recording.path, Path) else recording.path.local
             if source is not None and os.path.realpath(target) == os.path.realpath(source):
                 raise OutputError(f"{target}: is the input itself; choose another --output_dir")
-            temporary = target.with_name(secrets.token_hex(6).join(PART))
-            try:
-                with temporary.open("x", encoding="utf-8") as file:
-                    write_transcript(transcript, name, file, layout)
-                    file.flush()
-                    os.fsync(file.fileno())
-                temporary.replace(target)
-            finally:
-                temporary.unlink(missing_ok=True)
+            with atomic_write(target, text=True) as file:
+                write_transcript(transcript, name, file, layout)
         except OSError as error:
             raise OutputError(
                 f"{target}: cannot be written ({error.strerror}); free some space, "

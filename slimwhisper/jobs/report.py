@@ -10,7 +10,6 @@ import base64
 import hashlib
 import json
 import os
-import secrets
 import tempfile
 import threading
 import time
@@ -21,12 +20,12 @@ from typing import IO, Any
 
 import numpy as np
 
+from slimwhisper.atomic import atomic_write
 from slimwhisper.errors import OptionError, OutputError
 from slimwhisper.jobs.inputs import InputFile
 from slimwhisper.jobs.journal import Stamp, Status
 from slimwhisper.jobs.sinks import Sink
 from slimwhisper.storage.digests import digest_of
-from slimwhisper.storage.outputs import PART
 from slimwhisper.storage.uris import is_uri
 from slimwhisper.subtitles.scripts import is_spaceless
 from slimwhisper.text import shown
@@ -153,18 +152,11 @@ class Report:
             "model": [[term, shown(value)] for term, value in model.items()],
             "options": [[name, shown(value)] for name, value in options.items()],
         }
-        temporary = self.path.with_name(secrets.token_hex(6).join(PART))
         try:
-            try:
-                with self._lock, temporary.open("x", encoding="utf-8") as file:
-                    self._lines.seek(0)
-                    file.writelines(_page(job, self._lines))
-                    self._lines.seek(0, os.SEEK_END)
-                    file.flush()
-                    os.fsync(file.fileno())
-                temporary.replace(self.path)
-            finally:
-                temporary.unlink(missing_ok=True)
+            with self._lock, atomic_write(self.path, text=True) as file:
+                self._lines.seek(0)
+                file.writelines(_page(job, self._lines))
+                self._lines.seek(0, os.SEEK_END)
         except OSError as error:
             raise self._unwritable(error) from error
 

@@ -1,51 +1,66 @@
-"""Workers as actors of Ray, on this host or on a cluster."""
+"""Ray, on this host or on a cluster, and the workers of a job: actors of Ray."""
 
 import argparse
 import logging
 import os
 import signal
 import threading
-import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from pathlib import Path
 from typing import Any
 
 import ray
 from ray.exceptions import RayError, RayTaskError
 
+from slimwhisper.audio.read_ahead import Loader
 from slimwhisper.errors import SlimWhisperError
 from slimwhisper.jobs.inputs import InputFile
-from slimwhisper.ray.driver import Down, Event, Reported, Up
+from slimwhisper.jobs.marks import Written
 from slimwhisper.ray.plan import Plan, plan_workers
-from slimwhisper.ray.results import Settings
-from slimwhisper.ray.worker import STOP_SECONDS, Worker
+from slimwhisper.ray.scheduler import Scheduler
+from slimwhisper.ray.worker import Ended, Ready, Worker
 from slimwhisper.text import one_line
 
 OBJECT_STORE = 128 << 20  # bytes on this host: results are small and rarely go there
-CONCURRENCY = 4  # calls of one worker at the same time
-CHECK = 5.0  # seconds between looks for hosts that are left
-STARTS = 5  # deaths in a row, before the model is loaded, that end the job
+CALLS = 10_000  # of one worker at the same time, at most
 AHEAD = 16  # recordings beside those in slots, at least: they are read meanwhile
+WAIT = 0.05  # seconds for which the loop waits for workers
+STOP_SECONDS = 10.0  # for outputs that are being written at the end
+FRUITLESS = 5  # deaths, and two of each worker, with no result between them, that end the job
+BLAMED = "2 workers died with it, the second had nothing else; convert it to WAV or FLAC"
+# Ray serves metrics at all addresses, to anyone. It starts no server at a port that cannot be.
+NO_METRICS = {
+    "RAY_enable_metrics_collection": "0",
+    "AUTOSCALER_METRIC_PORT": "-1",
+    "DASHBOARD_METRIC_PORT": "-1",
+}
 
 
 @contextmanager
 def started(a: argparse.Namespace) -> Iterator[Plan]:
     """Ray, started on this host or joined at --ray_address; it is left in the end.
 
+    On this host it serves no metrics, unless the environment says otherwise (`NO_METRICS`).
     Raises OptionError and SlimWhisperError.
     """
-    here: dict[str, Any] = {"address": "local", "object_store_memory": OBJECT_STORE}
-    if a.devices not in (None, "all"):
-        os.environ["CUDA_VISIBLE_DEVICES"] = a.devices  # Ray counts these, and no others
-    if a.workers and a.device == "cpu":
-        here["num_gpus"] = 0
-    where = {"address": a.ray_address} if a.ray_address else here
+    where: dict[str, Any] = {"address": a.ray_address or "local"}
+    if not a.ray_address:
+        where["object_store_memory"] = OBJECT_STORE
+        if a.devices not in (None, "all"):
+            os.environ["CUDA_VISIBLE_DEVICES"] = a.devices  # Ray counts these, and no others
+        if a.workers and a.device == "cpu":
+            where["num_gpus"] = 0
+        for name, value in NO_METRICS.items():
+            os.environ.setdefault(name, value)
+    before = signal.getsignal(signal.SIGTERM)
     try:
-        with _kept_signals():
-            ray.init(**where, log_to_driver=False, logging_level=logging.ERROR)
+        ray.init(**where, log_to_driver=False, logging_level=logging.ERROR)
     except (ConnectionError, RuntimeError, ValueError) as error:
-        place = f"at {a.ray_address}" if a.ray_address else "on this host"
-        raise SlimWhisperError(f"Ray cannot be used {place}: {one_line(error)}") from error
+        what = f"Ray cannot be used ({where['address']}): {one_line(error)}"
+        raise SlimWhisperError(what) from error
+    if threading.current_thread() is threading.main_thread():
+        signal.signal(signal.SIGTERM, before)  # Ray takes it; the job has its own way to end
     try:
         hosts = sum(node["Alive"] for node in ray.nodes())
         yield plan_workers(a, ray.cluster_resources(), max(hosts, 1))
@@ -53,120 +68,117 @@ def started(a: argparse.Namespace) -> Iterator[Plan]:
         ray.shutdown()
 
 
-@contextmanager
-def _kept_signals() -> Iterator[None]:
-    """Ray takes SIGTERM for itself; the job has its own way to end."""
-    if threading.current_thread() is not threading.main_thread():
-        yield
-        return
-    before = signal.getsignal(signal.SIGTERM)
-    try:
-        yield
-    finally:
-        signal.signal(signal.SIGTERM, before)
-
-
-class RayCluster:
+class Workers:
     """The actors of a job. One that dies is replaced by another with a new number."""
 
-    def __init__(self, settings: Settings, plan: Plan) -> None:
-        self._settings = settings
-        self._actor = ray.remote(Worker).options(
-            num_cpus=plan.cpus,
-            num_gpus=plan.gpus,
-            max_concurrency=CONCURRENCY,
-            max_restarts=0,
-            scheduling_strategy="SPREAD",
-        )
+    def __init__(self, plan: Plan, *arguments: Any) -> None:
+        """arguments: of `Worker`, after the threads."""
+        self.scheduler: Scheduler[InputFile] = Scheduler()
+        self.fill: dict[int, float] = {}  # worker -> share of its slots in use, so far
+        self.unclean: set[Path] = set()  # folders in which dead workers may have been writing
+        self._plan, self._arguments = plan, arguments
         self._actors: dict[int, Any] = {}
-        self._calls: dict[Any, int] = {}  # what `wait` waits for -> the worker
-        self._loading: set[int] = set()
-        self._failed_starts = 0
-        self._started = 0
-        self._next_check = 0.0
+        # what is waited for -> the worker, and the recording if it is one
+        self._calls: dict[Any, tuple[int, InputFile | None]] = {}
+        self._started = self._deaths = 0  # deaths since the last result
         for _ in range(plan.workers):
             self._start()
 
-    def submit(self, worker: int, recordings: list[InputFile]) -> None:
-        if worker in self._actors:
-            self._actors[worker].submit.remote(recordings)
+    def run(
+        self, source: Loader[InputFile, None], stopping: Callable[[], bool]
+    ) -> Iterator[tuple[list[Ready], list[tuple[InputFile, Ended]]]]:
+        """Transcribe the recordings of a source, and tell what has happened, moment by moment, each
+        recording's end once.
 
-    def drop(self, worker: int, recording: InputFile) -> None:
-        if worker in self._actors:
-            self._actors[worker].drop.remote(recording)
+        stopping: whether nothing more is to start.
+        Raises SlimWhisperError if no model can be loaded, workers die whatever they are given, or
+        Ray does.
+        """
 
-    def wait(self, seconds: float) -> list[Event]:
-        """See `Cluster`. Raises SlimWhisperError if no model can be loaded, or no host is left."""
-        self._check_hosts()
-        ready, _ = ray.wait(list(self._calls), num_returns=1, timeout=seconds)
-        if ready:
-            ready, _ = ray.wait(list(self._calls), num_returns=len(self._calls), timeout=0)
-        return [event for call in ready for event in self._answer(call)]
+        def take() -> InputFile | None:
+            found = source.next(block=False)
+            return found and found[0]
 
-    def _check_hosts(self) -> None:
-        """Without Ray's process on any host, nothing would ever happen again."""
-        if time.monotonic() < self._next_check:
-            return
-        self._next_check = time.monotonic() + CHECK
-        if not any(node["Alive"] for node in ray.nodes()):
-            self._actors.clear()  # nothing to end
-            raise SlimWhisperError("Ray has died; run the same command again to resume")
+        stopped = False
+        while self.scheduler.running or not (
+            stopped or (source.exhausted and self.scheduler.finished)
+        ):
+            if not (stopped := stopping()):
+                for worker, recording in self.scheduler.assign(take):
+                    call = self._actors[worker].transcribe.remote(recording)
+                    self._calls[call] = worker, recording
+            yield self._wait()
 
     def close(self) -> None:
         """End the workers, when they have written what they are writing."""
-        stops = [
-            actor.stop.remote()
-            for worker, actor in self._actors.items()
-            if worker not in self._loading
-        ]
+        stops = [self._actors[worker].stop.remote() for worker in self.fill]  # not while loading
         if stops:
             ray.wait(stops, num_returns=len(stops), timeout=STOP_SECONDS)
         for actor in self._actors.values():
             ray.kill(actor)
-        self._actors.clear()
-        self._calls.clear()
 
     def _start(self) -> None:
-        worker = self._started
+        actor = ray.remote(Worker).options(
+            num_cpus=self._plan.cpus,
+            num_gpus=self._plan.gpus,
+            max_concurrency=CALLS,
+            max_restarts=0,
+            scheduling_strategy="SPREAD",
+        )
+        self._actors[self._started] = actor.remote(self._plan.threads, *self._arguments)
+        self._calls[self._actors[self._started].load.remote()] = self._started, None
         self._started += 1
-        actor = self._actors[worker] = self._actor.remote(self._settings)
-        self._calls[actor.ready.remote()] = worker
-        self._loading.add(worker)
 
-    def _answer(self, call: Any) -> list[Event]:
-        worker = self._calls.pop(call)
-        try:
-            answer = ray.get(call)
-        except RayTaskError as error:  # a defect, and no death
-            raise SlimWhisperError(
-                f"a worker failed: {one_line(error.cause, kind=True)}"
-            ) from error
-        except RayError as error:
-            return self._replace(worker, error)
-        if worker in self._loading:
-            self._loading.discard(worker)
-            if isinstance(answer, SlimWhisperError):
+    def _wait(self) -> tuple[list[Ready], list[tuple[InputFile, Ended]]]:
+        """What has happened in `WAIT` seconds."""
+        ready: list[Ready] = []
+        ended: list[tuple[InputFile, Ended]] = []
+        dead: dict[int, RayError] = {}
+        calls = list(self._calls)
+        for call in ray.wait(calls, num_returns=len(calls), timeout=WAIT)[0]:
+            worker, recording = self._calls.pop(call)
+            try:
+                answer = ray.get(call)
+            except RayTaskError as error:  # a defect, and no death
+                what = one_line(error.cause, kind=True)
+                raise SlimWhisperError(f"a worker failed: {what}") from error
+            except RayError as error:  # it has died, or cannot be reached, which ends it
+                dead[worker] = error
+                continue
+            if isinstance(answer, SlimWhisperError):  # no worker can load the model
                 raise answer
-            self._failed_starts = 0
-            size = answer.facts["batch_size"]
-            room = size + max(AHEAD, size // 2)
-            found: Event = Up(worker, room, answer.facts, answer.warnings)
-        else:
-            found = Reported(worker, answer)
-        self._calls[self._actors[worker].poll.remote()] = worker
-        return [found]
+            if recording is None:
+                ready.append(answer)
+                self._up(worker, answer.facts["batch_size"])
+            else:
+                ended.append((recording, answer))
+                self._deaths, self.fill[worker] = 0, answer.fill
+                self.scheduler.done(worker, recording)
+        for worker, reason in dead.items():
+            ended += self._down(worker, reason)
+        return ready, ended
 
-    def _replace(self, worker: int, error: RayError) -> list[Event]:
-        """A worker has died, or cannot be reached, which ends it."""
+    def _up(self, worker: int, slots: int) -> None:
+        self.fill[worker] = 0.0
+        self.scheduler.up(worker, slots + max(AHEAD, slots // 2))
+        self._calls[self._actors[worker].outlive.remote()] = worker, None
+
+    def _down(self, worker: int, error: RayError) -> list[tuple[InputFile, Ended]]:
+        """Replace a worker that has died; what is given up is reported."""
+        if not any(node["Alive"] for node in ray.nodes()):
+            self._actors.clear()  # nothing to end
+            raise SlimWhisperError("Ray has died; run the same command again to resume")
         ray.kill(self._actors.pop(worker))
-        if worker in self._loading:
-            self._loading.discard(worker)
-            self._failed_starts += 1
-            if self._failed_starts >= STARTS:
-                raise SlimWhisperError(
-                    f"{STARTS} workers died while they loaded the model: {one_line(error)}"
-                ) from error
-            self._start()
-            return []
+        self.fill.pop(worker, None)
+        self._calls = {c: call for c, call in self._calls.items() if call[0] != worker}
+        lost, given_up = self.scheduler.down(worker)
+        self.unclean.update(recording.output.parent for recording in lost)
+        self._deaths += 1
+        if self._deaths >= FRUITLESS + 2 * self._plan.workers:
+            raise SlimWhisperError(
+                f"{self._deaths} workers have died and nothing was transcribed in between "
+                f"({one_line(error)}); try one recording without --engine ray"
+            )
         self._start()
-        return [Down(worker)]
+        blamed = [(r, SlimWhisperError(f"{r.path}: {BLAMED}")) for r in lost if given_up]
+        return [(recording, Ended(Written("failed", error))) for recording, error in blamed]

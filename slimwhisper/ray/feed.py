@@ -11,35 +11,43 @@ from collections.abc import Iterator
 from concurrent.futures import Future
 from copy import copy
 from dataclasses import dataclass
-from os import PathLike, fspath
+from os import PathLike
+from pathlib import Path
 from typing import Any
 
 from slimwhisper.api import SlimWhisper
 from slimwhisper.audio.load import AudioSource, as_waveform
 from slimwhisper.audio.remote import RemoteFile
 from slimwhisper.errors import SlimWhisperError
-from slimwhisper.ray.results import FeedCounts
 from slimwhisper.storage.files import StoredFile
 from slimwhisper.storage.uris import is_uri
 from slimwhisper.types import SAMPLE_RATE, Transcript
 
 
+@dataclass(slots=True)
+class FeedCounts:
+    """The counters of one engine; only its thread writes them. Names as in the server's."""
+
+    finished: int = 0
+    failed: int = 0
+    audio_seconds: float = 0.0  # of finished recordings
+    busy_seconds: float = 0.0  # that the engine worked
+    steps: int = 0  # of the engine
+    filled: int = 0  # slots in use, summed over the steps
+    slots: int = 0
+
+    @property
+    def fill(self) -> float:
+        """The share of the slots in use, mean over all steps."""
+        return self.filled / (self.steps * self.slots) if self.steps else 0.0
+
+
 @dataclass(frozen=True, slots=True)
-class Heard:
+class FeedResult:
     """What came of a recording."""
 
     result: Transcript | SlimWhisperError
     seconds: float | None  # of audio; None: it could not be read
-
-
-class _Path(PathLike[str]):
-    """A path that is equal to itself only: the same file may be fed twice."""
-
-    def __init__(self, path: str) -> None:
-        self._path = path
-
-    def __fspath__(self) -> str:
-        return self._path
 
 
 class Feed:
@@ -48,35 +56,36 @@ class Feed:
     def __init__(
         self,
         model: SlimWhisper,
+        slots: int | None = None,
         *,
-        batch_size: int | None = None,
         allow_truncated: bool = False,
         loaders: int | None = 0,
         **options: Any,
     ) -> None:
-        """Arguments as of `transcribe_many`. Raises OptionError."""
+        """slots: windows decoded together; None: `default_batch_size`. The others are as of
+        `transcribe_many`. Raises OptionError.
+        """
+        self.slots = slots or model.default_batch_size(**options)
         self.counts = FeedCounts()
         self._queue: queue.SimpleQueue[AudioSource | None] = queue.SimpleQueue()
         # by the identity of the source, of which each call has its own, kept here
-        self._futures: dict[int, tuple[AudioSource, Future[Heard]]] = {}
+        self._futures: dict[int, tuple[AudioSource, Future[FeedResult]]] = {}
         self._seconds: dict[int, float] = {}
         self._lock = threading.Lock()
         self._error: BaseException | None = None
-        outcomes = model.transcribe_many(
+        self._outcomes = model.transcribe_many(
             self._sources(),
-            batch_size=batch_size,
+            batch_size=self.slots,
             allow_truncated=allow_truncated,
             loaders=loaders,
-            on_duration=self._on_duration,
+            on_duration=lambda source, seconds: self._seconds.update({id(source): seconds}),
             on_step=self._on_step,
             **options,
         )
-        self._thread = threading.Thread(
-            target=self._run, args=(outcomes,), name="slimwhisper-engine", daemon=True
-        )
+        self._thread = threading.Thread(target=self._run, name="slimwhisper-engine", daemon=True)
         self._thread.start()
 
-    def submit(self, source: AudioSource, sample_rate: int = SAMPLE_RATE) -> "Future[Heard]":
+    def submit(self, source: AudioSource, sample_rate: int = SAMPLE_RATE) -> "Future[FeedResult]":
         """Feed a recording: a path or URI, a remote file, a file's bytes, or samples at
         `sample_rate` Hz.
 
@@ -89,14 +98,12 @@ class Feed:
         elif isinstance(source, str) and is_uri(source):
             own = StoredFile.at(source)
         elif isinstance(source, str | PathLike):
-            own = _Path(fspath(source))
+            own = Path(source)
         elif isinstance(source, RemoteFile):
             own = copy(source)
-        elif hasattr(source, "read"):
-            own = source
         else:
             own = as_waveform(source, sample_rate=sample_rate)[:]  # a view of its own
-        future: Future[Heard] = Future()
+        future: Future[FeedResult] = Future()
         with self._lock:
             if self._error is not None:
                 raise RuntimeError("the engine has ended") from self._error
@@ -120,33 +127,23 @@ class Feed:
         while (source := self._queue.get()) is not None:
             yield source
 
-    def _run(self, outcomes: Iterator[tuple[AudioSource, Transcript | SlimWhisperError]]) -> None:
+    def _run(self) -> None:
         ended: BaseException = RuntimeError("the engine was closed")
         try:
-            for source, result in outcomes:
-                self._give(source, result)
+            for source, result in self._outcomes:
+                seconds = self._seconds.pop(id(source), None)
+                if isinstance(result, SlimWhisperError):
+                    self.counts.failed += 1
+                else:
+                    self.counts.finished += 1
+                    self.counts.audio_seconds += seconds or 0.0
+                self._futures.pop(id(source))[1].set_result(FeedResult(result, seconds))
         except BaseException as error:  # the engine's own: no recording's fault that is known
             ended = error
         with self._lock:
             self._error = ended
-            left = list(self._futures.values())
-            self._futures.clear()
-        for _, future in left:
+        for _, future in self._futures.values():
             future.set_exception(ended)
-
-    def _give(self, source: AudioSource, result: Transcript | SlimWhisperError) -> None:
-        seconds = self._seconds.pop(id(source), None)
-        if isinstance(result, SlimWhisperError):
-            self.counts.failed += 1
-        else:
-            self.counts.finished += 1
-            self.counts.audio_seconds += seconds or 0.0
-        with self._lock:
-            _, future = self._futures.pop(id(source))
-        future.set_result(Heard(result, seconds))
-
-    def _on_duration(self, source: AudioSource, seconds: float) -> None:
-        self._seconds[id(source)] = seconds
 
     def _on_step(self, filled: int, slots: int, seconds: float) -> None:
         counts = self.counts

@@ -3,25 +3,25 @@
 import argparse
 import time
 from collections.abc import Iterator
-from contextlib import ExitStack, closing
+from contextlib import ExitStack
+from functools import partial
 from pathlib import Path
 
-from slimwhisper.errors import OptionError, SlimWhisperError
+from slimwhisper.audio.read_ahead import Loader
+from slimwhisper.errors import OptionError
 from slimwhisper.flags import model_arguments
 from slimwhisper.jobs.flags import dtype_of
 from slimwhisper.jobs.identity import identify_precision
-from slimwhisper.jobs.inputs import InputFile, StoredArguments
+from slimwhisper.jobs.inputs import InputFile, Inputs
 from slimwhisper.jobs.job import Job, run_job
-from slimwhisper.jobs.sinks import write_result
-from slimwhisper.ray.cluster import RayCluster, started
-from slimwhisper.ray.driver import LOOKAHEAD, Driver, Listeners, ReadAhead, Up
-from slimwhisper.ray.listing import list_shards
-from slimwhisper.ray.plan import Plan
-from slimwhisper.ray.results import Ended, FeedCounts, Settings
-from slimwhisper.storage.files import StoredFile
+from slimwhisper.jobs.sinks import open_sink, write_result
+from slimwhisper.ray.cluster import Workers, started
+from slimwhisper.ray.transcriber import Transcriber
+from slimwhisper.ray.worker import Ended, Ready
+from slimwhisper.storage.files import StoredFile, longest_first
 from slimwhisper.types import Transcript
 
-BYTES_PER_SECOND = 32_000  # of a WAV file at 16 kHz, where sizes and durations are compared
+LOOKAHEAD = 256  # recordings that are listed ahead of the workers
 
 
 def run_transcribe_on_ray(arguments: argparse.Namespace) -> int:
@@ -34,97 +34,66 @@ class RayJob(Job):
     their own (`slimwhisper.jobs.sinks` says who marks).
     """
 
-    _driver: Driver | None = None
-    _plan: Plan | None = None  # once Ray has started
-
-    def _transcribe(self, stack: ExitStack) -> None:
-        if isinstance(self.inputs, StoredArguments):  # to list them
-            self._plan = stack.enter_context(started(self.arguments))
-        super()._transcribe(stack)
-
-    def _listed(self) -> Iterator[InputFile | SlimWhisperError]:
-        if isinstance(self.inputs, StoredArguments):
-            return self.inputs.files(list_shards(self.inputs.shards()))
-        return super()._listed()
+    _workers: Workers | None = None
 
     def _decode(self, recordings: Iterator[Path | StoredFile], stack: ExitStack) -> None:
-        plan = self._plan or stack.enter_context(started(self.arguments))
-        cluster = RayCluster(self._settings(plan.threads), plan)
-        listeners = Listeners(
-            up=lambda up: self._on_up(up, stack),
-            started=self._on_started,
-            ended=self._on_ended,
-            counts=self._on_counts,
-            stopping=lambda: self.interrupts.requested or self._halted,
-        )
-        found = (self.tally.current[path].recording for path in recordings)
-        source = ReadAhead(found, LOOKAHEAD)
-        driver = Driver(cluster, source, listeners, self._weight)
-        with closing(cluster), closing(source):
-            self._driver = driver
-            driver.run()
-        self.sink.sweep(driver.unclean)
-
-    def _settings(self, threads: int) -> Settings:
+        plan = stack.enter_context(started(self.arguments))
+        found = (self.tally.current[path] for path in recordings)
+        # the longest of some first; containers have them so already, and lists may be slow
+        ahead = LOOKAHEAD if isinstance(self.inputs, Inputs) and not self.inputs.is_list else 0
+        ordered = longest_first(((c.stamp.size, c.recording) for c in found), ahead)
+        source = Loader(ordered, lambda _: None, LOOKAHEAD, 1)
+        stack.callback(source.close, lambda _: None)
         a = self.arguments
-        return Settings(
-            folder=str(Path.cwd()),
-            load={"name": a.model} | model_arguments(a) | {"dtype": dtype_of(a)},
-            threads=threads,
-            batch_size=a.batch_size,
+        make_transcriber = partial(
+            Transcriber,
+            a.model,
+            load=model_arguments(a) | {"dtype": dtype_of(a)},
+            slots=a.batch_size,
             loaders=self._loaders(),
             allow_truncated=a.allow_truncated,
-            options=self.options,
-            output_dir=a.output_dir,
-            output_format=a.output_format,
-            layout=self.layout,
-            with_text=a.verbose or self.sink.is_table or self.report is not None,
+            **self.options,
         )
+        make_sink = partial(open_sink, a.output_dir, a.output_format, self.layout)
+        self._workers = Workers(plan, str(Path.cwd()), make_transcriber, make_sink)
+        stack.callback(self._workers.close)
+        self.tally.fill = self._workers.fill
+        for ready, ended in self._workers.run(source, self._stopping):
+            for one in ready:
+                self._on_ready(one, stack)
+            self._on_ended(ended)
+        self.sink.sweep(self._workers.unclean)
 
-    def _weight(self, recording: InputFile) -> float:
-        path = recording.path
-        if isinstance(path, StoredFile) and path.duration is not None:
-            return path.duration * BYTES_PER_SECOND
-        return float(self.tally.current[path].stamp.size or 0)
+    def _stopping(self) -> bool:
+        return self.interrupts.requested or self._halted
 
     def _in_progress(self) -> int:
-        return self._driver.in_progress if self._driver is not None else 0
+        return self._workers.scheduler.running if self._workers is not None else 0
 
-    def _on_up(self, up: Up, stack: ExitStack) -> None:
-        facts = up.facts
+    def _on_ready(self, ready: Ready, stack: ExitStack) -> None:
+        facts = ready.facts
         if self.facts is None:
-            for warning in up.warnings:
+            for warning in ready.warnings:
                 self.console.warning(warning)
             self._begin(facts, stack)
             return
-        ours = identify_precision(self.facts["dtype"], self.facts["device"])
-        theirs = identify_precision(facts["dtype"], facts["device"])
+        ours, theirs = (identify_precision(f["dtype"], f["device"]) for f in (self.facts, facts))
         if ours != theirs:
             raise OptionError(
-                f"workers differ: {ours['dtype']} on a {ours['device']}, {theirs['dtype']} on a "
-                f"{theirs['device']}; choose one --dtype, and --device cuda or cpu"
+                f"workers differ ({ours}, {theirs}); choose one --dtype, and --device cuda or cpu"
             )
 
-    def _on_started(self, recording: InputFile) -> None:
-        self.tally.current[recording.path].began = time.perf_counter()
-
-    def _on_ended(self, ended: list[Ended]) -> None:
+    def _on_ended(self, ended: list[tuple[InputFile, Ended]]) -> None:
         settled = []
-        for one in ended:
-            current = self.tally.current[one.recording.path]
+        for recording, one in ended:
+            current = self.tally.current[recording.path]
+            current.began = time.perf_counter() - one.elapsed
             current.seconds = one.seconds
             self.tally.loaded += one.seconds or 0.0
             written = one.written
             if self.sink.is_table and written.status == "done":  # its row is ours to write
-                written = write_result(self.sink, one.recording, written.result)
+                written = write_result(self.sink, recording, written.result)
             settled.append((current, written))
             if self.arguments.verbose and isinstance(written.result, Transcript):
-                self.console.segments(one.recording.path, written.result.segments)
+                self.console.segments(recording.path, written.result.segments)
         self._settle(settled)
-
-    def _on_counts(self, worker: int, counts: FeedCounts | None) -> None:
-        if counts is None:
-            self.tally.fill.pop(worker, None)
-        else:
-            self.tally.fill[worker] = counts.fill
-        self._progress()

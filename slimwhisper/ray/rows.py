@@ -19,7 +19,7 @@ import pyarrow as pa
 
 from slimwhisper.audio.load import AudioSource
 from slimwhisper.errors import AudioError
-from slimwhisper.ray.feed import Heard
+from slimwhisper.ray.feed import FeedResult
 from slimwhisper.storage.tables import schema, text_columns
 from slimwhisper.types import SAMPLE_RATE, Transcript
 
@@ -37,13 +37,7 @@ def as_table(batch: Any) -> pa.Table:
     """A batch as Ray Data passes it: a table already, or columns by their names."""
     if isinstance(batch, pa.Table):
         return batch
-    return pa.table({name: _column(values) for name, values in batch.items()})
-
-
-def _column(values: Any) -> Any:
-    if isinstance(values, np.ndarray) and values.ndim > 1:  # samples of the same length
-        return list(values)
-    return pa.array(list(values)) if not isinstance(values, np.ndarray) else pa.array(values)
+    return pa.table({name: pa.array(list(values)) for name, values in batch.items()})
 
 
 def source_of(row: Mapping[str, Any]) -> tuple[AudioSource, int]:
@@ -58,7 +52,7 @@ def source_of(row: Mapping[str, Any]) -> tuple[AudioSource, int]:
     raise AudioError(f"the row has no recording: give one of {SAMPLES}, {BYTES}, {PATH}")
 
 
-def with_results(table: pa.Table, heard: Sequence[Heard]) -> pa.Table:
+def with_results(table: pa.Table, heard: Sequence[FeedResult]) -> pa.Table:
     """The table with the columns of `SCHEMA`, a result for each row."""
     kept = table.select([c for c in table.column_names if c not in (*PAYLOAD, *SCHEMA.names)])
     rows = pa.Table.from_pylist([result_row(h) for h in heard], SCHEMA)
@@ -67,11 +61,9 @@ def with_results(table: pa.Table, heard: Sequence[Heard]) -> pa.Table:
     return kept
 
 
-def result_row(heard: Heard) -> dict[str, Any]:
+def result_row(heard: FeedResult) -> dict[str, Any]:
     """A result as a row of `SCHEMA`."""
-    row: dict[str, Any] = dict.fromkeys(SCHEMA.names)
-    row["seconds"] = heard.seconds
-    if not isinstance(heard.result, Transcript):
-        row["error"] = str(heard.result)
-        return row
-    return row | text_columns(heard.result)
+    row: dict[str, Any] = dict.fromkeys(SCHEMA.names) | {"seconds": heard.seconds}
+    if isinstance(heard.result, Transcript):
+        return row | text_columns(heard.result)
+    return row | {"error": str(heard.result)}

@@ -9,7 +9,7 @@ import pyarrow as pa
 from slimwhisper.api import load_model
 from slimwhisper.audio.load import AudioSource
 from slimwhisper.errors import SlimWhisperError
-from slimwhisper.ray.feed import Feed, Heard
+from slimwhisper.ray.feed import Feed, FeedResult
 from slimwhisper.ray.metrics import EngineMetrics
 from slimwhisper.ray.rows import as_table, source_of, with_results
 from slimwhisper.types import SAMPLE_RATE
@@ -34,8 +34,6 @@ class Transcriber:
         *,
         load: Mapping[str, Any] | None = None,
         slots: int | None = None,
-        allow_truncated: bool = False,
-        loaders: int | None = 0,
         **options: Any,
     ) -> None:
         """Load a model.
@@ -43,44 +41,41 @@ class Transcriber:
         Arguments:
             load: more arguments of `load_model`, such as {"dtype": "bfloat16"}.
             slots: windows decoded together, `transcribe_many`'s batch_size.
-            options: fields of `slimwhisper.Options`.
+            options: fields of `slimwhisper.Options`, and `allow_truncated` and `loaders` as of
+                `transcribe_many`.
         Raises what `load_model` raises.
         """
         self.model = load_model(model, **(load or {}))
-        self._feed = Feed(
-            self.model,
-            batch_size=slots,
-            allow_truncated=allow_truncated,
-            loaders=loaders,
-            **options,
-        )
+        self.feed = Feed(self.model, slots, **options)
         self._metrics = EngineMetrics()
 
     async def __call__(self, batch: Any) -> AsyncIterator[pa.Table]:
         """A batch, as columns or as a table -> a table with the columns of `SCHEMA`."""
         table = as_table(batch)
-        heard = await asyncio.gather(*map(self._row, table.to_pylist()))
-        self._metrics.update(self._feed.counts, self._feed.waiting)
-        yield with_results(table, heard)
+        results = await asyncio.gather(*map(self._row, table.to_pylist()))
+        yield with_results(table, results)
 
-    async def transcribe(self, source: AudioSource, sample_rate: int = SAMPLE_RATE) -> Heard:
-        """One recording: a path or URI, a file's bytes, or samples at `sample_rate` Hz.
+    async def transcribe(self, source: AudioSource, sample_rate: int = SAMPLE_RATE) -> FeedResult:
+        """One recording: a path or URI, a remote file, a file's bytes, or samples at `sample_rate`
+        Hz.
 
-        A recording that fails is a `Heard` with its error; raises only what ends the engine.
+        A recording that fails is a `FeedResult` with its error; raises only what ends the engine.
         """
         try:
-            future = await asyncio.to_thread(self._feed.submit, source, sample_rate)
+            future = await asyncio.to_thread(self.feed.submit, source, sample_rate)
         except SlimWhisperError as error:  # samples that are not audio, or no such kind of URI
-            return Heard(error, None)
-        return await asyncio.wrap_future(future)
+            return FeedResult(error, None)
+        result = await asyncio.wrap_future(future)
+        self._metrics.update(self.feed.counts, self.feed.waiting)
+        return result
 
-    async def _row(self, row: Mapping[str, Any]) -> Heard:
+    async def _row(self, row: Mapping[str, Any]) -> FeedResult:
         try:
             source, rate = source_of(row)
         except SlimWhisperError as error:
-            return Heard(error, None)
+            return FeedResult(error, None)
         return await self.transcribe(source, rate)
 
     def close(self) -> None:
         """End the engine when it has done all that was given to it."""
-        self._feed.close()
+        self.feed.close()

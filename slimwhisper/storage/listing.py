@@ -1,12 +1,12 @@
 """The files below a place, as they are listed: no list of all of them is ever made.
 
-S3 is listed page by page (1,000 names). Elsewhere fsspec lists a folder at a time, so memory grows
-with the largest folder.
+A tree in S3 is listed page by page. Elsewhere fsspec lists a folder at a time, so memory grows with
+the largest folder.
 """
 
 import os
 import re
-from collections.abc import AsyncIterator, Callable, Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -19,7 +19,10 @@ from slimwhisper.storage.uris import hide, is_uri, open_filesystem, protocol_of,
 
 MAGIC = re.compile(r"[*?\[]")
 LOCAL = ("", "file")  # protocols of files of this machine
-PAGE = 1000  # names in one answer of S3, at most (ListObjectsV2, MaxKeys)
+# what fsspec's libraries call an object's etag (S3, HTTP; Google, Azure; Google; Hugging Face), and
+# where there is none the time of its last change
+ETAGS = ("ETag", "etag", "md5Hash", "blob_id")
+TIMES = ("mtime", "last_modified", "created")
 
 
 @dataclass(frozen=True, slots=True)
@@ -34,31 +37,24 @@ class Found:
     @staticmethod
     def of(info: dict[str, Any]) -> "Found":
         """From fsspec's description of a file; stores call the same things differently."""
-        etag = next((info[k] for k in ("ETag", "etag", "e_tag", "md5Hash") if info.get(k)), None)
-        if etag is None and info.get("blob_id"):  # Hugging Face
-            etag = info["blob_id"]
-        mtime = info.get("mtime_ns")
-        if etag is None and mtime is None:
-            given = info.get("mtime", info.get("last_modified", info.get("created")))
-            if given is not None:
-                seconds = given if isinstance(given, int | float) else given.timestamp()
-                mtime = int(seconds * 1e9)
-        return Found(info["name"], info.get("size"), mtime, etag and str(etag).strip('"'))
+        etag = next((info[key] for key in ETAGS if info.get(key)), None)
+        mtime = next((info[key] for key in TIMES if info.get(key) is not None), None)
+        if etag is not None or mtime is None:
+            return Found(info["name"], info.get("size"), None, etag and str(etag).strip('"'))
+        seconds = mtime if isinstance(mtime, int | float) else mtime.timestamp()
+        return Found(info["name"], info.get("size"), int(seconds * 1e9), None)
 
 
 class Place:
     """A file system, and a path in it: of a file, a folder or a pattern.
 
-    Any thread or process may list; a place can be pickled.
+    Any thread may list.
     """
 
     def __init__(self, uri: str) -> None:
         self.uri = uri
         self.protocol = protocol_of(uri) if is_uri(uri) else ""
         self.filesystem, self.path = open_filesystem(uri)
-
-    def __reduce__(self) -> Any:
-        return Place, (self.uri,)
 
     def uri_of(self, path: str) -> str:
         """The name of a path in the same file system: its URI without credentials, or the absolute
@@ -95,18 +91,11 @@ class Place:
                 return None
         return Found.of(info) if info["type"] == "file" else None
 
-    def folders(self) -> Iterator[str]:
-        """The paths of the folders that lie in this one. Raises StorageError."""
-        with answers(self.uri):
-            for info in self._entries(self.path, recursive=False):
-                if info["type"] == "directory":
-                    yield info["name"].rstrip("/")
-
-    def files(self, wanted: Callable[[str], bool], *, deep: bool = True) -> Iterator[Found]:
+    def files(self, wanted: Callable[[str], bool]) -> Iterator[Found]:
         """The files of the place. Raises StorageError.
 
         The place is a file, a folder with all below it whose paths are wanted, or a pattern in
-        which `**` stands for any folders. Not `deep`: only what lies in the folder itself.
+        which `**` stands for any folders.
         """
         if MAGIC.search(self.path):
             from fsspec.utils import glob_translate
@@ -115,7 +104,7 @@ class Place:
             parts = self.path.split("/")
             fixed = next(n for n, part in enumerate(parts) if MAGIC.search(part))
             depth = None if "**" in parts else len(parts) - fixed - 1
-            for found in self._walk("/".join(parts[:fixed]), depth):
+            for found in self._below("/".join(parts[:fixed]), depth):
                 if matches(found.path):
                     yield found
             return
@@ -123,74 +112,68 @@ class Place:
             yield file
             return
         nothing = True
-        for found in self._walk(self.path, None if deep else 0):
+        for found in self._below(self.path, None):
             nothing = False
             if wanted(found.path):
                 yield found
         if nothing and (file := self.info(self.path)) is not None:
             yield file
 
-    def _walk(self, top: str, depth: int | None) -> Iterator[Found]:
+    def _below(self, top: str, depth: int | None) -> Iterator[Found]:
         """All files below a folder, at most `depth` folders down."""
-        pending: list[tuple[str, int]] = [(top, 0)]
-        while pending:
-            folder, level = pending.pop()
-            folders = []
-            with answers(self.uri):
-                for info in self._entries(folder, recursive=depth is None):
-                    if info["type"] == "directory":
-                        if depth is None or level < depth:
-                            folders.append((info["name"].rstrip("/"), level + 1))
-                    elif not info["name"].endswith("/"):  # S3's consoles mark folders so
+        with answers(self.uri):
+            if depth is None and self.protocol in ("s3", "s3a"):
+                yield from self._pages(top)
+                return
+            pending = [(top, 0)]
+            while pending:
+                folder, level = pending.pop()
+                folders = []
+                for info in self._entries(folder):
+                    if info["type"] == "directory" and (depth is None or level < depth):
+                        folders.append((info["name"].rstrip("/"), level + 1))
+                    if info["type"] != "file":
+                        continue
+                    if self.protocol not in LOCAL:
                         yield Found.of(info)
-            pending += sorted(folders, reverse=True)
+                    elif (found := local_info(info["name"])) is not None:
+                        yield found
+                pending += reversed(folders)
 
-    def _entries(self, folder: str, recursive: bool) -> Iterator[dict[str, Any]]:
-        """What is in a folder; of a bucket in S3, all below it, page by page, where asked for."""
-        pages = getattr(self.filesystem, "_iterdir", None)
-        if self.protocol in ("s3", "s3a") and pages is not None:
-            from fsspec.asyn import sync
-
-            bucket, _, key = folder.partition("/")
-            prefix = f"{key.rstrip('/')}/" if key else ""
-            listed = pages(bucket, delimiter="" if recursive else "/", prefix=prefix)
-            while page := sync(self.filesystem.loop, _next_page, listed):
-                yield from page
-            return
+    def _entries(self, folder: str) -> list[dict[str, Any]]:
+        """What is in a folder, sorted, as fsspec describes it. Links to folders are not followed,
+        and those to files are files, other than in fsspec's own list.
+        """
         try:
             if self.protocol in LOCAL:
-                yield from _scan(folder)
+                with os.scandir(folder) as entries:
+                    found = [{"name": entry.path, "type": _kind(entry)} for entry in entries]
             else:
                 found = self.filesystem.ls(folder, detail=True)
-                yield from (info for info in found if info["name"] != folder)  # a file
         except (FileNotFoundError, NotADirectoryError):
-            return
+            return []
+        # a file is listed as its own content, and S3's consoles mark folders so
+        found = [info for info in found if info["name"].rstrip("/") != folder]
+        return sorted(found, key=lambda info: info["name"])
+
+    def _pages(self, folder: str) -> Iterator[Found]:
+        """All files below a folder of S3, page by page (ListObjectsV2: 1,000 names)."""
+        bucket, _, key = folder.partition("/")
+        request = {"Bucket": bucket, "Prefix": f"{key.rstrip('/')}/" if key else ""}
+        while True:
+            page = self.filesystem.call_s3("list_objects_v2", **request)
+            for item in page.get("Contents", ()):
+                if not item["Key"].endswith("/"):  # S3's consoles mark folders so
+                    yield Found.of(item | {"name": f"{bucket}/{item['Key']}", "size": item["Size"]})
+            if not page.get("IsTruncated"):
+                return
+            request["ContinuationToken"] = page["NextContinuationToken"]
 
 
-async def _next_page(listed: AsyncIterator[dict[str, Any]]) -> list[dict[str, Any]]:
-    """The next names of an asynchronous listing; after the last one, none."""
-    page: list[dict[str, Any]] = []
-    async for info in listed:
-        page.append(info)
-        if len(page) == PAGE:
-            break
-    return page
-
-
-def _scan(folder: str) -> Iterator[dict[str, Any]]:
-    """A local folder's entries, sorted, as fsspec describes them; follows no links to folders."""
-    with os.scandir(folder) as entries:
-        for entry in sorted(entries, key=lambda entry: entry.name):
-            if entry.is_dir(follow_symlinks=False):
-                yield {"name": entry.path, "type": "directory"}
-            elif entry.is_file():
-                stat = entry.stat()
-                yield {
-                    "name": entry.path,
-                    "type": "file",
-                    "size": stat.st_size,
-                    "mtime_ns": stat.st_mtime_ns,
-                }
+def _kind(entry: "os.DirEntry[str]") -> str:
+    if entry.is_dir(follow_symlinks=False):
+        return "directory"
+    return "file" if entry.is_file() else "other"
 
 
 def local_info(path: str) -> Found | None:

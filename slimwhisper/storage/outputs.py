@@ -1,16 +1,14 @@
 """A folder for outputs, here or in a store. What is put there is whole, or not there."""
 
-import os
-import secrets
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from typing import BinaryIO
 
+from slimwhisper.atomic import atomic_write
 from slimwhisper.errors import OutputError, SlimWhisperError
 from slimwhisper.storage.uris import is_uri, open_filesystem, protocol_of, reason, shown_uri
 
-PART = (".slimwhisper-", ".part")  # prefix and suffix of the name of an unfinished file
 PROBE = "slimwhisper-journal/.probe"  # an empty file: not every key may delete
 
 
@@ -107,12 +105,5 @@ def _put_here(path: Path, data: bytes, new: bool) -> None:
     if new and path.exists():
         raise FileExistsError("there is another file of this name")
     path.parent.mkdir(parents=True, exist_ok=True)
-    temporary = path.with_name(secrets.token_hex(6).join(PART))
-    try:
-        with temporary.open("xb") as file:
-            file.write(data)
-            file.flush()
-            os.fsync(file.fileno())
-        temporary.replace(path)
-    finally:
-        temporary.unlink(missing_ok=True)
+    with atomic_write(path) as file:
+        file.write(data)

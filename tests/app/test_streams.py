@@ -127,9 +127,10 @@ def test_a_stream_is_told_what_is_said(begin: Make, audio: np.ndarray) -> None:
         texts = [e for e in events if isinstance(e, Text) and e.utterance == end.utterance]
         assert "".join(t.committed for t in texts) == end.text
     assert heard.told.empty() and nothing_left(service)
-    counts = service.counts
-    assert counts.updates > 0 and sum(counts.commit_latency.counts) > 0
-    assert 0 < counts.commit_latency.total < 60
+    (latency,) = service.counts.commit_latency.collect()
+    found = {sample.name: sample.value for sample in latency.samples}
+    assert service.counts.updates > 0 and found["slimwhisper_commit_latency_seconds_count"] > 0
+    assert 0 < found["slimwhisper_commit_latency_seconds_sum"] < 60
 
 
 @pytest.mark.slow
@@ -387,6 +388,10 @@ def test_shutting_down(begin: Make, audio: np.ndarray, patience: float) -> None:
     assert not service.streams.open
 
 
+COUNTERS = "requests updates merged_updates audio_seconds busy_seconds steps filled_slots"
+GAUGES = "in_flight streams speed batch_fill slots cache_bytes"
+
+
 def test_metrics(begin: Make, audio: np.ndarray) -> None:
     service = begin()
     stays, heard = Heard(service), Heard(service)
@@ -394,11 +399,17 @@ def test_metrics(begin: Make, audio: np.ndarray) -> None:
     heard.stream.finish()
     assert heard.text == SPOKEN
     wait_for(lambda: len(service.streams.open) == 1)
-    lines = dict(
-        line.rsplit(" ", 1)
-        for line in metrics_text(service).decode().splitlines()
-        if not line.startswith("#")
-    )
+    text = metrics_text(service).decode().splitlines()
+    lines = dict(line.rsplit(" ", 1) for line in text if not line.startswith("#"))
+    types = dict(line.split()[2:] for line in text if line.startswith("# TYPE"))
+    counters = {f"slimwhisper_{name}_total" for name in COUNTERS.split()}
+    gauges = {f"slimwhisper_{name}" for name in GAUGES.split()}
+    assert types == {
+        **dict.fromkeys(counters, "counter"),
+        **dict.fromkeys(gauges, "gauge"),
+        "slimwhisper_commit_latency_seconds": "histogram",
+    }
+    assert not any("_created" in line for line in lines)
     assert lines["slimwhisper_streams"] == "1.0"
     assert float(lines["slimwhisper_updates_total"]) == service.counts.updates > 0
     assert "slimwhisper_merged_updates_total" in lines

@@ -12,7 +12,7 @@ from slimwhisper.api import SlimWhisper, load_model
 from slimwhisper.audio.load import load_audio
 from slimwhisper.errors import AudioError, OptionError, SlimWhisperError
 from slimwhisper.longform.batch import Batch
-from slimwhisper.ray.feed import Feed, Heard
+from slimwhisper.ray.feed import Feed, FeedResult
 from slimwhisper.storage.files import StoredFile
 from slimwhisper.storage.stamps import Stamp
 from slimwhisper.types import Segment, Transcript, Word
@@ -27,7 +27,7 @@ def digits() -> SlimWhisper:
     return load_model("digits", device="cpu")
 
 
-def words(heard: Heard) -> list[str]:
+def words(heard: FeedResult) -> list[str]:
     assert isinstance(heard.result, Transcript)
     return heard.result.text.split()
 
@@ -36,14 +36,14 @@ def test_anything_is_fed_by_anyone(digits: SlimWhisper) -> None:
     """The same path twice, bytes, samples, the same stored file twice, a URI, and what cannot be
     read, from several threads.
     """
-    feed = Feed(digits, batch_size=4)
+    feed = Feed(digits, slots=4)
     samples = load_audio(DOOR)
     stored = StoredFile(str(DOOR), str(DOOR), Stamp.of(DOOR))
     broken = SAMPLES / "broken.m4a"
     sources: list[Any] = [
         *(DOOR, str(DOOR), DOOR.read_bytes(), samples, stored, stored, f"file://{DOOR}", broken),
     ]
-    futures: list[Future[Heard] | None] = [None] * len(sources)
+    futures: list[Future[FeedResult] | None] = [None] * len(sources)
 
     def submit(n: int) -> None:
         futures[n] = feed.submit(sources[n])
@@ -72,7 +72,7 @@ def test_anything_is_fed_by_anyone(digits: SlimWhisper) -> None:
 
 def test_slots_are_filled_again_while_others_run(digits: SlimWhisper) -> None:
     """A long recording does not hold up those behind it."""
-    feed = Feed(digits, batch_size=2)
+    feed = Feed(digits, slots=2)
     order: list[str] = []
     for name in ("countdown.flac", "door-code.mp3", "door-code.mp3"):
         future = feed.submit(np.tile(load_audio(SAMPLES / name), 4 if name[0] == "c" else 1))
@@ -92,7 +92,7 @@ def test_a_slot_counts_as_filled_from_its_first_step(
         return step(batch)
 
     monkeypatch.setattr(Batch, "step", counted)
-    feed = Feed(digits, batch_size=1)
+    feed = Feed(digits, slots=1)
     for _ in range(3):
         feed.submit(DOOR)
     feed.close()
@@ -106,7 +106,7 @@ def test_a_broken_engine_fails_all_that_it_has(
         raise ZeroDivisionError("device lost")
 
     monkeypatch.setattr("slimwhisper.longform.batch.Batch.step", broken)
-    feed = Feed(digits, batch_size=2)
+    feed = Feed(digits, slots=2)
     futures = []
     for _ in range(3):
         try:
@@ -137,8 +137,8 @@ def test_rows() -> None:
     samples, rate = source_of(table.to_pylist()[0])
     assert isinstance(samples, np.ndarray) and samples.shape == (5,) and rate == 16_000
     heard = [
-        Heard(Transcript(" one", [SEGMENT], "en"), 1.5),
-        Heard(SlimWhisperError("no"), None),
+        FeedResult(Transcript(" one", [SEGMENT], "en"), 1.5),
+        FeedResult(SlimWhisperError("no"), None),
     ]
     found = with_results(table, heard)
     assert found.column_names == ["path", "n", *SCHEMA.names]
@@ -146,7 +146,7 @@ def test_rows() -> None:
     assert first["text"] == " one" and first["words"][0]["word"] == " one"
     assert first["segments"][0]["tokens"] == [502] and first["error"] is None
     assert second["error"] == "no" and second["text"] is second["segments"] is None
-    silent = with_results(table.slice(0, 1), [Heard(Transcript("", [], "en"), 1.0)])
+    silent = with_results(table.slice(0, 1), [FeedResult(Transcript("", [], "en"), 1.0)])
     assert silent.schema == found.schema  # so that parts of one data set fit together
     assert isinstance(found, pa.Table)
 

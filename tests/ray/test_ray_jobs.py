@@ -1,18 +1,19 @@
 """`transcribe --engine ray` with real processes: the outputs of one process, whoever dies."""
 
 import json
-import random
 import re
 import shutil
 import signal
+import socket
 import subprocess
 import sys
 import tarfile
-import threading
 import time
 from collections import Counter
+from http.client import HTTPException
 from pathlib import Path
 from textwrap import indent
+from urllib.request import urlopen
 
 import pytest
 
@@ -103,44 +104,55 @@ def test_stored_inputs(tmp_path: Path, format: str) -> None:
     assert found[0] == found[1] and len(found[0]) == 8
 
 
-def kill_workers(run: RayRun, moments: list[float], killed: list[float]) -> None:
-    """Kill a worker after each of these waits, from when the job has begun."""
-    for which, wait in enumerate(moments):
-        time.sleep(wait)
-        if run.process.poll() is not None:
-            return
-        if run.kill_worker(which):
-            killed.append(wait)
-
-
-def test_workers_die(folder: Path, expected: dict[str, bytes], tmp_path: Path) -> None:
-    """At random moments, and by one recording, which is set aside."""
-    rng = random.Random(5)
-    bad = folder / "0" / "2.door-code.mp3"
-    killed: list[float] = []
-    with ray_run(folder, "-o", tmp_path, *FLAGS, "--workers", "2", poison=[bad.name]) as run:
-        moments = [rng.uniform(0, 3) for _ in range(2)]
-        killer = threading.Thread(target=kill_workers, args=(run, moments, killed))
-        messages = []
-        for event in run.events():
-            if event["event"] == "start":
-                killer.start()
-            if event["event"] == "file" and event["error"]:
-                messages.append(event["error"])
+def test_a_worker_is_killed(folder: Path, expected: dict[str, bytes], tmp_path: Path) -> None:
+    """What it had is done by another one."""
+    with ray_run(folder, "-o", tmp_path, *FLAGS, "--workers", "2") as run:
+        wait_for_lines(tmp_path, 1)
+        assert run.kill_worker(0)
+        assert list(run.events())[-1]["failed"] == 1
         assert run.wait() == 1
-        killer.join()
-    assert killed
+    assert whole_tree(tmp_path) == expected
+    assert statuses(tmp_path) == {"done": 12, "failed": 1}
+
+
+def test_a_recording_kills_its_worker(
+    folder: Path, expected: dict[str, bytes], tmp_path: Path
+) -> None:
+    """It alone is reported."""
+    bad = folder / "0" / "2.door-code.mp3"
+    with ray_run(folder, "-o", tmp_path, *FLAGS, "--workers", "2", poison=[bad.name]) as run:
+        files = [event for event in run.events() if event["event"] == "file"]
+        assert run.wait() == 1
+    (error,) = [e["error"] for e in files if e["path"] == str(bad)]
+    assert error.startswith(f"{bad}: 2 workers died")
     stem = str(bad.relative_to(folder).with_suffix(""))
-    left_out = {name for name in expected if name.startswith(f"{stem}.")}
-    assert len(left_out) == 5
-    assert whole_tree(tmp_path) == {n: d for n, d in expected.items() if n not in left_out}
+    left = {name: data for name, data in expected.items() if not name.startswith(f"{stem}.")}
+    assert whole_tree(tmp_path) == left and len(left) == len(expected) - 5
     assert statuses(tmp_path) == {"done": 11, "failed": 2}
-    assert len(messages) == 2 and any(f"{bad}: 2 workers died" in m for m in messages)
 
 
 def wait_for_lines(out: Path, count: int) -> None:
     while len(journal_lines(out)) < count:
         time.sleep(0.05)
+
+
+def answers(port: int) -> bool:
+    """Whether another host that asks for metrics would be answered."""
+    for address in (socket.gethostbyname(socket.gethostname()), "127.0.0.1"):
+        try:
+            with urlopen(f"http://{address}:{port}/metrics", timeout=5) as response:
+                return response.status == 200
+        except (OSError, HTTPException):  # no such address, no HTTP, or not allowed
+            pass
+    return False
+
+
+def test_no_metrics_for_other_hosts(folder: Path, tmp_path: Path) -> None:
+    """What listens is Ray's own, which has a token."""
+    with ray_run(folder, "-o", tmp_path, *FLAGS, "--workers", "1") as run:
+        wait_for_lines(tmp_path, 2)
+        ports = run.ports()
+        assert len(ports) > 2 and not any(map(answers, ports))
 
 
 def test_the_driver_dies_and_resumes(

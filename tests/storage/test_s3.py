@@ -162,9 +162,17 @@ def test_errors_and_slow_answers(bucket: Any, faults: Faults) -> None:
 
 def test_listing_page_by_page(bucket: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     fill(bucket, 25)
-    monkeypatch.setattr("slimwhisper.storage.listing.PAGE", 10)
+    bucket.pipe_file("box/in/folder/", b"")
+    call_s3, pages = s3fs.S3FileSystem.call_s3, 0
+
+    def ten_names(self: Any, method: str, **request: Any) -> Any:
+        nonlocal pages
+        pages += method == "list_objects_v2"
+        return call_s3(self, method, MaxKeys=10, **request)
+
+    monkeypatch.setattr(s3fs.S3FileSystem, "call_s3", ten_names)
     listed = [f.path for f in Place("s3://box/in").files(lambda _: True)]
-    assert sorted(listed) == sorted(bucket.find("box/in")) and len(listed) == 25
+    assert sorted(listed) == sorted(f"box/in/{n % 7}/{n}.wav" for n in range(25)) and pages == 3
     assert [f.path for f in Place("s3://box/in/3/*.wav").files(lambda _: True)] == sorted(
         bucket.glob("box/in/3/*.wav")
     )

@@ -8,14 +8,10 @@ import sys
 import time
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, suppress
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 from uuid import uuid4
 
-from slimwhisper.errors import SlimWhisperError
-from slimwhisper.storage.containers import Member
-from slimwhisper.storage.inputs import Shard
 from tests.support.paths import ROOT
 
 MARK = "SLIMWHISPER_TEST_JOB"  # in the environment of all processes of a job
@@ -24,21 +20,6 @@ PATIENCE = 240.0  # seconds until a job counts as hanging
 FLAGS = ("--model", "digits", "--beam_size", "None", "--batch_size", "1", "--loaders", "0")
 # Ray gives its workers a niceness of 15: on a busy machine they would hardly run
 QUIET = {"RAY_USAGE_STATS_ENABLED": "0", "RAY_worker_niceness": "0", "OMP_NUM_THREADS": "1"}
-
-
-@dataclass(frozen=True, slots=True)
-class DyingShard(Shard):
-    """A part of the inputs that kills those who list it first, so many of them."""
-
-    deaths: int = 0
-
-    def recordings(self) -> Iterator[Member | SlimWhisperError]:
-        counts = Path(self.base) / f"{self.deaths}.deaths"
-        with counts.open("a") as file:
-            file.write("x")
-        if counts.stat().st_size <= self.deaths:
-            os.kill(os.getpid(), signal.SIGKILL)
-        yield from Shard.recordings(self)
 
 
 class RayRun:
@@ -88,17 +69,30 @@ class RayRun:
                     found.append(int(folder.name))
         return [pid for pid in found if pid != self.process.pid]
 
-    def workers(self) -> list[int]:
-        return self.processes("ray::Worker")
-
     def kill_worker(self, which: int) -> bool:
         """SIGKILL to one of the workers that there are."""
-        workers = self.workers()
+        workers = self.processes("ray::Worker")
         if workers:
             with suppress(ProcessLookupError):
                 os.kill(sorted(workers)[which % len(workers)], signal.SIGKILL)
                 return True
         return False
+
+    def ports(self) -> list[int]:
+        """The TCP ports at which the job's processes listen for other hosts too."""
+        sockets: set[str] = set()
+        for pid in [self.process.pid, *self.processes()]:
+            with suppress(OSError):
+                sockets |= {str(fd.readlink()) for fd in Path(f"/proc/{pid}/fd").iterdir()}
+        found = []
+        for table in ("tcp", "tcp6"):
+            for line in Path(f"/proc/net/{table}").read_text().splitlines()[1:]:
+                fields = line.split()  # proc(5): local address, state (0A: listens), inode
+                address, port = fields[1].split(":")
+                here = address.endswith("0100007F") or address == "0" * 24 + "01000000"
+                if fields[3] == "0A" and not here and f"socket:[{fields[9]}]" in sockets:
+                    found.append(int(port, 16))
+        return found
 
     def close(self) -> None:
         """End what is left."""
