@@ -13,7 +13,7 @@ from slimwhisper.kernels.cpu.library import DEPTH, library
 X86 = ("x86_64", "AMD64")
 PACKED_DEPTH = 384  # products that oneDNN sums in one pass
 # Without AVX512-VNNI, sums of two products of 8 bits overflow: the input is rounded to 7 bits.
-NARROW = not torch.cpu._is_vnni_supported()
+NARROW = not torch.cpu.get_capabilities().get("avx512_vnni", False)
 
 
 def at_least_float32(dtype: torch.dtype) -> torch.dtype:
@@ -95,6 +95,8 @@ def pack(weight: Tensor, few: bool = False) -> Weight:
     width = packed_width(weight, few)
     if width is None:
         return weight.contiguous()
+    # Private, as is the product in `linear`: PyTorch has no public operator with packed float32
+    # weights. These two names are used in this file alone; a test says if a release drops them.
     reorder = torch.ops.mkldnn._reorder_linear_weight
     return Packed(tuple(reorder(p.contiguous(), None) for p in weight.split(width, dim=1)))
 

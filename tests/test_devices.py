@@ -54,7 +54,7 @@ def test_at_least_8_and_at_most_256(memory: type[Memory]) -> None:
 def test_a_cpu_and_the_users_choice() -> None:
     assert choose_batch_size(torch.device("cpu"), GB) == CPU_BATCH == 16
     assert check_batch_size(3) == 3
-    with pytest.raises(OptionError, match="batch_size 0 is not a positive number"):
+    with pytest.raises(OptionError, match="batch_size"):
         check_batch_size(0)
 
 

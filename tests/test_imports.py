@@ -12,31 +12,12 @@ import pytest
 
 import slimwhisper
 
-PUBLIC = [
-    "AudioError",
-    "CacheError",
-    "CheckpointError",
-    "DecodingOptions",
-    "DecodingResult",
-    "DependencyError",
-    "ModelDimensions",
-    "OptionError",
-    "Options",
-    "OutputError",
-    "Segment",
-    "SlimWhisper",
-    "SlimWhisperError",
-    "Transcript",
-    "Whisper",
-    "available_models",
-    "decode",
-    "detect_language",
-    "load_audio",
-    "load_model",
-    "log_mel_spectrogram",
-    "pad_or_trim",
-    "transcribe",
-]
+PUBLIC = (
+    "AudioError CacheError CheckpointError DecodingOptions DecodingResult DependencyError "
+    "ModelDimensions OptionError Options OutputError Segment SlimWhisper SlimWhisperError "
+    "Transcript Whisper available_models decode detect_language load_audio load_model "
+    "log_mel_spectrogram pad_or_trim transcribe"
+).split()
 FLIGHT = Path(__file__).parents[1] / "samples" / "flight.m4a"
 # openai-whisper's names for what has another one here
 ALIASES = {"ModelDimensions": "Dims", "Whisper": "SlimWhisper"}
@@ -71,8 +52,8 @@ def test_imports_nothing_slow(module: str) -> None:
     assert module in loaded and not loaded & slow
 
 
-@pytest.mark.parametrize(("module", "use"), [("torch", "the models run on it"), ("av", "decodes")])
-def test_doctor_without(module: str, use: str, tmp_path: Path) -> None:
+@pytest.mark.parametrize("module", ["torch", pytest.param("av", marks=pytest.mark.slow)])
+def test_doctor_without(module: str, tmp_path: Path) -> None:
     """A package that does not import is named, with what to do, and is no traceback."""
     places = ("XDG_CACHE_HOME", "HF_HUB_CACHE", "TRITON_CACHE_DIR")
     done = python(
@@ -83,11 +64,8 @@ def test_doctor_without(module: str, use: str, tmp_path: Path) -> None:
     assert done.returncode == 1 and done.stderr == ""
     lines = done.stdout.splitlines()
     (row,) = [i for i, line in enumerate(lines) if line.startswith(f"BAD  {module} ")]
-    missing = f"ModuleNotFoundError: No module named '{module}'"
-    assert f"{version(module)}, does not import: {missing}" in lines[row]
-    advice = lines[row + 1].strip()
-    assert advice.startswith(f"-> {use}") and f"; pip install '{module}" in advice
-    assert lines[-1].startswith("In the way of transcribing: ")
+    assert version(module) in lines[row] and f"No module named '{module}'" in lines[row]
+    assert f"pip install '{module}" in lines[row + 1]
     assert module in lines[-1].split(": ")[1].rstrip(".").split(", ")
 
 
@@ -107,13 +85,6 @@ def test_public_names() -> None:
         assert getattr(slimwhisper, name).__name__ == ALIASES.get(name, name)
     assert {*PUBLIC, "__version__"} <= set(dir(slimwhisper))
     assert slimwhisper.__version__ == version("slimwhisper")
-
-
-def test_all_of_them_at_once() -> None:
-    done = python(
-        "-c", "from slimwhisper import *; print(*sorted(n for n in dir() if n[0] != '_'))"
-    )
-    assert done.stdout.split() == PUBLIC, done.stderr
 
 
 def test_unknown_name() -> None:

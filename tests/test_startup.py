@@ -102,11 +102,6 @@ def test_tables_of_openai_whisper() -> None:
     assert openai_whisper.alignment_dumps() == whisper._ALIGNMENT_HEADS
 
 
-def test_a_table_that_is_not_there() -> None:
-    with pytest.raises(ImportError, match="openai-whisper has no _NOTHING of the known form"):
-        openai_whisper._table("_NOTHING")
-
-
 @pytest.fixture
 def encodings() -> tuple[Encoding, tiktoken.Encoding]:
     """Ours and tiktoken's own."""

@@ -12,7 +12,7 @@ import slimwhisper
 from slimwhisper.api import SlimWhisper
 from slimwhisper.cache.forms import PRESETS
 from tests.support.checkpoints import random_state, save_openai, tiny_dims
-from tests.support.parity import differences, transcribe_each, whisper_transcribe
+from tests.support.parity import differences, whisper_transcribe
 from tests.support.reference import set_spectrum
 from tests.support.sounds import noise_bursts
 
@@ -91,7 +91,7 @@ ENGLISH = (0, 3, 4, 6, 13, 16, 22)
 )
 def test_options_one_by_one(pair: tuple[Any, SlimWhisper], options: dict[str, Any]) -> None:
     theirs, ours = pair
-    audio = RECORDINGS[3]  # several windows
+    audio = RECORDINGS[3][: 46 * 16_000]  # two windows
     options = {"sample_len": 60, **options} if options else options
     expected = whisper_transcribe(theirs, audio, **options)
     assert not differences(transcribe(ours, audio, **options), expected)
@@ -118,40 +118,6 @@ def test_the_texts_are_worth_comparing(pair: tuple[Any, SlimWhisper]) -> None:
     results = [transcribe(pair[1], audio) for audio in RECORDINGS]
     assert len({r["text"] for r in results}) >= 4
     assert max(len(r["segments"]) for r in results) >= 3
-
-
-@pytest.fixture(scope="module")
-def expected(pair: tuple[Any, SlimWhisper]) -> dict[int, dict[str, Any]]:
-    """openai-whisper's result by the id of the recording."""
-    return {id(a): whisper_transcribe(pair[0], a) for a in RECORDINGS}
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize("batch_size", [1, 3, 64])
-def test_side_by_side_as_alone(
-    pair: tuple[Any, SlimWhisper], expected: dict[int, dict[str, Any]], batch_size: int
-) -> None:
-    """Whatever the batch and the order: the same as openai-whisper's, which knows no batch."""
-    order = list(RECORDINGS)
-    np.random.default_rng(batch_size).shuffle(order)
-    for audio, found in zip(
-        order, transcribe_each(pair[1], order, batch_size=batch_size), strict=True
-    ):
-        assert not differences(found, expected[id(audio)])
-
-
-@pytest.mark.slow
-def test_samples_do_not_depend_on_neighbours(pair: tuple[Any, SlimWhisper]) -> None:
-    """Random weights fail the thresholds, so that this goes up the ladder."""
-    options: dict[str, Any] = {"temperature": (0.0, 0.6, 1.0), "best_of": 2, "sample_len": 20}
-    recordings = RECORDINGS[:4]
-    alone = [pair[1].transcribe(audio, **options) for audio in recordings]
-    assert max(s["temperature"] for r in alone for s in r["segments"]) == 1.0
-    for batch_size in (3, 64):
-        found = transcribe_each(pair[1], recordings[::-1], batch_size=batch_size, **options)[::-1]
-        assert [r["text"] for r in found] == [r["text"] for r in alone]
-    other = pair[1].transcribe(recordings[3], seed=1, **options)
-    assert other["text"] != alone[3]["text"]
 
 
 @pytest.fixture(scope="module")

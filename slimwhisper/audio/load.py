@@ -18,7 +18,6 @@ import soxr
 import torch
 from numpy.typing import NDArray
 
-from slimwhisper.audio.formats import AUDIO_SUFFIXES
 from slimwhisper.audio.readers import Readers
 from slimwhisper.audio.remote import RemoteFile
 from slimwhisper.audio.samples import ArraySamples, Excerpts, Samples, StoredSamples
@@ -26,17 +25,6 @@ from slimwhisper.audio.sources import Source, open_source, pieces_of, shown_name
 from slimwhisper.errors import AudioError, OptionError
 from slimwhisper.text import one_line
 from slimwhisper.types import SAMPLE_RATE
-
-__all__ = [
-    "AUDIO_SUFFIXES",
-    "AudioSource",
-    "Source",
-    "as_waveform",
-    "load_audio",
-    "load_samples",
-    "resample",
-    "resampler",
-]
 
 MAX_CHANNELS = 8  # distinguishes [channels, n] from a batch or a spectrogram
 AudioSource = (

@@ -15,7 +15,7 @@ from torch import Tensor
 from slimwhisper.engine.requests import Rules
 from slimwhisper.errors import OptionError
 from slimwhisper.kernels.dispatch import Kernels
-from slimwhisper.tokens.vocabulary import Vocabulary, get_vocabulary
+from slimwhisper.kernels.splitmix64 import uniform
 from slimwhisper.types import FRAMES_PER_SECOND, MEL_FRAMES_PER_POSITION, Dims, Options
 
 NEVER = float("-inf")
@@ -217,18 +217,9 @@ def sample(logits: Tensor, temperatures: Tensor, keys: Tensor) -> Tensor:
     the cumulative sum of 50,000 probabilities would turn rounding into other tokens.
     """
     weights = (logits / temperatures[:, None]).softmax(dim=-1)
-    waits = -_uniform(keys, logits.shape[1]).log()
+    columns = torch.arange(1, logits.shape[1] + 1, device=keys.device)
+    waits = -uniform(keys[:, None], columns, 53, torch.float64).log()
     return (weights / waits).argmax(dim=-1)
-
-
-def _uniform(keys: Tensor, count: int) -> Tensor:
-    """keys [R] int64 -> float64 [R, count] in (0, 1): SplitMix64 of the key and the column, so that
-    a row's numbers depend on its key alone, on every device.
-    """
-    z = keys[:, None] + torch.arange(1, count + 1, device=keys.device) * -0x61C8864680B583EB
-    for shift, factor in ((30, -0x40A7B892E31B1A47), (27, -0x6B2FB644ECCEEE15), (31, 1)):
-        z = (z ^ (z >> shift & (1 << 64 - shift) - 1)) * factor  # >> keeps the sign; & drops it
-    return ((z >> 11 & (1 << 53) - 1).double() + 0.5) * 2.0**-53
 
 
 def suppressed_tokens(vocabulary: Vocabulary, wanted: str | tuple[int, ...] | None) -> list[int]:

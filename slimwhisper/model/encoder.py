@@ -37,7 +37,7 @@ class _Block:
             Linear.read(attn / "out"),
             heads,
             MLP.read(source),
-            source.int8 and torch.cpu._is_avx512_bf16_supported(),
+            source.int8 and torch.cpu.get_capabilities().get("avx512_bf16", False),
         )
 
     def __call__(self, x: Residual) -> None:

@@ -13,6 +13,8 @@ from slimwhisper.audio.load import load_audio
 from slimwhisper.errors import AudioError
 from tests.support.recordings import SECONDS, STEP, convert, ffmpeg, needs_ffmpeg, write
 
+PICTURE = ("-f", "lavfi", "-i", "testsrc=size=32x32:rate=5:duration=6", "-c:v", "mpeg4")
+
 
 def assert_error(pattern, source, **options):
     with pytest.raises(AudioError, match=pattern) as caught:
@@ -26,20 +28,27 @@ def assert_error(pattern, source, **options):
 
 
 def test_paths_that_cannot_be_read(tmp_path, monkeypatch):
-    assert_error(r"gone\.wav: no such file; check the path", tmp_path / "gone.wav")
-    assert_error("is a folder; give a file in it", tmp_path)
+    assert_error(r"gone\.wav: no such file", tmp_path / "gone.wav")
+    assert_error("folder", tmp_path)
     assert_error("no such file", "")
     assert_error("no such file", "nul\0.wav")
     assert_error(r"'new\\nline.wav': no such file", "new\nline.wav")
     (tmp_path / "empty.mp3").touch()
-    assert_error(r"empty\.mp3: is empty \(0 bytes\)", tmp_path / "empty.mp3")
-    assert_error(r"audio data: is empty", b"")
+    assert_error(r"empty\.mp3: .*empty", tmp_path / "empty.mp3")
+    assert_error("audio data: .*empty", b"")
+    for rate in (16000, 8000):
+        soundfile.write(tmp_path / "a.wav", np.zeros(0), rate)
+        assert_error(r"a\.wav: .*no samples", tmp_path / "a.wav")
+    assert_error("audio data: .*binary", io.StringIO("abc"))
+    closed = io.BytesIO(b"abc")
+    closed.close()
+    assert_error("audio data: .*opened", closed)
 
     def deny(*_args, **_options):
         raise PermissionError(13, "Permission denied")
 
     monkeypatch.setattr(Path, "open", deny)  # the tests may run as root
-    assert_error(r"a\.wav: permission denied; give", "a.wav")
+    assert_error(r"a\.wav: permission", "a.wav")
 
 
 @pytest.mark.parametrize(
@@ -59,43 +68,30 @@ def test_urls_are_file_names(tmp_path, monkeypatch, name):
     [
         "#EXTM3U\n#EXT-X-TARGETDURATION:9\n#EXTINF:2,\n{}\n#EXT-X-ENDLIST\n",
         "ffconcat version 1.0\nfile {}\n",
+        "Not a sound in here.\n" * 99 + "{}",
     ],
 )
-def test_playlists_open_nothing(tmp_path, monkeypatch, text, name, rate):
+def test_text_and_playlists_open_nothing(tmp_path, monkeypatch, text, name, rate):
     monkeypatch.chdir(tmp_path)
     target = write(tmp_path / "a.wav", rate)
     for entry in ("a.wav", f"file://{target}"):
         (tmp_path / name).write_text(text.format(entry))
-        assert_error("not audio or video that FFmpeg can read", name)
-
-
-@pytest.mark.parametrize("name", ["a.mp3", "a.wav", "a.txt"])
-def test_text_is_not_audio(tmp_path, name):
-    (tmp_path / name).write_text("Not a sound in here.\n" * 300)
-    assert_error(rf"{name}: not audio or video that FFmpeg can read", tmp_path / name)
-
-
-def test_file_objects_that_are_not_binary(tmp_path):
-    assert "binary mode" in assert_error("audio data: is text", io.StringIO("abc"))
-    file = io.BytesIO(b"abc")
-    file.close()
-    assert_error("audio data: cannot be opened", file)
+        assert_error(f"{name}: not audio", name)
 
 
 @needs_ffmpeg
 def test_no_audio_stream(tmp_path):
-    picture = ["-f", "lavfi", "-i", "testsrc=size=32x32:rate=5:duration=1"]
-    ffmpeg(*picture, "-c:v", "mpeg4", tmp_path / "silent.mp4")
-    ffmpeg(*picture, "-frames:v", "1", tmp_path / "picture.png")
-    assert_error("silent.mp4: has no audio stream; give a file with sound", tmp_path / "silent.mp4")
-    assert_error("picture.png: not audio or video that FFmpeg can read", tmp_path / "picture.png")
+    ffmpeg(*PICTURE, tmp_path / "silent.mp4")
+    ffmpeg(*PICTURE[:4], "-frames:v", "1", tmp_path / "picture.png")
+    assert_error("silent.mp4: .*no audio", tmp_path / "silent.mp4")
+    assert_error("picture.png: not audio", tmp_path / "picture.png")
 
 
 @needs_ffmpeg
 def test_unknown_codec(tmp_path):
     path = convert(write(tmp_path / "a.wav"), tmp_path / "a.mkv", "-c:a", "aac")
     path.write_bytes(path.read_bytes().replace(b"A_AAC", b"A_XYZ"))
-    assert_error(r"a\.mkv: FFmpeg has no decoder for its audio", path)
+    assert_error(r"a\.mkv: .*decoder", path)
 
 
 @needs_ffmpeg
@@ -104,9 +100,9 @@ def test_rare_codecs_and_containers_stay_closed(tmp_path):
     wav = write(tmp_path / "a.wav")
     coded = ("-ar", "48000", "-ac", "2", "-c:a", "s302m", "-strict", "-2")
     rare = convert(wav, tmp_path / "a.ts", *coded)
-    assert_error(r"a\.ts: audio of the kind 's302m' is not read; convert it first", rare)
+    assert_error(r"a\.ts: .*'s302m'", rare)
     rare = convert(wav, tmp_path / "a.nut", "-c:a", "pcm_s16le")
-    assert_error(r"a\.nut: not audio or video that FFmpeg can read", rare)
+    assert_error(r"a\.nut: not audio", rare)
 
 
 @needs_ffmpeg
@@ -124,12 +120,6 @@ def test_a_films_pictures_are_not_decoded(tmp_path):
     assert len(load_audio(film)) == pytest.approx(32000, abs=2000)
 
 
-@pytest.mark.parametrize("rate", [16000, 8000])
-def test_no_samples(tmp_path, rate):
-    soundfile.write(tmp_path / "a.wav", np.zeros(0), rate)
-    assert_error(r"a\.wav: its audio stream holds no samples", tmp_path / "a.wav")
-
-
 # Damaged files
 
 
@@ -140,7 +130,7 @@ def test_plain_wav_that_stops_in_the_middle(tmp_path, monkeypatch):
     monkeypatch.setattr(
         soundfile.SoundFile, "read", lambda wav, _, **kw: whole(wav, next(pieces), **kw)
     )
-    assert_error(r"a\.wav: its last 1\.0 s cannot be read; copy the file again", path)
+    assert_error(r"a\.wav: .*1\.0 s", path)
 
 
 @needs_ffmpeg
@@ -167,7 +157,7 @@ def test_mostly_corrupt_is_an_error(tmp_path, suffix):
 
 # Truncated files
 
-TRUNCATED = r"truncated: \d\.\d (of 6\.0 )?s can be read; copy the file again, or pass allow_trunc"
+TRUNCATED = r"truncated: \d\.\d (of 6\.0 )?s .*allow_truncated"
 
 
 def assert_truncated(path, part=0.55):
@@ -195,13 +185,6 @@ def test_truncated_lossy(tmp_path, suffix):
     assert_truncated(convert(wav, tmp_path / f"a.{suffix}", "-movflags", "+faststart"))
 
 
-@needs_ffmpeg
-def test_m4a_without_its_index_cannot_be_read(tmp_path):
-    path = convert(write(tmp_path / "a.wav"), tmp_path / "a.m4a")
-    path.write_bytes(path.read_bytes()[:-2000])
-    assert_error(r"a\.m4a: not audio or video that FFmpeg can read", path, allow_truncated=True)
-
-
 @pytest.mark.parametrize("size", [0, 0xFFFFFFFF, 0x7FFFFFFF, 0x80000000, 0x7FFFF000])
 @pytest.mark.parametrize("rate, channels", [(16000, 1), (44100, 2)])
 def test_wav_from_a_pipe_is_not_truncated(tmp_path, size, rate, channels):
@@ -223,6 +206,7 @@ def test_wav_from_a_pipe_is_not_truncated(tmp_path, size, rate, channels):
         ("a.wma", "-c:a", "wmav2"),
         ("a.wav", "-c:a", "adpcm_ms"),
         ("a.caf", "-c:a", "pcm_s16be"),
+        *((f"a.{suffix}", *PICTURE) for suffix in ("mp4", "mkv")),  # which lasts longer
     ],
 )
 def test_intact_files_are_not_truncated(tmp_path, target):
@@ -232,15 +216,7 @@ def test_intact_files_are_not_truncated(tmp_path, target):
 
 
 @needs_ffmpeg
-@pytest.mark.parametrize("kind", ["flac", "matroska", "wav"])
-def test_streamed_files_are_not_truncated(tmp_path, kind):
-    data = ffmpeg("-i", write(tmp_path / "a.wav", 48000), "-f", kind, "pipe:1")
-    assert abs(load_audio(data).size / 16000 - SECONDS) < 0.05
-
-
-@needs_ffmpeg
-@pytest.mark.parametrize("suffix", ["mp4", "mkv"])
-def test_audio_shorter_than_the_picture_is_not_truncated(tmp_path, suffix):
-    picture = ["-f", "lavfi", "-i", "testsrc=size=32x32:rate=5:duration=6", "-c:v", "mpeg4"]
-    path = convert(write(tmp_path / "a.wav", 48000), tmp_path / f"a.{suffix}", *picture)
-    assert abs(load_audio(path).size / 16000 - SECONDS) < 0.1
+def test_a_stream_that_states_no_length_is_not_truncated(tmp_path):
+    for kind in ("flac", "matroska", "wav"):
+        data = ffmpeg("-i", write(tmp_path / "a.wav", 48000), "-f", kind, "pipe:1")
+        assert abs(load_audio(data).size / 16000 - SECONDS) < 0.05

@@ -15,7 +15,6 @@ from whisper.audio import load_audio as whisper_load_audio
 
 from slimwhisper.audio import sources
 from slimwhisper.audio.ffmpeg import decode
-from slimwhisper.audio.formats import AUDIO_SUFFIXES
 from slimwhisper.audio.load import as_waveform, load_audio
 from tests.support.paths import SHARED
 from tests.support.recordings import SECONDS, STEP, convert, ffmpeg, needs_ffmpeg, sound, write
@@ -55,21 +54,20 @@ def assert_same(path, **options):
 
 
 @needs_ffmpeg
-@pytest.mark.parametrize("suffix", [".wav", ".flac"])
-@pytest.mark.parametrize("channels", [1, 2])
-@pytest.mark.parametrize("rate", [8000, 16000, 22050, 44100, 48000])
-def test_lossless_as_ffmpeg(tmp_path, rate, channels, suffix):
-    assert_same(write(tmp_path / f"a{suffix}", rate, channels))
+@pytest.mark.parametrize(
+    ("rate", "channels", "suffix", "subtype"),
+    [
+        *((r, c, "wav", "PCM_16") for r in (8000, 16000, 22050, 44100, 48000) for c in (1, 2)),
+        *((r, c, "flac", "PCM_16") for r, c in ((8000, 2), (16000, 1), (44100, 2))),
+        *((22050, 2, "wav", subtype) for subtype in ("PCM_U8", "PCM_24", "FLOAT", "ULAW")),
+    ],
+)
+def test_lossless_as_ffmpeg(tmp_path, rate, channels, suffix, subtype):
+    assert_same(write(tmp_path / f"a.{suffix}", rate, channels, subtype=subtype))
 
 
 @needs_ffmpeg
-@pytest.mark.parametrize("subtype", ["PCM_U8", "PCM_24", "FLOAT", "ULAW"])
-def test_sample_formats_as_ffmpeg(tmp_path, subtype):
-    assert_same(write(tmp_path / "a.wav", 22050, 2, subtype=subtype))
-
-
-@needs_ffmpeg
-@pytest.mark.parametrize("rate, channels", [(8000, 1), (22050, 2), (44100, 2), (48000, 1)])
+@pytest.mark.parametrize("rate, channels", [(8000, 1), (44100, 2)])
 @pytest.mark.parametrize("suffix", ["mp3", "ogg", "opus", "m4a", "aac", "mkv", "mp4"])
 def test_lossy_as_ffmpeg(tmp_path, suffix, rate, channels):
     wav = write(tmp_path / "a.wav", rate, channels)
@@ -120,16 +118,6 @@ def test_real_speech_is_identical():
     expected = whisper_load_audio(str(RECORDINGS / "jfk.flac"))
     assert actual.shape == expected.shape == (176000,)
     assert np.abs(actual - expected).max() <= tolerance() - STEP  # FFmpeg 5 and 6: identical
-
-
-@needs_ffmpeg
-@needs_shared
-@pytest.mark.parametrize("name", ["0_george_0", "3_jackson_1", "9_nicolas_2"])
-def test_digits(name):
-    path = RECORDINGS / "fsdd" / f"{name}.wav"
-    if not path.exists():
-        pytest.skip(f"no {name}.wav in shared/audio/fsdd")
-    assert_same(path)
 
 
 # Sources
@@ -194,7 +182,7 @@ def test_tags_that_are_not_utf8(tmp_path):
 # The fast path
 
 
-def test_fast_path_runs_and_equals_pyav(tmp_path, monkeypatch):
+def test_fast_path_runs_in_blocks_and_equals_pyav(tmp_path, monkeypatch):
     path = write(tmp_path / "a.wav")
     with path.open("rb") as file:
         through_pyav = np.concatenate(list(decode("a.wav", file, False))) * np.float32(STEP)
@@ -202,16 +190,11 @@ def test_fast_path_runs_and_equals_pyav(tmp_path, monkeypatch):
     fast = load_audio(path)
     assert fast.dtype == np.float32 and fast.size == SECONDS * 16000
     np.testing.assert_array_equal(fast, through_pyav)
-
-
-def test_fast_path_reads_in_blocks(tmp_path, monkeypatch):
-    path = write(tmp_path / "a.wav")
-    expected = load_audio(path)
     monkeypatch.setattr(sources, "WAV_BLOCK", 999)
     with path.open("rb") as file:
         sizes = [len(piece) for piece in sources.pieces_of("a.wav", file, False)]
     assert sizes == [999] * 32 + [32]
-    np.testing.assert_array_equal(load_audio(path), expected)
+    np.testing.assert_array_equal(load_audio(path), fast)
 
 
 @pytest.mark.parametrize(
@@ -230,12 +213,3 @@ def test_fast_path_leaves_others_to_pyav(tmp_path, monkeypatch, rate, channels, 
     with path.open("rb") as file:
         assert sources._open_plain_wav(file) is None
         assert file.tell() == 0
-
-
-def test_suffixes():
-    named = (
-        "wav flac mp3 m4a mp4 ogg oga opus webm mkv mov aac aiff aif wma amr avi mka ac3 caf 3gp"
-    )
-    assert {f".{suffix}" for suffix in (named + " mpga mpeg").split()} <= AUDIO_SUFFIXES
-    assert all(re.fullmatch(r"\.[a-z0-9]+", suffix) for suffix in AUDIO_SUFFIXES)
-    assert not AUDIO_SUFFIXES & {".ts", ".txt", ".json", ".srt", ".png"}

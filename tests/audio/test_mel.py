@@ -1,6 +1,5 @@
 """Windows of `Spectrogram` are slices of whisper's spectrogram of the whole recording."""
 
-import json
 import subprocess
 import sys
 import threading
@@ -10,7 +9,6 @@ from pathlib import Path
 import numpy as np
 import pytest
 import torch
-import torch.nn.functional as F
 from whisper.audio import log_mel_spectrogram, pad_or_trim
 
 from slimwhisper.audio import samples as samples_module
@@ -37,6 +35,12 @@ def recording(n, seed=0):
     return waveform
 
 
+@pytest.fixture(scope="module")
+def long():
+    """Float32, 300 s: ten blocks, of which some are kept."""
+    return recording(300 * 16_000)
+
+
 def whispers(waveform, n_mels=80):
     return log_mel_spectrogram(waveform, n_mels, padding=480_000)
 
@@ -46,19 +50,22 @@ def assert_close(actual, expected):
     torch.testing.assert_close(actual, expected, rtol=0, atol=2e-5)
 
 
-class CountedSamples(ArraySamples):
-    """Counts the reads, and how many samples the longest had."""
+class WatchedSamples(ArraySamples):
+    """Notes the thread of every read and the longest one's samples; reads wait for `go`."""
 
-    reads = longest = 0
+    def __init__(self, array):
+        super().__init__(array)
+        self.threads, self.longest, self.go = [], 0, threading.Event()
+        self.go.set()
 
     def read(self, start, stop):
-        self.reads += 1
+        self.threads.append(threading.current_thread())
         self.longest = max(self.longest, stop - start)
+        assert self.go.wait(20)
         return super().read(start, stop)
 
 
-@pytest.mark.parametrize("n_mels", [80, 128])
-@pytest.mark.parametrize("n", LENGTHS)
+@pytest.mark.parametrize(("n", "n_mels"), [*((n, 80) for n in LENGTHS), (201, 128), (480_001, 128)])
 def test_every_frame_is_whispers(n, n_mels):
     waveform = recording(n)
     expected = whispers(waveform, n_mels)
@@ -88,26 +95,16 @@ def test_windows_in_any_order():
             assert not actual[:, frames:].any()
 
 
-def test_frames_after_the_end_are_silent():
-    waveform = recording(5_000)
-    expected = whispers(waveform)
+@pytest.mark.parametrize("n", [5_000, 0])
+def test_silence_has_the_recordings_floor(n):
+    """After the end, and where there is nothing else."""
+    waveform = recording(n) if n else np.zeros(0, np.float32)
+    expected = whispers(waveform if n else np.zeros(40_000, np.float32))
     spectrogram = Spectrogram(ArraySamples(waveform), 80)
     first = spectrogram.first_window()
     assert_close(first, expected[:, :3000])
-    floor = first.min()
-    assert (first[:, 40:] == floor).all() and floor != 0
-    assert_close(spectrogram.window(20, 3000), expected[:, 20:3020])
+    assert (first[:, 40:] == first.min()).all() and first.min() != 0
     assert not spectrogram.window(5_000, 3000).any()
-
-
-def test_silence():
-    waveform = np.zeros(40_000, np.float32)
-    assert_close(
-        Spectrogram(ArraySamples(waveform), 80).first_window(), whispers(waveform)[:, :3000]
-    )
-    nothing = Spectrogram(ArraySamples(waveform[:0]), 80)
-    assert nothing.frames == 0
-    assert_close(nothing.first_window(), whispers(waveform)[:, :3000])
 
 
 def test_floor_comes_from_the_loudest_place():
@@ -121,38 +118,20 @@ def test_floor_comes_from_the_loudest_place():
         assert_close(spectrogram.window(3000, 3000), expected[:, 3000:6000])
 
 
-def test_short_recordings_are_computed_once():
-    samples = CountedSamples(recording(119 * 16_000))
+@pytest.mark.parametrize(
+    # the last block of a long one hears the end of the last content frames; then each once more
+    ("seconds", "at_first", "later"),
+    [(119, 4, 0), (300, 11, 10)],
+)
+def test_blocks_are_computed_once_or_kept_at_the_end(seconds, at_first, later, long):
+    samples = WatchedSamples(long[: seconds * 16_000])
     spectrogram = Spectrogram(samples, 80)
-    assert samples.reads == KEPT_BLOCKS == 4
+    assert len(samples.threads) == at_first
     for start in range(0, spectrogram.frames, 700):
         spectrogram.window(start, min(3000, spectrogram.frames - start))
-    assert samples.reads == 4
-
-
-def test_long_recordings_keep_the_last_blocks():
-    samples = CountedSamples(recording(300 * 16_000))
-    spectrogram = Spectrogram(samples, 80)
-    assert samples.reads == 11  # the last block hears the end of the last content frames
-    for start in range(0, spectrogram.frames, 700):  # forwards: each block once more
-        spectrogram.window(start, min(3000, spectrogram.frames - start))
-    assert samples.reads == 11 + 10
-    assert len(spectrogram._blocks) == KEPT_BLOCKS
+    assert len(samples.threads) == at_first + later
+    assert len(spectrogram._blocks) == KEPT_BLOCKS == 4
     assert samples.longest <= 480_400
-
-
-class ThreadedSamples(CountedSamples):
-    """Notes the thread of every read; reads wait for `go`."""
-
-    def __init__(self, array):
-        super().__init__(array)
-        self.threads, self.go = [], threading.Event()
-        self.go.set()
-
-    def read(self, start, stop):
-        self.threads.append(threading.current_thread())
-        assert self.go.wait(20)
-        return super().read(start, stop)
 
 
 def forwards(spectrogram, ready=False):
@@ -165,82 +144,69 @@ def forwards(spectrogram, ready=False):
     return windows
 
 
-def test_what_comes_next_is_computed_in_other_threads():
-    waveform = recording(300 * 16_000)
-    samples = ThreadedSamples(waveform)
-    spectrogram = Spectrogram(samples, 80)
-    assert len(samples.threads) == 11
-    actual = forwards(spectrogram, ready=True)
+def test_what_comes_next_is_computed_in_other_threads(long):
+    samples = WatchedSamples(long)
+    actual = forwards(Spectrogram(samples, 80), ready=True)
     assert samples.threads[11] is threading.current_thread()  # the first block
     assert len(samples.threads[12:]) == 9
     assert threading.current_thread() not in samples.threads[12:]
     # the same bits as without other threads
-    alone = Spectrogram(ArraySamples(waveform), 80)
+    alone = Spectrogram(ArraySamples(long), 80)
     alone._prepare = lambda start: None
     assert all(map(torch.equal, actual, forwards(alone)))
 
 
-def test_what_other_threads_have_not_begun_is_not_waited_for():
-    waveform = recording(300 * 16_000)
-    busy = [ThreadedSamples(waveform) for _ in range(AHEAD_THREADS)]
+def test_what_other_threads_have_not_begun_is_not_waited_for(long):
+    busy = [WatchedSamples(long) for _ in range(AHEAD_THREADS)]
     held = [Spectrogram(samples, 80) for samples in busy]
     for samples, spectrogram in zip(busy, held, strict=True):
         spectrogram.first_window()
         wait([b for b in spectrogram._blocks.values() if isinstance(b, Future)])
         samples.go.clear()
         spectrogram.window(3000, 3000)  # its other thread waits
-    samples = CountedSamples(waveform)
+    samples = WatchedSamples(long)
     actual = forwards(Spectrogram(samples, 80))
-    assert samples.reads == 11 + 10 and len(actual) == 14
+    assert len(samples.threads) == 11 + 10 and len(actual) == 14
     for samples, spectrogram in zip(busy, held, strict=True):
         samples.go.set()
         spectrogram.close()
 
 
-def test_closing_waits_for_other_threads():
-    samples = ThreadedSamples(recording(300 * 16_000))
+def test_closing_waits_for_other_threads(long):
+    samples = WatchedSamples(long)
     spectrogram = Spectrogram(samples, 80)
     samples.go.clear()
     spectrogram._prepare(0)
-    pending = [b for b in spectrogram._blocks.values() if isinstance(b, Future)]
-    assert len(pending) == 1
+    (pending,) = [b for b in spectrogram._blocks.values() if isinstance(b, Future)]
     threading.Timer(0.05, samples.go.set).start()
     spectrogram.close()
-    assert pending[0].done() and not spectrogram._blocks
+    assert pending.done() and not spectrogram._blocks
 
 
-def test_input_stays_as_it_is():
+def test_windows_share_neither_the_input_nor_the_blocks():
     waveform = recording(30_000)
     waveform.flags.writeable = False
     before = waveform.copy()
-    windows = [Spectrogram(ArraySamples(waveform), 80).first_window() for _ in range(2)]
-    np.testing.assert_array_equal(waveform, before)
-    windows[0].zero_()  # the caller's own
-    assert windows[1].any()
-
-
-def test_windows_do_not_share_the_blocks():
-    spectrogram = Spectrogram(ArraySamples(recording(30_000)), 80)
+    spectrogram = Spectrogram(ArraySamples(waveform), 80)
     expected = spectrogram.first_window().clone()
     spectrogram.first_window().zero_()
     torch.testing.assert_close(spectrogram.first_window(), expected, rtol=0, atol=0)
+    np.testing.assert_array_equal(waveform, before)
 
 
 def test_excerpts():
     waveform = recording(100 * 16_000)
     regions = [(1_000, 300_000), (300_001, 900_000), (1_234_567, 1_400_000)]
-    joined = np.concatenate([waveform[start:stop] for start, stop in regions])
-    expected = whispers(joined)
+    expected = whispers(np.concatenate([waveform[start:stop] for start, stop in regions]))
     spectrogram = Spectrogram(Excerpts(ArraySamples(waveform), regions), 80)
     for start in (0, 1_700, 3_000, 5_900):
         frames = min(3000, spectrogram.frames - start)
-        part = F.pad(expected[:, start : start + frames], (0, 3000 - frames))
+        part = pad_or_trim(expected[:, start : start + frames], 3000)
         assert_close(spectrogram.window(start, frames), part)
 
 
-@pytest.mark.parametrize("suffix", ["wav", "flac"])
-def test_spooled_file_equals_memory(tmp_path, monkeypatch, suffix):
-    path = write(tmp_path / f"a.{suffix}", seconds=70)
+def test_spooled_file_equals_memory(tmp_path, monkeypatch):
+    path = write(tmp_path / "a.flac", seconds=70)
     monkeypatch.setattr(samples_module, "SPOOL_SECONDS", 5)
     spectrogram = Spectrogram(load_samples(path), 80)
     assert spectrogram.samples._file is not None
@@ -262,23 +228,17 @@ def test_calibration_window():
     assert mel.std() > 0.1
 
 
-SCRIPT = """
-import json, re, sys, time
+PEAK = """
+import re, sys
 from pathlib import Path
 from slimwhisper.audio.load import load_samples
 from slimwhisper.audio.mel import Spectrogram
 
-begin = time.perf_counter()
-samples = load_samples(sys.argv[1])
-loaded = time.perf_counter()
-spectrogram = Spectrogram(samples, 128)
-made = time.perf_counter()
+spectrogram = Spectrogram(load_samples(sys.argv[1]), 128)
 for start in range(0, 30_000, 3_000):
     spectrogram.window(start, 3_000)
 status = Path("/proc/self/status").read_text()  # ru_maxrss would begin with the parent's peak
-peak = int(re.search(r"VmHWM:\\s+(\\d+) kB", status)[1]) * 1024 / 1e6
-result = {"MB": peak, "load": loaded - begin, "spectrogram": made - loaded}
-print(json.dumps({**result, "frames": spectrogram.frames}))
+print(spectrogram.frames, re.search(r"VmHWM:\\s+(\\d+) kB", status)[1])
 """
 
 
@@ -286,27 +246,16 @@ print(json.dumps({**result, "frames": spectrogram.frames}))
 @pytest.mark.slow
 @pytest.mark.skipif(not Path("/proc/self/status").exists(), reason="needs Linux's /proc")
 @pytest.mark.parametrize("suffix", ["wav", "flac"])
-def test_memory_does_not_grow_with_the_recording(tmp_path, capsys, suffix):
+def test_memory_does_not_grow_with_the_recording(tmp_path, suffix):
     loop = write(tmp_path / "loop.wav", seconds=60)
-    results = []
+    peaks = []
     for minutes in (2, 30):
         path = tmp_path / f"{minutes}.{suffix}"
-        codec = ["-c:a", "flac", "-compression_level", "0"] if suffix == "flac" else []
-        ffmpeg("-stream_loop", "-1", "-i", loop, "-t", 60 * minutes, *codec, path)
-        run = subprocess.run(
-            [sys.executable, "-c", SCRIPT, path],
-            cwd=ROOT,
-            capture_output=True,
-            text=True,
-            check=True,
-        )
-        results.append(json.loads(run.stdout))
-        assert results[-1]["frames"] == 6_000 * minutes
-    short, long = results
-    with capsys.disabled():
-        print(
-            f"\n{suffix}: 2 minutes peak at {short['MB']:.0f} MB, 30 at {long['MB']:.0f} MB; "
-            f"that takes {long['load']:.1f} s to load, {long['spectrogram']:.1f} s to go over"
-        )
+        ffmpeg("-stream_loop", "-1", "-i", loop, "-t", 60 * minutes, path)
+        command = [sys.executable, "-c", PEAK, path]
+        done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=True)
+        frames, peak = map(int, done.stdout.split())
+        assert frames == 6_000 * minutes
+        peaks.append(peak * 1024 / 1e6)
     # its samples are kept: 54 MB more of int16, of which the imports' peak may hide a part
-    assert long["MB"] - short["MB"] < 66
+    assert peaks[1] - peaks[0] < 66

@@ -49,10 +49,7 @@ def test_results_come_in_the_order_of_the_sources() -> None:
         return number * 10
 
     assert drained(Loader(range(20), load, ahead=3)) == [(i, i * 10) for i in range(20)]
-
-
-def test_no_sources_at_all() -> None:
-    assert drained(Loader([], int, ahead=3)) == []
+    assert drained(Loader([], load, ahead=3)) == []
 
 
 @pytest.mark.parametrize("ahead", [1, 2, 5])
@@ -87,20 +84,24 @@ def test_without_blocking_nothing_is_waited_for() -> None:
     assert drained(loading) == [(7, 7)]
 
 
-def test_a_slow_list_of_sources_holds_nobody_up() -> None:
+def test_a_slow_list_holds_nobody_up_and_its_error_comes_last() -> None:
     go = threading.Event()
 
     def sources() -> Iterator[int]:
         yield 1
         assert go.wait(PATIENCE)
         yield 2
+        raise OSError("the folder is gone")
 
     loading = Loader(sources(), lambda i: i, ahead=4)
     assert loading.next(block=True) == (1, 1)
     assert loading.next(block=False) is None
     assert not loading.exhausted
     go.set()
-    assert drained(loading) == [(2, 2)]
+    assert loading.next(block=True) == (2, 2)
+    with pytest.raises(OSError, match="the folder is gone"):
+        loading.next(block=True)
+    assert loading.exhausted
 
 
 def test_errors_stay_with_their_source() -> None:
@@ -119,19 +120,6 @@ def test_errors_stay_with_their_source() -> None:
     assert type(wrapped) is SlimWhisperError
     assert "unexpected RuntimeError: a bug" in str(wrapped)
     assert wrapped.__cause__ is surprise
-
-
-def test_an_error_of_the_list_itself_is_raised_after_what_came_before() -> None:
-    def sources() -> Iterator[int]:
-        yield 1
-        yield 2
-        raise OSError("the folder is gone")
-
-    loading = Loader(sources(), lambda i: i, ahead=4)
-    assert [loading.next(block=True) for _ in range(2)] == [(1, 1), (2, 2)]
-    with pytest.raises(OSError, match="the folder is gone"):
-        loading.next(block=True)
-    assert loading.exhausted
 
 
 def test_closing_discards_what_was_not_handed_out() -> None:

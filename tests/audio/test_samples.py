@@ -9,10 +9,9 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-import torch
 
 from slimwhisper.audio import samples as samples_module
-from slimwhisper.audio.load import as_waveform, load_audio, load_samples
+from slimwhisper.audio.load import load_audio, load_samples
 from slimwhisper.audio.samples import ArraySamples, Excerpts, StoredSamples
 from slimwhisper.errors import AudioError, OptionError
 from tests.support.recordings import convert, needs_ffmpeg, write
@@ -67,21 +66,16 @@ def assert_reads(samples, expected):
         np.testing.assert_array_equal(actual, expected[max(start, 0) : max(stop, 0)])
 
 
-def test_array_is_shared():
+def test_kept_in_memory(folder):
     array = whole()
-    samples = ArraySamples(array)
-    assert_reads(samples, array)
-    assert np.shares_memory(samples.read(5, 9), array)
-    samples.close()
-    samples.close()
-
-
-def test_stored_in_memory(folder):
-    samples = StoredSamples("a", pieces())
-    assert_reads(samples, whole())
-    assert samples._file is None and not files_open_in(folder)
-    samples.close()
-    samples.close()
+    shared, stored = ArraySamples(array), StoredSamples("a", pieces())
+    assert np.shares_memory(shared.read(5, 9), array)
+    assert np.shares_memory(load_samples(array).read(0, N), array)
+    assert stored._file is None and not files_open_in(folder)
+    for samples in (shared, stored):
+        assert_reads(samples, array)
+        samples.close()
+        samples.close()
 
 
 def test_stored_in_a_file(spooling, folder):
@@ -104,18 +98,14 @@ def test_the_limit_is_exact(spooling):
     assert StoredSamples("a", [values[:9], values[9:]])._file is not None
 
 
-@pytest.mark.parametrize("cycle", [False, True])
-def test_file_is_closed_when_collected(spooling, folder, cycle):
+def test_file_is_closed_when_collected_or_after_an_error(spooling, folder):
     samples = StoredSamples("a", pieces())
-    if cycle:
-        samples.itself = samples
+    samples.itself = samples
     assert files_open_in(folder)
     del samples
     gc.collect()
     assert not files_open_in(folder)
 
-
-def test_error_in_the_pieces_passes_through(spooling, folder):
     def failing():
         yield from pieces()
         raise AudioError("a: truncated")
@@ -125,28 +115,14 @@ def test_error_in_the_pieces_passes_through(spooling, folder):
     assert not files_open_in(folder)
 
 
-def test_no_pieces():
-    samples = StoredSamples("a", [])
-    assert len(samples) == 0 and samples.read(0, 5).shape == (0,)
-
-
 @pytest.mark.parametrize("count", [1, 7])  # at the first write, and at a later one
 @pytest.mark.skipif(not Path("/dev/full").exists(), reason="no /dev/full")
 def test_full_disk(spooling, folder, monkeypatch, count):
     monkeypatch.setattr(tempfile, "TemporaryFile", lambda: Path("/dev/full").open("r+b"))
     with pytest.raises(AudioError) as caught:
         StoredSamples("talk.mp3", pieces(count))
-    assert str(caught.value) == (
-        f"talk.mp3: no room for its samples in {folder} (No space left on device): they take "
-        "115 MB for each hour of audio; free space there, or set TMPDIR to a folder that has it"
-    )
+    assert all(part in str(caught.value) for part in ("talk.mp3: ", str(folder), "TMPDIR"))
     assert not files_open_in("/dev/full")
-
-
-def test_no_temporary_folder(spooling, monkeypatch, tmp_path):
-    monkeypatch.setattr(tempfile, "tempdir", str(tmp_path / "gone"))
-    with pytest.raises(AudioError, match=r"talk\.mp3: no room .*gone \(No such file .*TMPDIR"):
-        StoredSamples("talk.mp3", pieces())
 
 
 def test_threads_read_at_once(spooling):
@@ -173,12 +149,12 @@ def test_threads_read_at_once(spooling):
 
 @needs_ffmpeg
 @pytest.mark.parametrize("spool", [False, True])
-@pytest.mark.parametrize("name, rate", [("a.wav", 16000), ("a.wav", 44100), ("a.mp3", 48000)])
-def test_files_equal_load_audio(tmp_path, request, name, rate, spool):
+@pytest.mark.parametrize("rate", [16000, 48000])
+def test_files_equal_load_audio(tmp_path, request, rate, spool):
     if spool:
         request.getfixturevalue("spooling")
-    path = write(tmp_path / "source.wav", rate)
-    path = path.rename(tmp_path / name) if name == "a.wav" else convert(path, tmp_path / name)
+    path = write(tmp_path / "a.wav", rate)
+    path = path if rate == 16000 else convert(path, tmp_path / "a.mp3")
     expected = load_audio(path)
     for source in (path, path.read_bytes(), io.BytesIO(path.read_bytes())):
         samples = load_samples(source)
@@ -188,21 +164,10 @@ def test_files_equal_load_audio(tmp_path, request, name, rate, spool):
         samples.close()
 
 
-def test_arrays_equal_as_waveform():
-    array = whole()
-    assert np.shares_memory(load_samples(array).read(0, N), array)
-    for source in (array.astype(np.float64), np.stack([array, array]), torch.tensor(array)):
-        for rate in (16_000, 44_100):
-            expected = as_waveform(source, sample_rate=rate)
-            samples = load_samples(source, sample_rate=rate)
-            np.testing.assert_array_equal(samples.read(0, len(samples)), expected)
-
-
 def test_errors_are_those_of_as_waveform(tmp_path):
     path = write(tmp_path / "a.flac", seconds=6)
-    for rate, message in ((8000, "sample_rate=8000 is for arrays"), ("x", "whole number of Hz")):
-        with pytest.raises(OptionError, match=message):
-            load_samples(path, sample_rate=rate)
+    with pytest.raises(OptionError, match="sample_rate"):
+        load_samples(path, sample_rate=8000)
     with pytest.raises(AudioError, match="no such file"):
         load_samples(tmp_path / "gone.wav")
     with pytest.raises(AudioError, match="empty"):
@@ -247,8 +212,8 @@ def test_regions_are_clipped():
     excerpts = Excerpts(ArraySamples(whole()), [(-5, 3), (7, 7), (N - 2, N + 9), (N, N + 1)])
     assert len(excerpts) == 5
     assert [excerpts.original(position) for position in range(5)] == [0, 1, 2, N - 2, N - 1]
-    nothing = Excerpts(ArraySamples(whole()), [])
-    assert len(nothing) == 0 and nothing.read(0, 9).shape == (0,)
+    for nothing in (Excerpts(ArraySamples(whole()), []), StoredSamples("a", [])):
+        assert len(nothing) == 0 and nothing.read(0, 9).shape == (0,)
 
 
 def test_excerpts_close_the_samples(spooling, folder):

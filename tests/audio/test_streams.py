@@ -60,18 +60,19 @@ def heard(pipe: Pipe, data: bytes, **options: Any) -> np.ndarray:
     return np.concatenate(list(pipe_pieces(pipe.out, NAME, **options)))
 
 
-@pytest.mark.parametrize("subtype", ["PCM_16", "PCM_U8", "PCM_24", "FLOAT", "DOUBLE", "ULAW"])
-@pytest.mark.parametrize("rate, channels", [(16_000, 1), (44_100, 2)])
-def test_wav_is_read_as_from_a_file(pipe: Pipe, subtype: str, rate: int, channels: int) -> None:
-    data = wav(sound(rate, channels, 0.5), rate, subtype)
-    assert np.array_equal(heard(pipe, data), load_audio(data))
-
-
 @pytest.mark.parametrize(
-    "format, subtype", [("WAVEX", "PCM_24"), ("RF64", "PCM_16"), ("FLAC", "PCM_16")]
+    ("rate", "channels", "format", "subtype"),
+    [
+        (16_000, 1, "WAV", "PCM_16"),
+        *((44_100, 2, "WAV", t) for t in "PCM_16 PCM_U8 PCM_24 FLOAT DOUBLE ULAW".split()),
+        *((22_050, 1, f, t) for f, t in (("WAVEX", "PCM_24"), ("RF64", "PCM_16"))),
+        (22_050, 1, "FLAC", "PCM_16"),
+    ],
 )
-def test_other_headers(pipe: Pipe, format: str, subtype: str) -> None:
-    data = wav(sound(22_050, 1, 0.5), 22_050, subtype, format)
+def test_samples_are_those_of_a_file(
+    pipe: Pipe, rate: int, channels: int, format: str, subtype: str
+) -> None:
+    data = wav(sound(rate, channels, 0.5), rate, subtype, format)
     assert np.array_equal(heard(pipe, data), load_audio(data))
 
 
@@ -103,16 +104,16 @@ def test_pieces_come_while_the_pipe_is_open(pipe: Pipe, header: Any) -> None:
 @pytest.mark.parametrize(
     "data, words",
     [
-        (b"", "is empty"),
-        (b"x", "holds no samples"),
-        (b"\0" * 2_001, "ends within a sample"),
-        (wav(sound(16_000), 16_000)[:-640], "ends 0.02 s before its header says"),
-        (wav(sound(16_000), 16_000)[:-32_001], "ends within a sample"),
-        (wav(sound(16_000), 16_000)[:30], "damaged header"),
-        (b"RIFF" + b"\xff" * 100, "damaged header"),
-        (wav(sound(16_000), 16_000, "IMA_ADPCM"), "WAV of a kind that is not read"),
-        (wav(sound(16_000)[:0], 16_000), "holds no samples"),
-        (b"fLaC" + b"\xff" * 100, "not audio that can be read"),
+        (b"", "empty"),
+        (b"x", "no samples"),
+        (b"\0" * 2_001, "within a sample"),
+        (wav(sound(16_000), 16_000)[:-640], "0.02 s"),
+        (wav(sound(16_000), 16_000)[:-32_001], "within a sample"),
+        (wav(sound(16_000), 16_000)[:30], "header"),
+        (b"RIFF" + b"\xff" * 100, "header"),
+        (wav(sound(16_000), 16_000, "IMA_ADPCM"), "kind"),
+        (wav(sound(16_000)[:0], 16_000), "no samples"),
+        (b"fLaC" + b"\xff" * 100, "not audio"),
     ],
 )
 def test_errors_come_after_what_was_heard(pipe: Pipe, data: bytes, words: str) -> None:
@@ -124,12 +125,6 @@ def test_errors_come_after_what_was_heard(pipe: Pipe, data: bytes, words: str) -
     assert str(raised.value).startswith(f"{NAME}: ") and "\n" not in str(raised.value)
     if len(data) > 1_000 and "kind" not in words:
         assert count == (len(data) - 44 if data[:4] == b"RIFF" else len(data)) // 2
-
-
-@pytest.mark.parametrize("options", [{"rate": 0}, {"rate": 10**6}, {"channels": 0}])
-def test_options(options: dict[str, int]) -> None:
-    with pytest.raises(OptionError, match=f"--{next(iter(options))}"):
-        pipe_pieces(0, NAME, **options)
 
 
 TITLE = b"\x01StreamTitle='x';"  # one unit of 16 bytes
@@ -177,27 +172,18 @@ def test_http(site: str) -> None:
     assert np.array_equal(np.concatenate(list(url_pieces(url, url))), load_audio(data))
 
 
-def test_a_stream_that_ends(site: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Without a stated length, the end of the connection is not the end of the audio."""
-    Site.pages["/radio"] = wav(sound(16_000, 1, 3.0), 16_000, "MPEG_LAYER_III", "MP3")
-    monkeypatch.setattr(Site, "endless", True)
-    count = 0
-    with pytest.raises(AudioError, match=r"radio: ended, or .* after 3\.\d s"):
-        for piece in url_pieces(f"{site}/radio", "radio"):
-            count += len(piece)
-    assert count >= 3 * 16_000
-
-
 def test_titles_of_a_station_are_no_sound(site: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Without a stated length, the end of the connection is not the end of the audio."""
     Site.pages["/radio"] = wav(sound(16_000, 1, 3.0), 16_000, "MPEG_LAYER_III", "MP3")
     monkeypatch.setattr(Site, "endless", True)
     found: list[list[np.ndarray]] = [[], []]
     for titles, pieces in zip((0, 999), found, strict=True):
         monkeypatch.setattr(Site, "titles", titles)
-        with pytest.raises(AudioError, match="radio: ended"):
+        with pytest.raises(AudioError, match=r"radio: ended, or .* after \d\.\d s"):
             for piece in url_pieces(f"{site}/radio", "radio"):
                 pieces.append(piece)
     plain, titled = map(np.concatenate, found)
+    assert len(plain) >= 3 * 16_000
     assert 0 <= len(plain) - len(titled) < 4_000  # the last bytes make no whole unit
     assert np.array_equal(plain[: len(titled) - 1_200], titled[:-1_200])
 
@@ -276,14 +262,12 @@ def test_a_playlist_reaches_no_files(site: str, tmp_path: Any) -> None:
         list(url_pieces(f"{site}/live.m3u8", "radio"))
 
 
-@pytest.mark.parametrize(
-    "url, error", [("file:///etc/hostname", OptionError), ("concat:a|b", OptionError)]
-)
-def test_other_addresses(url: str, error: type[Exception]) -> None:
-    with pytest.raises(error, match="unknown kind of address"):
-        url_pieces(url, url)
-
-
-def test_nothing_there(site: str) -> None:
-    with pytest.raises(AudioError, match=r"radio: cannot be opened \(.*\); check the address"):
+def test_what_cannot_be_opened(site: str) -> None:
+    with pytest.raises(AudioError, match=r"radio: .*opened"):
         list(url_pieces(f"{site}/none", "radio"))
+    for url in ("file:///etc/hostname", "concat:a|b"):
+        with pytest.raises(OptionError, match="address"):
+            url_pieces(url, url)
+    for options in ({"rate": 0}, {"rate": 10**6}, {"channels": 0}):
+        with pytest.raises(OptionError, match=f"--{next(iter(options))}"):
+            pipe_pieces(0, NAME, **options)

@@ -13,9 +13,7 @@ from slimwhisper.engine.beams import BeamLane
 from slimwhisper.engine.places import Places, Ticket
 from slimwhisper.engine.requests import Decoded, Rules, Window
 from slimwhisper.model.model import Model
-from tests.support.windows import DIMS, VOCABULARY, random_model
-
-# whisper hands a tensor to `numpy.argsort`
+from tests.support.windows import DIMS, VOCABULARY
 
 EOT = VOCABULARY.eot
 WORDS = [*range(100, 109), EOT]  # what is likely; all else is not
@@ -59,11 +57,6 @@ class Reference:
         (best,) = self.ranker.rank([texts], sums)
         text = texts[best].tolist()
         return Decoded(tuple(text), sums[0][best] / (len(text) + 1))
-
-
-@pytest.fixture(scope="module")
-def model() -> Model:
-    return random_model()
 
 
 def search_all(

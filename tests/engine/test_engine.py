@@ -1,12 +1,12 @@
 """The engine: slots, refill, moves, second requests, and the independence of rows."""
 
 from collections.abc import Sequence
+from dataclasses import replace
 
 import pytest
 import torch
 from torch import Tensor
 
-from slimwhisper.audio.mel import first_window
 from slimwhisper.cache.base import Rows
 from slimwhisper.checkpoint.load import Checkpoint
 from slimwhisper.engine.engine import Engine
@@ -23,30 +23,24 @@ from slimwhisper.engine.requests import (
     Window,
 )
 from slimwhisper.engine.rules import make_rules
+from slimwhisper.model.calibration import Guard
 from slimwhisper.model.model import Model
 from slimwhisper.tokens.vocabulary import get_tokenizer, get_vocabulary
 from slimwhisper.types import Options
 from tests.support.checkpoints import random_state, tiny_dims
 from tests.support.reference import set_spectrum
-from tests.support.sounds import noise_bursts
 from tests.support.windows import (
     CPU,
-    DIMS,
     SEARCHES,
+    SHORT,
     TOKENIZER,
     VOCABULARY,
     assert_same,
     decode,
-    random_model,
+    mel,
     run,
-    windows,
+    short_windows,
 )
-
-
-@pytest.fixture(scope="module")
-def model() -> Model:
-    return random_model()
-
 
 SEVERAL = [*SEARCHES, (Search(beams=4, patience=0.5), (0.0,))]
 
@@ -55,7 +49,7 @@ SEVERAL = [*SEARCHES, (Search(beams=4, patience=0.5), (0.0,))]
 def test_results_do_not_depend_on_neighbours(
     model: Model, search: Search | None, temperatures: Sequence[float]
 ) -> None:
-    requests = windows(7, temperatures=temperatures)
+    requests = short_windows(7, temperatures=temperatures)
     alone = [decode(model, [r], 1, search)[0] for r in requests]
     assert_same(decode(model, requests, 3, search), alone)
     assert_same(decode(model, requests, 7, search, backwards=True), alone)
@@ -68,7 +62,7 @@ def test_looking_less_often_changes_nothing(
     model: Model, search: Search | None, temperatures: Sequence[float]
 ) -> None:
     """A text that has ended stays as it is until somebody looks: no question at every token."""
-    requests = [*windows(4, temperatures=temperatures), *windows(2, 40, temperatures)]
+    requests = [*short_windows(4, temperatures=temperatures), *short_windows(2, 40, temperatures)]
     expected = decode(model, requests, 3, search, check_every=1)
     for every in (5, 64):
         found = decode(model, requests, 3, search, check_every=every)
@@ -83,7 +77,7 @@ def test_between_looks_nobody_asks_the_device(
     looks: list[int] = []
     look = engine.first.look
     monkeypatch.setattr(engine.first, "look", lambda: looks.append(1) or look())
-    engine.submit(0, windows(1, sample_len=40)[0])
+    engine.submit(0, short_windows(1, sample_len=40)[0])
     tokens, steps = 0, 0
     while not engine.idle:
         for ticket, answer in engine.step():
@@ -104,21 +98,13 @@ def test_no_row_waits_for_another_s_end(model: Model, monkeypatch: pytest.Monkey
         return step(tokens, *rest)
 
     monkeypatch.setattr(model.decoder, "step", spy)
-    requests = windows(9)
+    requests = short_windows(9)
     total = sum(len(d.tokens) for d in decode(model, requests, slots=3))
     assert max(batches) == 3
     # rows shrink only when nothing waits any more: at most the two slots' last windows
     tail = next(i for i in range(len(batches)) if all(b < 3 for b in batches[i:]))
     assert all(b == 3 for b in batches[:tail])
     assert sum(batches) <= total
-
-
-def test_a_short_window_behind_a_long_one_ends_first(model: Model) -> None:
-    long, short = windows(1, sample_len=60)[0], windows(4, sample_len=2)[1:]
-    assert len(decode(model, [long], 1)[0].tokens) > 10
-    engine, order = Engine(model, VOCABULARY, 2), []
-    run(engine, dict(enumerate([long, *short])), lambda tag, _: order.append(tag))
-    assert order == [1, 2, 3, 0]
 
 
 def test_caches_are_read_in_place(model: Model, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -133,7 +119,7 @@ def test_caches_are_read_in_place(model: Model, monkeypatch: pytest.MonkeyPatch)
 
     monkeypatch.setattr("slimwhisper.cache.latent.LatentCross.attend", spy)
     temperatures = (0.0, 0.0, 0.5, 0.5)
-    requests = [w for w in windows(6, 9, temperatures) if len(w.prompt) > 1]
+    requests = [w for w in short_windows(6, 9, temperatures) if len(w.prompt) > 1]
     decode(model, requests, 2, Search(beams=3, samples=2))
     assert set(groups) == {2, 3}
 
@@ -148,8 +134,10 @@ FORMS = [("e", "x"), ("kv", "kv"), ("e", "k"), ("v", "v")]
 def test_moves_keep_the_right_audio(forms: tuple[str, str], search: Search | None) -> None:
     """Windows come, go and begin again in every order; each one's text is still of its audio."""
     dims = tiny_dims(multilingual=False, width=32, heads=2, text_layers=1)
+    dims = replace(dims, n_audio_ctx=SHORT.n_audio_ctx)
     state = set_spectrum(random_state(dims, seed=1), dims, 3.0)
-    model = Model(Checkpoint("random", dims, state), CPU, torch.float32, forms)
+    checkpoint = Checkpoint("random", dims, state)
+    model = Model(checkpoint, CPU, torch.float32, forms, Guard(mel=mel(0)))
     assert not model.fallbacks
     tries = (Attempt(0.6, (1,)), Attempt(0.0), Attempt(0.9, (2,)))
 
@@ -165,12 +153,12 @@ def test_moves_keep_the_right_audio(forms: tuple[str, str], search: Search | Non
 
     numbered = {
         i: Window(w.mel, w.prompt, w.sot_index, make_rules(dims, Options(sample_len=2 + 3 * i % 7)))
-        for i, w in enumerate(windows(7))
+        for i, w in enumerate(short_windows(5))
     }
     alone = {i: answers({i: w}, 1)[i] for i, w in numbered.items()}
-    assert [len(a) for a in alone.values()] == [2, 3, 4, 1, 2, 3, 4]
-    assert len({a[0].tokens for a in alone.values()}) >= 6
-    for slots in (2, 5):
+    assert [len(a) for a in alone.values()] == [2, 3, 4, 1, 2]
+    assert len({a[0].tokens for a in alone.values()}) >= 4
+    for slots in (2, 4):
         together = answers(numbered, slots)
         for i in numbered:
             assert [a.tokens for a in together[i]] == [a.tokens for a in alone[i]]
@@ -183,7 +171,7 @@ def test_second_requests_read_the_audio_that_is_there(
     encoded: list[int] = []
     encoder = model.encoder
     monkeypatch.setattr(model, "encoder", lambda mels: encoded.append(len(mels)) or encoder(mels))
-    requests = windows(5, sample_len=12)
+    requests = short_windows(5, sample_len=12)
     before = (*TOKENIZER.sot_sequence, TOKENIZER.no_timestamps)
     stages: dict[int, int] = dict.fromkeys(range(5), 0)
 
@@ -203,7 +191,7 @@ def test_second_requests_read_the_audio_that_is_there(
         assert_same([again], [first])
         assert (hot.temperature, other.temperature) == (0.8, 0.0)
         assert isinstance(aligned, Alignment)
-        assert aligned.scores.shape == (1, len(before) + 5 + i + 1, 1500)
+        assert aligned.scores.shape == (1, len(before) + 5 + i + 1, SHORT.n_audio_ctx)
         assert len(aligned.probs) == 5 + i
         (alone,) = run(
             Engine(model, VOCABULARY, 1),
@@ -215,20 +203,20 @@ def test_second_requests_read_the_audio_that_is_there(
 
 
 def test_sample_len_and_context_bound_the_text(model: Model) -> None:
-    (request,) = windows(1, sample_len=3)
+    (request,) = short_windows(1, sample_len=3)
     assert len(decode(model, [request], 1)[0].tokens) <= 3
-    rules = make_rules(DIMS, Options())
+    rules = make_rules(SHORT, Options())
     prompt = (TOKENIZER.sot_prev, *range(1000, 1000 + 443), *TOKENIZER.sot_sequence)
     full = Window(request.mel, prompt, len(prompt) - 1, rules)
     for search in (None, Search(beams=2)):
         tokens = decode(model, [full], 1, search)[0].tokens
-        assert len(tokens) <= DIMS.n_text_ctx + 1 - len(prompt) == 4
+        assert len(tokens) <= SHORT.n_text_ctx + 1 - len(prompt) == 4
 
 
 def test_room_counts_what_waits(model: Model) -> None:
     engine = Engine(model, VOCABULARY, 2)
     assert (engine.idle, engine.room, engine.free) == (True, 2, 2)
-    for i, window in enumerate(windows(3)):
+    for i, window in enumerate(short_windows(3)):
         engine.submit(i, window)
     assert (engine.idle, engine.room, engine.free) == (False, -1, 2)
 
@@ -236,20 +224,19 @@ def test_room_counts_what_waits(model: Model) -> None:
 @pytest.mark.parametrize("search", [None, Search(beams=3)])
 def test_nan_in_one_row_stays_there(model: Model, search: Search | None) -> None:
     """A window whose numbers overflow is reported as NaN; its neighbours and heirs are not."""
-    good = windows(3)
+    good = short_windows(3)
     expected = decode(model, good, 1, search)
-    bad = Window(torch.full((80, 3000), float("nan")), good[0].prompt, 0, good[0].rules)
+    bad = Window(mel(0) * float("nan"), good[0].prompt, 0, good[0].rules)
     done = decode(model, [good[0], bad, good[1], good[2]], 2, search)
     assert done[1].avg_logprob != done[1].avg_logprob
     assert_same([done[0], *done[2:]], expected)
 
 
 def test_language_requests_among_others() -> None:
-    dims = tiny_dims(multilingual=True)
+    dims = replace(tiny_dims(multilingual=True), n_audio_ctx=SHORT.n_audio_ctx)
     model = Model(Checkpoint("random", dims, random_state(dims, seed=1)), CPU, torch.float32)
     tokenizer, rules = get_tokenizer(dims), make_rules(dims, Options(sample_len=5))
-    mels = [first_window(noise_bursts(3, seed=i), 80) for i in range(6)]
-    ask = [Window(m, (tokenizer.sot,), 0, None) for m in mels]
+    ask = [Window(mel(i), (tokenizer.sot,), 0, None) for i in range(6)]
     text = Window(None, tokenizer.sot_sequence, 0, rules)
 
     def then(tag: int, answer: Answer) -> Request | None:
@@ -264,17 +251,17 @@ def test_language_requests_among_others() -> None:
         probs, expected = together[i][0].probs, alone[i][0].probs
         assert len(probs) == 99
         assert sum(probs.values()) == pytest.approx(1)
-        assert probs == pytest.approx(expected, abs=1e-6)
+        assert probs == pytest.approx(expected, rel=1e-4, abs=1e-6)
         assert [a.tokens for a in together[i][1:]] == [a.tokens for a in alone[i][1:]]
 
 
 @pytest.mark.parametrize("search", [None, Search(beams=3, samples=2)], ids=["greedy", "beams"])
 def test_windows_that_are_given_up_leave_soon(model: Model, search: Search | None) -> None:
     """Those that decode, wait for a slot, or are to be decoded again; the others go on."""
-    requests = windows(4, 40)
+    requests = short_windows(4, 40)
     (expected,) = decode(model, requests[1:2], 1, search)
     engine = Engine(model, VOCABULARY, 3, search)
-    short = Window(requests[2].mel, requests[2].prompt, 0, make_rules(DIMS, Options(sample_len=2)))
+    short = Window(requests[2].mel, requests[2].prompt, 0, make_rules(SHORT, Options(sample_len=2)))
     for tag, window in enumerate([*requests[:2], short, requests[3]]):
         engine.submit(tag, window)
     ended: list[int] = []

@@ -1,6 +1,5 @@
 """Temperatures: who is tried again, from which audio, and what the samples depend on."""
 
-import random
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
@@ -21,7 +20,7 @@ LADDER = (0.0, 0.4, 0.8, 1.0)
 BASE: dict[str, Any] = {
     "without_timestamps": True,
     "suppress_tokens": tuple(range(50_363, 51_864)),  # all timestamps: nothing is left for later
-    "sample_len": 12,
+    "sample_len": 8,
     "compression_ratio_threshold": None,
     "no_speech_threshold": None,
     "temperature": LADDER,
@@ -58,7 +57,7 @@ class Watch:
 
 @pytest.fixture(scope="module")
 def model(random_paths: dict[str, Path]) -> Iterator[SlimWhisper]:
-    yield slimwhisper.load_model(random_paths["english"], "cpu")
+    yield slimwhisper.load_model(random_paths["english"], "cpu").shortened(5)
 
 
 @pytest.fixture(scope="module")
@@ -103,26 +102,6 @@ def test_who_fails_is_tried_again_and_others_are_not_touched(
     assert watch.rows <= sum(tries) * (BASE["sample_len"] - 1)
 
 
-@pytest.mark.slow
-@pytest.mark.parametrize("search", SEARCHES, ids=lambda b: ",".join(b) or "one")
-def test_samples_do_not_depend_on_neighbours_order_or_batch(
-    model: SlimWhisper, search: dict[str, Any]
-) -> None:
-    first = transcribe_each(model, RECORDINGS, **{**BASE, **search, "temperature": 0})
-    half = float(np.median([r["segments"][0]["avg_logprob"] for r in first]))
-    options = {**BASE, **search, "logprob_threshold": half}
-    alone = [model.transcribe(a, **options) for a in RECORDINGS]
-    assert len(set(temperatures(alone))) >= 2
-    for batch_size in (3, 64):
-        order = RECORDINGS.copy()
-        random.Random(batch_size).shuffle(order)
-        number = {id(a): i for i, a in enumerate(RECORDINGS)}
-        for audio, result in zip(
-            order, transcribe_each(model, order, **options, batch_size=batch_size), strict=True
-        ):
-            assert not differences(result, alone[number[id(audio)]])
-
-
 @pytest.mark.parametrize(
     "search",
     [pytest.param(s, marks=pytest.mark.slow if len(s) > 1 else ()) for s in SEARCHES],
@@ -155,12 +134,6 @@ def test_the_seed_is_the_draw(model: SlimWhisper) -> None:
     assert len(set(first)) >= 2  # of their own audio
 
 
-def test_hardly_warm_is_greedy(model: SlimWhisper, greedy: list[dict[str, Any]]) -> None:
-    found = transcribe_each(model, RECORDINGS, **{**BASE, "temperature": 1e-4, "best_of": 2})
-    assert [r["text"] for r in found] == [r["text"] for r in greedy]
-    assert temperatures(found) == [1e-4] * len(RECORDINGS)
-
-
 def test_the_best_of_several_is_the_likeliest(model: SlimWhisper) -> None:
     """The first of three draws is the one draw: three are never worse."""
     options = {**BASE, "temperature": 1.0}
@@ -176,14 +149,6 @@ def test_the_best_of_several_is_the_likeliest(model: SlimWhisper) -> None:
     one, three = scores(1), scores(3)
     assert all(b >= a - 1e-5 for a, b in zip(one, three, strict=True))
     assert sum(b > a + 1e-3 for a, b in zip(one, three, strict=True)) >= 2
-
-
-def test_silence_is_not_tried_again(model: SlimWhisper, monkeypatch: pytest.MonkeyPatch) -> None:
-    watch = Watch(model, monkeypatch)
-    options = {**BASE, "logprob_threshold": 1.0, "no_speech_threshold": 0.0}
-    found = transcribe_each(model, RECORDINGS, **options)
-    assert [r["segments"] for r in found] == [[]] * len(RECORDINGS)
-    assert watch.started == [0.0] * len(RECORDINGS)
 
 
 def test_repetition_is_tried_again(model: SlimWhisper, greedy: list[dict[str, Any]]) -> None:

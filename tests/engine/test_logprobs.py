@@ -10,19 +10,14 @@ from slimwhisper.engine.requests import Decoded, Search, Window
 from slimwhisper.model.model import Model
 from tests.support.checkpoints import random_state
 from tests.support.reference import whisper_logits, whisper_model
-from tests.support.windows import DIMS, SEARCHES, TOKENIZER, decode, random_model, windows
+from tests.support.windows import SEARCHES, SEED, SHORT, TOKENIZER, decode, short_windows
 
-URGE = 4.0  # added to the logit of <|endoftext|>
-
-
-@pytest.fixture(scope="module")
-def model() -> Model:
-    return random_model()
+URGE = 16.0  # added to the logit of <|endoftext|>
 
 
 @pytest.fixture(scope="module")
 def reference():
-    return whisper_model(DIMS, random_state(DIMS, seed=1), torch.float64)
+    return whisper_model(SHORT, random_state(SHORT, SEED), torch.float64)
 
 
 def teacher_forced(reference, window: Window, decoded: Decoded, urge: float = 0.0) -> list[float]:
@@ -54,7 +49,7 @@ def teacher_forced(reference, window: Window, decoded: Decoded, urge: float = 0.
 def test_each_is_what_the_rules_leave_of_the_model(
     model: Model, reference, search: Search | None, temperatures: tuple[float, ...]
 ) -> None:
-    plain = windows(4, None, temperatures)
+    plain = short_windows(4, None, temperatures)
     # one does not ask: its neighbours' answers do not depend on it, nor its own on theirs
     asked = [replace(w, logprobs=i != 1) for i, w in enumerate(plain)]
     found = decode(model, asked, 3, search)
@@ -75,7 +70,7 @@ def test_the_end_of_a_text_counts_too(
 ) -> None:
     """Random models do not end their texts: this one is told to."""
     heat = 0.8 if search is not None and search.samples > 1 else 0.0
-    asked = [replace(w, logprobs=True) for w in windows(3, 40, (heat,))]
+    asked = [replace(w, logprobs=True) for w in short_windows(3, 40, (heat,))]
     plain = model.decoder.logits
 
     def urged(hidden: torch.Tensor) -> torch.Tensor:

@@ -13,7 +13,7 @@ from slimwhisper.engine import beside
 from slimwhisper.engine.engine import Engine
 from slimwhisper.engine.requests import Decoded
 from slimwhisper.model.model import Model
-from tests.support.windows import VOCABULARY, assert_same, decode, random_model, run, windows
+from tests.support.windows import VOCABULARY, assert_same, decode, run, short_model, short_windows
 
 Result = TypeVar("Result")
 
@@ -42,13 +42,13 @@ def watched(model: Model, names: list[str]) -> Model:
 
 
 def test_the_same_answers(four: None) -> None:
-    requests = windows(9)
-    expected = decode(random_model(), requests, 3)
+    requests = short_windows(9)
+    expected = decode(short_model(), requests, 3)
     names: list[str] = []
     before = torch.get_num_threads()
 
     def body() -> list[int]:
-        engine = Engine(watched(random_model(), names), VOCABULARY, 3)
+        engine = Engine(watched(short_model(), names), VOCABULARY, 3)
         counts = []
         for share in (True, False, True):
             engine.share_cores(share)
@@ -72,7 +72,7 @@ def test_windows_that_are_given_up_while_they_are_encoded(four: None) -> None:
     release, started = threading.Event(), threading.Event()
 
     def body() -> dict[int, object]:
-        model = random_model()
+        model = short_model()
         encode = model.encoder
 
         def slow(mel: Tensor) -> Tensor:
@@ -83,7 +83,7 @@ def test_windows_that_are_given_up_while_they_are_encoded(four: None) -> None:
         model.encoder = slow  # type: ignore[assignment]
         engine = Engine(model, VOCABULARY, 2)
         engine.share_cores(True)
-        first, second = windows(2)
+        first, second = short_windows(2)
         engine.submit(0, first)
         engine.submit(1, second)
         threading.Thread(target=lambda: started.wait(10) and release.set()).start()
@@ -103,7 +103,7 @@ def test_windows_that_are_given_up_while_they_are_encoded(four: None) -> None:
 
 def test_an_encoder_that_fails_is_heard_of(four: None) -> None:
     def body() -> None:
-        model = random_model()
+        model = short_model()
 
         def broken(mel: Tensor) -> Tensor:
             raise RuntimeError("broken")
@@ -111,7 +111,7 @@ def test_an_encoder_that_fails_is_heard_of(four: None) -> None:
         model.encoder = broken  # type: ignore[assignment]
         engine = Engine(model, VOCABULARY, 1)
         engine.share_cores(True)
-        engine.submit(0, windows(1)[0])
+        engine.submit(0, short_windows(1)[0])
         with pytest.raises(RuntimeError, match="broken"):
             engine.step()
         engine.share_cores(False)
@@ -123,7 +123,7 @@ def test_one_thread_cannot_be_shared(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(beside, "usual_threads", lambda: 1)
 
     def body() -> None:
-        engine = Engine(random_model(), VOCABULARY, 1)
+        engine = Engine(short_model(), VOCABULARY, 1)
         engine.share_cores(True)
         assert engine.ahead == engine.encode_batch and torch.get_num_threads() == 1
 

@@ -6,14 +6,12 @@ import numpy as np
 import pytest
 
 from slimwhisper.errors import AudioError, OptionError, SlimWhisperError
-from slimwhisper.live import activity
 from slimwhisper.live.stream import Stream
 from slimwhisper.live.types import Ended, SpeechStarted, Text
 from tests.support.tones import (
     MULTILINGUAL,
     ONE_SAMPLE,
     PLAIN,
-    Loudness,
     Reader,
     begin,
     play,
@@ -24,10 +22,7 @@ from tests.support.tones import (
     vocabulary,
 )
 
-
-@pytest.fixture(autouse=True)
-def loudness(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(activity, "SpeechStream", Loudness)
+pytestmark = pytest.mark.usefixtures("loudness")
 
 
 def test_an_utterance_ends_when_asked() -> None:
@@ -135,13 +130,8 @@ def test_unsure_text_is_not_committed_before_the_end() -> None:
 def test_bad_input() -> None:
     stream, reader = begin()
     stream.append(np.zeros(0, np.float32))
-    for bad in (
-        np.array([0.0, np.nan]),
-        np.array([np.inf]),
-        np.zeros((2, 8)),
-        np.zeros(8, np.int16),
-    ):
-        with pytest.raises(AudioError, match=r"give float32"):
+    for bad in ([0.0, np.nan], [np.inf], np.zeros((2, 8)), np.zeros(8, np.int16)):
+        with pytest.raises(AudioError, match="float32"):
             stream.append(bad)
     assert texts(play(stream, reader, [say([[1]], 0.1)])) == ["one"]
     with pytest.raises(OptionError, match="finished"):
@@ -158,20 +148,20 @@ def test_a_model_that_gives_nan() -> None:
 
 
 @pytest.mark.parametrize(
-    ("change", "message"),
+    "change",
     [
-        ({"policy": "greedy"}, "policy 'greedy' is not one of agreement, alignatt"),
-        ({"update": 0}, "update 0 is not"),
-        ({"first": float("nan")}, "first nan is not"),
-        ({"vad_threshold": 1}, "vad_threshold 1 is not between 0 and 1"),
-        ({"silence_duration_ms": 0.5}, "silence_duration_ms 0.5 is not a whole number"),
-        ({"prefix_padding_ms": -1}, "prefix_padding_ms -1 is not a whole number"),
-        ({"window": 1.0}, "window 1.0 is not"),
-        ({"words": "yes"}, "words 'yes' is neither"),
-        ({"language": "xx"}, "language 'xx'"),
-        ({"task": "translate"}, "English-only"),
+        {"policy": "greedy"},
+        {"update": 0},
+        {"first": float("nan")},
+        {"vad_threshold": 1},
+        {"silence_duration_ms": 0.5},
+        {"prefix_padding_ms": -1},
+        {"window": 1.0},
+        {"words": "yes"},
+        {"language": "xx"},
+        {"task": "translate"},
     ],
 )
-def test_options_that_cannot_work(change: dict[str, object], message: str) -> None:
-    with pytest.raises(OptionError, match=message):
+def test_options_that_cannot_work(change: dict[str, object]) -> None:
+    with pytest.raises(OptionError, match=f"{next(iter(change))}|English-only"):
         begin(replace(PLAIN, **change))

@@ -59,13 +59,8 @@ def test_where(words: str, committed: int, quiet: Sequence[float], tokens: int, 
     assert found.tokens == tokens and abs(found.frames / 100 - at) < 0.15
 
 
-def test_a_loop_is_not_committed() -> None:
-    """Words that have no length."""
-    starts = (0.0, 3.0, 6.0, 6.0, 6.0, 8.0)
-    found = cut(WORDS, starts, 0, (3.0,))
-    assert found.tokens <= 3
-
-
-def test_no_text_at_all() -> None:
+def test_neither_a_loop_nor_nothing_is_committed() -> None:
+    """A loop is words that have no length."""
+    assert cut(WORDS, (0.0, 3.0, 6.0, 6.0, 6.0, 8.0), 0, (3.0,)).tokens <= 3
     mel = buffer(())
     assert choose_cut(None, 0, mel, 1000, TOKENIZER) == Cut(0, mel.complete)

@@ -7,7 +7,6 @@ import numpy as np
 import pytest
 
 from slimwhisper.engine.requests import Answer, Attempt, Decoded, Request, Window
-from slimwhisper.live import activity
 from slimwhisper.live import stream as stream_module
 from slimwhisper.live.activity import BLOCK
 from slimwhisper.live.passage import HUSH
@@ -18,13 +17,13 @@ from slimwhisper.types import SAMPLE_RATE
 from tests.support.tones import (
     MULTILINGUAL,
     PLAIN,
-    Loudness,
     Reader,
     begin,
     play,
     say,
     text,
     texts,
+    update,
     vocabulary,
 )
 
@@ -40,19 +39,10 @@ class Clock:
 
 
 @pytest.fixture(autouse=True)
-def clock(monkeypatch: pytest.MonkeyPatch) -> Clock:
+def clock(monkeypatch: pytest.MonkeyPatch, loudness: None) -> Clock:
     made = Clock()
     monkeypatch.setattr(stream_module, "time", made)
-    monkeypatch.setattr(activity, "SpeechStream", Loudness)
     return made
-
-
-def run(stream: Stream, reader: Reader) -> None:
-    """The update that is due."""
-    passage, window = stream.request()
-    request: Request | None = window
-    while request is not None:
-        request = stream.accept(passage, reader.answer(request))
 
 
 def hear(stream: Stream, clock: Clock, audio: np.ndarray) -> Iterator[float]:
@@ -72,7 +62,7 @@ def test_an_utterance_ends_without_an_update_of_its_own(clock: Clock) -> None:
     for now in hear(stream, clock, audio):
         while stream.due is not None:
             made.append(now)
-            run(stream, reader)
+            update(stream, reader)
         events += stream.events()
     (stop,) = (e for e in events if isinstance(e, SpeechStopped))
     (ended,) = (e for e in events if isinstance(e, Ended))
@@ -108,7 +98,7 @@ def test_what_may_wait(clock: Clock) -> None:
     for now in hear(stream, clock, say([[1, 2, 3], []], 1.5)):
         if stream.due is not None:
             deadlines.append((now, stream.due))
-            run(stream, reader)
+            update(stream, reader)
     (first, until), (hushed, end), (closed, at) = deadlines
     assert until == pytest.approx(first + PLAIN.update - PLAIN.first)
     assert end == pytest.approx(1.5 + 1.2 - 0.06 + 0.5, abs=0.032) and end > hushed + 0.05

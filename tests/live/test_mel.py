@@ -16,7 +16,7 @@ def close(a: torch.Tensor, b: torch.Tensor) -> None:
     torch.testing.assert_close(a, b, atol=2e-4, rtol=0)
 
 
-@pytest.mark.parametrize("count", [1, 159, 160, 200, 201, 400, 401, 5_000, 48_123])
+@pytest.mark.parametrize("count", [1, 159, 160, 200, 201, 401, 48_000])
 def test_it_is_that_of_the_samples_at_once(count: int) -> None:
     mel = LiveMel(80, 1000)
     at = 0
@@ -28,12 +28,9 @@ def test_it_is_that_of_the_samples_at_once(count: int) -> None:
             mel.window(mel.frames)
     assert mel.frames == count // 160
     close(mel.window(mel.frames), first_window(NOISE[:count], 80, 1000))
-
-
-def test_silence() -> None:
-    mel = LiveMel(80, 300)
-    mel.append(np.zeros(16_000, np.float32))
-    close(mel.window(100), first_window(np.zeros(16_000, np.float32), 80, 300))
+    silence = LiveMel(80, 300)
+    silence.append(np.zeros(count, np.float32))
+    close(silence.window(silence.frames), first_window(np.zeros(count, np.float32), 80, 300))
 
 
 def test_a_part_of_the_buffer() -> None:
@@ -41,7 +38,8 @@ def test_a_part_of_the_buffer() -> None:
     mel.append(NOISE)
     window, whole = mel.window(200), Spectrogram(ArraySamples(NOISE), 80).window(0, 200)
     close(window[:, :200], whole[:, :200])
-    assert (window[:, 200:] == window.min()).all()
+    floor = window[:, :200].max() - 2  # 8 decades, of which 4 are 1
+    close(window[:, 200:], floor.expand(80, 300))
 
 
 def test_after_a_cut_it_goes_on_as_if_there_were_none() -> None:

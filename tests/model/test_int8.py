@@ -70,10 +70,17 @@ def test_which_matrices_are_rounded() -> None:
     assert isinstance(Linear.read(source).weight, Packed | torch.Tensor)
 
 
+@pytest.mark.skipif(not torch.backends.mkldnn.is_available(), reason="torch without oneDNN")
+@pytest.mark.parametrize("name", ["_reorder_linear_weight", "_linear_pointwise"])
+def test_private_operators_of_onednn(name: str) -> None:
+    gone = f"torch {torch.__version__} has no mkldnn.{name}: kernels/linear.py must pack otherwise"
+    assert hasattr(torch.ops.mkldnn, name), gone
+
+
 @pytest.mark.parametrize("fast", [False, True], ids=["float32", "bfloat16"])
 def test_the_encoder_is_near(fast: bool, monkeypatch: pytest.MonkeyPatch) -> None:
     """Its attention in float32, and in bfloat16 where the CPU is fast at that."""
-    monkeypatch.setattr(torch.cpu, "_is_avx512_bf16_supported", lambda: fast)
+    monkeypatch.setattr(torch.cpu, "get_capabilities", lambda: {"avx512_bf16": fast})
     used: list[torch.Tensor] = []
     rounded = encoder_module.rounded_head_attention
     monkeypatch.setattr(

@@ -12,10 +12,7 @@ from slimwhisper.subtitles.scripts import columns, may_break, units
 @pytest.mark.parametrize(
     ("language", "text"),
     [  # | is where a sentence ends
-        (
-            "en",
-            "Dr. Smith paid $3.50.| He left at 5 p.m. on Jan. 5th.| J. R. R. Tolkien, e.g.",
-        ),
+        ("en", "Dr. Smith paid $3.50.| He left at 5 p.m. on Jan. 5th.| J. R. R. Tolkien, e.g."),
         ("en", 'She said: "Is it so?"| He nodded.| "Yes!" she said.| And I.| Wait... what?| So.'),
         ("en", "hello.| World (it is.)| New"),
         ("en", "see example.com for 1.5 and so on.| The end"),

@@ -52,6 +52,8 @@ def test_srt_and_ass_are_read_by_pysubs2(language: str) -> None:
             assert event.end / 1000 == pytest.approx(segment.end, abs=0.006)
             assert event.plaintext.count("\n") <= 1
         assert all(a.end <= b.start for a, b in pairwise(found))
+    charset = {"ar": 178, "fa": 178, "he": 177}.get(language, 1)  # says where a line begins
+    assert found.styles["Default"].encoding == charset
 
 
 def test_vtt_is_read_by_webvtt(tmp_path: Path) -> None:
@@ -119,17 +121,10 @@ def test_nothing_said_is_a_tag_of_ass(text: str, escaped: str) -> None:
     assert line == f"Dialogue: 0,0:00:01.00,0:00:04.00,Default,Ann Bob,0,0,0,,{escaped}"
 
 
-def test_ass_knows_where_a_line_begins() -> None:
-    for language, charset in (("he", "177"), ("fa", "178"), ("en", "1")):
-        text = written(replace(HELLO, language=language), "ass")
-        assert pysubs2.SSAFile.from_string(text).styles["Default"].encoding == int(charset)
-
-
 def test_nothing_said_ends_a_cue() -> None:
     transcript = one(" a --> b\n\n <i>&amp; so")
     assert "a -> b <i>&amp; so\n" in written(transcript, "srt", sentences=True)
-    vtt = written(replace(transcript, segments=transcript.segments), "vtt", sentences=True)
-    assert "a --&gt; b &lt;i&gt;&amp;amp; so\n" in vtt
+    assert "a --&gt; b &lt;i&gt;&amp;amp; so\n" in written(transcript, "vtt", sentences=True)
 
 
 def test_lrc() -> None:
@@ -147,12 +142,18 @@ def test_lrc() -> None:
         "[116:41.50]",
     ]
     assert written(Transcript("", [], "en"), "lrc") == "[la:en]\n[re:slimwhisper]\n"
-
-
-def test_lrc_s_times_are_in_order() -> None:
     for line in written(sentences(), "lrc").splitlines()[2:]:
         times = [seconds(t) for t in re.findall(r"[\[<](\d+:\d\d\.\d\d)[\]>]", line)]
         assert times and times == sorted(times)
+
+
+def test_which_formats_there_are() -> None:
+    assert formats_of("all") == ("txt", "vtt", "srt", "tsv", "json")  # whisper's
+    assert {"lrc", "ass"} <= set(FORMATS) - set(formats_of("all"))
+    assert formats_of("ass") == ("ass",)
+    assert check_layout({"sentences": True, "highlight_words": True}, True) == []
+    with pytest.raises(OptionError, match="--max_line_width"):
+        check_layout({"sentences": True, "max_line_width": 30}, True)
 
 
 def test_without_sentences_srt_and_vtt_are_whisper_s() -> None:
@@ -163,18 +164,6 @@ def test_without_sentences_srt_and_vtt_are_whisper_s() -> None:
         theirs = io.StringIO()
         writer("").write_result(transcript.as_dict(), theirs, {"highlight_words": True})
         assert written(transcript, name, highlight_words=True) == theirs.getvalue()
-
-
-def test_all_stays_whisper_s_five() -> None:
-    assert formats_of("all") == ("txt", "vtt", "srt", "tsv", "json")
-    assert {"lrc", "ass"} <= set(FORMATS) - set(formats_of("all"))
-    assert formats_of("ass") == ("ass",)
-
-
-def test_sentences_break_lines_themselves() -> None:
-    assert check_layout({"sentences": True, "highlight_words": True}, True) == []
-    with pytest.raises(OptionError, match="--max_line_width: --sentences breaks lines at 42"):
-        check_layout({"sentences": True, "max_line_width": 30}, True)
 
 
 def test_words_that_disagree_with_their_segment_stay_within_it() -> None:

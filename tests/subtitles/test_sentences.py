@@ -12,12 +12,12 @@ from slimwhisper.subtitles.sentences import _divide, _Room, _runs, to_sentences
 from slimwhisper.types import Segment, Transcript, Word
 from tests.support.constructed import TEXTS, in_segments, spoken, width
 
-MINUTES = 600.0
+SECONDS = 600.0
 WIDE = ("ja", "zh", "ko")
 
 
 def made(language: str, speed: float, speakers: int = 0) -> tuple[list[Segment], list[Segment]]:
-    segments = in_segments(spoken(language, MINUTES, speed, seed=5), each=6, speakers=speakers)
+    segments = in_segments(spoken(language, SECONDS, speed, seed=5), each=6, speakers=speakers)
     return segments, to_sentences(segments, language, segments[-1].end + 0.4)
 
 
@@ -93,7 +93,7 @@ def divisions(costs: list[dict[int, float]]) -> Iterator[tuple[float, list[int]]
                 yield sum(costs[a][b] for a, b in parts), cuts
 
 
-@pytest.mark.parametrize("seed", range(6))
+@pytest.mark.parametrize("seed", range(4))
 def test_the_division_is_the_best_of_all(seed: int) -> None:
     words = spoken("en", 1.0, 15.0, seed)
     first = random.Random(seed).randrange(len(words) - 13)
@@ -126,8 +126,8 @@ def test_a_word_wider_than_a_line_is_divided() -> None:
     long = " " + "a" * 130
     made = to_sentences([segment(long, 0.0, 9.0, [Word(long, 0.0, 9.0, 0.5)])], "en")
     assert "".join(s.text for s in made) == long
-    cues = list(to_cues(Transcript("", made, "en"), broken=True))
-    assert all(len(c.lines) <= 2 and all(width(t) <= 42 for t in c.text.split()) for c in cues)
+    for cue in to_cues(Transcript("", made, "en"), broken=True):
+        assert len(cue.lines) <= 2 and all(width(t) <= 42 for t in cue.text.split())
 
 
 def test_times_that_go_back_or_fall_together() -> None:

@@ -1,6 +1,8 @@
 """Windows for tests of the engine, and ways to run them through it."""
 
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
+from functools import partial
 
 import pytest
 import torch
@@ -10,14 +12,16 @@ from slimwhisper.checkpoint.load import Checkpoint
 from slimwhisper.engine.engine import Engine
 from slimwhisper.engine.requests import Answer, Attempt, Decoded, Request, Search, Window
 from slimwhisper.engine.rules import make_rules
+from slimwhisper.model.calibration import Guard
 from slimwhisper.model.model import Model
 from slimwhisper.tokens.vocabulary import get_tokenizer, get_vocabulary
-from slimwhisper.types import Options
+from slimwhisper.types import Dims, Options
 from tests.support.checkpoints import random_state, tiny_dims
 from tests.support.sounds import noise_bursts
 
 CPU = torch.device("cpu")
 DIMS = tiny_dims(multilingual=False, text_layers=2)
+SHORT = replace(DIMS, n_audio_ctx=250)  # windows of 5 s: half of the time
 TOKENIZER = get_tokenizer(DIMS)
 VOCABULARY = get_vocabulary(DIMS)
 
@@ -33,14 +37,31 @@ Next = Callable[[int, Answer], Request | None]  # what follows a window's answer
 
 
 def random_model(
-    device: torch.device = CPU, forms: tuple[str, str] = ("e", "x"), int8: bool = False
+    device: torch.device = CPU,
+    forms: tuple[str, str] = ("e", "x"),
+    int8: bool = False,
+    dims: Dims = DIMS,
+    seed: int = 1,
 ) -> Model:
-    checkpoint = Checkpoint("random", DIMS, random_state(DIMS, seed=1))
-    return Model(checkpoint, device, torch.float32, forms, int8=int8)
+    checkpoint = Checkpoint("random", dims, random_state(dims, seed))
+    guard = None if dims == DIMS else Guard(mel=mel(0, dims))
+    return Model(checkpoint, device, torch.float32, forms, guard, int8=int8)
+
+
+SEED = 3  # whose texts are long, and differ
+short_model = partial(random_model, dims=SHORT, seed=SEED)
+
+
+def mel(seed: int, dims: Dims = SHORT) -> torch.Tensor:
+    """[80, frames]: a window of noise."""
+    return first_window(noise_bursts(5, seed), 80, 2 * dims.n_audio_ctx)
 
 
 def windows(
-    count: int, sample_len: int | None = None, temperatures: Sequence[float] = (0.0,)
+    count: int,
+    sample_len: int | None = None,
+    temperatures: Sequence[float] = (0.0,),
+    dims: Dims = DIMS,
 ) -> list[Window]:
     """Windows of different audio, prompts of different length, some without timestamps."""
     made = []
@@ -49,11 +70,13 @@ def windows(
             DIMS, Options(sample_len=sample_len or 5 + 3 * i, without_timestamps=i % 3 == 2)
         )
         before = [TOKENIZER.sot_prev, *range(1000, 1000 + 7 * i)] if i % 2 else []
-        mel = first_window(noise_bursts(5, seed=i), 80)
         attempt = Attempt(temperatures[i % len(temperatures)], (0, i))
         prompt = (*before, *TOKENIZER.sot_sequence)
-        made.append(Window(mel, prompt, len(before), rules, attempt))
+        made.append(Window(mel(i, dims), prompt, len(before), rules, attempt))
     return made
+
+
+short_windows = partial(windows, dims=SHORT)
 
 
 def run(

@@ -1,0 +1,12 @@
+"""What stands in for silero-vad where words are tones."""
+
+import pytest
+
+from slimwhisper.live import activity
+from tests.support.tones import Loudness
+
+
+@pytest.fixture
+def loudness(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Whatever is loud is speech."""
+    monkeypatch.setattr(activity, "SpeechStream", Loudness)
