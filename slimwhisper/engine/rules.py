@@ -16,6 +16,7 @@ from slimwhisper.engine.requests import Rules
 from slimwhisper.errors import OptionError
 from slimwhisper.kernels.dispatch import Kernels
 from slimwhisper.kernels.splitmix64 import uniform
+from slimwhisper.tokens.vocabulary import Vocabulary, get_vocabulary
 from slimwhisper.types import FRAMES_PER_SECOND, MEL_FRAMES_PER_POSITION, Dims, Options
 
 NEVER = float("-inf")
