@@ -13,8 +13,8 @@ from fastapi import APIRouter, Request
 from fastapi.responses import JSONResponse, Response
 from gradio.routes import App
 
-from slimwhisper.app.api.clients import network_of
 from slimwhisper.app.api.errors import APIError
+from slimwhisper.app.api.sites import network_of
 from slimwhisper.app.service.settings import Settings
 
 MAX_TRIES, WITHIN = 10, 60.0  # wrong passwords from an address, in so many seconds

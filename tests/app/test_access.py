@@ -7,6 +7,9 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from fastapi import FastAPI
+from starlette.responses import PlainTextResponse
+from starlette.routing import Route, WebSocketRoute
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from slimwhisper.api import SlimWhisper
@@ -22,7 +25,7 @@ KEY = (b"authorization", b"Bearer secret")
 
 
 @pytest.fixture
-def app() -> Iterator[ASGIApp]:
+def app() -> Iterator[FastAPI]:
     """The app of a server with a key, without a page; no model is loaded."""
 
     def load(_: object) -> SlimWhisper:
@@ -114,6 +117,19 @@ def test_unknown_scopes_are_an_error(app: ASGIApp) -> None:
     for kind in ("webtransport", "HTTP", ""):
         with pytest.raises(RuntimeError, match=f"ASGI scopes of type '{kind}' are not served"):
             sent_by(app, scope_of(kind, "/v1/models", KEY))
+
+
+@pytest.mark.parametrize("path", ["/new", "/page/new", "/gradio_api/new", "/v1/new", "/healthy"])
+@pytest.mark.parametrize("page", [False, True], ids=["no page", "page"])
+def test_a_route_that_somebody_adds_is_closed(app: FastAPI, page: bool, path: str) -> None:
+    app.router.routes.insert(0, Route(path, lambda _: PlainTextResponse("open")))
+    app.router.routes.insert(0, WebSocketRoute(path, lambda websocket: websocket.accept()))
+    assert status_of(app.router, scope_of("http", path)) == 200
+    assert sent_by(app.router, scope_of("websocket", path))[0]["type"] == "websocket.accept"
+    signed_in = (lambda _: False) if page else None
+    for guarded in (app, Access(app.router, Settings(api_key="secret"), signed_in=signed_in)):
+        assert status_of(guarded, scope_of("http", path)) == 401
+        assert sent_by(guarded, scope_of("websocket", path, KEY))[0]["type"] == "websocket.close"
 
 
 def test_without_a_page_every_path_but_health_needs_the_key(app: ASGIApp) -> None:

@@ -92,8 +92,8 @@ def test_models(live: Live) -> None:
     ("arguments", "status", "message"),
     [
         ({"model": "large-v9"}, 404, "model 'large-v9' is not available here"),
-        ({"response_format": "doc"}, 400, "response_format 'doc' is not one"),
-        ({"temperature": 7}, 400, "temperature '7' is not between 0 and 1"),
+        ({"response_format": "doc"}, 400, "response_format 'doc': choose json"),
+        ({"temperature": 7}, 400, "temperature '7': input should be less than or equal to 1"),
         ({"language": "klingon"}, 400, "klingon"),
         ({"timestamp_granularities": ["word"]}, 400, "needs response_format verbose_json"),
         ({"stream": True, "response_format": "srt"}, 400, "stream needs response_format json"),

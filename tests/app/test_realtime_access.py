@@ -15,7 +15,7 @@ from slimwhisper.api import SlimWhisper
 from slimwhisper.app.api.errors import APIError
 from slimwhisper.app.realtime import client_secrets
 from slimwhisper.app.realtime.client_secrets import ClientSecrets, read_request
-from slimwhisper.app.realtime.session import SessionConfig
+from slimwhisper.app.realtime.session import START
 from tests.support.live import Live, start, stop
 
 BASIC = "Basic " + base64.b64encode(b"ann:secret").decode()
@@ -119,11 +119,11 @@ def test_secrets_expire() -> None:
     now = [1000.0]
     found = ClientSecrets(lambda: now[0])
     before = int(time.time())
-    value, expires_at = found.issue(SessionConfig(language="de"), 60)
+    value, expires_at = found.issue(START.transcribing(language="de"), 60)
     assert before + 60 <= expires_at <= time.time() + 60 and value not in repr(vars(found))
     now[0] = 1059.9
     session = found.session(value)
-    assert session is not None and session.language == "de"
+    assert session is not None and session.audio.input.transcription.language == "de"
     now[0] = 1060.1
     assert found.session(value) is None and found.session("") is None
 
@@ -143,11 +143,11 @@ def test_the_number_of_secrets_is_bounded(monkeypatch: pytest.MonkeyPatch) -> No
 @pytest.mark.parametrize(
     ("body", "message"),
     [
-        ([], "the body must be a JSON object"),
-        ({"expires_after": {"anchor": "now"}}, "is not one of created_at"),
-        ({"expires_after": {"seconds": 9}}, "is not between 10 and 7200"),
-        ({"expires_after": {"seconds": True}}, "is not between 10 and 7200"),
-        ({"expires_after": {"seconds": 10.5}}, "is not a whole number"),
+        ([], "the body: input should be a valid dictionary"),
+        ({"expires_after": {"anchor": "now"}}, "anchor 'now': input should be 'created_at'"),
+        ({"expires_after": {"seconds": 9}}, "greater than or equal to 10"),
+        ({"expires_after": {"seconds": True}}, "a valid integer"),
+        ({"expires_after": {"seconds": 10.5}}, "a valid integer"),
         ({"session": {"type": "realtime"}}, "transcribes and makes no responses"),
     ],
 )
@@ -159,7 +159,7 @@ def test_secrets_that_are_refused(body: Any, message: str) -> None:
 
 def test_a_secret_lasts_as_long_as_asked() -> None:
     body = {"expires_after": {"anchor": "created_at", "seconds": 7200}, "x": 1}
-    assert read_request(body) == (SessionConfig(), 7200, ["x"])
+    assert read_request(body) == (START, 7200, ["x"])
     assert read_request({})[1] == 600
 
 
