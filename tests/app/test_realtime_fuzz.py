@@ -6,7 +6,6 @@ import json
 import random
 import socket
 import threading
-import time
 from collections.abc import Iterator
 from contextlib import suppress
 from copy import deepcopy
@@ -24,7 +23,7 @@ from slimwhisper.app.service.jobs import Limits
 from slimwhisper.app.service.models import Models
 from slimwhisper.app.service.service import Service
 from slimwhisper.app.service.settings import Settings
-from tests.support.live import Live, free_port, start, stop
+from tests.support.live import Live, free_port, freed, start, stop
 from tests.support.realtime import silence, tone
 
 WYOMING = free_port()
@@ -83,16 +82,6 @@ def live(model: SlimWhisper) -> Iterator[Live]:
     stop(running)
     left = [t for t in threading.enumerate() if t not in before and "engine" in t.name]
     assert not left
-
-
-def freed(live: Live) -> bool:
-    """Whether, soon, no session, no stream and no slot is in use."""
-    deadline = time.monotonic() + 20
-    while time.monotonic() < deadline:
-        if not live.service.streams.open and not len(live.server._realtime):
-            return True
-        time.sleep(0.02)
-    return False
 
 
 def opened(live: Live) -> ClientConnection:
@@ -224,13 +213,13 @@ CHUNK = b'{"type": "audio-chunk", "data": {"rate": %d, "width": %d, "channels": 
         (b'{"type": "audio-stop"}\n', "before any audio"),
         (
             b'{"type": "transcribe", "data": {"name": 1}}\n' + CHUNK % (16_000, 2, 1, b""),
-            "be texts",
+            "a valid string",
         ),
         (TRANSCRIBE % b'"name": "large"' + CHUNK % (16_000, 2, 1, b""), "not available here"),
         (TRANSCRIBE % b'"language": "de"' + CHUNK % (16_000, 2, 1, b""), "English-only"),
-        (CHUNK % (16_000, 3, 1, b""), "is not taken"),
-        (CHUNK % (1, 2, 1, b""), "is not taken"),
-        (CHUNK % (16_000, 2, 99, b""), "is not taken"),
+        (CHUNK % (16_000, 3, 1, b""), "audio.width 3: choose 2, 4"),
+        (CHUNK % (1, 2, 1, b""), "equal to 8000"),
+        (CHUNK % (16_000, 2, 99, b""), "equal to 8"),
         (CHUNK % (16_000, 2, 1, b', "payload_length": 3') + b"abc", "not a whole number"),
     ],
 )

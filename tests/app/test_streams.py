@@ -260,12 +260,19 @@ def test_a_model_that_cannot_be_loaded(begin: Make, audio: np.ndarray) -> None:
 
 
 def test_a_model_with_streams_is_not_unloaded(begin: Make) -> None:
-    service = begin(unload_after=0.1)
-    heard = Heard(service)
-    time.sleep(0.4)
+    service = begin(unload_after=60)
+    heard, long_ago = Heard(service), time.monotonic() - 1000
+    service._idle_since = long_ago
+    wait_for(lambda: service._idle_since > long_ago)
     assert service.engines.model is not None
     heard.stream.close()
-    wait_for(lambda: service.engines.model is None)
+    wait_for(lambda: not service.streams.open)
+
+    def unloaded() -> bool:
+        service._idle_since = long_ago
+        return service.engines.model is None
+
+    wait_for(unloaded)
 
 
 def hold(monkeypatch: pytest.MonkeyPatch) -> threading.Event:

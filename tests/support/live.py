@@ -81,3 +81,14 @@ def stop(live: Live) -> None:
     live.server.should_exit = True
     live.thread.join(30)
     assert not live.thread.is_alive()
+
+
+def freed(live: Live) -> bool:
+    """Whether, soon, no session, no stream and no slot is in use."""
+    deadline = time.monotonic() + 20
+    while time.monotonic() < deadline:
+        streams, sessions = live.service.streams.open, live.server.config.app.state.realtime
+        if not streams and not len(sessions) and live.service.in_flight == 0:
+            return True
+        time.sleep(0.02)
+    return False
