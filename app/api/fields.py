@@ -27,11 +27,18 @@ class Fields(BaseModel):
 
     def unknown(self, given: dict[str, Any], path: str) -> list[str]:
         """The paths of the fields of `given` that are not known, in the objects within it too."""
-        found = [path + name for name in given if name not in type(self).model_fields]
+        known = type(self).model_fields
+        found = [path + name for name in given if name not in known]
         for name, inner in self:
             if isinstance(inner, Fields) and isinstance(given.get(name), dict):
                 found += inner.unknown(given[name], f"{path}{name}.")
         return found
+
+
+def _upload(value: Any) -> Any:
+    if not isinstance(value, UploadFile):
+        raise wrong("send an audio file in the form's field 'file'")
+    return value
 
 
 class UploadForm(Fields):
@@ -39,9 +46,7 @@ class UploadForm(Fields):
 
     model_config = ConfigDict(extra="allow", strict=False)  # all values are texts
 
-    file: Annotated[Any, AfterValidator(lambda value: _upload(value))] = Field(
-        None, validate_default=True
-    )
+    file: Annotated[Any, AfterValidator(_upload)] = Field(None, validate_default=True)
 
 
 F = TypeVar("F", bound=Fields)
@@ -155,12 +160,6 @@ def _short(texts: tuple[str, ...]) -> tuple[str, ...]:
     if (length := sum(map(len, texts))) > MAX_TEXT:
         raise wrong(f"{length} characters; send {MAX_TEXT} at most")
     return texts
-
-
-def _upload(value: Any) -> Any:
-    if not isinstance(value, UploadFile):
-        raise wrong("send an audio file in the form's field 'file'")
-    return value
 
 
 NULL_IS_DEFAULT = BeforeValidator(_use_default)

@@ -10,10 +10,9 @@ import pytest
 from fastapi import FastAPI
 from starlette.responses import PlainTextResponse
 from starlette.routing import Route, WebSocketRoute
-from starlette.types import ASGIApp, Message, Receive, Scope, Send
+from starlette.types import ASGIApp, Message, Scope
 
 from slimwhisper.api import SlimWhisper
-from slimwhisper.app.api import access
 from slimwhisper.app.api.access import Access
 from slimwhisper.app.server import make_app
 from slimwhisper.app.service.models import Models
@@ -88,20 +87,6 @@ def raw_get(live: Live, target: str) -> tuple[int, str]:
 def test_websockets_are_refused(app: ASGIApp, path: str, headers: Any) -> None:
     (message,) = sent_by(app, scope_of("websocket", path, *headers))
     assert message["type"] == "websocket.close" and message["code"] == 1008
-
-
-def test_a_served_websocket_needs_the_key(monkeypatch: pytest.MonkeyPatch) -> None:
-    async def accepts(scope: Scope, receive: Receive, send: Send) -> None:
-        await send({"type": "websocket.accept"})
-
-    guarded = Access(accepts, Settings(api_key="secret"))
-    monkeypatch.setattr(access, "WEBSOCKETS", frozenset({"/v1/live"}))
-    (refused,) = sent_by(guarded, scope_of("websocket", "/v1/live"))
-    assert refused["type"] == "websocket.close" and refused["code"] == 1008
-    (accepted,) = sent_by(guarded, scope_of("websocket", "/v1/live", KEY))
-    assert accepted["type"] == "websocket.accept"
-    (other,) = sent_by(guarded, scope_of("websocket", "/v1/live/more", KEY))
-    assert other["type"] == "websocket.close"
 
 
 @pytest.mark.parametrize("root", ["", "/speech", "/v1"])

@@ -28,43 +28,13 @@ from tests.support.realtime import silence, tone
 
 WYOMING = free_port()
 PIECES = (
-    *(
-        None,
-        "",
-        "x",
-        0,
-        -1,
-        1e9,
-        True,
-        [],
-        {},
-        {"type": "server_vad"},
-        "transcription",
-        "audio/pcm",
-    ),
-    *(
-        "input_audio_buffer.append",
-        "session.update",
-        "\ud800",
-        "é" * 300,
-        tone(0.05),
-        "AAA",
-        "AA==",
-    ),
+    *(None, "", "x", 0, -1, 1e9, True, [], {}, {"type": "server_vad"}, "transcription"),
+    *("audio/pcm", "input_audio_buffer.append", "session.update", "\ud800", "é" * 300),
+    *(tone(0.05), "AAA", "AA=="),
 )
 KEYS = (
-    *(
-        "type",
-        "event_id",
-        "audio",
-        "session",
-        "include",
-        "input",
-        "format",
-        "rate",
-        "turn_detection",
-    ),
-    *("transcription", "language", "prompt", "model", "threshold", "x"),
+    *("type", "event_id", "audio", "session", "include", "input", "format", "rate", "prompt"),
+    *("turn_detection", "transcription", "language", "model", "threshold", "x"),
 )
 TYPES = (
     *("session.update", "input_audio_buffer.append", "input_audio_buffer.commit"),

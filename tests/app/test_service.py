@@ -2,7 +2,6 @@
 
 import queue
 import threading
-import time
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -30,6 +29,7 @@ from slimwhisper.app.service.service import Service
 from slimwhisper.app.service.turns import AHEAD
 from slimwhisper.errors import OptionError, SlimWhisperError
 from slimwhisper.longform.batch import Batch
+from tests.support.harm import eventually
 from tests.support.live import held_readers
 from tests.support.spoken import EXPECTED, SAMPLES
 
@@ -150,10 +150,7 @@ def test_cancelled_jobs_leave_at_once(
     assert isinstance(long.events.get(timeout=60), Started)
     service.cancel(long.job)
     assert running.text
-    deadline = time.monotonic() + 30
-    while service.in_flight and time.monotonic() < deadline:
-        time.sleep(0.01)
-    assert service.in_flight == 0 and service.counts.cancelled == 1
+    assert eventually(lambda: service.in_flight == 0) and service.counts.cancelled == 1
     assert not any(isinstance(e, Finished | Failed) for e in _all(long))
     service.cancel(running.job)  # too late: nothing happens
     assert service.counts.cancelled == 1
@@ -184,10 +181,7 @@ def test_models_are_switched_and_unloaded(make: Make, monkeypatch: pytest.Monkey
     assert service.engines.loaded is None
     first, second, third = Heard(service), Heard(service, model="other"), Heard(service)
     assert first.text == second.text == third.text
-    deadline = time.monotonic() + 30
-    while service.engines.loaded is not None and time.monotonic() < deadline:
-        time.sleep(0.01)
-    assert service.engines.loaded is None and service.engines.model is None
+    assert eventually(lambda: service.engines.loaded is None) and service.engines.model is None
     assert Heard(service).text
 
 
@@ -236,9 +230,7 @@ def test_small_recordings_are_read_ahead(
     first.until_the_end()
     go.clear()
     heard = [Heard(service, "door-code.mp3") for _ in range(9)]
-    deadline = time.monotonic() + 30
-    while service.states()["reading"] < ahead and time.monotonic() < deadline:
-        time.sleep(0.01)
+    assert eventually(lambda: service.states()["reading"] >= ahead)
     assert service.states() == {"waiting": 9 - ahead, "reading": ahead, "running": 0}
     go.set()
     assert {h.text for h in heard} == {"four zero seven seven"}
