@@ -1,7 +1,6 @@
 """The service: one engine for the requests of all users."""
 
 import queue
-import threading
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -30,7 +29,7 @@ from slimwhisper.app.service.turns import AHEAD
 from slimwhisper.errors import OptionError, SlimWhisperError
 from slimwhisper.longform.batch import Batch
 from tests.support.harm import eventually
-from tests.support.live import held_readers
+from tests.support.live import held_engines, held_readers
 from tests.support.spoken import EXPECTED, SAMPLES
 
 PHONE = "phone-number.wav"
@@ -72,18 +71,6 @@ class Heard:
         last = self.until_the_end()[-1]
         assert isinstance(last, Failed), last
         return last.error
-
-
-def held(service: Service, model: SlimWhisper, monkeypatch: pytest.MonkeyPatch) -> threading.Event:
-    """The engine works only once this is set."""
-    go, step = threading.Event(), Batch.step
-
-    def waits(self: Batch[Job]) -> Any:
-        go.wait(60)
-        return step(self)
-
-    monkeypatch.setattr(Batch, "step", waits)
-    return go
 
 
 def test_all_samples_at_once(make: Make) -> None:
@@ -133,7 +120,7 @@ def test_a_full_queue_refuses(
     make: Make, model: SlimWhisper, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     service = make(limits=Limits(queue=3))
-    go = held(service, model, monkeypatch)
+    go = held_engines(monkeypatch)
     heard = [Heard(service) for _ in range(3)]
     with pytest.raises(BusyError, match="3 requests are waiting; try again"):
         Heard(service)

@@ -33,6 +33,7 @@ from slimwhisper.live.stream import Stream
 from slimwhisper.live.types import Ended, Failed, LiveEvent, LiveOptions, SpeechStarted, Text
 from slimwhisper.longform.batch import Batch
 from tests.support.harm import eventually
+from tests.support.live import held_engines
 from tests.support.spoken import EXPECTED, SAMPLES, with_draft
 
 SAMPLE = "door-code.mp3"
@@ -266,22 +267,10 @@ def test_a_model_with_streams_is_not_unloaded(begin: Make) -> None:
     assert eventually(unloaded)
 
 
-def hold(monkeypatch: pytest.MonkeyPatch) -> threading.Event:
-    """Engines work only once this is set."""
-    go, step = threading.Event(), Batch.step
-
-    def waits(self: Any) -> Any:
-        go.wait(60)
-        return step(self)
-
-    monkeypatch.setattr(Batch, "step", waits)
-    return go
-
-
 def test_audio_that_waits_is_bounded(
     begin: Make, audio: np.ndarray, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    go = hold(monkeypatch)
+    go = held_engines(monkeypatch)
     service = begin(limits=Limits(backlog=2.5 * len(audio) / RATE))
     heard = Heard(service, language="en")
     heard.stream.append(audio)
