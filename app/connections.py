@@ -19,10 +19,11 @@ from starlette.requests import HTTPConnection
 from uvicorn.middleware.proxy_headers import ProxyHeadersMiddleware
 from uvicorn.protocols.http.h11_impl import H11Protocol
 from uvicorn.server import ServerState
+from websockets.http11 import MAX_LINE_LENGTH, MAX_NUM_HEADERS
+from websockets.server import ServerProtocol
 
-from slimwhisper.app.api.clients import network_of
 from slimwhisper.app.api.errors import RETRY_AFTER, APIError
-from slimwhisper.app.api.sites import is_loopback
+from slimwhisper.app.api.sites import is_loopback, network_of
 
 logger = logging.getLogger("slimwhisper.serve")
 
@@ -115,6 +116,19 @@ class Http(H11Protocol):
         """Count, so that a body's progress can be told."""
         self.received += len(data)
         super().data_received(data)
+
+    def handle_websocket_upgrade(self, event: h11.Request) -> None:
+        """Refuse a head that `websockets` cannot read: uvicorn would leave it without an answer."""
+        fields = b"".join(b"%b: %b\r\n" % field for field in event.headers)
+        reader = ServerProtocol()
+        reader.receive_data(b"%b %b HTTP/1.1\r\n%b\r\n" % (event.method, event.target, fields))
+        if reader.handshake_exc is None:
+            super().handle_websocket_upgrade(event)
+        else:
+            self.send_400_response(
+                "A request for a websocket is a GET without a body, "
+                f"of at most {MAX_NUM_HEADERS} headers and {MAX_LINE_LENGTH} bytes a line."
+            )
 
     def awaited(self) -> tuple[object, float] | None:
         """What the client has to send next, and in how many seconds; None if it need not.

@@ -15,14 +15,12 @@ from starlette.middleware.cors import CORSMiddleware
 
 from slimwhisper.app.api.access import Access
 from slimwhisper.app.api.access_log import hide_secrets
-from slimwhisper.app.api.disk import disk_full, disk_is_full
-from slimwhisper.app.api.errors import APIError, internal_error
+from slimwhisper.app.api.errors import APIError, disk_full, disk_is_full, internal_error
 from slimwhisper.app.api.metrics import metrics_text
 from slimwhisper.app.api.routes import make_routers
 from slimwhisper.app.connections import Connections, Http, listen, log_exhaustion
 from slimwhisper.app.realtime.messages import MAX_MESSAGE
 from slimwhisper.app.realtime.routes import Realtime, make_realtime_router
-from slimwhisper.app.realtime.websocket import WebSocket
 from slimwhisper.app.realtime.wyoming import Wyoming
 from slimwhisper.app.service.jobs import ModelChoice
 from slimwhisper.app.service.models import Models
@@ -194,7 +192,7 @@ def make_server(app: FastAPI, service: Service, settings: Settings) -> Server:
         server_header=False,
         backlog=1,  # see `listen`
         http=Http,
-        ws=WebSocket,
+        ws="websockets-sansio",
         ws_max_size=2 * MAX_MESSAGE,  # characters may be of several bytes
         ws_ping_timeout=None,  # a session that waits for the engine does not read pongs
         ws_per_message_deflate=False,

@@ -18,8 +18,7 @@ from starlette.datastructures import Headers
 from starlette.requests import ClientDisconnect, Request
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
-from slimwhisper.app.api.disk import disk_is_full, no_room
-from slimwhisper.app.api.errors import APIError, too_large
+from slimwhisper.app.api.errors import APIError, disk_is_full, no_room, too_large
 from slimwhisper.app.api.paths import UNKNOWN, UPLOAD, Rule, Users, route_path, rule_for
 from slimwhisper.app.api.sites import SAFE_METHODS, Sites, is_navigation
 from slimwhisper.app.service.settings import Settings

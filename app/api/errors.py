@@ -1,8 +1,13 @@
-"""Errors in OpenAI's format."""
+"""Errors in OpenAI's format, also those of a full disk."""
 
+import errno
+import logging
+import shutil
+import tempfile
 from typing import Any
 
-from fastapi.responses import JSONResponse
+from fastapi import Request
+from fastapi.responses import JSONResponse, Response
 from starlette.exceptions import HTTPException
 
 from slimwhisper.app.service.jobs import BusyError, ModelError, StoppingError
@@ -17,6 +22,10 @@ from slimwhisper.errors import (
 
 RETRY_AFTER = 10  # seconds, when the queue is full
 RETRY_AFTER_STOP = 60  # seconds, when the server shuts down
+FULL = (errno.ENOSPC, errno.EDQUOT)
+LEAST_FREE = 16 << 20  # bytes; with less, the disk is called full
+
+logger = logging.getLogger("slimwhisper.serve")
 
 
 class APIError(HTTPException):
@@ -79,3 +88,23 @@ def too_large(limit: int) -> APIError:
 def internal_error() -> APIError:
     """The response to an unexpected error: its details are for the log alone."""
     return APIError(500, "the server failed; see its log", "internal_error")
+
+
+def disk_is_full() -> bool:
+    """Whether there is no room for the files of another request."""
+    return shutil.disk_usage(tempfile.gettempdir()).free < LEAST_FREE
+
+
+async def disk_full(_: Request, error: Exception) -> Response:
+    """The response to an OSError. Raises it again if it is about anything else."""
+    if not (isinstance(error, OSError) and error.errno in FULL):
+        raise error
+    return no_room().response()
+
+
+def no_room() -> APIError:
+    """The response to what does not fit on the disk; the log says which."""
+    folder = tempfile.gettempdir()
+    logger.error("%s: the disk is full; free some space, or set TMPDIR to another folder", folder)
+    message = "the server's disk is full; try again later"
+    return APIError(507, message, "disk_full", headers={"Retry-After": "60"})

@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import IO
 
 from slimwhisper.app.api.errors import as_api_error
-from slimwhisper.app.api.form import MAX_FIELD_BYTES, Fields, refused
+from slimwhisper.app.api.fields import refused
 from slimwhisper.app.api.wanted import Reference
 from slimwhisper.audio.samples import Samples
 from slimwhisper.errors import AudioError
@@ -28,9 +28,8 @@ MAX_BYTES = 3 << 20  # of a recording: 10 s of stereo WAV at 48 kHz take 2 MB
 _DATA_URL = re.compile(r"data:[\w.+-]+/[\w.+-]+(;[\w.+-]+=[\w.+\"-]*)*;base64,", re.ASCII)
 
 
-def read_references(fields: Fields) -> tuple[Reference, ...]:
+def read_references(names: Sequence[str], urls: Sequence[str]) -> tuple[Reference, ...]:
     """The known speakers of a form. Raises APIError."""
-    names, urls = fields.texts(NAMES), fields.texts(REFERENCES, MOST * MAX_FIELD_BYTES)
     if len(names) != len(urls):
         message = f"{len(names)} {NAMES}[] and {len(urls)} {REFERENCES}[]: send one for each"
         raise refused(f"{REFERENCES}[]", message)

@@ -5,13 +5,23 @@ our own, "sentences" and "on_failure". docs/openai.md lists them all.
 """
 
 from pathlib import PurePath
-from typing import Any
+from typing import Annotated, Any, Self
 
+from pydantic import BeforeValidator, ConfigDict, Field, model_validator
 from pydantic_core import from_json
 from starlette.datastructures import FormData
 
 from slimwhisper.app.api.errors import APIError, as_api_error
-from slimwhisper.app.api.form import SHOWN, Fields, not_one_of, refused
+from slimwhisper.app.api.fields import (
+    Fields,
+    Text,
+    Texts,
+    UploadForm,
+    check_form,
+    one_of,
+    refused,
+    wrong,
+)
 from slimwhisper.app.api.references import read_references
 from slimwhisper.app.api.wanted import Wanted
 from slimwhisper.app.service.jobs import ModelChoice
@@ -29,11 +39,6 @@ WITH_WORDS = ("verbose_json", "lrc", "ass")  # may have each word's time
 WITH_SPEAKERS = ("diarized_json", "rttm")
 MAX_NAME_LENGTH = 200  # characters of a file's name
 MAX_PADDING = 10_000  # milliseconds
-VAD = {  # OpenAI's names -> ours, and the most
-    "threshold": ("vad_threshold", 1.0),
-    "prefix_padding_ms": ("vad_speech_pad_ms", MAX_PADDING),
-    "silence_duration_ms": ("vad_min_silence_duration_ms", MAX_PADDING),
-}
 
 
 def display_name(given: str | None) -> str:
@@ -52,113 +57,123 @@ def choose_model(name: str | None, models: Models) -> tuple[ModelChoice, str]:
     return ModelChoice(found), models.shown if found == models.default else found
 
 
+class Chunking(Fields):
+    """A chunking_strategy: how pieces of speech are found. Its fields are named as our options."""
+
+    model_config = ConfigDict(extra="allow", strict=False)
+
+    type: Annotated[str, one_of(("auto", "server_vad"))]
+    vad_threshold: float = Field(0.5, alias="threshold", gt=0, lt=1)
+    vad_speech_pad_ms: int = Field(0, alias="prefix_padding_ms", ge=0, le=MAX_PADDING)
+    vad_min_silence_duration_ms: int = Field(0, alias="silence_duration_ms", ge=0, le=MAX_PADDING)
+
+    @model_validator(mode="after")
+    def _settings_are_known(self) -> Self:
+        if self.model_extra or (self.type == "auto" and len(self.model_fields_set) > 1):
+            settings = "threshold, prefix_padding_ms, silence_duration_ms"
+            raise wrong(f"auto has no settings, and server_vad only {settings}")
+        return self
+
+
+def _parsed(given: object) -> object:
+    """The text "auto", or JSON."""
+    if given == "auto":
+        return {"type": "auto"}
+    if isinstance(given, str):
+        try:
+            given = from_json(given, allow_inf_nan=False)
+        except ValueError:
+            given = None
+        if not isinstance(given, dict):
+            raise wrong("give auto, or a server_vad object")
+    return given
+
+
+class TranscriptionForm(UploadForm):
+    """The fields, as they are sent."""
+
+    model: Text | None = None
+    response_format: Annotated[str, one_of(RESPONSE_FORMATS)] = "json"
+    prompt: Text | None = None
+    keywords: Texts = Field((), alias="keywords[]")
+    language: Text | None = None
+    languages: Texts = Field((), alias="languages[]")
+    temperature: float = Field(0.0, ge=0, le=1)  # 0: raised as it is needed
+    timestamp_granularities: tuple[Annotated[str, one_of(GRANULARITIES)], ...] = Field(
+        (), alias="timestamp_granularities[]"
+    )
+    include: tuple[Annotated[str, one_of(("logprobs",))], ...] = Field((), alias="include[]")
+    stream: bool = False
+    chunking_strategy: Annotated[Chunking, BeforeValidator(_parsed)] | None = None
+    known_speaker_names: Texts = Field((), alias="known_speaker_names[]")
+    known_speaker_references: tuple[str, ...] = Field((), alias="known_speaker_references[]")
+    sentences: bool = False
+    # the default is the server's: nobody looks over these texts
+    on_failure: Annotated[str, one_of(ON_FAILURE)] = "best"
+
+    @model_validator(mode="before")
+    @classmethod
+    def _gather(cls, given: dict[str, Any]) -> dict[str, Any]:
+        """The fields chunking_strategy[key] are one."""
+        begin = "chunking_strategy["
+        inside = [name for name in given if name.startswith(begin) and name.endswith("]")]
+        found = {name[len(begin) : -1]: given.pop(name) for name in inside}
+        return {"chunking_strategy": found, **given} if found else given
+
+    def options(self) -> dict[str, Any]:
+        """The fields that are options of ours."""
+        chunking = self.chunking_strategy
+        settings = chunking and chunking.model_dump(exclude={"type"}, exclude_unset=True)
+        found = {
+            "initial_prompt": self.prompt,
+            "hotwords": ", ".join(self.keywords),
+            "language": self.language,
+            "languages": self.languages,
+            "temperature": self.temperature,
+            "sentences": self.sentences,
+            "on_failure": self.on_failure,
+            "token_logprobs": bool(self.include),
+            "word_timestamps": "word" in self.timestamp_granularities,
+            "diarize": "embedding" if self.response_format in WITH_SPEAKERS else None,
+            "parallel": chunking is not None,
+        }
+        return {name: value for name, value in found.items() if value} | (settings or {})
+
+
 def read_request(form: FormData, task: str, models: Models) -> Wanted:
     """What a form asks for. task: "transcribe" or "translate".
 
     Raises APIError for a field that cannot be honoured.
     """
-    fields = Fields(form)
-    upload, name = fields.upload(), fields.text("model")
-    model, served_by = choose_model(name, models)
-    asked = openai_model(name) or ""
-    format = fields.choice("response_format", RESPONSE_FORMATS) or "json"
-    granularities = _several(fields, "timestamp_granularities", GRANULARITIES)
-    include = _several(fields, "include", ("logprobs",))
-    options = {"task": task, **_options(fields), **_chunking(fields)}
+    fields = check_form(TranscriptionForm, form)
+    model, served_by = choose_model(fields.model, models)
+    asked = openai_model(fields.model) or ""
     wanted = Wanted(
-        upload,
+        fields.file,
         task,
-        format,
+        fields.response_format,
         model,
         served_by,
-        options,
+        {"task": task, **fields.options()},
         asked,
-        granularities=tuple(granularities) or ("segment",),
-        stream=fields.flag("stream"),
-        logprobs=bool(include),
-        references=read_references(fields),
+        granularities=fields.timestamp_granularities or ("segment",),
+        stream=fields.stream,
+        logprobs=bool(fields.include),
+        references=read_references(fields.known_speaker_names, fields.known_speaker_references),
+        unknown=list(fields.model_extra or ()),
     )
-    if asked == DIARIZE and not options.get("parallel"):
+    if asked == DIARIZE and fields.chunking_strategy is None:
         wanted.longest = CHUNK_SECONDS
-    if wanted.logprobs:
-        options["token_logprobs"] = True
-    if "word" in granularities:
-        options["word_timestamps"] = True
-    if format in WITH_SPEAKERS:
-        options["diarize"] = "embedding"
-    _refuse_combinations(wanted, fields)
-    wanted.unknown = fields.unknown()
+    _refuse_combinations(wanted, bool(fields.timestamp_granularities))
     return wanted
 
 
-def _options(fields: Fields) -> dict[str, Any]:
-    """The fields that are options of ours as they stand."""
-    found: dict[str, Any] = {
-        "initial_prompt": fields.text("prompt"),
-        "hotwords": ", ".join(fields.texts("keywords")) or None,
-        "language": fields.text("language"),
-        "languages": tuple(fields.texts("languages")),
-        "temperature": fields.number("temperature", 0, 1) or None,  # 0: raised as it is needed
-        "sentences": fields.flag("sentences"),
-        # the default is the server's: nobody looks over these texts
-        "on_failure": fields.choice("on_failure", ON_FAILURE) or "best",
-    }
-    return {name: value for name, value in found.items() if value}
+def _refuse_combinations(wanted: Wanted, granular: bool) -> None:
+    """Raises APIError for fields that contradict each other, or the model that was asked for.
 
-
-def _several(fields: Fields, name: str, known: tuple[str, ...]) -> list[str]:
-    found = fields.texts(name)
-    for value in found:
-        if value not in known:
-            raise not_one_of(f"{name}[]", value, known)
-    return found
-
-
-def _chunking(fields: Fields) -> dict[str, Any]:
-    """chunking_strategy: "auto", or a server_vad, as JSON or as fields chunking_strategy[key]."""
-    name = "chunking_strategy"
-    text, given = fields.text(name), dict[str, Any](fields.inside(name))
-    if text == "auto":
-        given = {"type": "auto"}
-    elif text is not None:
-        try:
-            given = from_json(text, allow_inf_nan=False)
-        except ValueError:
-            given = {}
-        if not isinstance(given, dict) or not given:
-            raise refused(name, f"{name} {text[:SHOWN]!r}: give auto, or a server_vad object")
-    if not given:
-        return {}
-    kind = given.pop("type", None)
-    if kind not in ("auto", "server_vad"):
-        raise not_one_of(f"{name} type", str(kind), ("auto", "server_vad"))
-    found: dict[str, Any] = {"parallel": True}
-    for key, value in given.items():
-        if key not in VAD or kind == "auto":
-            known = ("type", *VAD) if kind == "server_vad" else ("type",)
-            raise not_one_of(f"{name} of type {kind}: the key", str(key), known)
-        found[VAD[key][0]] = _setting(f"{name} {key}", value, VAD[key][1])
-    return found
-
-
-def _setting(name: str, value: Any, most: float) -> float:
-    """A setting of the voice activity: a share between 0 and 1, or whole milliseconds."""
-    whole = most > 1
-    try:
-        number = float(value)
-    except (OverflowError, TypeError, ValueError):
-        number = -1.0
-    fits = 0 <= number <= most and number == int(number) if whole else 0 < number < most
-    if not fits or isinstance(value, bool):
-        what = f"a whole number from 0 to {most:g}" if whole else "between 0 and 1"
-        raise refused("chunking_strategy", f"{name} {str(value)[:SHOWN]!r} is not {what}")
-    return int(number) if whole else number
-
-
-def _refuse_combinations(wanted: Wanted, fields: Fields) -> None:
-    """Raises APIError for fields that contradict each other, or the model that was asked for."""
+    granular: whether timestamp_granularities were sent.
+    """
     format, options, diarizes = wanted.format, wanted.options, wanted.asked == DIARIZE
-    words = fields.texts("timestamp_granularities")
     segments = ", ".join(("verbose_json", "diarized_json", *WRITTEN))
     rules = (
         (
@@ -169,7 +184,7 @@ def _refuse_combinations(wanted: Wanted, fields: Fields) -> None:
         (diarizes and options.get("initial_prompt"), "prompt", f"{DIARIZE} takes no prompt"),
         (diarizes and wanted.logprobs, "include[]", f"{DIARIZE} gives no logprobs"),
         (
-            words and format not in WITH_WORDS,
+            granular and format not in WITH_WORDS,
             "timestamp_granularities[]",
             f"timestamp_granularities[] needs response_format {', '.join(WITH_WORDS)}",
         ),
@@ -204,8 +219,8 @@ def _refuse_combinations(wanted: Wanted, fields: Fields) -> None:
             "a translation is not diarized; send it to /v1/audio/transcriptions",
         ),
     )
-    for wrong, field, message in rules:
-        if wrong:
+    for contradicts, field, message in rules:
+        if contradicts:
             raise refused(field, message)
     if format in WITH_SPEAKERS:
         try:

@@ -18,7 +18,7 @@ from fastapi.responses import Response, StreamingResponse
 from starlette.datastructures import FormData
 
 from slimwhisper.app.api.errors import APIError, as_api_error
-from slimwhisper.app.api.form import read_form, refused
+from slimwhisper.app.api.fields import read_form, refused
 from slimwhisper.app.api.inference import read_inference
 from slimwhisper.app.api.references import REFERENCES, open_path, shown, store_references
 from slimwhisper.app.api.request import display_name, read_request

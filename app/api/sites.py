@@ -9,6 +9,7 @@ import ipaddress
 from urllib.parse import urlsplit
 
 from starlette.datastructures import Headers
+from starlette.requests import HTTPConnection
 from starlette.types import Scope
 
 from slimwhisper.app.api.errors import APIError
@@ -88,3 +89,15 @@ def _without_port(netloc: str) -> str:
     for port in DEFAULT_PORTS:
         netloc = netloc.removesuffix(port)
     return netloc
+
+
+def network_of(connection: HTTPConnection) -> str:
+    """A client's address; of IPv6 the network, because a client has 2**64 addresses there."""
+    host = connection.client.host if connection.client else ""
+    try:
+        address = ipaddress.ip_address(host)
+    except ValueError:
+        return host
+    if address.version == 4:
+        return host
+    return str(ipaddress.ip_network((int(address), 64), strict=False))

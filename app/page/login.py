@@ -12,8 +12,8 @@ from collections.abc import Callable
 from fastapi import APIRouter, Request
 from fastapi.responses import JSONResponse, Response
 
-from slimwhisper.app.api.clients import network_of
 from slimwhisper.app.api.errors import APIError
+from slimwhisper.app.api.sites import network_of
 from slimwhisper.app.page.gradio_internals import Gradio
 from slimwhisper.app.service.settings import Settings
 

@@ -9,11 +9,13 @@ import threading
 import time
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Any
+from typing import Annotated, Any, Literal
+
+from pydantic import Field
 
 from slimwhisper.app.api.errors import APIError
-from slimwhisper.app.realtime.fields import Fields
-from slimwhisper.app.realtime.session import SessionConfig, session_object, update_session
+from slimwhisper.app.api.fields import NULL_IS_DEFAULT, WHOLE, Fields, check
+from slimwhisper.app.realtime.session import START, SessionConfig, session_object
 
 PREFIX = "ek_"
 DEFAULT_SECONDS, LEAST_SECONDS, MOST_SECONDS = 600, 10, 7200
@@ -44,7 +46,7 @@ class ClientSecrets:
 
     def issue(
         self,
-        config: SessionConfig | None = None,
+        config: SessionConfig = START,
         seconds: float = DEFAULT_SECONDS,
         address: str | None = None,
     ) -> tuple[str, int]:
@@ -54,7 +56,6 @@ class ClientSecrets:
         Raises APIError if too many are in use.
         """
         value = PREFIX + secrets.token_urlsafe(32)
-        config = config or SessionConfig()
         now = self._clock()
         new = _Kept(now + seconds, config, 1000 + 4 * len(repr(config)), address)
         with self._lock:
@@ -83,20 +84,27 @@ class ClientSecrets:
         return True
 
 
-def read_request(given: object) -> tuple[SessionConfig, int, list[str]]:
-    """The body of `POST /v1/realtime/client_secrets`: session, seconds, names of unknown fields.
+class ExpiresAfter(Fields):
+    """When a secret expires."""
 
-    Raises APIError.
-    """
-    body = Fields(given, "")
-    seconds = DEFAULT_SECONDS
-    if (after := body.inside("expires_after")) is not None:
-        after.choice("anchor", ("created_at",))
-        seconds = after.whole("seconds", LEAST_SECONDS, MOST_SECONDS) or DEFAULT_SECONDS
-    config, unknown = SessionConfig(), list[str]()
-    if body.has("session"):
-        config, unknown = update_session(config, body.value("session"))
-    return config, seconds, [*body.unknown(), *unknown]
+    anchor: Annotated[Literal["created_at"], NULL_IS_DEFAULT] = "created_at"
+    seconds: Annotated[int, WHOLE, NULL_IS_DEFAULT] = Field(
+        default=DEFAULT_SECONDS, ge=LEAST_SECONDS, le=MOST_SECONDS
+    )
+
+
+class SecretRequest(Fields):
+    """The body of `POST /v1/realtime/client_secrets`."""
+
+    expires_after: Annotated[ExpiresAfter, NULL_IS_DEFAULT] = ExpiresAfter()
+    session: SessionConfig = START
+
+
+def read_request(given: object) -> tuple[SessionConfig, int, list[str]]:
+    """The body of the request: session, seconds, names of unknown fields. Raises APIError."""
+    body = check(SecretRequest, given)
+    assert isinstance(given, dict)
+    return START.changed(body.session), body.expires_after.seconds, body.unknown(given, "")
 
 
 def secret_response(

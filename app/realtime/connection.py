@@ -11,6 +11,7 @@ from typing import Any
 from starlette.websockets import WebSocket, WebSocketDisconnect
 
 from slimwhisper.app.api.errors import APIError, as_api_error, internal_error
+from slimwhisper.app.api.fields import refused, unsupported
 from slimwhisper.app.realtime.conversation import (
     Conversation,
     ServerEvent,
@@ -19,7 +20,6 @@ from slimwhisper.app.realtime.conversation import (
     server_event,
 )
 from slimwhisper.app.realtime.feed import POLL, feed
-from slimwhisper.app.realtime.fields import Fields, invalid, unsupported
 from slimwhisper.app.realtime.messages import Allowance, audio_of, event_id_of, parse_event
 from slimwhisper.app.realtime.session import (
     SessionConfig,
@@ -237,9 +237,9 @@ class Connection:
             return None
         return None if message["type"] == "websocket.disconnect" else dict(message)
 
-    async def _handle(self, event: Fields) -> None:
+    async def _handle(self, event: dict[str, Any]) -> None:
         """Do what an event asks for. Raises APIError, SlimWhisperError."""
-        match event.value("type"):
+        match event.get("type"):
             case "input_audio_buffer.append":
                 await self._append(event)
             case "input_audio_buffer.commit":
@@ -250,21 +250,21 @@ class Connection:
                 for found in self._conversation.clear():
                     self._tell(found)
             case "session.update":
-                await self._update(event.value("session"), "session.updated")
+                await self._update(event.get("session"), "session.updated")
             case "transcription_session.update":
-                session = from_beta(event.value("session"))
+                session = from_beta(event.get("session"))
                 await self._update(session, "transcription_session.updated")
             case str(other) if other.startswith(OTHERS):
                 raise unsupported("type", f"{other[:100]!r}: a session here only transcribes")
             case other:
-                raise invalid("type", f"type {str(other)[:100]!r} is not a client's event")
+                raise refused("type", f"type {str(other)[:100]!r} is not a client's event")
 
-    async def _append(self, event: Fields) -> None:
+    async def _append(self, event: dict[str, Any]) -> None:
         data = audio_of(event)
         try:
             samples = self._decoder.decode(data)
         except AudioError as error:
-            raise invalid("audio", str(error), "invalid_audio") from None
+            raise refused("audio", str(error), "invalid_audio") from None
         if data:
             self._heard = True
             await self._give(samples)
@@ -281,7 +281,7 @@ class Connection:
         for found in self._conversation.commit():
             self._tell(found)
         self._stream.commit()
-        if self._conversation.config.turns is not None:
+        if self._conversation.config.has_turns:
             await self._check_committed(before)
 
     async def _check_committed(self, before: str | None) -> None:
@@ -293,7 +293,7 @@ class Connection:
         await asyncio.sleep(POLL)
         if self._conversation.last == before:
             message = "there is no speech in the input audio buffer: nothing to commit"
-            raise invalid("input_audio_buffer", message, "input_audio_buffer_commit_empty")
+            raise refused("input_audio_buffer", message, "input_audio_buffer_commit_empty")
 
     async def _update(self, given: object, answer: str) -> None:
         before = self._conversation.config

@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from slimwhisper.app.api.errors import APIError, as_api_error
-from slimwhisper.app.realtime.fields import invalid
+from slimwhisper.app.api.fields import refused
 from slimwhisper.app.realtime.session import DETAILS, TENTATIVE, TRANSCRIPTION, WORDS, SessionConfig
 from slimwhisper.live.types import Ended, Failed, LiveEvent, SpeechStarted, SpeechStopped, Text
 from slimwhisper.types import Segment, Word
@@ -93,9 +93,9 @@ class Conversation:
                 f"{1000 * seconds:.0f} ms of audio are in the buffer; "
                 f"at least {1000 * LEAST_COMMIT:.0f} ms are needed to commit"
             )
-            raise invalid(BUFFER, message, "input_audio_buffer_commit_empty")
+            raise refused(BUFFER, message, "input_audio_buffer_commit_empty")
         self._marked = self._heard
-        if self.config.turns is not None:
+        if self.config.has_turns:
             return []
         item = next((i for i in self._items.values() if not (i.committed or i.cleared)), None)
         if item is None:
@@ -138,7 +138,7 @@ class Conversation:
             self._marks.popleft()
         item.start = event.start
         self._items[event.utterance] = item
-        if self.config.turns is None or item.cleared:
+        if not self.config.has_turns or item.cleared:
             return []
         start = round(1000 * event.start)
         return [server_event(f"{BUFFER}.speech_started", audio_start_ms=start, item_id=item.id)]
@@ -148,7 +148,7 @@ class Conversation:
         if item.committed:
             return []
         item.seconds = event.end - item.start
-        if self.config.turns is None or item.cleared:
+        if not self.config.has_turns or item.cleared:
             return []
         end = round(1000 * event.end)
         stopped = server_event(f"{BUFFER}.speech_stopped", audio_end_ms=end, item_id=item.id)
@@ -175,7 +175,7 @@ class Conversation:
     def _text(self, item: Item, event: Text) -> list[ServerEvent]:
         found = self._delta(item, event.committed, event.words)
         tentative = event.tentative if item.text else event.tentative.lstrip()
-        if tentative != item.tentative and TENTATIVE in self.config.include:
+        if tentative != item.tentative and self.config.includes(TENTATIVE):
             found.append(self._about(item, TENTATIVE_TEXT, text=tentative))
         item.tentative = tentative
         return found
@@ -186,7 +186,7 @@ class Conversation:
         if not text:
             return []
         item.text += text
-        timed = {"words": list(map(_word, words))} if WORDS in self.config.include else {}
+        timed = {"words": list(map(_word, words))} if self.config.includes(WORDS) else {}
         return [self._about(item, DELTA, delta=text, **timed)]
 
     def _ended(self, event: Ended) -> list[ServerEvent]:
@@ -213,9 +213,9 @@ class Conversation:
             "text": segment.text,
             "speaker": "",  # a field of the API; nobody is told apart
         }
-        if WORDS in self.config.include:
+        if self.config.includes(WORDS):
             fields["words"] = list(map(_word, segment.words or ()))
-        if DETAILS in self.config.include:
+        if self.config.includes(DETAILS):
             fields |= {name: getattr(segment, name) for name in SEGMENT_DETAILS}
         return self._about(item, SEGMENT, **fields)
 

@@ -9,51 +9,46 @@ from typing import Any
 from pydantic_core import from_json
 
 from slimwhisper.app.api.errors import APIError
-from slimwhisper.app.realtime.fields import Fields, invalid
+from slimwhisper.app.api.fields import refused
 
 MAX_MESSAGE = 1 << 20  # characters of an event
 MAX_ID = 512  # characters of its event_id
 
 
-def parse_event(message: dict[str, Any]) -> Fields:
+def parse_event(message: dict[str, Any]) -> dict[str, Any]:
     """A websocket's message as an event. Raises APIError."""
     text = message.get("text")
     if text is None:
-        raise invalid(None, "send events as text, not as binary messages", "invalid_message")
+        raise refused(None, "send events as text, not as binary messages", "invalid_message")
     if len(text) > MAX_MESSAGE:
-        raise too_large()
+        reason = "the event is larger than 1 MiB; send less audio at a time"
+        raise APIError(413, reason, "too_large")
     try:
         # unlike Python's own, it takes no NaN and no half of a character: nobody could be told them
         event = from_json(text, allow_inf_nan=False)
     except ValueError as error:
-        raise invalid(None, f"the message is not JSON: {error}", "invalid_json") from None
+        raise refused(None, f"the message is not JSON: {error}", "invalid_json") from None
     if not isinstance(event, dict) or not isinstance(event.get("type"), str):
         reason = "an event is a JSON object with a type"
-        raise invalid("type", reason, "missing_required_parameter")
-    return Fields(event, "")
+        raise refused("type", reason, "missing_required_parameter")
+    return event
 
 
-def too_large() -> APIError:
-    """The error about an event of more than `MAX_MESSAGE`."""
-    reason = "the event is larger than 1 MiB; send less audio at a time"
-    return APIError(413, reason, "too_large")
-
-
-def event_id_of(event: Fields) -> str | None:
+def event_id_of(event: dict[str, Any]) -> str | None:
     """The client's own name for an event."""
-    found = event.value("event_id")
+    found = event.get("event_id")
     return found if isinstance(found, str) and len(found) <= MAX_ID else None
 
 
-def audio_of(event: Fields) -> bytes:
+def audio_of(event: dict[str, Any]) -> bytes:
     """The bytes of an `input_audio_buffer.append`. Raises APIError."""
-    audio = event.value("audio")
+    audio = event.get("audio")
     if not isinstance(audio, str):
-        raise invalid("audio", "audio must be text in base64", "missing_required_parameter")
+        raise refused("audio", "audio must be text in base64", "missing_required_parameter")
     try:
         return base64.b64decode(audio, validate=True)
     except (binascii.Error, ValueError) as error:
-        raise invalid("audio", f"audio is not base64: {error}", "invalid_base64") from None
+        raise refused("audio", f"audio is not base64: {error}", "invalid_base64") from None
 
 
 class Allowance:

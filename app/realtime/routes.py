@@ -5,20 +5,19 @@ all, with what differs.
 """
 
 import asyncio
-import json
-from dataclasses import replace
 from typing import Any
 
 from fastapi import APIRouter, Request, WebSocket
+from pydantic_core import from_json
 from starlette.concurrency import run_in_threadpool
 
 from slimwhisper.app.api.access import given_key, refuse_websocket
-from slimwhisper.app.api.clients import network_of
 from slimwhisper.app.api.errors import APIError, as_api_error
+from slimwhisper.app.api.fields import unsupported
+from slimwhisper.app.api.sites import network_of
 from slimwhisper.app.realtime.client_secrets import ClientSecrets, read_request, secret_response
 from slimwhisper.app.realtime.connection import GOING_AWAY, Connection, End
-from slimwhisper.app.realtime.fields import unsupported
-from slimwhisper.app.realtime.session import SessionConfig
+from slimwhisper.app.realtime.session import START, SessionConfig
 from slimwhisper.app.service.models import Models
 from slimwhisper.app.service.service import Service
 from slimwhisper.app.service.settings import Settings
@@ -72,13 +71,13 @@ class Realtime:
 
     def _config(self, websocket: WebSocket) -> SessionConfig:
         """What a session starts with. Raises APIError."""
-        config = self.client_secrets.session(given_key(websocket.scope)) or SessionConfig()
+        config = self.client_secrets.session(given_key(websocket.scope)) or START
         query = websocket.query_params
         if query.get("intent", "transcription") != "transcription":
             raise unsupported("intent", "sessions here only transcribe; send intent=transcription")
         if "call_id" in query:
             raise unsupported("call_id", "there are no calls here")
-        return replace(config, model=query["model"]) if query.get("model") else config
+        return config.transcribing(model=query["model"]) if query.get("model") else config
 
     async def _refuse(self, websocket: WebSocket, error: APIError) -> None:
         scope, receive, send = websocket.scope, websocket.receive, websocket.send
@@ -114,6 +113,6 @@ async def _json(request: Request) -> object:
     if request.headers.get("content-type", "").partition(";")[0].strip() != "application/json":
         raise APIError(415, "send application/json", "invalid_json")
     try:
-        return json.loads(body)
-    except (ValueError, RecursionError):
+        return from_json(body, allow_inf_nan=False)
+    except ValueError:
         raise APIError(400, "the body is not JSON", "invalid_json") from None

@@ -4,18 +4,29 @@ The fields are those of openai-python 3.54 (types/realtime/realtime_transcriptio
 docs/realtime.md lists them all.
 """
 
-from dataclasses import dataclass, replace
-from typing import Any
+from dataclasses import replace
+from typing import Annotated, Any, Literal, Self
 
+from pydantic import AfterValidator, Field, ValidationInfo, field_validator
+
+from slimwhisper.app.api.fields import (
+    NULL_IS_DEFAULT,
+    WHOLE,
+    Fields,
+    check,
+    one_of,
+    refused,
+    unserved,
+    unsupported,
+    wrong,
+)
 from slimwhisper.app.api.request import choose_model
-from slimwhisper.app.realtime.fields import Fields, invalid, unsupported
 from slimwhisper.app.realtime.sound import Format
 from slimwhisper.app.service.jobs import ModelChoice
 from slimwhisper.app.service.models import DIARIZE, Models, openai_model
 from slimwhisper.live.types import LiveOptions
 
 FORMATS = {"audio/pcm": "pcm16", "audio/pcmu": "mulaw", "audio/pcma": "alaw"}
-PCM = Format()
 PCM_RATES = (24_000, 16_000)
 G711_RATE = 8_000
 BETA_FORMATS = {"pcm16": "audio/pcm", "g711_ulaw": "audio/pcmu", "g711_alaw": "audio/pcma"}
@@ -31,46 +42,180 @@ MAX_TEXT = 10_000  # characters of a prompt
 MAX_MODEL = 200  # characters of a model's name
 MAX_KEYWORD, MAX_KEYWORDS = 100, 100
 MAX_MS = 10_000  # of padding and of silence
+MAX_UNKNOWN, MAX_NAME = 20, 40  # names of unknown fields that are told, and their characters
 
 
-@dataclass(frozen=True, slots=True)
-class Turns:
-    """server_vad: pauses end utterances."""
+def _language(language: str | None) -> str | None:
+    from slimwhisper.tokens.whisper_package.tokenizer import LANGUAGES, TO_LANGUAGE_CODE
 
-    threshold: float = _LIVE.vad_threshold
-    prefix_padding_ms: int = _LIVE.prefix_padding_ms
-    silence_duration_ms: int = _LIVE.silence_duration_ms
+    if not language:
+        return None
+    code = TO_LANGUAGE_CODE.get(language.lower(), language.lower())
+    if code not in LANGUAGES:
+        raise wrong("not a language's code, such as 'en' or 'de'")
+    return code
 
 
-SERVER_VAD = Turns()
+NO_LOGPROBS = "a stream gives no log-probabilities; /v1/audio/transcriptions does"
+Language = Annotated[str, Field(max_length=40)]
+Keyword = Annotated[str, Field(max_length=MAX_KEYWORD)]
+Milliseconds = Annotated[int, Field(ge=0, le=MAX_MS), WHOLE, NULL_IS_DEFAULT]
+Response = Annotated[Any, unserved(bool, "a transcription session has no responses")]
+Included = Annotated[str, one_of(INCLUDE), unserved(lambda name: name == LOGPROBS, NO_LOGPROBS)]
 
 
-@dataclass(frozen=True, slots=True)
-class SessionConfig:
-    """A session's configuration."""
+class Part(Fields):
+    """A part of a session's configuration; also what a client sends to change it."""
 
-    format: Format = PCM
-    model: str | None = None  # as it was asked for
-    language: str | None = None
-    prompt: str | None = None
-    keywords: tuple[str, ...] = ()
-    delay: str | None = None
-    task: str = _LIVE.task  # our own
-    turns: Turns | None = SERVER_VAD
-    include: tuple[str, ...] = ()
+    def changed(self, given: Self) -> Self:
+        """This, with the fields that were sent."""
+        changes = {name: getattr(given, name) for name in given.model_fields_set}
+        for name, value in changes.items():
+            before = getattr(self, name)
+            if isinstance(before, Part) and isinstance(value, Part):
+                changes[name] = before.changed(value)
+        return self.model_copy(update=changes)
+
+
+class AudioFormat(Fields):
+    """How audio is sent. It is changed as a whole."""
+
+    type: Annotated[str, one_of(FORMATS), NULL_IS_DEFAULT] = "audio/pcm"
+    rate: int | None = Field(
+        default=None, validate_default=True, exclude_if=lambda rate: rate is None
+    )
+
+    @field_validator("rate")
+    @classmethod
+    def _check_rate(cls, rate: int | None, info: ValidationInfo) -> int | None:
+        """None for G.711, whose rate is not told."""
+        kind = info.data.get("type", "audio/pcm")
+        rates = PCM_RATES if kind == "audio/pcm" else (G711_RATE,)
+        if rate not in (None, *rates):
+            raise wrong(f"the rate of {kind} must be {' or '.join(map(str, rates))}")
+        return (rate or PCM_RATES[0]) if kind == "audio/pcm" else None
+
+
+class Transcription(Part):
+    """What is decoded, and how."""
+
+    model: Annotated[str, Field(max_length=MAX_MODEL)] | None = None  # as it was asked for
+    language: Annotated[Language | None, AfterValidator(_language)] = None
+    languages: Annotated[
+        list[Annotated[Language, AfterValidator(_language)]],
+        NULL_IS_DEFAULT,
+        unserved(
+            lambda names: isinstance(names, list) and len(names) > 1,
+            "a stream takes one language, or none to detect it in each utterance",
+        ),
+    ] = Field(default=[], exclude=True)
+    prompt: Annotated[str, Field(max_length=MAX_TEXT)] | None = None
+    keywords: list[Keyword] | None = Field(default=None, max_length=MAX_KEYWORDS)
+    delay: Annotated[str, one_of(DELAYS)] | None = None
+    task: Annotated[str, one_of(("transcribe", "translate")), NULL_IS_DEFAULT] = _LIVE.task  # ours
+
+    def changed(self, given: Self) -> Self:
+        """This, with the fields that were sent; `languages` is another name of `language`."""
+        found = super().changed(given)
+        if "languages" not in given.model_fields_set:
+            return found
+        return found.model_copy(update={"language": next(iter(given.languages), None)})
+
+
+class ServerVad(Part):
+    """Pauses end utterances."""
+
+    type: Annotated[
+        Literal["server_vad"],
+        NULL_IS_DEFAULT,
+        unserved(
+            lambda kind: kind == "semantic_vad",
+            "utterances end at pauses only; send server_vad, or null and commit yourself",
+        ),
+    ] = "server_vad"
+    threshold: Annotated[float, NULL_IS_DEFAULT] = Field(default=_LIVE.vad_threshold, ge=0, le=1)
+    prefix_padding_ms: Milliseconds = _LIVE.prefix_padding_ms
+    silence_duration_ms: Milliseconds = _LIVE.silence_duration_ms
+    create_response: Response = Field(default=None, exclude=True)
+    interrupt_response: Response = Field(default=None, exclude=True)
+    idle_timeout_ms: Response = Field(default=None, exclude=True)
+
+
+class AudioInput(Part):
+    """The audio, and what is done with it."""
+
+    format: Annotated[AudioFormat, NULL_IS_DEFAULT] = AudioFormat()
+    noise_reduction: Annotated[
+        Any, unserved(lambda value: value is not None, "noise is not filtered out; send null")
+    ] = None
+    transcription: Annotated[
+        Transcription,
+        unserved(
+            lambda value: value is None,
+            "null would leave nothing to do; send {} for the defaults",
+        ),
+    ] = Transcription()
+    turn_detection: ServerVad | None = ServerVad()  # None: only commits end utterances
+
+
+class Audio(Part):
+    """`input`: what the client sends."""
+
+    input: Annotated[AudioInput, NULL_IS_DEFAULT] = AudioInput()
+
+
+class SessionConfig(Part):
+    """A session's configuration; also a `session` that a client sends."""
+
+    type: Annotated[
+        Literal["transcription"],
+        unserved(
+            lambda kind: kind == "realtime",
+            "this server transcribes and makes no responses; send 'transcription'",
+        ),
+    ]
+    audio: Annotated[Audio, NULL_IS_DEFAULT] = Audio()
+    include: list[Included] | None = Field(default=None, max_length=10)
+    # as `session.created` has them: no effect
+    id: Any = Field(default=None, exclude=True)
+    object: Any = Field(default=None, exclude=True)
+    expires_at: Any = Field(default=None, exclude=True)
+
+    @property
+    def format(self) -> Format:
+        """How audio is sent."""
+        given = self.audio.input.format
+        return Format(FORMATS[given.type], given.rate or G711_RATE)
+
+    @property
+    def has_turns(self) -> bool:
+        """Whether pauses end utterances."""
+        return self.audio.input.turn_detection is not None
+
+    def includes(self, name: str) -> bool:
+        """Whether the client wants these events or fields, too."""
+        return name in (self.include or ())
+
+    def transcribing(self, **changes: Any) -> Self:
+        """This, with other fields of `Transcription`, which must be right."""
+        sound = self.audio.input
+        wanted = sound.transcription.model_copy(update=changes)
+        audio = Audio(input=sound.model_copy(update={"transcription": wanted}))
+        return self.model_copy(update={"audio": audio})
 
     def options(self, defaults: LiveOptions) -> LiveOptions:
         """The options of the stream; `defaults` are the server's."""
-        turns = self.turns or SERVER_VAD
+        wanted = self.audio.input.transcription
+        turns = self.audio.input.turn_detection or ServerVad()
         return replace(
             defaults,
-            task=self.task,
-            language=self.language,
-            prompt=self.prompt,
-            hotwords=", ".join(self.keywords) or None,
-            update=DELAYS[self.delay] if self.delay else defaults.update,
-            words=WORDS in self.include,
-            turns=self.turns is not None,
+            task=wanted.task,
+            language=wanted.language,
+            prompt=wanted.prompt or None,
+            hotwords=", ".join(filter(None, wanted.keywords or ())) or None,
+            update=DELAYS[wanted.delay] if wanted.delay else defaults.update,
+            words=self.includes(WORDS),
+            turns=self.has_turns,
             vad_threshold=turns.threshold,
             prefix_padding_ms=turns.prefix_padding_ms,
             silence_duration_ms=turns.silence_duration_ms,
@@ -78,41 +223,13 @@ class SessionConfig:
 
     def choice(self, models: Models) -> ModelChoice:
         """The model that is meant. Raises APIError."""
-        if openai_model(self.model) == DIARIZE:
+        name = self.audio.input.transcription.model
+        if openai_model(name) == DIARIZE:
             raise unsupported("model", "speakers are not told apart in a stream")
-        return choose_model(None if self.model in LIVE_MODELS else self.model, models)[0]
+        return choose_model(None if name in LIVE_MODELS else name, models)[0]
 
-    def shown(self) -> dict[str, Any]:
-        """The configuration as a session's fields, all of them."""
-        kind = next(name for name, coding in FORMATS.items() if coding == self.format.coding)
-        format: dict[str, Any] = {"type": kind}
-        if kind == "audio/pcm":
-            format["rate"] = self.format.rate
-        transcription = {
-            "model": self.model,
-            "language": self.language,
-            "prompt": self.prompt,
-            "keywords": list(self.keywords) or None,
-            "delay": self.delay,
-            "task": self.task,
-        }
-        turns = self.turns and {
-            "type": "server_vad",
-            "threshold": self.turns.threshold,
-            "prefix_padding_ms": self.turns.prefix_padding_ms,
-            "silence_duration_ms": self.turns.silence_duration_ms,
-        }
-        audio = {
-            "format": format,
-            "noise_reduction": None,
-            "transcription": transcription,
-            "turn_detection": turns,
-        }
-        return {
-            "type": "transcription",
-            "audio": {"input": audio},
-            "include": list(self.include) or None,
-        }
+
+START = SessionConfig(type="transcription")  # what a session begins with
 
 
 def update_session(config: SessionConfig, given: object) -> tuple[SessionConfig, list[str]]:
@@ -120,30 +237,21 @@ def update_session(config: SessionConfig, given: object) -> tuple[SessionConfig,
 
     null resets a field. Raises APIError for one that cannot be honoured; nothing is changed then.
     """
-    session = Fields(given, "session")
-    kind = session.value("type")
-    if kind == "realtime":
-        reason = "this server transcribes and makes no responses; send 'transcription'"
-        raise unsupported("session.type", f"'realtime': {reason}")
-    if kind != "transcription":
-        raise invalid("session.type", "session.type must be 'transcription'")
-    for name in ("id", "object", "expires_at"):  # as `session.created` has them: no effect
-        session.has(name)
-    if session.has("include"):
-        config = replace(config, include=_include(session))
-    if (audio := session.inside("audio")) and (sound := audio.inside("input")):
-        config = _sound(config, sound)
-    return config, session.unknown()
+    changes = check(SessionConfig, given, "session")
+    assert isinstance(given, dict)
+    return config.changed(changes), changes.unknown(given, "session.")
 
 
 def from_beta(given: object) -> dict[str, Any]:
     """The `session` of a beta's `transcription_session.update`, as a `session` of today's."""
-    session = dict(Fields(given, "session").given)
+    if not isinstance(given, dict):
+        raise refused("session", "session must be a JSON object")
+    session = given.copy()
     sound: dict[str, Any] = {}
     if (kind := session.pop("input_audio_format", None)) is not None:
         if not isinstance(kind, str) or kind not in BETA_FORMATS:
             known = ", ".join(BETA_FORMATS)
-            raise invalid("session.input_audio_format", f"input_audio_format: choose {known}")
+            raise refused("session.input_audio_format", f"input_audio_format: choose {known}")
         sound["format"] = {"type": BETA_FORMATS[kind]}
     for theirs, ours in (
         ("input_audio_transcription", "transcription"),
@@ -155,114 +263,15 @@ def from_beta(given: object) -> dict[str, Any]:
     return {**session, "type": "transcription", "audio": {"input": sound}}
 
 
-def _include(session: Fields) -> tuple[str, ...]:
-    found = session.texts("include", 100, 10)
-    for name in found:
-        if name not in INCLUDE:
-            raise invalid("session.include", f"session.include: choose from {', '.join(INCLUDE)}")
-        if name == LOGPROBS:
-            raise unsupported(
-                f"session.include {LOGPROBS}",
-                "a stream gives no log-probabilities; /v1/audio/transcriptions does",
-            )
-    return tuple(dict.fromkeys(found))
-
-
-def _sound(config: SessionConfig, sound: Fields) -> SessionConfig:
-    """The fields of `session.audio.input`."""
-    if sound.has("format"):
-        config = replace(config, format=_format(sound.inside("format")))
-    if sound.value("noise_reduction") is not None:
-        reason = "noise is not filtered out before the model; send null"
-        raise unsupported(sound.name("noise_reduction"), reason)
-    if sound.has("transcription"):
-        config = _transcription(config, sound.inside("transcription"), sound)
-    if sound.has("turn_detection"):
-        config = replace(config, turns=_turns(config.turns, sound.inside("turn_detection")))
-    return config
-
-
-def _format(format: Fields | None) -> Format:
-    if format is None:
-        return PCM
-    kind = format.choice("type", tuple(FORMATS)) or "audio/pcm"
-    rate = format.value("rate")
-    rates = PCM_RATES if kind == "audio/pcm" else (G711_RATE,)
-    if rate is not None and (rate not in rates or isinstance(rate, bool | float)):
-        known = " or ".join(map(str, rates))
-        raise invalid(format.name("rate"), f"{format.name('rate')} of {kind} must be {known}")
-    return Format(FORMATS[kind], rate or rates[0])
-
-
-def _transcription(config: SessionConfig, given: Fields | None, sound: Fields) -> SessionConfig:
-    if given is None:
-        reason = "null would leave nothing to do; send {} for the defaults"
-        raise unsupported(sound.name("transcription"), reason)
-    changes: dict[str, Any] = {}
-    if given.has("model"):
-        changes["model"] = given.text("model", MAX_MODEL)
-    if given.has("language"):
-        changes["language"] = _language(given, given.text("language", 40))
-    if given.has("languages"):
-        languages = given.texts("languages", 40, 100)
-        if len(languages) > 1:
-            reason = "a stream takes one language, or none to detect it in each utterance"
-            raise unsupported(given.name("languages"), reason)
-        changes["language"] = _language(given, languages[0] if languages else None)
-    if given.has("prompt"):
-        changes["prompt"] = given.text("prompt", MAX_TEXT)
-    if given.has("keywords"):
-        changes["keywords"] = tuple(given.texts("keywords", MAX_KEYWORD, MAX_KEYWORDS))
-    if given.has("delay"):
-        changes["delay"] = given.choice("delay", tuple(DELAYS))
-    if given.has("task"):
-        changes["task"] = given.choice("task", ("transcribe", "translate")) or _LIVE.task
-    return replace(config, **changes)
-
-
-def _language(given: Fields, language: str | None) -> str | None:
-    from slimwhisper.tokens.whisper_package.tokenizer import LANGUAGES, TO_LANGUAGE_CODE
-
-    if language is None:
-        return None
-    code = TO_LANGUAGE_CODE.get(language.lower(), language.lower())
-    if code not in LANGUAGES:
-        path = given.name("language")
-        raise invalid(path, f"{path} {language!r} is not a language's code, such as 'en' or 'de'")
-    return code
-
-
-def _turns(before: Turns | None, given: Fields | None) -> Turns | None:
-    if given is None:
-        return None
-    if given.value("type") == "semantic_vad":
-        reason = "utterances end at pauses only; send server_vad, or null and commit yourself"
-        raise unsupported(given.name("type"), f"'semantic_vad': {reason}")
-    if given.value("type") not in (None, "server_vad"):
-        raise invalid(given.name("type"), f"{given.name('type')} must be 'server_vad'")
-    for name in ("create_response", "interrupt_response"):
-        if given.value(name):
-            raise unsupported(given.name(name), "a transcription session has no responses")
-    if given.value("idle_timeout_ms") is not None:
-        raise unsupported(given.name("idle_timeout_ms"), "there is no response to time out to")
-    found = before or SERVER_VAD
-    threshold = given.number("threshold", 0, 1)
-    padding = given.whole("prefix_padding_ms", 0, MAX_MS)
-    silence = given.whole("silence_duration_ms", 0, MAX_MS)
-    return Turns(
-        found.threshold if threshold is None else threshold,
-        found.prefix_padding_ms if padding is None else padding,
-        found.silence_duration_ms if silence is None else silence,
-    )
-
-
 def session_object(
     config: SessionConfig, id: str, expires_at: int | None = None, unknown: list[str] | None = None
 ) -> dict[str, Any]:
     """The `session` of an answer. unknown: fields that were ignored, named in `warnings`."""
-    found = {"id": id, "object": "realtime.transcription_session", **config.shown()}
+    found = {"id": id, "object": "realtime.transcription_session", **config.model_dump()}
     if expires_at is not None:
         found["expires_at"] = expires_at
     if unknown:
-        found["warnings"] = [f"unknown field {name!r} was ignored" for name in unknown]
+        found["warnings"] = [
+            f"unknown field {name[:MAX_NAME]!r} was ignored" for name in unknown[:MAX_UNKNOWN]
+        ]
     return found

@@ -8,9 +8,12 @@ import logging
 import time
 from contextlib import suppress
 from dataclasses import replace
-from typing import Any
+from typing import Annotated, Any
+
+from pydantic import Field
 
 from slimwhisper.app.api.errors import APIError
+from slimwhisper.app.api.fields import Fields, check, one_of
 from slimwhisper.app.api.request import choose_model
 from slimwhisper.app.connections import listen
 from slimwhisper.app.realtime.feed import feed
@@ -33,6 +36,23 @@ CLOSING = 5.0  # seconds for the clients to be told that the server stops
 CODINGS = {2: "pcm16", 4: "pcm32"}  # by bytes of a sample
 RATES = 8_000, 192_000
 MAX_TERMS, MAX_TERM = 100, 100
+
+
+class Transcribe(Fields):
+    """What a client asks for."""
+
+    name: str | None = None
+    language: str | None = None
+    transcript_names: Any = None
+    transcript_terms: Any = None
+
+
+class AudioFormat(Fields):
+    """How samples are sent."""
+
+    rate: int = Field(ge=RATES[0], le=RATES[1])
+    width: Annotated[int, one_of(CODINGS)]  # bytes of a sample
+    channels: int = Field(ge=1, le=MAX_CHANNELS)
 
 
 class Wyoming:
@@ -214,14 +234,13 @@ class Connection:
 
     def _wanted(self) -> tuple[ModelChoice, LiveOptions]:
         """The model and the options of the last `transcribe`."""
-        asked = self._asked
-        name, language = asked.get("name"), asked.get("language")
-        if not all(value is None or isinstance(value, str) for value in (name, language)):
-            raise APIError(400, "transcribe: name and language must be texts", "invalid_request")
-        choice = choose_model(name, self._models)[0]
-        terms = [*_texts(asked, "transcript_names"), *_texts(asked, "transcript_terms")]
+        asked = check(Transcribe, self._asked, "transcribe")
+        choice = choose_model(asked.name, self._models)[0]
+        terms = [*_texts(asked.transcript_names), *_texts(asked.transcript_terms)]
         hotwords = ", ".join(terms) or None
-        return choice, replace(self._settings.live, language=language or None, hotwords=hotwords)
+        return choice, replace(
+            self._settings.live, language=asked.language or None, hotwords=hotwords
+        )
 
     async def _hear(self, frame: Frame) -> None:
         format = _format(frame.data)
@@ -281,24 +300,13 @@ class Connection:
 
 
 def _format(data: dict[str, Any]) -> Format:
-    """How a chunk's samples are sent. Raises AudioError."""
-    rate, width, channels = (data.get(name) for name in ("rate", "width", "channels"))
-    least, most = RATES
-    fits = isinstance(rate, int) and least <= rate <= most and isinstance(width, int)
-    fits = fits and isinstance(channels, int) and 1 <= channels <= MAX_CHANNELS
-    if not fits or width not in CODINGS:
-        raise AudioError(
-            f"audio of rate {str(rate)[:20]}, width {str(width)[:20]}, channels "
-            f"{str(channels)[:20]} is not taken: send {least} to {most} Hz, 2 or 4 bytes, "
-            f"1 to {MAX_CHANNELS} channels"
-        )
-    assert isinstance(rate, int) and isinstance(width, int) and isinstance(channels, int)
-    return Format(CODINGS[width], rate, channels)
+    """How a chunk's samples are sent. Raises APIError."""
+    found = check(AudioFormat, data, "audio")
+    return Format(CODINGS[found.width], found.rate, found.channels)
 
 
-def _texts(asked: dict[str, Any], name: str) -> list[str]:
+def _texts(found: object) -> list[str]:
     """A list of words to expect; what is too long is cut, as they are only hints."""
-    found = asked.get(name)
     if not isinstance(found, list):
         return []
     return [text[:MAX_TERM] for text in found[:MAX_TERMS] if isinstance(text, str)]

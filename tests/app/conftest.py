@@ -34,6 +34,14 @@ def model() -> SlimWhisper:
     return slimwhisper.load_model("digits")
 
 
+@pytest.fixture(scope="module")
+def live(model: SlimWhisper) -> Iterator[Live]:
+    """A server."""
+    running = start(model)
+    yield running
+    stop(running)
+
+
 @pytest.fixture
 def make(model: SlimWhisper) -> Iterator[Callable[..., Service]]:
     """Begins services, whose models are "digits" and "other"; they are closed in the end."""

@@ -7,10 +7,12 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from starlette.types import ASGIApp, Message, Receive, Scope, Send
+from fastapi import FastAPI
+from starlette.responses import PlainTextResponse
+from starlette.routing import Route, WebSocketRoute
+from starlette.types import ASGIApp, Message, Scope
 
 from slimwhisper.api import SlimWhisper
-from slimwhisper.app.api import access
 from slimwhisper.app.api.access import Access
 from slimwhisper.app.server import make_app
 from slimwhisper.app.service.models import Models
@@ -22,7 +24,7 @@ KEY = (b"authorization", b"Bearer secret")
 
 
 @pytest.fixture
-def app() -> Iterator[ASGIApp]:
+def app() -> Iterator[FastAPI]:
     """The app of a server with a key, without a page; no model is loaded."""
 
     def load(_: object) -> SlimWhisper:
@@ -87,20 +89,6 @@ def test_websockets_are_refused(app: ASGIApp, path: str, headers: Any) -> None:
     assert message["type"] == "websocket.close" and message["code"] == 1008
 
 
-def test_a_served_websocket_needs_the_key(monkeypatch: pytest.MonkeyPatch) -> None:
-    async def accepts(scope: Scope, receive: Receive, send: Send) -> None:
-        await send({"type": "websocket.accept"})
-
-    guarded = Access(accepts, Settings(api_key="secret"))
-    monkeypatch.setattr(access, "WEBSOCKETS", frozenset({"/v1/live"}))
-    (refused,) = sent_by(guarded, scope_of("websocket", "/v1/live"))
-    assert refused["type"] == "websocket.close" and refused["code"] == 1008
-    (accepted,) = sent_by(guarded, scope_of("websocket", "/v1/live", KEY))
-    assert accepted["type"] == "websocket.accept"
-    (other,) = sent_by(guarded, scope_of("websocket", "/v1/live/more", KEY))
-    assert other["type"] == "websocket.close"
-
-
 @pytest.mark.parametrize("root", ["", "/speech", "/v1"])
 def test_the_realtime_route_behind_a_path(app: ASGIApp, root: str) -> None:
     path = f"{root}/v1/realtime"
@@ -114,6 +102,19 @@ def test_unknown_scopes_are_an_error(app: ASGIApp) -> None:
     for kind in ("webtransport", "HTTP", ""):
         with pytest.raises(RuntimeError, match=f"ASGI scopes of type '{kind}' are not served"):
             sent_by(app, scope_of(kind, "/v1/models", KEY))
+
+
+@pytest.mark.parametrize("path", ["/new", "/page/new", "/gradio_api/new", "/v1/new", "/healthy"])
+@pytest.mark.parametrize("page", [False, True], ids=["no page", "page"])
+def test_a_route_that_somebody_adds_is_closed(app: FastAPI, page: bool, path: str) -> None:
+    app.router.routes.insert(0, Route(path, lambda _: PlainTextResponse("open")))
+    app.router.routes.insert(0, WebSocketRoute(path, lambda websocket: websocket.accept()))
+    assert status_of(app.router, scope_of("http", path)) == 200
+    assert sent_by(app.router, scope_of("websocket", path))[0]["type"] == "websocket.accept"
+    signed_in = (lambda _: False) if page else None
+    for guarded in (app, Access(app.router, Settings(api_key="secret"), signed_in=signed_in)):
+        assert status_of(guarded, scope_of("http", path)) == 401
+        assert sent_by(guarded, scope_of("websocket", path, KEY))[0]["type"] == "websocket.close"
 
 
 def test_without_a_page_every_path_but_health_needs_the_key(app: ASGIApp) -> None:

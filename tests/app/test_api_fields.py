@@ -7,8 +7,9 @@ import pytest
 from openai.types import AudioModel, AudioResponseFormat
 from openai.types.audio import transcription_create_params as params
 
-from slimwhisper.app.api import inference, request
+from slimwhisper.app.api import request
 from slimwhisper.app.api.errors import APIError
+from slimwhisper.app.api.inference import InferenceForm
 from slimwhisper.app.api.request import RESPONSE_FORMATS, read_request
 from slimwhisper.app.api.wanted import Reference
 from slimwhisper.app.service.models import OPENAI_MODELS, openai_model
@@ -98,7 +99,7 @@ def test_the_documentation_names_every_field() -> None:
     known = params.TranscriptionCreateParamsBase.__annotations__.keys() | {"stream"}
     for name in (*known, *OPENAI_MODELS, *RESPONSE_FORMATS):
         assert f"`{name}`" in page or f"`{name}[]`" in page, name
-    for name in (*inference.UNUSED, *(row[0] for row in (*inference.NUMBERS, *inference.OFF))):
+    for name in InferenceForm.model_fields:
         assert f"`{name}`" in page, name
 
 
@@ -125,10 +126,10 @@ NAME, SAMPLE = ("known_speaker_names[]", "Ann"), ("known_speaker_references[]", 
     ("fields", "field", "message"),
     [
         ([("model", "gpt-5")], "model", "model 'gpt-5' is not available here; choose: digits"),
-        ([("temperature", "nan")], "temperature", "'nan' is not between 0 and 1"),
-        ([("stream", "perhaps")], "stream", "'perhaps' is not one of true, false"),
-        ([("response_format", "doc")], "response_format", "'doc' is not one of json, text, ver"),
-        ([("include[]", "words")], "include[]", "'words' is not one of logprobs"),
+        ([("temperature", "nan")], "temperature", "temperature 'nan'"),
+        ([("stream", "perhaps")], "stream", "a valid boolean"),
+        ([("response_format", "doc")], "response_format", "'doc': choose json, text, ver"),
+        ([("include[]", "words")], "include[]", "'words': choose logprobs"),
         (
             [("include[]", "logprobs"), ("response_format", "srt")],
             "include[]",
@@ -142,14 +143,18 @@ NAME, SAMPLE = ("known_speaker_names[]", "Ann"), ("known_speaker_references[]", 
             "timestamp_granularities[]",
             "needs response_format verbose_json, lrc, ass",
         ),
-        ([("timestamp_granularities", "letter")], "timestamp_granularities[]", "'letter' is not"),
+        (
+            [("timestamp_granularities", "letter")],
+            "timestamp_granularities[]",
+            "'letter': choose segment, word",
+        ),
         (
             [("stream", "true"), ("response_format", "vtt")],
             "stream",
             "stream needs response_format",
         ),
         ([("sentences", "true")], "sentences", "sentences cuts segments, and json has none"),
-        ([("on_failure", "first")], "on_failure", "'first' is not one of last, best"),
+        ([("on_failure", "first")], "on_failure", "'first': choose last, best"),
         (
             [("language", "de"), ("languages[]", "en")],
             "languages[]",
@@ -157,22 +162,26 @@ NAME, SAMPLE = ("known_speaker_names[]", "Ann"), ("known_speaker_references[]", 
         ),
         ([("chunking_strategy", "often")], "chunking_strategy", "'often': give auto, or a"),
         ([("chunking_strategy", "[1]")], "chunking_strategy", "give auto, or a server_vad"),
-        ([("chunking_strategy", '{"type": "x"}')], "chunking_strategy type", "one of auto, serve"),
-        ([("chunking_strategy[threshold]", "0.5")], "chunking_strategy type", "'None' is not one"),
+        (
+            [("chunking_strategy", '{"type": "x"}')],
+            "chunking_strategy",
+            "choose auto, serve",
+        ),
+        ([("chunking_strategy[threshold]", "0.5")], "chunking_strategy", "type: field required"),
         (
             [("chunking_strategy", '{"type": "server_vad", "create_response": true}')],
-            "chunking_strategy of type server_vad: the key",
-            "'create_response' is not one of type, threshold, prefix_padding_ms, silence_dura",
+            "chunking_strategy",
+            "server_vad only threshold, prefix_padding_ms, silence_dura",
         ),
         (
             [("chunking_strategy", '{"type": "server_vad", "threshold": 1.5}')],
             "chunking_strategy",
-            "threshold '1.5' is not between 0 and 1",
+            "threshold 1.5: input should be less than 1",
         ),
         (
             [("chunking_strategy", '{"type": "server_vad", "prefix_padding_ms": 0.5}')],
             "chunking_strategy",
-            "prefix_padding_ms '0.5' is not a whole number from 0 to 10000",
+            "prefix_padding_ms 0.5: input should be a valid integer",
         ),
         ([NAME], "known_speaker_references[]", "1 known_speaker_names[] and 0 known_speaker_ref"),
         ([NAME, SAMPLE], "known_speaker_names[]", "needs response_format diarized_json, rttm"),
@@ -270,19 +279,19 @@ def test_fields_of_whisper_cpp(fields: list[tuple[str, str]], options: dict[str,
 @pytest.mark.parametrize(
     ("name", "value", "message"),
     [
-        ("response_format", "diarized_json", "is not one of json, text, srt, vtt, verbose_json"),
-        ("beam_size", "9", "is not between -1 and 8"),
-        ("beam_size", "2.5", "is not a whole number"),
-        ("temperature_inc", "0.001", "is not 0, nor from 0.05 to 1"),
-        ("max_context", "64", "give 0 for none of the previous text, or -1 for all"),
-        ("max_len", "20", "max_len 20 is not 0, and cannot be: segments end where"),
-        ("entropy_thold", "3", "repetition is found by the compression ratio"),
+        ("response_format", "diarized_json", "choose json, text, srt, vtt, verbose_json"),
+        ("beam_size", "9", "less than or equal to 8"),
+        ("beam_size", "2.5", "a valid integer"),
+        ("temperature_inc", "0.001", "give 0, or from 0.05 to 1"),
+        ("max_context", "64", "choose 0, -1"),
+        ("max_len", "20", "only 0 is served: segments end where"),
+        ("entropy_thold", "3", "the compression ratio finds repetition"),
         ("audio_ctx", "512", "the encoder reads whole windows"),
-        ("diarize", "true", "diarize cannot be true: speakers are found by /v1/audio"),
+        ("diarize", "true", "only false is served: speakers are found by /v1/audio"),
         ("detect_language", "true", "verbose_json names the language"),
-        ("suppress_nst", "false", "suppress_nst cannot be false"),
-        ("vad_max_speech_duration_s", "30", "speech is not cut by its length"),
-        ("vad", "maybe", "vad 'maybe' is not one of true, false"),
+        ("suppress_nst", "false", "only true is served"),
+        ("vad_max_speech_duration_s", "30", "greater than or equal to 86400000"),
+        ("vad", "maybe", "a valid boolean"),
     ],
 )
 def test_what_whisper_cpp_has_and_we_have_not(name: str, value: str, message: str) -> None:

@@ -2,7 +2,6 @@
 
 import random
 import socket
-import time
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -11,6 +10,7 @@ import pytest
 
 import slimwhisper
 from slimwhisper.app.service.jobs import Limits
+from tests.support.harm import eventually, open_files
 from tests.support.live import Live, start, stop
 from tests.support.spoken import SAMPLES
 
@@ -21,6 +21,9 @@ VALUES = (
     *("", "0", "-1", "1e999", "nan", "en", "xx", "whisper-1", "digits", "srt", "json", "true"),
     *("\x00", "\ud7ff" * 50, "%s%n", "../../etc/passwd", "'; --", "[]", "{}", "a" * 70_000),
 )
+NAMES = ("a.mp3", "", "\x00.wav", "a" * 500, "../x.mp3", "ü.mp3", "a\r\nb")
+FORM = "multipart/form-data"
+KINDS = ("", FORM, f"{FORM}; boundary=", "text/plain", "a/b;c")
 
 # Starlette leaves the file of a part that never ended to the garbage collector, which closes it.
 pytestmark = pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning")
@@ -36,33 +39,17 @@ def live() -> Iterator[Live]:
 @pytest.fixture(autouse=True)
 def nothing_stays_behind(live: Live) -> Iterator[None]:
     """The service is idle and well afterwards, without more open files than before."""
-    before = answered(live)
-    opened = open_files()
+    before, opened = answered(live), open_files()
     yield
-    wait_until_idle(live)
+    assert eventually(lambda: live.service.in_flight == 0)
     assert answered(live) == before
-    wait_until_idle(live)
-    deadline = time.monotonic() + 20
-    while open_files() > opened + 2 and time.monotonic() < deadline:
-        time.sleep(0.05)
-    assert open_files() <= opened + 2
-
-
-def open_files() -> int:
-    return len(list(Path("/proc/self/fd").iterdir()))
+    assert eventually(lambda: live.service.in_flight == 0 and open_files() <= opened + 2)
 
 
 def answered(live: Live) -> str:
     found = live.post(files={"file": SHORT[0].read_bytes()})
     assert found.status_code == 200
     return str(found.json()["text"])
-
-
-def wait_until_idle(live: Live) -> None:
-    deadline = time.monotonic() + 60
-    while live.service.in_flight:
-        assert time.monotonic() < deadline, live.service.states()
-        time.sleep(0.02)
 
 
 def mutated(data: bytes, rng: random.Random) -> bytes:
@@ -124,9 +111,7 @@ def test_mutated_fields(live: Live) -> None:
                 for _ in range(rng.randrange(6))
             ]
             if rng.random() < 0.7:
-                name = rng.choice(
-                    ["a.mp3", "", "\x00.wav", "a" * 500, "../x.mp3", "ü.mp3", "a\r\nb"]
-                )
+                name = rng.choice(NAMES)
                 content = data if rng.random() < 0.6 else rng.randbytes(rng.randrange(2000))
                 parts.append(("file", (name, content)))
             found = client.post(ROUTE, files=parts or {"x": b""})
@@ -149,19 +134,7 @@ def test_mutated_forms(live: Live) -> None:
         for _ in range(60):
             body = whole[:200] + mutated(whole[200:], rng) if rng.random() < 0.3 else whole
             head = mutated(body[:200], rng) + body[200:] if rng.random() < 0.8 else body
-            given = (
-                kind
-                if rng.random() < 0.8
-                else rng.choice(
-                    [
-                        "",
-                        "multipart/form-data",
-                        "multipart/form-data; boundary=",
-                        "text/plain",
-                        "a/b;c",
-                    ]
-                )
-            )
+            given = kind if rng.random() < 0.8 else rng.choice(KINDS)
             found = client.post(ROUTE, content=head, headers={"content-type": given})
             assert found.status_code in (200, 400, 404, 415), found.text
             if found.status_code != 200:

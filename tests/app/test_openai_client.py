@@ -6,11 +6,9 @@ import io
 import json
 import shutil
 import subprocess
-from collections.abc import Iterator
 from pathlib import Path
 from typing import IO, Any
 
-import httpx
 import numpy as np
 import openai
 import pytest
@@ -30,18 +28,11 @@ from slimwhisper.types import Segment, Transcript
 from tests.support.checkpoints import tiny_dims
 from tests.support.forms import wanted
 from tests.support.hf_folders import hf_folder, trained_table
-from tests.support.live import Live, start, stop
+from tests.support.live import Live
 from tests.support.spoken import SAMPLES
 
 CODE = SAMPLES / "door-code.mp3"
 VAD = {"type": "server_vad", "threshold": 0.4, "prefix_padding_ms": 300, "silence_duration_ms": 400}
-
-
-@pytest.fixture(scope="module")
-def live(model: SlimWhisper) -> Iterator[Live]:
-    running = start(model)
-    yield running
-    stop(running)
 
 
 def said(token_logprobs: Any) -> str:
@@ -214,14 +205,6 @@ def test_whisper_cpps_form(live: Live) -> None:
     assert "".join(words).strip() == plain and "words" not in verbose
     error = json.loads(curl(live, file, "translate=yes"))["error"]
     assert "English-only and cannot translate" in error["message"]
-
-
-def test_inference_needs_the_key(model: SlimWhisper) -> None:
-    live = start(model, api_key="secret")
-    assert httpx.post(f"{live.url}/inference").status_code == 401
-    key = {"Authorization": "Bearer secret"}
-    assert httpx.post(f"{live.url}/inference", headers=key).status_code == 415
-    stop(live)
 
 
 def wave(seconds: float) -> bytes:

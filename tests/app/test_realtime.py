@@ -8,7 +8,7 @@ import pytest
 from openai.resources.realtime.realtime import RealtimeConnection
 
 from slimwhisper.app.realtime.conversation import Conversation
-from slimwhisper.app.realtime.session import SessionConfig
+from slimwhisper.app.realtime.session import START, update_session
 from slimwhisper.errors import OptionError
 from slimwhisper.live.types import Ended, SpeechStarted, SpeechStopped
 from slimwhisper.types import Segment
@@ -147,7 +147,8 @@ def test_a_stream_that_fails(connection: RealtimeConnection, streams: list[Scrip
 
 def test_what_the_client_does_is_matched_with_what_the_stream_tells_later() -> None:
     """A stream may tell of utterances long after the client has cleared or committed them."""
-    conversation = Conversation(SessionConfig(turns=None))
+    session = {"type": "transcription", **sound(turn_detection=None)}
+    conversation = Conversation(update_session(START, session)[0])
     conversation.append(1.0)
     conversation.clear()
     conversation.append(1.0)

@@ -15,7 +15,7 @@ import soxr
 
 from slimwhisper.api import SlimWhisper
 from slimwhisper.audio.load import load_audio
-from tests.support.live import Begin, Live, free_port, start, stop
+from tests.support.live import Begin, Live, free_port, freed, start, stop
 from tests.support.paths import ROOT
 from tests.support.realtime import encoded
 
@@ -41,16 +41,6 @@ def pieces(rate: int, seconds: float) -> list[bytes]:
     whole = (np.concatenate([speech, np.zeros(rate)]) * 32767).clip(-32768, 32767).astype("<i2")
     step = round(seconds * rate)
     return [whole[i : i + step].tobytes() for i in range(0, len(whole), step)]
-
-
-def freed(live: Live) -> bool:
-    """Whether, soon, no stream is left and no slot is in use."""
-    deadline = time.monotonic() + 20
-    while time.monotonic() < deadline:
-        if not live.service.streams.open and live.service.in_flight == 0:
-            return True
-        time.sleep(0.02)
-    return False
 
 
 def test_the_words_of_a_sample(live: Live) -> None:

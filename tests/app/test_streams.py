@@ -32,6 +32,8 @@ from slimwhisper.errors import AudioError, OptionError
 from slimwhisper.live.stream import Stream
 from slimwhisper.live.types import Ended, Failed, LiveEvent, LiveOptions, SpeechStarted, Text
 from slimwhisper.longform.batch import Batch
+from tests.support.harm import eventually
+from tests.support.live import held_engines
 from tests.support.spoken import EXPECTED, SAMPLES, with_draft
 
 SAMPLE = "door-code.mp3"
@@ -96,13 +98,6 @@ def upload(service: Service, told: Callable[[Any], None], model: str = "digits")
     return job
 
 
-def wait_for(what: Callable[[], bool]) -> None:
-    deadline = time.monotonic() + 30
-    while not what():
-        assert time.monotonic() < deadline
-        time.sleep(0.005)
-
-
 def nothing_left(service: Service) -> bool:
     """No stream, no update, no slot in use."""
     shared = list(service.engines._engines.values())
@@ -149,7 +144,7 @@ def test_streams_and_uploads_side_by_side(begin: Make, audio: np.ndarray) -> Non
     assert {done.get(timeout=60).transcript.text.strip() for _ in range(2)} == {
         EXPECTED[SAMPLE]["text"]
     }
-    wait_for(lambda: nothing_left(service))
+    assert eventually(lambda: nothing_left(service))
     assert len({e.engine.model.dims.n_audio_ctx for e in service.engines._engines.values()}) == 2
 
 
@@ -209,10 +204,7 @@ def test_a_server_is_ready_before_its_first_stream(begin: Make, audio: np.ndarra
     """The engine that is made beforehand is the one that streams get; it is idle and empty."""
     options, service = LiveOptions(window=10.0), begin()
     service.streams.warm_up(options)
-    deadline = time.monotonic() + 60
-    while service.streams.waiting or not service.engines.cache_bytes():
-        assert time.monotonic() < deadline
-        time.sleep(0.01)
+    assert eventually(lambda: not service.streams.waiting and service.engines.cache_bytes() > 0)
     (ready,) = service.engines._engines.values()
     told: queue.Queue[LiveEvent | None] = queue.Queue()
     stream = service.open_stream(DIGITS, options, "ann", told.put)
@@ -261,30 +253,25 @@ def test_a_model_that_cannot_be_loaded(begin: Make, audio: np.ndarray) -> None:
 
 
 def test_a_model_with_streams_is_not_unloaded(begin: Make) -> None:
-    service = begin(unload_after=0.1)
-    heard = Heard(service)
-    time.sleep(0.4)
+    service = begin(unload_after=60)
+    heard, long_ago = Heard(service), time.monotonic() - 1000
+    service._idle_since = long_ago
+    assert eventually(lambda: service._idle_since > long_ago)
     assert service.engines.model is not None
     heard.stream.close()
-    wait_for(lambda: service.engines.model is None)
+    assert eventually(lambda: not service.streams.open)
 
+    def unloaded() -> bool:
+        service._idle_since = long_ago
+        return service.engines.model is None
 
-def hold(monkeypatch: pytest.MonkeyPatch) -> threading.Event:
-    """Engines work only once this is set."""
-    go, step = threading.Event(), Batch.step
-
-    def waits(self: Any) -> Any:
-        go.wait(60)
-        return step(self)
-
-    monkeypatch.setattr(Batch, "step", waits)
-    return go
+    assert eventually(unloaded)
 
 
 def test_audio_that_waits_is_bounded(
     begin: Make, audio: np.ndarray, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    go = hold(monkeypatch)
+    go = held_engines(monkeypatch)
     service = begin(limits=Limits(backlog=2.5 * len(audio) / RATE))
     heard = Heard(service, language="en")
     heard.stream.append(audio)
@@ -294,7 +281,7 @@ def test_audio_that_waits_is_bounded(
     with pytest.raises(BusyError, match="s of the stream's audio wait; send it as fast"):
         heard.stream.append(audio)
     go.set()
-    wait_for(lambda: heard.stream.backlog < 0.5 * backlog)
+    assert eventually(lambda: heard.stream.backlog < 0.5 * backlog)
     heard.stream.append(audio)
     heard.stream.finish()
     assert heard.text.replace(" ", "") == 3 * SPOKEN.replace(" ", "")
@@ -322,7 +309,7 @@ def test_a_hundred_streams_leave_nothing(begin: Make, audio: np.ndarray) -> None
     heard.stream.append(audio)
     heard.stream.finish()
     assert heard.text == SPOKEN
-    wait_for(lambda: nothing_left(service))
+    assert eventually(lambda: nothing_left(service))
     del heard, first
     gc.collect()
     assert not streams and not [o for o in gc.get_objects() if isinstance(o, Stream)]
@@ -343,7 +330,7 @@ def test_a_listener_that_fails_closes_its_stream(begin: Make, audio: np.ndarray)
         stream.append(audio)
         stream.finish()
     assert good.text == SPOKEN
-    wait_for(lambda: nothing_left(service))
+    assert eventually(lambda: nothing_left(service))
     assert len(calls) == 1
 
 
@@ -398,7 +385,7 @@ def test_metrics(begin: Make, audio: np.ndarray) -> None:
     heard.stream.append(audio)
     heard.stream.finish()
     assert heard.text == SPOKEN
-    wait_for(lambda: len(service.streams.open) == 1)
+    assert eventually(lambda: len(service.streams.open) == 1)
     text = metrics_text(service).decode().splitlines()
     lines = dict(line.rsplit(" ", 1) for line in text if not line.startswith("#"))
     types = dict(line.split()[2:] for line in text if line.startswith("# TYPE"))

@@ -9,7 +9,7 @@ import openai
 from starlette.datastructures import FormData, UploadFile
 from starlette.requests import Request
 
-from slimwhisper.app.api.form import read_form
+from slimwhisper.app.api.fields import read_form
 from slimwhisper.app.api.inference import read_inference
 from slimwhisper.app.api.request import read_request
 from slimwhisper.app.api.wanted import Wanted

@@ -20,6 +20,7 @@ from slimwhisper.app.service.service import Service
 from slimwhisper.app.service.settings import Settings
 from slimwhisper.audio.readers import Readers
 from slimwhisper.audio.samples import StoredSamples
+from slimwhisper.longform.batch import Batch
 
 
 def free_port() -> int:
@@ -37,6 +38,18 @@ def held_readers(monkeypatch: pytest.MonkeyPatch) -> threading.Event:
         return read(self, path, name, **options)
 
     monkeypatch.setattr(Readers, "read", waits)
+    return go
+
+
+def held_engines(monkeypatch: pytest.MonkeyPatch) -> threading.Event:
+    """Engines work only once this is set."""
+    go, step = threading.Event(), Batch.step
+
+    def waits(self: Any) -> Any:
+        go.wait(60)
+        return step(self)
+
+    monkeypatch.setattr(Batch, "step", waits)
     return go
 
 
@@ -81,3 +94,14 @@ def stop(live: Live) -> None:
     live.server.should_exit = True
     live.thread.join(30)
     assert not live.thread.is_alive()
+
+
+def freed(live: Live) -> bool:
+    """Whether, soon, no session, no stream and no slot is in use."""
+    deadline = time.monotonic() + 20
+    while time.monotonic() < deadline:
+        streams, sessions = live.service.streams.open, live.server.config.app.state.realtime
+        if not streams and not len(sessions) and live.service.in_flight == 0:
+            return True
+        time.sleep(0.02)
+    return False

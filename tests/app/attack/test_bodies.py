@@ -10,7 +10,7 @@ import httpx
 import pytest
 from starlette.datastructures import UploadFile
 
-from slimwhisper.app.api import disk
+from slimwhisper.app.api import errors
 from tests.support.live import Live
 from tests.support.spoken import SAMPLES
 
@@ -154,7 +154,7 @@ def test_a_full_disk_is_said(
         assert "try again later" in answer.text and answer.headers["Retry-After"]
         (record,) = (r for r in caplog.records if r.levelno >= logging.ERROR)
         assert "the disk is full" in record.getMessage() and record.exc_info is None
-        patched.setattr(disk, "LEAST_FREE", 1 << 60)
+        patched.setattr(errors, "LEAST_FREE", 1 << 60)
         health = httpx.get(f"{keyless.url}/health")
         assert health.status_code == 503 and health.json() == {"status": "disk_full"}
         answer = httpx.post(keyless.url + path, files=files)

@@ -187,21 +187,21 @@ def test_more_files_may_be_open() -> None:
 
 
 @pytest.mark.parametrize(
-    ("query", "header", "status"),
+    ("query", "header"),
     [
-        (b"?x=" + b"a" * 9000, b"", b"431"),
-        (b"", b"X-Long: " + b"a" * 9000 + b"\r\n", b"431"),
-        (b"", b"X: a\r\n" * 200, b"431"),
-        (b"", b"Content-Length: 3\r\n", b"400"),
+        (b"?x=" + b"a" * 9000, b""),
+        (b"", b"X-Long: " + b"a" * 9000 + b"\r\n"),
+        (b"", b"X: a\r\n" * 200),
+        (b"", b"Content-Length: 3\r\n"),
     ],
 )
 def test_requests_for_websockets_that_cannot_be_read(
-    keyless: Live, query: bytes, header: bytes, status: bytes
+    keyless: Live, query: bytes, header: bytes
 ) -> None:
     asked = WEBSOCKET % query + b"Upgrade: websocket\r\nSec-WebSocket-Version: 13\r\n"
     asked += b"Sec-WebSocket-Key: AAAAAAAAAAAAAAAAAAAAAA==\r\n" + header + b"\r\n"
     with connected(keyless, asked) as client:
-        assert rest(client).startswith(b"HTTP/1.1 " + status)
+        assert rest(client).startswith(b"HTTP/1.1 400 ")
 
 
 @pytest.mark.slow

@@ -249,7 +249,7 @@ def test_texts_of_the_api_are_bounded(keyless: Live, path: str) -> None:
     for name in names:
         answer = httpx.post(keyless.url + path, files=file, data={name: long})
         assert answer.status_code == 400
-        said = f"{name.removesuffix('[]')} has 100001 characters; send 100000 at most"
-        assert answer.json()["error"]["message"] == said
+        said = answer.json()["error"]["message"]
+        assert said.startswith(name.removesuffix("[]")) and "100000" in said and len(said) < 300
     found = httpx.post(keyless.url + path, files=file, data={"prompt": "a " * 50_000}, timeout=60)
     assert found.status_code == 200

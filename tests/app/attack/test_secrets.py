@@ -9,11 +9,11 @@ import httpx
 import pytest
 from starlette.requests import Request
 
-from slimwhisper.app.api.clients import network_of
 from slimwhisper.app.api.errors import APIError
+from slimwhisper.app.api.sites import network_of
 from slimwhisper.app.realtime import client_secrets
 from slimwhisper.app.realtime.client_secrets import FOR_PAGE, MAX_BYTES, ClientSecrets
-from slimwhisper.app.realtime.session import SessionConfig
+from slimwhisper.app.realtime.session import START, SessionConfig
 from tests.support.live import Live
 from tests.support.page_calls import PHONE, call, clear_page, upload
 
@@ -40,33 +40,33 @@ def test_one_address_leaves_room_for_others(monkeypatch: pytest.MonkeyPatch) -> 
     monkeypatch.setattr(client_secrets, "FOR_PAGE", 10)
     now = [0.0]
     found = ClientSecrets(lambda: now[0])
-    assert until_full(found, SessionConfig(), "a") == 45
-    assert until_full(found, SessionConfig(), "b") == 45
-    assert until_full(found, SessionConfig(), "c") == 0
-    assert until_full(found, SessionConfig(), None) == 10, "the page's are kept for it"
+    assert until_full(found, START, "a") == 45
+    assert until_full(found, START, "b") == 45
+    assert until_full(found, START, "c") == 0
+    assert until_full(found, START, None) == 10, "the page's are kept for it"
     now[0] = 7201.0
-    assert until_full(found, SessionConfig(), "c") == 45
+    assert until_full(found, START, "c") == 45
 
 
 def test_bytes_are_bounded() -> None:
     emoji = "\U0001f600"
-    keywords = tuple(f"{i:02}{98 * emoji}" for i in range(100))
-    large = SessionConfig(model="a" * 200, prompt=10_000 * emoji, keywords=keywords)
+    keywords = [f"{i:02}{98 * emoji}" for i in range(100)]
+    large = START.transcribing(model="a" * 200, prompt=10_000 * emoji, keywords=keywords)
     size = 4 * (10_000 + 10_000)
     found = ClientSecrets()
     assert 100 < until_full(found, large, "a") < MAX_BYTES / size / 2
     assert 100 < until_full(found, large, "b") < MAX_BYTES / size / 2
-    found.issue(None, 60)
+    found.issue(START, 60)
     assert FOR_PAGE < client_secrets.MAX_SECRETS / 2
 
 
 def test_the_clock_of_the_wall_does_not_matter(monkeypatch: pytest.MonkeyPatch) -> None:
     found = ClientSecrets()
-    value, _ = found.issue(SessionConfig(language="de"), 60)
+    value, _ = found.issue(START.transcribing(language="de"), 60)
     for wrong in (0.0, time.time() + 10**6):
         monkeypatch.setattr(client_secrets.time, "time", lambda wrong=wrong: wrong)
         config = found.session(value)
-        assert config is not None and config.language == "de"
+        assert config is not None and config.audio.input.transcription.language == "de"
 
 
 def test_what_may_be_asked_for(keyless: Live) -> None:
