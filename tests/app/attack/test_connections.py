@@ -107,7 +107,7 @@ def test_an_upload_that_goes_on_has_time(keyless: Live, monkeypatch: pytest.Monk
 
 @pytest.mark.usefixtures("hasty")
 def test_a_client_that_does_not_read(keyless: Live, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(server, "metrics_text", lambda _: "x" * (20 << 20))
+    monkeypatch.setattr(server, "metrics_text", lambda _: b"x" * (8 << 20))
     with connected(keyless, HEALTH.replace(b"health", b"metrics")):
         assert eventually(lambda: bool(keyless.server.server_state.connections))
         assert eventually(lambda: not keyless.server.server_state.connections)
