@@ -10,9 +10,9 @@ import gradio as gr
 
 from slimwhisper.app.api.request import display_name
 from slimwhisper.app.page.cache_costs import costs_of, panel
-from slimwhisper.app.page.results import Results
 from slimwhisper.app.page.run import Run
 from slimwhisper.app.page.tempdir import FILES
+from slimwhisper.app.page.transcripts.results import Results
 from slimwhisper.app.service.jobs import ModelChoice
 from slimwhisper.app.service.models import Models
 from slimwhisper.app.service.service import Service

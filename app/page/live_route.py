@@ -17,7 +17,7 @@ from starlette.exceptions import HTTPException
 
 from slimwhisper.app.api.errors import as_api_error
 from slimwhisper.app.page.posted import MAX_TEXT, clean, read_posted
-from slimwhisper.app.page.results import download
+from slimwhisper.app.page.transcripts.results import download
 from slimwhisper.errors import SlimWhisperError
 from slimwhisper.longform.attempts import compression_ratio
 from slimwhisper.outputs.formats import FORMATS, Format

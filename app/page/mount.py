@@ -9,7 +9,6 @@ from fastapi.responses import FileResponse, Response
 from starlette.exceptions import HTTPException
 
 from slimwhisper.app.page.calls import Calls
-from slimwhisper.app.page.edit_route import make_edit_router
 from slimwhisper.app.page.gradio_internals import Blocks, Gradio
 from slimwhisper.app.page.handlers import Handlers
 from slimwhisper.app.page.live_route import MakeKey, make_live_router
@@ -21,8 +20,9 @@ from slimwhisper.app.page.login import (
     make_login_router,
 )
 from slimwhisper.app.page.page import ASSETS, asset, make_page
-from slimwhisper.app.page.results import Results, make_results_router
 from slimwhisper.app.page.tempdir import FILES
+from slimwhisper.app.page.transcripts.edit_route import make_edit_router
+from slimwhisper.app.page.transcripts.results import Results, make_results_router
 from slimwhisper.app.page.uploads import Uploads, make_uploads_router
 from slimwhisper.app.service.models import Models
 from slimwhisper.app.service.service import Service

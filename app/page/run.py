@@ -13,8 +13,8 @@ from pathlib import Path
 from typing import Any
 
 from slimwhisper.app.api.errors import as_api_error
-from slimwhisper.app.page.results import Result, Results
-from slimwhisper.app.page.views import outline, segment_view
+from slimwhisper.app.page.transcripts.results import Result, Results
+from slimwhisper.app.page.transcripts.views import outline, segment_view
 from slimwhisper.app.service.jobs import (
     Event,
     Failed,

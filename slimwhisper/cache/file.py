@@ -14,11 +14,11 @@ import math
 import os
 import re
 from collections.abc import Mapping
-from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from slimwhisper.atomic import atomic_write
 from slimwhisper.errors import CacheError, OutputError
 from slimwhisper.text import one_line, shown
 
@@ -159,13 +159,10 @@ def write_file(
         for site, named in learned.items()
         for name, tensor in named.items()
     }
-    part = path.with_name(f".{path.name}.part")
     try:
-        part.write_bytes(save(tensors, metadata))
-        part.replace(path)
+        with atomic_write(path) as file:
+            file.write(save(tensors, metadata))
     except OSError as error:
-        with suppress(OSError):
-            part.unlink()
         raise OutputError(
             f"{shown(path)}: cannot be written ({one_line(error)}); choose another -o"
         ) from error

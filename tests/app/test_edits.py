@@ -6,8 +6,8 @@ from itertools import pairwise
 
 import pytest
 
-from slimwhisper.app.page.edits import STEPS, ConflictError, Edits
-from slimwhisper.app.page.retiming import TYPED, with_text
+from slimwhisper.app.page.transcripts.edits import STEPS, ConflictError, Edits
+from slimwhisper.app.page.transcripts.retiming import TYPED, with_text
 from slimwhisper.types import Segment, Transcript, Word
 
 

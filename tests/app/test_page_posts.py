@@ -12,7 +12,6 @@ import pytest
 from fastapi import FastAPI
 from fastapi.testclient import TestClient
 
-from slimwhisper.app.page.edit_route import make_edit_router
 from slimwhisper.app.page.live_route import (
     MAX_SEGMENTS,
     MAX_TOKENS,
@@ -22,7 +21,8 @@ from slimwhisper.app.page.live_route import (
 )
 from slimwhisper.app.page.mount import make_assets_router
 from slimwhisper.app.page.posted import MAX_TEXT
-from slimwhisper.app.page.results import Result, Results, make_results_router
+from slimwhisper.app.page.transcripts.edit_route import make_edit_router
+from slimwhisper.app.page.transcripts.results import Result, Results, make_results_router
 from slimwhisper.app.server import add_error_handlers
 from slimwhisper.types import Segment, Transcript, Word
 

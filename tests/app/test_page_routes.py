@@ -19,10 +19,10 @@ import pytest
 
 from slimwhisper.api import SlimWhisper
 from slimwhisper.app.page.cache_costs import Costs, costs_of, panel
-from slimwhisper.app.page.results import Results
 from slimwhisper.app.page.run import Run
 from slimwhisper.app.page.tempdir import PREFIX, page_folder, sweep
-from slimwhisper.app.page.views import COLUMNS, outline
+from slimwhisper.app.page.transcripts.results import Results
+from slimwhisper.app.page.transcripts.views import COLUMNS, outline
 from slimwhisper.app.service.jobs import Limits, ModelChoice
 from slimwhisper.app.service.service import Service
 from slimwhisper.app.service.turns import AHEAD

@@ -9,7 +9,7 @@ from typing import Any, TextIO
 import httpx
 import pytest
 
-from slimwhisper.app.page.results import Results
+from slimwhisper.app.page.transcripts.results import Results
 from slimwhisper.outputs import formats
 from slimwhisper.outputs.formats import FORMATS, Format, Layout
 from slimwhisper.types import Transcript

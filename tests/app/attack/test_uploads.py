@@ -11,8 +11,8 @@ from gradio.routes import file_upload_statuses
 
 from slimwhisper.app.api.errors import APIError
 from slimwhisper.app.page import tempdir, uploads
-from slimwhisper.app.page.results import Results
 from slimwhisper.app.page.tempdir import FILES
+from slimwhisper.app.page.transcripts.results import Results
 from slimwhisper.app.page.uploads import Uploads
 from tests.support.harm import eventually
 from tests.support.live import Begin, Live

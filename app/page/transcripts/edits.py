@@ -8,7 +8,7 @@ import threading
 from collections.abc import Callable, Mapping
 from dataclasses import replace
 
-from slimwhisper.app.page.retiming import with_text
+from slimwhisper.app.page.transcripts.retiming import with_text
 from slimwhisper.errors import SlimWhisperError
 from slimwhisper.types import Segment, Transcript
 

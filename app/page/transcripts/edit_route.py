@@ -12,10 +12,10 @@ from starlette.concurrency import run_in_threadpool
 from starlette.exceptions import HTTPException
 
 from slimwhisper.app.api.errors import APIError
-from slimwhisper.app.page.edits import Changed, ConflictError, Edits
 from slimwhisper.app.page.posted import MAX_TEXT, clean, read_posted
-from slimwhisper.app.page.results import GONE, SAFE, Results
-from slimwhisper.app.page.views import segment_view
+from slimwhisper.app.page.transcripts.edits import Changed, ConflictError, Edits
+from slimwhisper.app.page.transcripts.results import GONE, SAFE, Results
+from slimwhisper.app.page.transcripts.views import segment_view
 
 MAX_NAME = 100  # characters
 

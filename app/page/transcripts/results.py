@@ -21,8 +21,8 @@ from fastapi.responses import FileResponse, Response
 from starlette.concurrency import run_in_threadpool
 from starlette.exceptions import HTTPException
 
-from slimwhisper.app.page.edits import Edits
 from slimwhisper.app.page.tempdir import Kept, Store
+from slimwhisper.app.page.transcripts.edits import Edits
 from slimwhisper.outputs.formats import FORMATS, SENTENCES, Format, formats_for
 from slimwhisper.types import Transcript
 

@@ -1,0 +1,1 @@
+"""The transcripts that the page shows: kept, edited, timed again."""
