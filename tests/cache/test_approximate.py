@@ -19,7 +19,7 @@ from slimwhisper.cache.approximate.keyformer import (
     gumbel,
 )
 from slimwhisper.cache.approximate.zack import ZackSettings, ranks
-from slimwhisper.cache.base import Rows, SelfLayer, Step
+from slimwhisper.cache.base import Rows, Step
 from slimwhisper.cache.forms import FORMS, choose_forms, form_of, settings_of
 from slimwhisper.cache.plan import CachePlan, DecoderCache
 from slimwhisper.engine.engine import Engine
@@ -31,7 +31,7 @@ from tests.support import approximate as papers
 from tests.support import formulas
 from tests.support.checkpoints import random_state, tiny_dims
 from tests.support.paths import SAMPLES
-from tests.support.steps import self_step, steps_without_values
+from tests.support.steps import run_text, self_step, steps_without_values
 from tests.support.windows import CPU, VOCABULARY, assert_same, random_model, run, windows
 
 WIDTH, HEADS, FRAMES, LENGTH, LAYERS = 96, 3, 50, 24, 2  # heads no power of two
@@ -349,15 +349,6 @@ def test_keyformer_keeps_the_papers_tokens(spec: str) -> None:
     if "recent=1" in spec:
         first = 20 - asked.budget + asked.sinks
         assert all(tokens == [*range(asked.sinks), *range(first, 20)] for tokens in held)
-
-
-def run_text(layer: SelfLayer, text: Tensor, prompt: int) -> Tensor:
-    """[n, d] -> [n, d]: its beginning as a prompt, the rest step by step."""
-    found = [layer.prefill(text[None, :prompt], Rows.of(torch.tensor([0])))[0]]
-    for n in range(prompt, len(text)):
-        step = Step.at(Rows.block(1), torch.tensor([n]), n + 1, True, text.dtype)
-        found.append(self_step(layer, text[None, n : n + 1], step)[0])
-    return torch.cat(found)
 
 
 def test_gumbel_noise() -> None:
