@@ -32,7 +32,15 @@ from tests.support import formulas
 from tests.support.checkpoints import random_state, tiny_dims
 from tests.support.paths import SAMPLES
 from tests.support.steps import run_text, self_step, steps_without_values
-from tests.support.windows import CPU, VOCABULARY, assert_same, random_model, run, windows
+from tests.support.windows import (
+    CPU,
+    SHORT,
+    VOCABULARY,
+    assert_same,
+    run,
+    short_model,
+    short_windows,
+)
 
 WIDTH, HEADS, FRAMES, LENGTH, LAYERS = 96, 3, 50, 24, 2  # heads no power of two
 D_K = WIDTH // HEADS
@@ -545,8 +553,8 @@ def test_texts_do_not_depend_on_their_neighbours(
     """Nor do attempts before: the engine reads prompts together, padded, and says how long each
     is.
     """
-    monkeypatch.setattr("slimwhisper.engine.engine.CPU_POSITIONS", 4500)
-    model, requests = random_model(forms=forms), windows(4, sample_len=9)
+    monkeypatch.setattr("slimwhisper.engine.engine.CPU_POSITIONS", 3 * SHORT.n_audio_ctx)
+    model, requests = short_model(forms=forms), short_windows(4, sample_len=9)
 
     def answers(tags: Sequence[int], slots: int) -> dict[int, list[Answer]]:
         seen: set[int] = set()
