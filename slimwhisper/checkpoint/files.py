@@ -8,7 +8,8 @@ import json
 import os
 import pickle
 import zipfile
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from os import PathLike
 from pathlib import Path
 from typing import Any
@@ -54,15 +55,25 @@ def inside(folder: Path, name: str) -> Path:
     return path
 
 
+@contextmanager
+def reading(file: Path, what: str) -> Iterator[None]:
+    """Whatever fails inside becomes a CheckpointError that names the file, and says what it is:
+    empty, a web page, a pointer, or `what`.
+    """
+    try:
+        yield
+    except CheckpointError:
+        raise
+    except PermissionError as error:
+        raise problem(f"{file}: permission denied; make the file readable for this user") from error
+    except Exception as error:  # damaged files fail inside torch.load in a dozen ways
+        raise problem(f"{file}: {_no_content(file) or f'{what}; {_AGAIN}'}") from error
+
+
 def read_json(file: Path) -> dict[str, Any]:
     """A JSON object."""
-    try:
+    with reading(file, "cannot be read as JSON"):
         content = json.loads(file.read_text(encoding="utf-8"))
-    except PermissionError as error:
-        raise denied(file) from error
-    except (OSError, ValueError, RecursionError) as error:
-        reason = _no_content(file) or "cannot be read as JSON; copy it again"
-        raise problem(f"{file}: {reason}") from error
     if not isinstance(content, dict):
         raise problem(f"{file}: is not a JSON object; copy it again")
     return content
@@ -105,40 +116,27 @@ class Fields:
 
 def read_safetensors(file: Path) -> dict[str, Tensor]:
     """name -> tensor [...], mapped, not read."""
-    from safetensors import SafetensorError
     from safetensors.torch import load_file
 
-    try:
+    with reading(file, "truncated, damaged or no safetensors file"):
         return load_file(file)
-    except PermissionError as error:
-        raise denied(file) from error
-    except (SafetensorError, OSError, ValueError, KeyError, AttributeError) as error:
-        reason = _no_content(file) or f"truncated, damaged or no safetensors file; {_AGAIN}"
-        raise problem(f"{file}: {reason}") from error
 
 
 def read_pickle(file: Path) -> Any:
     """What `torch.save` wrote: tensors, mapped where it is a zip archive, in plain containers."""
-    try:
+    with reading(file, "truncated, damaged or no checkpoint"):
         mapped = zipfile.is_zipfile(file)
         if mapped:
             _refuse_packed(file)
-        return torch.load(file, map_location="cpu", weights_only=True, mmap=mapped)
-    except CheckpointError:
-        raise
-    except pickle.UnpicklingError as error:
-        if "global" in str(error).lower():  # it names a function that it refuses to call
+        try:
+            return torch.load(file, map_location="cpu", weights_only=True, mmap=mapped)
+        except pickle.UnpicklingError as error:
+            if "global" not in str(error).lower():  # it names a function that it refuses to call
+                raise
             raise problem(
                 f"{file}: refused: it holds Python objects, not tensors alone, and could run code; "
                 "use a checkpoint from a source that you trust, saved as tensors"
             ) from error
-        reason = _no_content(file) or "damaged or no checkpoint; copy it again"
-        raise problem(f"{file}: {reason}") from error
-    except PermissionError as error:
-        raise denied(file) from error
-    except Exception as error:  # damaged files fail inside torch.load in a dozen ways
-        reason = _no_content(file) or f"truncated, damaged or no checkpoint; {_AGAIN}"
-        raise problem(f"{file}: {reason}") from error
 
 
 def read_tensors(file: Path) -> dict[str, Tensor]:
@@ -185,8 +183,3 @@ def _no_content(file: Path) -> str | None:
     if head.startswith((b"<!doctype html", b"<html")):
         return "is a web page, not the file itself; download it again, logged in if need be"
     return None
-
-
-def denied(file: Path) -> CheckpointError:
-    """The error for a file that this user may not read."""
-    return problem(f"{file}: permission denied; make the file readable for this user")

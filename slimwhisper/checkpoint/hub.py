@@ -62,6 +62,12 @@ class _Repository:
         except Exception as error:  # the hub's HTTP errors have no base class of their own
             raise self.failure(f"{error}" or type(error).__name__) from error
 
+    def need(self, file: str, revision: str | None = None) -> Path:
+        """As `fetch`; raises CheckpointError if there is no such file."""
+        if (found := self.fetch(file, revision)) is None:
+            raise self.lacks(file)
+        return found
+
     def fetch_any(self, wanted: Sequence[tuple[str, Sequence[str]]], revision: str) -> None:
         """Files that need not be there; without a first one, those in its place."""
         for file, others in wanted:
@@ -99,32 +105,28 @@ def fetch_model(repository: str, local_files_only: bool) -> Path:
     by `local_files_only` or by HF_HUB_OFFLINE in the environment.
     """
     hub = _repository(repository, local_files_only)
-    if (config := hub.fetch("config.json")) is None:
-        raise hub.lacks("config.json")
-    folder, revision = config.parent, config.parent.name
+    folder = hub.need("config.json").parent
+    revision = folder.name
     hub.fetch_any(OPTIONAL, revision)
     found = _fetch_first(hub, folder, [n for w in WHOLE for n in (w, index_of(w))])
-    if found is None and _fetch_first(hub, folder, [CTRANSLATE2]) is not None:
+    if found is None:
+        if _fetch_first(hub, folder, [CTRANSLATE2]) is None:
+            raise hub.lacks(" or ".join(WHOLE))
         if _fetch_first(hub, folder, CTRANSLATE2_TOKENS) is None:
             raise hub.lacks(" or ".join(CTRANSLATE2_TOKENS))
-        return folder
-    if found is None:
-        raise hub.lacks(f"{WHOLE[0]} or {WHOLE[1]}")
-    if found not in WHOLE:
+    elif found not in WHOLE:
         for shard in sorted(set(shards(folder / found).values())):
-            if hub.fetch(shard, revision) is None:
-                raise hub.lacks(shard)
+            hub.need(shard, revision)
     return folder
 
 
 def fetch_adapter(repository: str, local_files_only: bool) -> Path:
     """The local folder of a hub adapter's config and weights; as `fetch_model`."""
     hub = _repository(repository, local_files_only)
-    if (config := hub.fetch(ADAPTER_CONFIG)) is None:
-        raise hub.lacks(ADAPTER_CONFIG)
-    if _fetch_first(hub, config.parent, ADAPTER_WEIGHTS) is None:
+    folder = hub.need(ADAPTER_CONFIG).parent
+    if _fetch_first(hub, folder, ADAPTER_WEIGHTS) is None:
         raise hub.lacks(" or ".join(ADAPTER_WEIGHTS))
-    return config.parent
+    return folder
 
 
 def _fetch_first(hub: _Repository, folder: Path, names: Sequence[str]) -> str | None:

@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from slimwhisper.checkpoint.errors import problem
-from slimwhisper.checkpoint.files import inside, read_json_of
+from slimwhisper.checkpoint.files import inside, read_json_of, reading
 
 if TYPE_CHECKING:  # it takes a moment to import
     from tokenizers import Tokenizer as FastTokenizer
@@ -37,15 +37,13 @@ def read_tokens(folder: Path) -> Tokens | None:
     content = read_json_of(folder, TOKENIZER)
     if content is None:
         return _read_older(folder)
-    try:
+    with reading(folder / TOKENIZER, "not a tokenizer's file"):
         table, added = content["model"]["vocab"], content.get("added_tokens") or []
         if isinstance(table, list):  # of [name, score]
             table = {entry[0]: i for i, entry in enumerate(table)}
         ids = {str(name): int(i) for name, i in table.items()}
         ids |= {str(a["content"]): int(a["id"]) for a in added}
         special = frozenset(str(a["content"]) for a in added if a.get("special", False))
-    except (KeyError, TypeError, ValueError, AttributeError, IndexError) as error:
-        raise problem(f"{folder / TOKENIZER}: not a tokenizer's file; copy it again") from error
 
     def make() -> "FastTokenizer":
         from tokenizers import Tokenizer as FastTokenizer
@@ -62,13 +60,10 @@ def _read_older(folder: Path) -> Tokens | None:
     merges_file = inside(folder, MERGES)
     if not merges_file.is_file():
         raise problem(f"{folder}: {VOCABULARY} without {MERGES}; copy the tokenizer's files again")
-    try:
+    with reading(folder / VOCABULARY, f"this, {MERGES} or {ADDED} is damaged"):
         lines = merges_file.read_text(encoding="utf-8").split("\n")
         ids = {name: int(i) for name, i in table.items()}
         more = {n: int(i) for n, i in (read_json_of(folder, ADDED) or {}).items()}
-    except (OSError, TypeError, ValueError) as error:
-        files = f"{VOCABULARY}, {MERGES} or {ADDED}"
-        raise problem(f"{folder}: {files} is damaged; copy them again") from error
     named = json.dumps(read_json_of(folder, SPECIAL) or {})
     every = ids | more
     special = {name for name in more if json.dumps(name) in named}

@@ -19,7 +19,7 @@ from slimwhisper.cache.approximate.keyformer import (
     gumbel,
 )
 from slimwhisper.cache.approximate.zack import ZackSettings, ranks
-from slimwhisper.cache.base import Rows, SelfLayer, Step
+from slimwhisper.cache.base import Rows, Step
 from slimwhisper.cache.forms import FORMS, choose_forms, form_of, settings_of
 from slimwhisper.cache.plan import CachePlan, DecoderCache
 from slimwhisper.engine.engine import Engine
@@ -31,8 +31,16 @@ from tests.support import approximate as papers
 from tests.support import formulas
 from tests.support.checkpoints import random_state, tiny_dims
 from tests.support.paths import SAMPLES
-from tests.support.steps import self_step, steps_without_values
-from tests.support.windows import CPU, VOCABULARY, assert_same, random_model, run, windows
+from tests.support.steps import run_text, self_step, steps_without_values
+from tests.support.windows import (
+    CPU,
+    SHORT,
+    VOCABULARY,
+    assert_same,
+    run,
+    short_model,
+    short_windows,
+)
 
 WIDTH, HEADS, FRAMES, LENGTH, LAYERS = 96, 3, 50, 24, 2  # heads no power of two
 D_K = WIDTH // HEADS
@@ -351,15 +359,6 @@ def test_keyformer_keeps_the_papers_tokens(spec: str) -> None:
         assert all(tokens == [*range(asked.sinks), *range(first, 20)] for tokens in held)
 
 
-def run_text(layer: SelfLayer, text: Tensor, prompt: int) -> Tensor:
-    """[n, d] -> [n, d]: its beginning as a prompt, the rest step by step."""
-    found = [layer.prefill(text[None, :prompt], Rows.of(torch.tensor([0])))[0]]
-    for n in range(prompt, len(text)):
-        step = Step.at(Rows.block(1), torch.tensor([n]), n + 1, True, text.dtype)
-        found.append(self_step(layer, text[None, n : n + 1], step)[0])
-    return torch.cat(found)
-
-
 def test_gumbel_noise() -> None:
     """Its mean is Euler's constant and its variance pi^2 / 6; seeds and layers have their own."""
     many = gumbel(0, 0, 4, 50_000)
@@ -554,8 +553,8 @@ def test_texts_do_not_depend_on_their_neighbours(
     """Nor do attempts before: the engine reads prompts together, padded, and says how long each
     is.
     """
-    monkeypatch.setattr("slimwhisper.engine.engine.CPU_POSITIONS", 4500)
-    model, requests = random_model(forms=forms), windows(4, sample_len=9)
+    monkeypatch.setattr("slimwhisper.engine.engine.CPU_POSITIONS", 3 * SHORT.n_audio_ctx)
+    model, requests = short_model(forms=forms), short_windows(4, sample_len=9)
 
     def answers(tags: Sequence[int], slots: int) -> dict[int, list[Answer]]:
         seen: set[int] = set()

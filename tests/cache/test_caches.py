@@ -55,13 +55,9 @@ def weights(name: str, layer: int, state: Mapping[str, Tensor] = STATE) -> plain
 def plan(cross: str, own: str) -> CachePlan:
     first = block("cross_attn", 0).key
     layers = range(DIMS.n_text_layer)
-    return CachePlan(
-        [
-            fold(block("cross_attn", i), cross, Context(first, layer=i)).to(CPU, torch.float64)
-            for i in layers
-        ],
-        [fold(block("attn", i), own).to(CPU, torch.float64) for i in layers],
-    )
+    crosses = [fold(block("cross_attn", i), cross, Context(first, layer=i)) for i in layers]
+    plan = CachePlan(crosses, [fold(block("attn", i), own) for i in layers])
+    return plan.to(CPU, torch.float64)
 
 
 def test_the_hybrids_first_layer_has_no_key_map() -> None:
@@ -153,68 +149,65 @@ def test_a_fresh_text_never_meets_the_last_ones_numbers(form: str) -> None:
     assert torch.isfinite(self_step(own, noise(2, 1, WIDTH, seed=1), step)).all()
 
 
-@pytest.mark.parametrize(("cross", "own"), [*PRESETS.values(), ("v", "v"), ("hybrid", "x")])
+def filled(cross: str, own: str, slots: int, group: int = 1) -> DecoderCache:
+    """Audio in every slot, and two tokens in every row."""
+    cache = DecoderCache.allocate(plan(cross, own), slots, FRAMES, LENGTH, group)
+    cache.cross.put(torch.arange(slots), noise(slots, FRAMES, WIDTH, seed=2))
+    rows = Rows.of(torch.arange(slots * group))
+    cache.self_.layers[1].prefill(noise(slots * group, 2, WIDTH, seed=5), rows)
+    return cache
+
+
+def third(cache: DecoderCache, x: Tensor, rows: Rows) -> tuple[Tensor, Tensor]:
+    """What the third token x [N, 1, d] of these rows gets from both caches."""
+    step = Step.at(rows, torch.full((len(x),), 2), 3, True, torch.float64)
+    return cache.cross.layers[1].attend(x, rows), self_step(cache.self_.layers[1], x, step)
+
+
+EACH = pytest.mark.parametrize(
+    ("cross", "own"), [*PRESETS.values(), ("v", "v"), ("hybrid", "x")], ids="+".join
+)
+
+
+@EACH
 def test_moving_and_reordering(cross: str, own: str) -> None:
     """A moved slot takes its audio and all its rows along; reordered rows swap their texts."""
-    cache = DecoderCache.allocate(plan(cross, own), slots=3, frames=FRAMES, length=LENGTH, group=2)
-    cache.cross.put(torch.arange(3), noise(3, FRAMES, WIDTH, seed=2))
-    rows = Rows.block(3, 2)
-    x, y = noise(6, 1, WIDTH, seed=3), noise(6, 1, WIDTH, seed=4)
-    positions = torch.full((6,), 2)
-
-    def read() -> tuple[Tensor, Tensor]:
-        step = Step.at(rows, positions, 3, True, torch.float64)
-        return cache.cross.layers[1].attend(x, rows), self_step(cache.self_.layers[1], y, step)
-
-    cache.self_.layers[1].prefill(noise(6, 2, WIDTH, seed=5), Rows.of(rows.ids, rows.slots))
-    x[:2], y[:2] = x[4:], y[4:]
-    before_cross, before_own = read()
+    cache, rows = filled(cross, own, 3, 2), Rows.block(3, 2)
+    x = noise(6, 1, WIDTH, seed=3)
+    x[:2] = x[4:]
+    before_cross, before_own = third(cache, x, rows)
     cache.cross.move(2, 0)
     cache.self_.move(4, 0, count=2)
-    after_cross, after_own = read()
+    after_cross, after_own = third(cache, x, rows)
     torch.testing.assert_close(after_cross[:2], before_cross[4:])
     torch.testing.assert_close(after_own[:2], before_own[4:])
     torch.testing.assert_close(after_own[2:], before_own[2:])
 
-    y[2:4] = y[2]
-    before_own = read()[1]
+    x[2:4] = x[2]
+    before_own = third(cache, x, rows)[1]
     cache.self_.reorder(torch.tensor([2, 3]), torch.tensor([3, 2]), extent=3)
-    torch.testing.assert_close(read()[1][2:4], before_own[2:4].flip(0))
+    torch.testing.assert_close(third(cache, x, rows)[1][2:4], before_own[2:4].flip(0))
 
 
-@pytest.mark.parametrize(("cross", "own"), [*PRESETS.values(), ("v", "v"), ("hybrid", "x")])
+@EACH
 def test_swapping_slots_and_rows(cross: str, own: str) -> None:
-    cache = DecoderCache.allocate(plan(cross, own), slots=3, frames=FRAMES, length=LENGTH)
-    cache.cross.put(torch.arange(3), noise(3, FRAMES, WIDTH, seed=2))
-    cache.self_.layers[1].prefill(noise(3, 2, WIDTH, seed=5), Rows.of(torch.arange(3)))
-    x = noise(1, 1, WIDTH, seed=3).expand(3, 1, WIDTH)
-    step = Step.at(Rows.block(3), torch.full((3,), 2), 3, True, torch.float64)
-
-    def read() -> tuple[Tensor, Tensor]:
-        return cache.cross.layers[1].attend(x, step.rows), self_step(cache.self_.layers[1], x, step)
-
-    before = read()
+    cache, x = filled(cross, own, 3), noise(1, 1, WIDTH, seed=3).expand(3, 1, WIDTH)
+    before = third(cache, x, Rows.block(3))
     cache.cross.swap(0, 2)
     cache.self_.swap(0, 2)
-    for found, expected in zip(read(), before, strict=True):
+    for found, expected in zip(third(cache, x, Rows.block(3)), before, strict=True):
         torch.testing.assert_close(found, expected[[2, 1, 0]])
 
 
-@pytest.mark.parametrize(("cross", "own"), [*PRESETS.values(), ("v", "v"), ("hybrid", "x")])
+@EACH
 def test_blocks_that_begin_elsewhere(cross: str, own: str) -> None:
     """Neighbouring slots and rows are read in place wherever they lie, as if gathered."""
-    cache = DecoderCache.allocate(plan(cross, own), slots=4, frames=FRAMES, length=LENGTH, group=2)
-    cache.cross.put(torch.arange(4), noise(4, FRAMES, WIDTH, seed=2))
-    every = torch.arange(8)
-    cache.self_.layers[1].prefill(noise(8, 2, WIDTH, seed=5), Rows.of(every))
-    x, positions = noise(4, 1, WIDTH, seed=3), torch.full((4,), 2)
-    block = Rows.block(2, 2, first_slot=2, first_row=3)
-    found = []
-    for rows in (block, Rows.of(torch.arange(3, 7), torch.tensor([2, 2, 3, 3]))):
-        step = Step.at(rows, positions, 3, True, torch.float64)
-        found.append(
-            (cache.cross.layers[1].attend(x, rows), self_step(cache.self_.layers[1], x, step))
-        )
+    x, found = noise(4, 1, WIDTH, seed=3), []
+    for rows in (
+        Rows.block(2, 2, first_slot=2, first_row=3),
+        Rows.of(torch.arange(3, 7), torch.tensor([2, 2, 3, 3])),
+    ):
+        found.append(third(filled(cross, own, 4, 2), x, rows))
     for in_place, gathered in zip(*found, strict=True):
         torch.testing.assert_close(in_place, gathered)
 

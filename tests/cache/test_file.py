@@ -198,28 +198,26 @@ def test_damaged_files(tmp_path: Path) -> None:
     """Cut anywhere, or with one byte more, or with a header that promises too much."""
     path = raw(tmp_path / "a.safetensors", {"cross.0.a": torch.ones(40)})
     whole = path.read_bytes()
-    for size in (0, 3, 8, 60, len(whole) // 2, len(whole) - 1):
-        path.write_bytes(whole[:size])
-        refusal(lambda: read(path))
-    path.write_bytes(whole + b"0")
-    assert "no file that slimwhisper calibrate wrote" in refusal(lambda: read(path))
-    path.write_bytes(struct.pack("<Q", 1 << 62) + whole[8:])
-    assert "no file that slimwhisper calibrate wrote" in refusal(lambda: read(path))
     length = struct.unpack("<Q", whole[:8])[0]
-    header = json.loads(whole[8 : 8 + length])
-    for shape in ([10**12], [2**31, 2**31], [-40], [True] * 2, "40", None, [40.0]):
-        header["cross.0.a"]["shape"] = shape
-        text = json.dumps(header).encode()
-        path.write_bytes(struct.pack("<Q", len(text)) + text + whole[8 + length :])
-        refusal(lambda: read(path))
-    header["cross.0.a"] |= {"shape": [40], "data_offsets": [4, 164]}
-    text = json.dumps(header).encode()
-    path.write_bytes(struct.pack("<Q", len(text)) + text + whole[8 + length :])
-    assert "no file that slimwhisper calibrate wrote" in refusal(lambda: read(path))
-    path.write_text("[]" * 100)
-    refusal(lambda: read(path))
+    header, data = json.loads(whole[8 : 8 + length]), whole[8 + length :]
+
+    def with_header(**changes: Any) -> bytes:
+        text = json.dumps(header | {"cross.0.a": header["cross.0.a"] | changes}).encode()
+        return struct.pack("<Q", len(text)) + text + data
+
+    shapes = ([10**12], [2**31, 2**31], [-40], [True] * 2, "40", None, [40.0])
+    for content in (
+        *(whole[:size] for size in (0, 3, 8, 60, len(whole) // 2, -1)),
+        whole + b"0",
+        struct.pack("<Q", 1 << 62) + whole[8:],
+        *(with_header(shape=shape) for shape in shapes),
+        with_header(shape=[40], data_offsets=[4, 164]),
+        b"[]" * 100,
+    ):
+        path.write_bytes(content)
+        assert path.name in refusal(lambda: read(path))
     path.unlink()
-    assert "cannot be read (No such file" in refusal(lambda: read(path))
+    assert "No such file" in refusal(lambda: read(path))
     path.mkdir()
     refusal(lambda: read(path))
 

@@ -24,19 +24,17 @@ from tests.cache.test_caches import (
     plain_self,
 )
 from tests.support.checkpoints import random_state, tiny_dims
-from tests.support.steps import self_step
+from tests.support.steps import run_text, self_step
 
 NORM = (noise(WIDTH, seed=20).abs() + 0.05, noise(WIDTH, seed=21) * 3)
 
 
 def plan(norm: tuple[Tensor, Tensor] = NORM) -> CachePlan:
-    return CachePlan(
-        [
-            fold(block("cross_attn", i), "e8", Context(norm=norm)).to(CPU, torch.float64)
-            for i in range(2)
-        ],
-        [fold(block("attn", i), "x8", Context(norm=norm)).to(CPU, torch.float64) for i in range(2)],
+    crosses, owns = (
+        [fold(block(name, i), form, Context(norm=norm)) for i in range(2)]
+        for name, form in (("cross_attn", "e8"), ("attn", "x8"))
     )
+    return CachePlan(crosses, owns).to(CPU, torch.float64)
 
 
 def normed(*shape: int, seed: int, norm: tuple[Tensor, Tensor] = NORM) -> Tensor:
@@ -53,11 +51,7 @@ def cross(features: Tensor, x: Tensor, norm: tuple[Tensor, Tensor] = NORM) -> Te
 def own(text: Tensor, prompt: int) -> Tensor:
     """A text [T, d]: its beginning as a prompt, the rest step by step."""
     layer = DecoderCache.allocate(plan(), 1, FRAMES, LENGTH).self_.layers[1]
-    found = [layer.prefill(text[None, :prompt], Rows.of(torch.tensor([0])))[0]]
-    for n in range(prompt, len(text)):
-        step = Step.at(Rows.block(1), torch.tensor([n]), n + 1, True, torch.float64)
-        found.append(self_step(layer, text[None, n : n + 1], step)[0])
-    return torch.cat(found)
+    return run_text(layer, text, prompt)
 
 
 @pytest.mark.parametrize("tokens", [1, 60], ids=["step", "prompt"])

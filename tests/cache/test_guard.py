@@ -1,12 +1,16 @@
 """The guard: what it measures, when it acts, and what it says."""
 
+import itertools
 import logging
+from collections.abc import Callable
+from functools import cache
+from typing import Literal
 
 import pytest
 import torch
 
-from slimwhisper.cache.fold import Attention, fold
-from slimwhisper.cache.guard import Site, condition_number, inspect_layer, measure
+from slimwhisper.cache.fold import Attention, Folded, fold
+from slimwhisper.cache.guard import Inspection, Site, condition_number, inspect_layer, measure
 from slimwhisper.checkpoint.load import Checkpoint
 from slimwhisper.errors import CacheError
 from slimwhisper.model.calibration import Guard, guarded_plan, record_activations
@@ -21,47 +25,53 @@ STATE = random_state(DIMS, seed=0)
 INVERSE = (("cross", "k"), ("cross", "v"), ("cross", "hybrid"), ("self", "k"), ("self", "v"))
 
 
+@cache
 def checkpoint(condition: float) -> Checkpoint:
     return Checkpoint("random", DIMS, set_spectrum(STATE, DIMS, condition))
 
 
-@pytest.mark.parametrize("dtype", DTYPES, ids=str)
+Inspect = Callable[..., tuple[Folded, Inspection]]
+
+
+def inspector(weights: Checkpoint) -> Inspect:
+    activations = record_activations(weights)
+
+    def inspect(
+        attention: Literal["cross", "self"], form: str, dtype: torch.dtype, layer: int = 0
+    ) -> tuple[Folded, Inspection]:
+        site, source = Site(layer, attention, weights.dims.n_text_head), activations
+        return inspect_layer(weights.state, site, form, source.of(attention, layer), dtype)
+
+    return inspect
+
+
+@cache
+def conditioned(condition: float) -> Inspect:
+    return inspector(checkpoint(condition))
+
+
 @pytest.mark.parametrize("condition", [3.0, 1e2, 1e6, 5e9])
-def test_acts_on_ill_conditioned_weights_alone(condition: float, dtype: torch.dtype) -> None:
-    weights = checkpoint(condition)
-    activations = record_activations(weights)
-    for attention, form in INVERSE:
-        for layer in range(DIMS.n_text_layer):
-            folded, record = inspect_layer(
-                weights.state,
-                Site(layer, attention, DIMS.n_text_head),
-                form,
-                activations.of(attention, layer),
-                dtype,
-            )
-            # float32 weights cannot hold a condition number far above 1e7 to the digit
-            assert record.condition == pytest.approx(condition, rel=0.02) or condition > 1e7
-            assert record.condition > 0.9 * condition
-            trivial = form == "hybrid" and layer == 0  # W_K,new = 1: nothing dropped but V
-            if not trivial:
-                assert record.fell_back == (condition >= 1e2)
-            assert (
-                folded.form
-                == record.used
-                == ({"cross": "e", "self": "x"}[attention] if record.fell_back else form)
-            )
-            assert record.baseline_error > 0
-
-
 @pytest.mark.parametrize("dtype", DTYPES, ids=str)
+def test_acts_on_ill_conditioned_weights_alone(condition: float, dtype: torch.dtype) -> None:
+    inspect = conditioned(condition)
+    for (attention, form), layer in itertools.product(INVERSE, range(DIMS.n_text_layer)):
+        folded, record = inspect(attention, form, dtype, layer)
+        # float32 weights cannot hold a condition number far above 1e7 to the digit
+        assert record.condition == pytest.approx(condition, rel=0.02) or condition > 1e7
+        assert record.condition > 0.9 * condition
+        trivial = form == "hybrid" and layer == 0  # W_K,new = 1: nothing dropped but V
+        if not trivial:
+            assert record.fell_back == (condition >= 1e2)
+        latent = {"cross": "e", "self": "x"}[attention]
+        assert folded.form == record.used == (latent if record.fell_back else form)
+        assert record.baseline_error > 0
+
+
 @pytest.mark.parametrize("condition", [3.0, 1e4, 5e9])
+@pytest.mark.parametrize("dtype", DTYPES, ids=str)
 def test_forms_without_an_inverse_never_fall_back(condition: float, dtype: torch.dtype) -> None:
-    weights = checkpoint(condition)
-    activations = record_activations(weights)
     for attention, form in (("cross", "kv"), ("cross", "e"), ("self", "kv"), ("self", "x")):
-        _, record = inspect_layer(
-            weights.state, Site(1, attention, 2), form, activations.of(attention, 1), dtype
-        )
+        _, record = conditioned(condition)(attention, form, dtype, 1)
         assert not record.fell_back
         assert record.error <= 2 * record.baseline_error
 
@@ -77,48 +87,26 @@ def test_the_condition_alone_does_not_decide() -> None:
         flat = torch.full_like(s, float(s.mean()))
         flat[-1] /= 40
         state[key] = (u * flat @ vh).float()
-    weights = Checkpoint("one weak direction", dims, state)
-    activations = record_activations(weights)
+    inspect = inspector(Checkpoint("one weak direction", dims, state))
     for attention, form in INVERSE:
-        _, record = inspect_layer(
-            state, Site(0, attention, 20), form, activations.of(attention, 0), torch.bfloat16
-        )
+        _, record = inspect(attention, form, torch.bfloat16)
         assert record.condition == pytest.approx(40, rel=0.02)
         assert not record.fell_back
-    _, record = inspect_layer(
-        (spread := checkpoint(40)).state,
-        Site(0, "self", 2),
-        "k",
-        record_activations(spread).of("self", 0),
-        torch.bfloat16,
-    )
-    assert record.fell_back
+    assert conditioned(40)("self", "k", torch.bfloat16)[1].fell_back
 
 
 def test_weights_that_overflow_half_precision_are_refused() -> None:
-    weights = checkpoint(5e9)
-    _, record = inspect_layer(
-        weights.state,
-        Site(0, "cross", 2),
-        "k",
-        record_activations(weights).of("cross", 0),
-        torch.float16,
-    )
+    _, record = conditioned(5e9)("cross", "k", torch.float16)
     assert record.largest > 65_504
     assert not record.fits
     assert record.fell_back
 
 
 def test_a_singular_matrix_is_refused_not_fatal() -> None:
-    state = dict(STATE)
-    key = "decoder.blocks.0.attn.key.weight"
+    state, key = dict(STATE), "decoder.blocks.0.attn.key.weight"
     state[key] = state[key].clone()
     state[key][:, 0] = 0
-    weights = Checkpoint("singular", DIMS, state)
-    activations = record_activations(weights)
-    _, record = inspect_layer(
-        state, Site(0, "self", 2), "k", activations.of("self", 0), torch.float32
-    )
+    _, record = inspector(Checkpoint("singular", DIMS, state))("self", "k", torch.float32)
     assert record.fell_back
     assert record.used == "x"
     assert condition_number(torch.zeros(3, 3)) == float("inf")

@@ -1,6 +1,6 @@
 """What loads, and as what: both formats, names, dtypes, agreement with openai-whisper."""
 
-from dataclasses import asdict, replace
+from dataclasses import asdict
 from pathlib import Path
 
 import pytest
@@ -41,22 +41,9 @@ def test_openai_file(tmp_path: Path, state: State, dtype: torch.dtype) -> None:
     assert_equal({n: t.float() for n, t in found.state.items()}, reference.state_dict())
 
 
-def test_openai_file_from_before_zip(tmp_path: Path, state: State) -> None:
-    path = tmp_path / "old.pt"
-    content = {"dims": asdict(DIMS), "model_state_dict": state}
-    torch.save(content, path, _use_new_zipfile_serialization=False)
-    assert_equal(load_checkpoint(path).state, state)
-
-
 def test_openai_file_of_parameters(tmp_path: Path, state: State) -> None:
     parameters = {name: torch.nn.Parameter(tensor) for name, tensor in state.items()}
     assert_equal(load_checkpoint(save_openai(tmp_path / "p.pt", DIMS, parameters)).state, state)
-
-
-def test_short_text_context_is_fine(tmp_path: Path, state: State) -> None:
-    short = state | {"decoder.positional_embedding": torch.ones(8, 8)}
-    dims = replace(DIMS, n_text_ctx=8)
-    assert load_checkpoint(save_openai(tmp_path / "short.pt", dims, short)).dims == dims
 
 
 def test_bundled_model(caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -85,23 +72,6 @@ def test_available_models() -> None:
     names = available_models()
     assert {"digits", "tiny.en", "large-v3", "turbo", "distil-large-v3.5"} <= set(names)
     assert set(whisper.available_models()) <= set(names)
-
-
-def test_logits_of_a_converted_folder(tmp_path: Path) -> None:
-    dims = tiny_dims(heads=2, text_layers=2)
-    original = random_state(dims, seed=2)
-    converted = load_checkpoint(save_hf(tmp_path / "m", dims, original)).state
-    generator = torch.Generator().manual_seed(0)
-    mel = torch.randn(1, 80, 3000, generator=generator)
-    tokens = torch.randint(0, 50_000, (1, 7), generator=generator)
-    logits = []
-    for weights in (original, converted):
-        model = Whisper(ModelDimensions(**asdict(dims))).eval()
-        model.load_state_dict(dict(weights))
-        with torch.no_grad():
-            logits.append(model(mel, tokens))
-    assert logits[0].std() > 1
-    assert torch.equal(logits[0], logits[1])
 
 
 def test_key_bias_is_kept_and_changes_no_logit(tmp_path: Path) -> None:

@@ -21,6 +21,7 @@ from tests.support.checkpoints import (
     DIMS,
     State,
     assert_equal,
+    hf_name,
     random_state,
     refusal,
     save_hf,
@@ -38,16 +39,39 @@ def other_output(state: State) -> State:
     return state | {OUTPUT: torch.randn(state[EMBEDDING].shape, generator=generator)}
 
 
-@pytest.mark.parametrize("shards", [1, 3])
-def test_pickled_folder(tmp_path: Path, state: State, shards: int) -> None:
-    folder = save_hf(tmp_path / "m", DIMS, state, shards=shards, pickled=True)
+@pytest.mark.parametrize("pickled", [False, True])
+def test_shards(tmp_path: Path, state: State, pickled: bool) -> None:
+    folder = save_hf(tmp_path / "m", DIMS, state, shards=3, pickled=pickled)
     assert_equal(load_checkpoint(folder).state, state)
 
 
-def test_safetensors_are_read_before_pickles(tmp_path: Path, state: State) -> None:
-    folder = save_hf(tmp_path / "m", DIMS, state)
+def test_safetensors_are_read_before_pickles(folder: Path, state: State) -> None:
     (folder / "pytorch_model.bin").write_bytes(b"never read")
     assert_equal(load_checkpoint(folder).state, state)
+
+
+@pytest.mark.parametrize("both", [False, True])
+def test_tied_output_under_its_own_name(folder: Path, state: State, both: bool) -> None:
+    """And names without their prefix."""
+    tensors = {hf_name(n).removeprefix("model."): t for n, t in state.items()}
+    tensors[OUTPUT] = tensors["decoder.embed_tokens.weight"].clone()
+    if not both:
+        del tensors["decoder.embed_tokens.weight"]
+    save_file(tensors, folder / "model.safetensors")
+    assert_equal(load_checkpoint(folder).state, state)
+
+
+def test_shards_are_mapped_not_copied(tmp_path: Path, state: State) -> None:
+    sharded = save_hf(tmp_path / "sharded", DIMS, state, shards=3)
+    found = load_checkpoint(sharded)
+    mapped = []
+    for line in Path("/proc/self/maps").read_text().splitlines():
+        if line.endswith(".safetensors") and str(sharded) in line:
+            start, _, end = line.split()[0].partition("-")
+            mapped.append((int(start, 16), int(end, 16)))
+    assert len({id(t) for t in found.state.values()}) == len(found.state)
+    for name, tensor in found.state.items():
+        assert any(start <= tensor.data_ptr() < end for start, end in mapped), name
 
 
 @pytest.mark.parametrize("shards", [1, 2])
@@ -159,8 +183,7 @@ def test_encoder_and_decoder_differ(tmp_path: Path) -> None:
     assert "encoder and decoder differ in width: 16, 32" in message
 
 
-def test_missing_output_matrix(tmp_path: Path, state: State) -> None:
-    folder = save_hf(tmp_path / "m", DIMS, state)
+def test_missing_output_matrix(folder: Path) -> None:
     config = folder / "config.json"
     config.write_text(config.read_text().replace("{", '{"tie_word_embeddings": false,', 1))
     message = refusal(folder)

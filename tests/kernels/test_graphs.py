@@ -27,6 +27,8 @@ from tests.support.windows import (
     decode,
     random_model,
     run,
+    short_model,
+    short_windows,
     windows,
 )
 
@@ -85,7 +87,7 @@ class OperatorRecorder:
 
 @pytest.fixture(scope="module")
 def model() -> Model:
-    return random_model()
+    return short_model()
 
 
 @pytest.mark.parametrize(
@@ -99,7 +101,7 @@ def test_replayed_steps_give_the_same(
     model: Model, search: Search | None, temperatures: Sequence[float]
 ) -> None:
     """Slots are refilled, texts end at different times, rows draw and do not."""
-    requests = [*windows(6, temperatures=temperatures), *windows(3, 30, temperatures)]
+    requests = [*short_windows(6, temperatures=temperatures), *short_windows(3, 30, temperatures)]
     expected = decode(model, requests, 3, search, check_every=4)
     recorder = OperatorRecorder()
     engine = Engine(model, VOCABULARY, 3, search, 4, recorder)
@@ -121,9 +123,9 @@ def test_rows_read_each_others_tokens_in_place(
 ) -> None:
     """Beams and samples that go on as copies copy a list of rows, not the cache; slots move."""
     search, temperatures = SEARCHES[-1]
-    requests = [*windows(5, temperatures=temperatures), *windows(2, 20, temperatures)]
-    expected = decode(random_model(forms=forms), requests, 3, search)
-    model = random_model(forms=forms)
+    requests = [*short_windows(4, temperatures=temperatures), *short_windows(1, 20, temperatures)]
+    expected = decode(short_model(forms=forms), requests, 3, search)
+    model = short_model(forms=forms)
     kernels = model.plan.kernels
     kernels.processor = Processor(shared=0, count=1, capability=0)  # for which there is no shape
     kernels.failures |= dict.fromkeys(("choose_token", "add_norm"), "needs none")
@@ -137,7 +139,7 @@ def test_rows_read_each_others_tokens_in_place(
 def test_more_banned_tokens_record_anew(model: Model) -> None:
     """Their buffers move: what was recorded is forgotten."""
     engine = Engine(model, VOCABULARY, 1, None, 1, OperatorRecorder())
-    first, second = windows(2, 12)
+    first, second = short_windows(2, 12)
     run(engine, {0: first})
     graphs = engine.first.graphs
     before = dict(graphs.recorded)

@@ -13,7 +13,7 @@ from slimwhisper.types import Transcript
 from tests.support.sounds import noise_bursts
 from tests.support.windows import DIMS, random_model
 
-OPTIONS = make_options(DIMS, "random", language="en", sample_len=8, temperature=0.0)
+OPTIONS = make_options(DIMS, "random", language="en", sample_len=5, temperature=0.0)
 SEARCH = search_of(OPTIONS)
 
 
@@ -23,7 +23,7 @@ def model() -> Model:
 
 
 def recording(seconds: float, seed: int, **options: object) -> Recording:
-    chosen = make_options(DIMS, "random", language="en", sample_len=8, temperature=0.0, **options)
+    chosen = make_options(DIMS, "random", language="en", sample_len=5, temperature=0.0, **options)
     return Recording(ArraySamples(noise_bursts(seconds, seed)), DIMS, chosen)
 
 
@@ -48,27 +48,27 @@ def alone(model: Model, seconds: float, seed: int) -> str:
 def test_a_short_recording_does_not_wait_for_a_long_one(model: Model) -> None:
     """One slot: they take turns, window by window, and read as alone."""
     batch: Batch[str] = Batch(make_engine(model, SEARCH, 1))
-    for source, seconds, seed in (("long", 140, 1), ("longer", 170, 2)):
+    for source, seconds, seed in (("long", 65, 1), ("longer", 95, 2)):
         batch.add(source, recording(seconds, seed))
     batch.fill()
-    for _ in range(12):
+    for _ in range(6):
         batch.step()
     batch.add("short", recording(20, 3))
     ended = run(batch)
     assert [source for source, _ in ended] == ["short", "long", "longer"]
     texts = dict(ended)
-    assert texts["long"] == alone(model, 140, 1)
-    assert texts["longer"] == alone(model, 170, 2)
+    assert texts["long"] == alone(model, 65, 1)
+    assert texts["longer"] == alone(model, 95, 2)
     assert texts["short"] == alone(model, 20, 3)
 
 
 def test_pieces_of_one_recording_leave_room_for_others(
     model: Model, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    regions = [(i * 320_000, i * 320_000 + 240_000) for i in range(12)]
+    regions = [(i * 320_000, i * 320_000 + 240_000) for i in range(5)]
     monkeypatch.setattr("slimwhisper.longform.recording.speech_regions", lambda *_, **__: regions)
     batch: Batch[str] = Batch(make_engine(model, SEARCH, 2))
-    batch.add("pieces", recording(240, 1, parallel=True))
+    batch.add("pieces", recording(100, 1, parallel=True))
     batch.fill()
     batch.step()
     batch.add("short", recording(20, 3))

@@ -21,8 +21,8 @@ from tests.support.parity import differences
 from tests.support.sounds import noise_bursts
 from tests.support.windows import random_model
 
-QUICK: dict[str, Any] = {"language": "en", "sample_len": 8}
-AUDIO = [noise_bursts(seconds, seed=i) for i, seconds in enumerate((20, 50, 35))]
+QUICK: dict[str, Any] = {"language": "en", "sample_len": 5}
+AUDIO = [noise_bursts(seconds, seed=i) for i, seconds in enumerate((4, 34, 12))]
 
 
 @pytest.fixture(scope="module")

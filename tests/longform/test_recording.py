@@ -16,7 +16,7 @@ from tests.support.parity import differences
 from tests.support.spoken import WORDS, spoken_words
 
 PAUSE = 5.0  # seconds between phrases
-PHRASES = 6
+PHRASES = 4
 
 
 class Phrases:
@@ -61,8 +61,7 @@ def test_pieces_have_the_recordings_own_times(model: SlimWhisper, phrases: Phras
     for segment in texts:
         assert phrases.holds(segment["start"], segment["end"])
         assert all(phrases.holds(w["start"], w["end"]) for w in segment["words"])
-    plain = model.transcribe(phrases.audio, parallel=True, temperature=0)
-    assert jiwer.wer(" ".join(phrases.words), plain["text"].strip()) <= 1 / 18
+    assert jiwer.wer(" ".join(phrases.words), found["text"].strip()) <= 1 / 12
     again = model.transcribe(
         phrases.audio, parallel=True, temperature=0, word_timestamps=True, batch_size=1
     )
@@ -90,7 +89,7 @@ def test_pieces_do_not_condition_each_other(model: SlimWhisper, phrases: Phrases
 
 
 def test_silence_is_left_out(model: SlimWhisper, phrases: Phrases) -> None:
-    """Of 40 s some 20 are heard, in one window."""
+    """Half of the recording is heard, in one window."""
     found = model.transcribe(phrases.audio, vad_filter=True, temperature=0)
     seconds = len(phrases.audio) / 16_000
     starts = [s["start"] for s in found["segments"]]

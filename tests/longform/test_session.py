@@ -38,13 +38,8 @@ def test_the_next_window_starts_at_the_last_pair() -> None:
     new = state.accept(answer(stamp(1), *HELLO, stamp(3), stamp(3), *WORLD))
     assert [(s.id, s.seek, s.start, s.end) for s in new] == [(2, 900, 10.0, 12.0)]
     assert heard(state)[0, 0] == 1201
-
-
-def test_a_single_stamp_at_the_end_says_that_nothing_follows() -> None:
-    state = session(60)
-    request(state)
     state.accept(answer(stamp(0), *HELLO, stamp(2), stamp(2), *WORLD, stamp(9)))
-    assert heard(state)[0, 0] == 3001
+    assert heard(state)[0, 0] == 4201, "a single stamp at the end says that nothing follows"
 
 
 def test_no_pair_is_one_segment_of_the_whole_window() -> None:
@@ -111,8 +106,9 @@ def test_the_language_is_one_of_those_given() -> None:
     state = session(4, dims, languages=("German", "fr"))
     state.accept(Languages({"en": 0.6, "de": 0.1, "fr": 0.3}))
     assert request(state).prompt == get_tokenizer(dims, "fr").sot_sequence
-    only = session(4, dims, languages=("German",))
-    assert request(only).prompt == get_tokenizer(dims, "de").sot_sequence, "nothing to detect"
+    for given in ({"languages": ("German",)}, {"language": "German"}):  # nothing to detect
+        only = session(4, dims, **given)
+        assert request(only).prompt == get_tokenizer(dims, "de").sot_sequence
 
 
 def test_segments_have_their_tokens_logprobs() -> None:
@@ -131,17 +127,15 @@ def test_segments_have_their_tokens_logprobs() -> None:
     assert "token_logprobs" not in plain.transcript().as_dict()["segments"][0]
 
 
-def test_audio_that_is_in_the_slot_is_not_asked_for_again() -> None:
+@pytest.mark.parametrize("multilingual", [False, True])
+@pytest.mark.parametrize(("seconds", "again"), [(30.0, False), (29.9, True)])
+def test_audio_in_the_slot_is_not_asked_for_again(
+    seconds: float, again: bool, multilingual: bool
+) -> None:
     """A first window of 30 s has been heard whole when its language is known."""
-    for seconds, multilingual, again in (
-        (30.0, False, False),
-        (30.0, True, False),
-        (29.9, False, True),
-        (29.9, True, True),
-    ):
-        state = session(seconds, tiny_dims(), multilingual=multilingual)
-        state.accept(Languages({"en": 0.2, "de": 0.7}))
-        assert (request(state).mel is not None) == again
+    state = session(seconds, tiny_dims(), multilingual=multilingual)
+    state.accept(Languages({"en": 0.2, "de": 0.7}))
+    assert (request(state).mel is not None) == again
 
 
 def test_every_window_has_its_language() -> None:
@@ -158,11 +152,6 @@ def test_every_window_has_its_language() -> None:
         state.accept(answer(stamp(0), *HELLO, stamp(4)))
     assert state.next_request() is None
     assert state.transcript().language == "de"  # of the first
-
-
-def test_a_given_language_is_not_asked_for() -> None:
-    state = session(4, tiny_dims(), language="German")
-    assert request(state).prompt == get_tokenizer(tiny_dims(), "de").sot_sequence
 
 
 def test_failed_texts_are_tried_again_from_the_same_audio() -> None:
@@ -217,13 +206,8 @@ def test_words_are_asked_for_before_the_segments_are_out() -> None:
     assert [w.word for w in segment.words] == [" hello", " world"]
     assert [w.probability for w in segment.words] == [0.9, 0.8]
     assert isinstance(state.next_request(), Window | None)
-
-
-def test_a_text_without_words_needs_no_alignment() -> None:
-    state = session(4, word_timestamps=True)
-    (segment,) = state.accept(answer(stamp(0), stamp(1.5)))
-    assert segment.words == []
-    assert state.next_request() is None
+    (silent,) = session(4, word_timestamps=True).accept(answer(stamp(0), stamp(1.5)))
+    assert silent.words == [], "needs no alignment"
 
 
 @pytest.mark.parametrize(

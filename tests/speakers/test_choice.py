@@ -65,22 +65,12 @@ def test_accepted() -> None:
 
 
 @pytest.mark.parametrize(
-    ("values", "message"),
-    [
-        (
-            {"diarize": "embedding"},
-            "diarize='embedding' needs x: pip install 'slimwhisper[diarize]",
-        ),
-        ({"diarize": "pyannote"}, "diarize='pyannote' needs x: pip install pyannote.audio"),
-    ],
+    ("backend", "package"), [("embedding", r"slimwhisper\[diarize"), ("pyannote", "pyannote.audio")]
 )
-def test_not_installed(
-    monkeypatch: pytest.MonkeyPatch, values: dict[str, Any], message: str
-) -> None:
+def test_not_installed(monkeypatch: pytest.MonkeyPatch, backend: str, package: str) -> None:
     monkeypatch.setattr(choice, "missing", lambda backend: ["x"])
-    with pytest.raises(DependencyError) as caught:
-        make_options(tiny_dims(), **values)
-    assert message in str(caught.value)
+    with pytest.raises(DependencyError, match=f"{backend}.* needs x: pip install .?{package}"):
+        make_options(tiny_dims(), diarize=backend)
 
 
 def test_what_is_missing_is_found_without_importing(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -2,6 +2,7 @@
 
 import json
 import re
+import shutil
 from collections.abc import Mapping
 from dataclasses import asdict
 from pathlib import Path
@@ -18,6 +19,7 @@ from slimwhisper.errors import CheckpointError
 from slimwhisper.types import Dims
 
 State = dict[str, Tensor]
+COMMIT = "0123456789abcdef0123456789abcdef01234567"  # on the hub
 
 # This table stands here a second time, the other way round, so that a slip in the product shows.
 _HUGGING_FACE = {
@@ -136,6 +138,19 @@ def hf_name(name: str) -> str:
         side, layer, part, kind = match.groups()
         return f"model.{side}.layers.{layer}.{_HUGGING_FACE[part]}.{kind}"
     return name if name == OUTPUT else f"model.{_HUGGING_FACE_TOP.get(name, name)}"
+
+
+def fill_cache(cache: Path, repo_id: str, source: Path) -> Path:
+    """A folder's files in the hub's cache, as its download lays them: links to blobs."""
+    repository = cache / f"models--{repo_id.replace('/', '--')}"
+    snapshot, blobs = repository / "snapshots" / COMMIT, repository / "blobs"
+    for folder in (repository / "refs", snapshot, blobs):
+        folder.mkdir(parents=True)
+    (repository / "refs" / "main").write_text(COMMIT)
+    for file in source.iterdir():
+        shutil.copy(file, blobs / f"{file.name}-hash")
+        (snapshot / file.name).symlink_to(Path("../../blobs") / f"{file.name}-hash")
+    return snapshot
 
 
 def refusal(name: str | Path, **arguments: Any) -> str:

@@ -67,61 +67,37 @@ class Table:
 
     def content(self) -> dict[str, Any]:
         """tokenizer.json's, as `tokenizers` writes it. Timestamps are no special tokens there."""
-        flags = {"single_word": False, "lstrip": False, "rstrip": False, "normalized": False}
+        from tokenizers import AddedToken, Tokenizer, decoders, models, pre_tokenizers
+
         ids = self.ids
-        added = [
-            {"id": ids[n], "content": n, "special": n in self.special and n not in STAMPS} | flags
-            for n in sorted((*self.special, *self.added), key=ids.__getitem__)
-        ]
-        split: dict[str, Any] = {
-            "type": "ByteLevel",
-            "add_prefix_space": False,
-            "trim_offsets": True,
-            "use_regex": True,
-        }
-        joined = split
+        vocab = {name: ids[name] for name in (*self.special * self.first, *self.text)}
+        affixes = {"continuing_subword_prefix": "", "end_of_word_suffix": ""}
+        model = models.BPE(vocab, list(self.merges), byte_fallback=self.pieces, **affixes)
+        tokenizer = Tokenizer(model)
         if self.pieces:
-            split = {"type": "Metaspace", "replacement": "▁", "prepend_scheme": "never"}
-            space = {"type": "Replace", "pattern": {"String": "▁"}, "content": " "}
-            parts = [space, {"type": "ByteFallback"}, {"type": "Fuse"}]
-            joined = {"type": "Sequence", "decoders": parts}
-        model = {
-            "type": "BPE",
-            "dropout": None,
-            "unk_token": None,
-            "continuing_subword_prefix": "",
-            "end_of_word_suffix": "",
-            "fuse_unk": False,
-            "byte_fallback": self.pieces,
-            "ignore_merges": False,
-            "vocab": {
-                name: ids[name] for name in (*(self.special if self.first else ()), *self.text)
-            },
-            "merges": [list(pair) for pair in self.merges],
-        }
-        return {
-            "version": "1.0",
-            "truncation": None,
-            "padding": None,
-            "added_tokens": added,
-            "normalizer": None,
-            "pre_tokenizer": split,
-            "post_processor": None,
-            "decoder": joined,
-            "model": model,
-        }
+            tokenizer.pre_tokenizer = pre_tokenizers.Metaspace(prepend_scheme="never")
+            parts = [decoders.Replace("▁", " "), decoders.ByteFallback(), decoders.Fuse()]
+            tokenizer.decoder = decoders.Sequence(parts)
+        else:
+            tokenizer.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)
+            tokenizer.decoder = decoders.ByteLevel()
+        tokenizer.add_tokens(
+            [
+                AddedToken(n, special=n in self.special and n not in STAMPS, normalized=False)
+                for n in sorted((*self.special, *self.added), key=ids.__getitem__)
+            ]
+        )
+        written: dict[str, Any] = json.loads(tokenizer.to_str())
+        assert all(ids[token["content"]] == token["id"] for token in written["added_tokens"])
+        return written
 
     def save(self, folder: Path) -> None:
         """tokenizer.json, and the little that transformers reads beside it."""
         (folder / "tokenizer.json").write_text(json.dumps(self.content()), encoding="utf-8")
-        about = {
-            "tokenizer_class": "PreTrainedTokenizerFast" if self.pieces else "WhisperTokenizer",
-            "eos_token": "<|endoftext|>",
-            "bos_token": "<|endoftext|>",
-            "unk_token": "<|endoftext|>",
-            "pad_token": "<|endoftext|>",
-            "clean_up_tokenization_spaces": False,
-        }
+        named = ("eos_token", "bos_token", "unk_token", "pad_token")
+        about: dict[str, Any] = dict.fromkeys(named, "<|endoftext|>")
+        about["tokenizer_class"] = "PreTrainedTokenizerFast" if self.pieces else "WhisperTokenizer"
+        about["clean_up_tokenization_spaces"] = False
         (folder / "tokenizer_config.json").write_text(json.dumps(about))
 
     def save_older(self, folder: Path) -> None:
@@ -165,16 +141,15 @@ def trained_table(
 
     if pieces:
         split, alphabet = pre_tokenizers.Metaspace(prepend_scheme="never"), []
-        learned, unsplit = Tokenizer(models.BPE(byte_fallback=True)), BYTES
     else:
         split = pre_tokenizers.ByteLevel(add_prefix_space=False)
         alphabet = sorted(pre_tokenizers.ByteLevel.alphabet())
-        learned, unsplit = Tokenizer(models.BPE()), ()
+    learned, unsplit = Tokenizer(models.BPE(byte_fallback=pieces)), list(BYTES) * pieces
     learned.pre_tokenizer = split
     trainer = trainers.BpeTrainer(
         vocab_size=320 + len(unsplit),
         initial_alphabet=alphabet,
-        special_tokens=list(unsplit),
+        special_tokens=unsplit,
         show_progress=False,
     )
     learned.train_from_iterator(TEXT, trainer)
@@ -189,22 +164,18 @@ def trained_table(
 def generation_of(table: Table) -> dict[str, Any]:
     """generation_config.json as Whisper's folders have it, for these tokens."""
     ids, eot = table.ids, table.id("<|endoftext|>")
-    tokens = {
+    eot_too = ("eos_token_id", "bos_token_id", "pad_token_id")
+    tokens = dict.fromkeys(eot_too, eot) | {
         "decoder_start_token_id": table.id("<|startoftranscript|>"),
-        "eos_token_id": eot,
-        "bos_token_id": eot,
-        "pad_token_id": eot,
         "no_timestamps_token_id": table.id("<|notimestamps|>"),
         "prev_sot_token_id": table.id("<|startofprev|>"),
     }
     codes = [n for n in table.special if "<|" == n[:2] and n[2:-2].isalpha() and len(n) <= 7]
     tasks = {n[2:-2]: ids[n] for n in TASKS if n in ids}
     languages = {n: ids[n] for n in codes if n not in (*TASKS, *MARKS)}
-    multilingual = {"is_multilingual": bool(languages)}
-    if languages:
-        multilingual |= {"lang_to_id": languages}
-    if tasks:
-        multilingual |= {"task_to_id": tasks}
+    multilingual: dict[str, Any] = {"is_multilingual": bool(languages)}
+    multilingual |= {"lang_to_id": languages} if languages else {}
+    multilingual |= {"task_to_id": tasks} if tasks else {}
     return {k: v for k, v in tokens.items() if v is not None} | multilingual
 
 
@@ -215,7 +186,8 @@ def dims_of(table: Table, **changes: Any) -> Dims:
 
 def weights_of(table: Table, dims: Dims, seed: int = 0) -> State:
     """Random weights whose greedy texts differ from window to window, and end."""
-    state = random_state(tiny_dims_like(dims), seed)
+    # `random_state` knows Whisper's vocabulary
+    state = random_state(replace(dims, n_vocab=tiny_dims().n_vocab), seed)
     generator = torch.Generator().manual_seed(seed + 1)
     embedding = torch.randn(dims.n_vocab, dims.n_text_state, generator=generator)
     embedding[table.ids["<|endoftext|>"]] *= 1.8
@@ -223,11 +195,6 @@ def weights_of(table: Table, dims: Dims, seed: int = 0) -> State:
     embedding[stamps] *= 1.1
     state["decoder.token_embedding.weight"] = embedding
     return state
-
-
-def tiny_dims_like(dims: Dims) -> Dims:
-    """The same with Whisper's vocabulary, which `random_state` knows."""
-    return replace(dims, n_vocab=tiny_dims().n_vocab)
 
 
 def hf_folder(
@@ -252,7 +219,8 @@ def hf_folder(
     (table.save_older if older else table.save)(folder)
     ids = generation_of(table)
     tokens = ("decoder_start_token_id", "eos_token_id", "bos_token_id", "pad_token_id")
-    base = hf_config(dims) | {k: ids[k] for k in tokens} | ffn(dims) | {"max_length": None}
+    widths = {f"{side}_ffn_dim": 4 * dims.n_text_state for side in ("encoder", "decoder")}
+    base = hf_config(dims) | {k: ids[k] for k in tokens} | widths | {"max_length": None}
     audio = {"feature_size": dims.n_mels, "hop_length": 160, "chunk_length": 30, "n_fft": 400}
     audio |= {"sampling_rate": 16_000, "feature_extractor_type": "WhisperFeatureExtractor"}
     for name, content, changes in (
@@ -265,11 +233,3 @@ def hf_folder(
     for name in without:
         (folder / name).unlink()
     return folder
-
-
-def ffn(dims: Dims) -> dict[str, int]:
-    """The widths of config.json that follow from the dimensions."""
-    return {
-        "encoder_ffn_dim": 4 * dims.n_audio_state,
-        "decoder_ffn_dim": 4 * dims.n_text_state,
-    }

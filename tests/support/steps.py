@@ -30,3 +30,12 @@ def steps_without_values(plan: CachePlan, frames: int, length: int) -> None:
                 step = Step.at(rows, places, 4, full, dtype)
                 assert self_step(own, x[:, :1], step).shape == (4, 1, x.shape[2])
                 assert cross.attend(x[:, :1], rows).shape == (4, 1, x.shape[2])
+
+
+def run_text(layer: SelfLayer, text: Tensor, prompt: int) -> Tensor:
+    """[n, d] -> [n, d]: its beginning as a prompt, the rest step by step."""
+    found = [layer.prefill(text[None, :prompt], Rows.of(torch.tensor([0])))[0]]
+    for n in range(prompt, len(text)):
+        step = Step.at(Rows.block(1), torch.tensor([n]), n + 1, True, text.dtype)
+        found.append(self_step(layer, text[None, n : n + 1], step)[0])
+    return torch.cat(found)

@@ -10,7 +10,7 @@ import torch
 from torch import Tensor
 
 from slimwhisper.checkpoint.errors import problem
-from slimwhisper.checkpoint.files import denied
+from slimwhisper.checkpoint.files import reading
 
 
 class BinaryFile:
@@ -21,10 +21,8 @@ class BinaryFile:
         self.path, self.kind = path, kind
 
     def __enter__(self) -> Self:
-        try:
+        with reading(self.path, "cannot be read"):
             self._file = self.path.open("rb")
-        except PermissionError as error:
-            raise denied(self.path) from error
         self.left = self.path.stat().st_size  # bytes that are not read yet
         return self
 

@@ -14,7 +14,7 @@ import torch
 from torch import Tensor
 
 from slimwhisper.checkpoint.errors import problem
-from slimwhisper.checkpoint.files import inside
+from slimwhisper.checkpoint.files import inside, reading
 from slimwhisper.checkpoint.formats.binary import BinaryFile
 from slimwhisper.checkpoint.formats.hugging_face import tie_output
 from slimwhisper.tokens.openai import full_table, is_openai_table, openai_tokenizer
@@ -31,7 +31,8 @@ HINT = (
     "the Hugging Face folder that it was made from, such as openai/whisper-small"
 )
 
-_DTYPES = (*(torch.float32, torch.int8, torch.int16, torch.int32, torch.float16, torch.bfloat16),)
+# by their code
+_DTYPES = (torch.float32, torch.int8, torch.int16, torch.int32, torch.float16, torch.bfloat16)
 _FLOATS = (torch.float32, torch.float16, torch.bfloat16)
 
 _WHOLE = {  # theirs: ours
@@ -167,15 +168,12 @@ def _check_vocabulary(folder: Path, dims: Dims) -> None:
     if tokenizer is None:
         return
     listed, lines = (inside(folder, name) for name in CTRANSLATE2_TOKENS)
-    try:
-        if listed.is_file():
-            tokens = json.loads(listed.read_text(encoding="utf-8"))
-        elif lines.is_file():
-            tokens = lines.read_text(encoding="utf-8").removesuffix("\n").split("\n")
-        else:
-            raise problem(f"{folder}: no vocabulary.json; copy the whole folder again")
-    except (OSError, ValueError, RecursionError) as error:
-        raise problem(f"{folder}: its vocabulary cannot be read; copy it again") from error
+    file = listed if listed.is_file() else lines
+    if not file.is_file():
+        raise problem(f"{folder}: no vocabulary.json; copy the whole folder again")
+    with reading(file, "the vocabulary cannot be read"):
+        text = file.read_text(encoding="utf-8")
+        tokens = json.loads(text) if file is listed else text.removesuffix("\n").split("\n")
     if not isinstance(tokens, list) or not all(isinstance(t, str) for t in tokens):
         raise problem(f"{listed}: is no list of tokens; copy it again")
     if not is_openai_table({t: i for i, t in enumerate(tokens)}, full_table(tokenizer)):
