@@ -30,17 +30,17 @@ from pathlib import Path
 from typing import Any, Protocol
 
 from slimwhisper.errors import OutputError, SlimWhisperError, StorageError
-from slimwhisper.jobs.inputs import InputFile
-from slimwhisper.jobs.journal import Finished, Journal
-from slimwhisper.jobs.logs import JOURNAL_NAME, JournalError
-from slimwhisper.jobs.marks import Mark, Outputs, Written
-from slimwhisper.jobs.outputs import (
+from slimwhisper.jobs.inputs.inputs import InputFile
+from slimwhisper.jobs.journal.journal import Finished, Journal
+from slimwhisper.jobs.journal.logs import JOURNAL_NAME, JournalError
+from slimwhisper.jobs.results.files import (
     Sweeper,
     output_paths,
     outputs_exist,
     prepare_output_dir,
     write_outputs,
 )
+from slimwhisper.jobs.results.marks import Mark, Outputs, Written
 from slimwhisper.outputs.formats import formats_of, write_transcript
 from slimwhisper.outputs.speakers import RECORDING
 from slimwhisper.storage import tables
