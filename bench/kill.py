@@ -24,7 +24,7 @@ from pathlib import Path
 
 sys.path.insert(0, str(Path(__file__).parents[1]))
 from slimwhisper.audio.formats import AUDIO_SUFFIXES
-from slimwhisper.jobs.journal import JOURNAL_NAME
+from slimwhisper.jobs.journal.journal import JOURNAL_NAME
 from tests.support.kills import Kills, journal_lines
 
 FORMATS = ("txt", "vtt", "srt", "tsv", "json")

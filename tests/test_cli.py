@@ -11,7 +11,7 @@ import torch
 
 import slimwhisper
 from slimwhisper.cache.forms import PRESETS, cross_names, self_names
-from slimwhisper.jobs.journal import JOURNAL_NAME
+from slimwhisper.jobs.journal.journal import JOURNAL_NAME
 from slimwhisper.outputs.formats import formats_of
 from tests.support.command import Run
 from tests.support.sounds import noise_bursts

@@ -23,7 +23,7 @@ PACKAGES = sorted(
     if list((ROOT / folder).glob("*.py"))
 )
 DATA = {
-    *(f"slimwhisper/jobs/report.{suffix}" for suffix in ("css", "html", "js")),
+    *(f"slimwhisper/jobs/results/report.{suffix}" for suffix in ("css", "html", "js")),
     *("slimwhisper/py.typed", "slimwhisper/models/digits.pt", "slimwhisper/models/digits.md"),
     "slimwhisper/kernels/configurations.json",
     *(f"slimwhisper/app/page/assets/{p.name}" for p in (ROOT / "app/page/assets").iterdir()),

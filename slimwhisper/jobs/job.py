@@ -15,17 +15,15 @@ from slimwhisper.flags import load_chosen
 from slimwhisper.jobs.console import Console, JSONConsole, LogHandler, TerminalConsole
 from slimwhisper.jobs.decoding_flags import changed, options_of
 from slimwhisper.jobs.flags import check_engine, dtype_of, layout_of
-from slimwhisper.jobs.identity import (
+from slimwhisper.jobs.inputs.inputs import InputFile, Inputs, StoredArguments
+from slimwhisper.jobs.interrupts import Interrupts, StopNow
+from slimwhisper.jobs.journal.identity import (
     accepted_precisions,
     identify_job,
     identify_precision,
     may_have_settings,
 )
-from slimwhisper.jobs.inputs import InputFile, Inputs, StoredArguments
-from slimwhisper.jobs.interrupts import Interrupts, StopNow
-from slimwhisper.jobs.journal import Journal, Status
-from slimwhisper.jobs.marks import Mark, Written
-from slimwhisper.jobs.outputs import check_names
+from slimwhisper.jobs.journal.journal import Journal, Status
 from slimwhisper.jobs.progress import (
     Current,
     Tally,
@@ -34,8 +32,10 @@ from slimwhisper.jobs.progress import (
     summary_facts,
     summary_lines,
 )
-from slimwhisper.jobs.report import Earlier, Report
-from slimwhisper.jobs.sinks import open_sink, write_result
+from slimwhisper.jobs.results.files import check_names
+from slimwhisper.jobs.results.marks import Mark, Written
+from slimwhisper.jobs.results.report import Earlier, Report
+from slimwhisper.jobs.results.sinks import open_sink, write_result
 from slimwhisper.jobs.survey import Survey
 from slimwhisper.outputs.formats import check_layout
 from slimwhisper.storage.files import StoredFile

@@ -6,7 +6,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from slimwhisper.cache.forms import brief
-from slimwhisper.jobs.inputs import InputFile
+from slimwhisper.jobs.inputs.inputs import InputFile
 from slimwhisper.storage.files import StoredFile
 from slimwhisper.storage.stamps import Stamp
 from slimwhisper.text import clock, human_size, shorten, shown

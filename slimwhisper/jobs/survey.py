@@ -5,7 +5,7 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 
 from slimwhisper.errors import SlimWhisperError
-from slimwhisper.jobs.inputs import InputFile
+from slimwhisper.jobs.inputs.inputs import InputFile
 
 
 def header_seconds(path: Path) -> float:

@@ -15,8 +15,8 @@ from ray.exceptions import RayError, RayTaskError
 
 from slimwhisper.audio.read_ahead import Loader
 from slimwhisper.errors import SlimWhisperError
-from slimwhisper.jobs.inputs import InputFile
-from slimwhisper.jobs.marks import Written
+from slimwhisper.jobs.inputs.inputs import InputFile
+from slimwhisper.jobs.results.marks import Written
 from slimwhisper.ray.plan import Plan, plan_workers
 from slimwhisper.ray.scheduler import Scheduler
 from slimwhisper.ray.worker import Ended, Ready, Worker

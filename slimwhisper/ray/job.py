@@ -11,10 +11,10 @@ from slimwhisper.audio.read_ahead import Loader
 from slimwhisper.errors import OptionError
 from slimwhisper.flags import model_arguments
 from slimwhisper.jobs.flags import dtype_of
-from slimwhisper.jobs.identity import identify_precision
-from slimwhisper.jobs.inputs import InputFile, Inputs
+from slimwhisper.jobs.inputs.inputs import InputFile, Inputs
 from slimwhisper.jobs.job import Job, run_job
-from slimwhisper.jobs.sinks import open_sink, write_result
+from slimwhisper.jobs.journal.identity import identify_precision
+from slimwhisper.jobs.results.sinks import open_sink, write_result
 from slimwhisper.ray.cluster import Workers, started
 from slimwhisper.ray.transcriber import Transcriber
 from slimwhisper.ray.worker import Ended, Ready
@@ -31,7 +31,7 @@ def run_transcribe_on_ray(arguments: argparse.Namespace) -> int:
 
 class RayJob(Job):
     """Inputs, sink, journal and console are those of `Job`; workers decode, and write by sinks of
-    their own (`slimwhisper.jobs.sinks` says who marks).
+    their own (`slimwhisper.jobs.results.sinks` says who marks).
     """
 
     _workers: Workers | None = None

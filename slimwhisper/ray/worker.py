@@ -14,10 +14,10 @@ from typing import Any
 import torch
 
 from slimwhisper.errors import SlimWhisperError, as_ours
-from slimwhisper.jobs.inputs import InputFile
-from slimwhisper.jobs.marks import Written
+from slimwhisper.jobs.inputs.inputs import InputFile
 from slimwhisper.jobs.progress import model_facts
-from slimwhisper.jobs.sinks import Sink, write_result
+from slimwhisper.jobs.results.marks import Written
+from slimwhisper.jobs.results.sinks import Sink, write_result
 from slimwhisper.ray.transcriber import Transcriber
 
 logger = logging.getLogger("slimwhisper.ray")
@@ -43,7 +43,7 @@ class Ended:
 
 class Worker:
     """Transcribes what it is given, all in one engine, and writes the outputs, which the driver
-    marks (`slimwhisper.jobs.sinks`).
+    marks (`slimwhisper.jobs.results.sinks`).
 
     If the engine fails, the process ends.
     """

@@ -27,7 +27,7 @@ from slimwhisper.checkpoint.load import Checkpoint, load_checkpoint
 from slimwhisper.cli import build_parser
 from slimwhisper.digests import WHOLE_TENSOR, weights_digest
 from slimwhisper.errors import CacheError, OptionError, OutputError
-from slimwhisper.jobs.identity import identify_caches
+from slimwhisper.jobs.journal.identity import identify_caches
 from slimwhisper.model.calibration import (
     exact_plan,
     learned_by,

@@ -15,7 +15,7 @@ from slimwhisper.checkpoint.load import load_checkpoint
 from slimwhisper.checkpoint.validate import EMBEDDING
 from slimwhisper.digests import weights_digest
 from slimwhisper.flags import load_weights
-from slimwhisper.jobs.identity import identify_adapters
+from slimwhisper.jobs.journal.identity import identify_adapters
 from tests.support.adapters import query_and_value_factors, save_adapter
 from tests.support.checkpoints import DIMS, State, save_openai
 

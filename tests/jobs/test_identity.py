@@ -13,14 +13,14 @@ from slimwhisper import cli
 from slimwhisper.checkpoint.bundled import BUNDLED
 from slimwhisper.digests import MIB, WHOLE_FILE, file_digest
 from slimwhisper.errors import OptionError
-from slimwhisper.jobs.identity import (
+from slimwhisper.jobs.journal.identity import (
     accepted_precisions,
     folder_digest,
     identify_caches,
     identify_model,
     identify_precision,
 )
-from slimwhisper.jobs.journal import JOURNAL_NAME
+from slimwhisper.jobs.journal.journal import JOURNAL_NAME
 from tests.support.fake_model import FakeModel, fake_model
 from tests.support.folder_job import journal, run, tree
 

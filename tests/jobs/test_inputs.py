@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from slimwhisper.errors import AudioError
-from slimwhisper.jobs.inputs import InputFile, Inputs, read_list
+from slimwhisper.jobs.inputs.inputs import InputFile, Inputs, read_list
 
 OUT = Path("out")
 

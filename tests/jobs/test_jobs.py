@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from slimwhisper.jobs.journal import JOURNAL_NAME
+from slimwhisper.jobs.journal.journal import JOURNAL_NAME
 from slimwhisper.outputs.formats import formats_of
 from tests.support.command import Run
 from tests.support.fake_model import FakeModel, fake_model

@@ -14,7 +14,7 @@ import numpy as np
 import pytest
 
 from slimwhisper.errors import OutputError
-from slimwhisper.jobs.journal import JOURNAL_NAME, OUR_LINE, Journal, Stamp, Status
+from slimwhisper.jobs.journal.journal import JOURNAL_NAME, OUR_LINE, Journal, Stamp, Status
 from slimwhisper.storage.digests import MERGE, Digests
 
 OPTIONS: dict[str, Any] = {"model": "tiny", "formats": ("txt",), "temperature": (0.0, 0.2)}
@@ -199,7 +199,8 @@ def test_a_journal_is_not_written_through_a_link(path: Path, tmp_path: Path) -> 
 def test_one_job_at_a_time(path: Path) -> None:
     journal = Journal(path, OPTIONS)
     code = (
-        "import sys; from pathlib import Path; from slimwhisper.jobs.journal import Journal\n"
+        "import sys; from pathlib import Path\n"
+        "from slimwhisper.jobs.journal.journal import Journal\n"
         "Journal(Path(sys.argv[1]), {})"
     )
     run = subprocess.run(
@@ -265,7 +266,7 @@ def test_both_ways_to_read_a_line(
         assert OUR_LINE.match(line) and not OUR_LINE.match(line[:-3])
         assert status(place, stamp, **strange) == what
         with monkeypatch.context() as patch:
-            patch.setattr("slimwhisper.jobs.journal.OUR_LINE", re.compile(rb"never"))
+            patch.setattr("slimwhisper.jobs.journal.journal.OUR_LINE", re.compile(rb"never"))
             assert status(place, stamp, **strange) == what
     braces = {"initial_prompt": '{"}, "status": "failed'}
     journal = Journal(path, OPTIONS | braces)

@@ -8,8 +8,8 @@ from typing import Any
 import pytest
 
 from slimwhisper.errors import OutputError
-from slimwhisper.jobs import logs
-from slimwhisper.jobs.journal import JOURNAL_NAME, Journal, Stamp
+from slimwhisper.jobs.journal import logs
+from slimwhisper.jobs.journal.journal import JOURNAL_NAME, Journal, Stamp
 from slimwhisper.storage.outputs import OutputStore
 from tests.support.memory_store import journal, store  # noqa: F401
 

@@ -7,8 +7,8 @@ from pathlib import Path
 import pytest
 
 from slimwhisper.errors import AudioError, OptionError, OutputError
-from slimwhisper.jobs.inputs import InputFile
-from slimwhisper.jobs.outputs import (
+from slimwhisper.jobs.inputs.inputs import InputFile
+from slimwhisper.jobs.results.files import (
     Sweeper,
     check_names,
     output_paths,
@@ -108,7 +108,7 @@ def test_a_failed_write_leaves_the_old_output_and_no_litter(
     def full(*_: object) -> None:
         raise OSError(28, "No space left on device")
 
-    monkeypatch.setattr("slimwhisper.jobs.outputs.write_transcript", full)
+    monkeypatch.setattr("slimwhisper.jobs.results.files.write_transcript", full)
     with pytest.raises(OutputError, match="No space left on device"):
         write_outputs(TRANSCRIPT, recording, ["txt"])
     assert (tmp_path / "in.txt").read_text() == "before"

@@ -11,9 +11,9 @@ import pytest
 import soundfile
 
 from slimwhisper.errors import AudioError
-from slimwhisper.jobs.inputs import InputFile
+from slimwhisper.jobs.inputs.inputs import InputFile
 from slimwhisper.jobs.interrupts import Interrupts, StopNow
-from slimwhisper.jobs.journal import Stamp
+from slimwhisper.jobs.journal.journal import Stamp
 from slimwhisper.jobs.progress import Current, Tally, summary_facts, summary_lines
 from slimwhisper.jobs.survey import Survey, header_seconds
 from slimwhisper.text import clock, shorten, shown

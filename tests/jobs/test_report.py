@@ -12,7 +12,7 @@ import pytest
 
 from slimwhisper.errors import OptionError, OutputError
 from slimwhisper.jobs.interrupts import StopNow
-from slimwhisper.jobs.report import UNKNOWN, Earlier, Report
+from slimwhisper.jobs.results.report import UNKNOWN, Earlier, Report
 from slimwhisper.types import Segment, Transcript
 from tests.support.fake_model import FakeModel, fake_model
 from tests.support.folder_job import run, tree

@@ -7,10 +7,10 @@ from typing import Any
 import pytest
 
 from slimwhisper.errors import OutputError
-from slimwhisper.jobs.inputs import InputFile
-from slimwhisper.jobs.journal import Journal
-from slimwhisper.jobs.marks import Mark
-from slimwhisper.jobs.sinks import open_sink, write_result
+from slimwhisper.jobs.inputs.inputs import InputFile
+from slimwhisper.jobs.journal.journal import Journal
+from slimwhisper.jobs.results.marks import Mark
+from slimwhisper.jobs.results.sinks import open_sink, write_result
 from slimwhisper.storage import tables
 from slimwhisper.storage.files import StoredFile
 from slimwhisper.storage.outputs import OutputStore

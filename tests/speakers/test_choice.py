@@ -8,7 +8,7 @@ import pytest
 from slimwhisper import cli
 from slimwhisper.errors import DependencyError, OptionError
 from slimwhisper.jobs.decoding_flags import options_of
-from slimwhisper.jobs.identity import identify_speakers
+from slimwhisper.jobs.journal.identity import identify_speakers
 from slimwhisper.options import make_options
 from slimwhisper.speakers import choice
 from tests.support.checkpoints import tiny_dims

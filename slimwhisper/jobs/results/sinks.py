@@ -23,24 +23,25 @@ Rows cannot: so a table's results go to the driver, which writes the row when it
 (`Sink.is_table`).
 """
 
+from abc import ABC, abstractmethod
 from collections.abc import Iterable, Mapping, Sequence
 from io import StringIO
 from math import inf
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Any
 
 from slimwhisper.errors import OutputError, SlimWhisperError, StorageError
-from slimwhisper.jobs.inputs import InputFile
-from slimwhisper.jobs.journal import Finished, Journal
-from slimwhisper.jobs.logs import JOURNAL_NAME, JournalError
-from slimwhisper.jobs.marks import Mark, Outputs, Written
-from slimwhisper.jobs.outputs import (
+from slimwhisper.jobs.inputs.inputs import InputFile
+from slimwhisper.jobs.journal.journal import Finished, Journal
+from slimwhisper.jobs.journal.logs import JOURNAL_NAME, JournalError
+from slimwhisper.jobs.results.files import (
     Sweeper,
     output_paths,
     outputs_exist,
     prepare_output_dir,
     write_outputs,
 )
+from slimwhisper.jobs.results.marks import Mark, Outputs, Written
 from slimwhisper.outputs.formats import formats_of, write_transcript
 from slimwhisper.outputs.speakers import RECORDING
 from slimwhisper.storage import tables
@@ -53,74 +54,81 @@ PARQUET = "parquet"  # the format that is no file beside the others
 WITH_ROW = ("done", "failed")
 
 
-class Sink(Protocol):
+class Sink(ABC):
     """Takes the results of a job. One thread calls."""
 
-    is_table: bool  # results become rows, as they are marked
-    longest_name: float  # bytes that the name of an output may have
+    is_table = False  # results become rows, as they are marked
+    longest_name = inf  # bytes that the name of an output may have
 
-    @property
-    def formats(self) -> tuple[str, ...]:
-        """What is written for a recording."""
+    def __init__(
+        self,
+        root: Path,
+        formats: tuple[str, ...],
+        journal_place: Path | OutputStore,
+        layout: Mapping[str, Any] | None = None,
+    ) -> None:
+        """root: what `InputFile.output` has to be below. formats: what is written for a recording.
+        journal_place: where the journal belongs. layout: see `write_transcript`.
+        """
+        self.root, self.formats, self.journal_place = root, formats, journal_place
+        self._layout = layout or {}
+        self._journal: Journal | None = None
 
-    @property
-    def root(self) -> Path:
-        """What `InputFile.output` has to be below."""
-
-    @property
-    def journal_place(self) -> Path | OutputStore:
-        """Where the journal belongs."""
-
+    @abstractmethod
     def prepare(self) -> None:
         """Find out whether results can be written. Raises OutputError."""
 
     def start(self, journal: Journal | None) -> None:
         """Mark finished recordings here; None: nowhere. Mends what a killed job left."""
+        self._journal = journal
 
+    @abstractmethod
     def exists(self, recording: InputFile, *, marked: bool) -> bool:
         """Whether a recording's outputs are there; `marked`: a journal says so."""
 
+    @abstractmethod
     def write(self, recording: InputFile, transcript: Transcript) -> Outputs:
         """Write all outputs of a recording; for a row, make room. Raises OutputError."""
 
     def read(self, recording: InputFile, format: str) -> bytes | None:
         """An output of an earlier run; None: there is none, or it cannot be read."""
+        return None
 
     def mark(self, marks: Sequence[Mark]) -> None:
         """Mark recordings that `write` has written, or that have no outputs, all in one write."""
+        if self._journal is not None:
+            self._journal.add_all([mark.finished for mark in marks])
 
-    def sweep(self, folders: Iterable[Path]) -> None:
+    def sweep(self, folders: Iterable[Path]) -> None:  # noqa: B027 - only files are half written
         """Once all workers have ended: remove what dead ones have left half written."""
 
-    def close(self) -> None:
+    def close(self) -> None:  # noqa: B027 - only rows wait
         """Write and mark what waits. Raises OutputError."""
 
+    def layout(self, recording: InputFile) -> dict[str, Any]:
+        """The layout, and the name by which RTTM calls the recording."""
+        return {**self._layout, RECORDING: recording.output.name}
 
-class FolderSink:
+
+class FolderSink(Sink):
     """Files in a folder of this machine."""
 
-    is_table = False
     longest_name = 255.0  # of every usual file system
 
     def __init__(
         self, folder: Path, formats: tuple[str, ...], layout: Mapping[str, Any] | None = None
     ) -> None:
-        self.root, self.formats, self._layout = folder, formats, layout
-        self.journal_place = folder / JOURNAL_NAME
-        self._journal: Journal | None = None
+        super().__init__(folder, formats, folder / JOURNAL_NAME, layout)
         self._sweeper = Sweeper()
 
     def prepare(self) -> None:
         prepare_output_dir(self.root)
 
-    def start(self, journal: Journal | None) -> None:
-        self._journal = journal
-
     def exists(self, recording: InputFile, *, marked: bool) -> bool:
         return outputs_exist(recording, self.formats)
 
     def write(self, recording: InputFile, transcript: Transcript) -> Outputs:
-        return write_outputs(transcript, recording, self.formats, _layout(recording, self._layout))
+        return write_outputs(transcript, recording, self.formats, self.layout(recording))
 
     def read(self, recording: InputFile, format: str) -> bytes | None:
         try:
@@ -132,37 +140,27 @@ class FolderSink:
         if self._journal is not None:
             for mark in marks:
                 self._sweeper.sweep(mark.recording.output.parent)
-            self._journal.add_all([mark.finished for mark in marks])
+        super().mark(marks)
 
     def sweep(self, folders: Iterable[Path]) -> None:
         sweeper = Sweeper()
         for folder in folders:
             sweeper.sweep(folder)
 
-    def close(self) -> None:
-        pass
 
-
-class StoreSink:
+class StoreSink(Sink):
     """Objects in a store. An object is there whole or not at all, and a second result of a
     recording takes the place of the first.
     """
 
-    is_table = False
-    longest_name = inf
-
     def __init__(
         self, store: OutputStore, formats: tuple[str, ...], layout: Mapping[str, Any] | None = None
     ) -> None:
-        self.root, self.formats, self._layout = Path(), formats, layout
-        self.journal_place = self._store = store
-        self._journal: Journal | None = None
+        super().__init__(Path(), formats, store, layout)
+        self._store = store
 
     def prepare(self) -> None:
         self._store.check()
-
-    def start(self, journal: Journal | None) -> None:
-        self._journal = journal
 
     def exists(self, recording: InputFile, *, marked: bool) -> bool:
         """A journal is believed: each look would be a request."""
@@ -172,7 +170,7 @@ class StoreSink:
         names = self._names(recording)
         for format, name in zip(self.formats, names, strict=True):
             text = StringIO()
-            write_transcript(transcript, format, text, _layout(recording, self._layout))
+            write_transcript(transcript, format, text, self.layout(recording))
             self._store.put(name, text.getvalue().encode())
         return [self._store.name(name) for name in names]
 
@@ -182,21 +180,11 @@ class StoreSink:
         except OutputError:
             return None
 
-    def mark(self, marks: Sequence[Mark]) -> None:
-        if self._journal is not None:
-            self._journal.add_all([mark.finished for mark in marks])
-
-    def sweep(self, folders: Iterable[Path]) -> None:
-        pass
-
-    def close(self) -> None:
-        pass
-
     def _names(self, recording: InputFile) -> list[str]:
         return [path.as_posix() for path in output_paths(recording, self.formats)]
 
 
-class TableSink:
+class TableSink(Sink):
     """Rows of a parquet table, here or in a store; a recording that failed has a row as well.
 
     Rows wait for others. They are in the journal once their file is there, so those that wait when
@@ -204,17 +192,13 @@ class TableSink:
     """
 
     is_table = True
-    longest_name = inf
 
     def __init__(self, store: OutputStore) -> None:
         """Raises DependencyError without pyarrow."""
-        self.root, self.formats = Path(), (PARQUET,)
+        place = Path(store.folder) / JOURNAL_NAME if store.is_local else store
+        super().__init__(Path(), (PARQUET,), place)
         self._store = store
-        self.journal_place: Path | OutputStore = store
-        if store.is_local:
-            self.journal_place = Path(store.folder) / JOURNAL_NAME
         self._parts = tables.Parts(store)
-        self._journal: Journal | None = None
         self._earlier = Digests()  # paths that have a row
         self._replaced = False
 
@@ -225,7 +209,7 @@ class TableSink:
             self._store.check()
 
     def start(self, journal: Journal | None) -> None:
-        self._journal = journal
+        super().start(journal)
         if self._store.is_local:
             Sweeper().sweep(Path(self._store.folder) / tables.FOLDER)
         self._earlier = tables.compact(self._store)
@@ -241,20 +225,15 @@ class TableSink:
             self._flush()
         return [self._store.name(f"{tables.FOLDER}/")]
 
-    def read(self, recording: InputFile, format: str) -> bytes | None:
-        return None  # a row has no place of its own
-
     def mark(self, marks: Sequence[Mark]) -> None:
         rows = [mark for mark in marks if mark.written.status in WITH_ROW]
-        others = [mark for mark in marks if mark.written.status not in WITH_ROW]
         for mark in rows:
             result = mark.written.result
             transcript = result if isinstance(result, Transcript) else None
             self._parts.add(tables.Row(mark.stamp, mark.seconds, transcript, mark.error))
             # a result takes the place of an earlier one, of a file that has changed or had failed
             self._replaced |= tables.path_digest(mark.stamp.path) in self._earlier
-        if self._journal is not None:
-            self._journal.add_all([mark.finished for mark in others])
+        super().mark([mark for mark in marks if mark.written.status not in WITH_ROW])
         if rows and self._parts.full:
             try:
                 self._flush()
@@ -262,9 +241,6 @@ class TableSink:
                 raise
             except OutputError:  # `write` tries again, and says so
                 pass
-
-    def sweep(self, folders: Iterable[Path]) -> None:
-        pass
 
     def close(self) -> None:
         self._flush()
@@ -280,11 +256,6 @@ class TableSink:
 
 def _finished(row: tables.Row) -> Finished:
     return row.stamp, "done" if row.error is None else "failed", row.seconds, row.error
-
-
-def _layout(recording: InputFile, layout: Mapping[str, Any] | None) -> dict[str, Any]:
-    """The layout, and the name by which RTTM calls the recording."""
-    return {**(layout or {}), RECORDING: recording.output.name}
 
 
 def write_result(

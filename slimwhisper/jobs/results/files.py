@@ -9,7 +9,7 @@ from typing import Any
 
 from slimwhisper.atomic import PART, atomic_write
 from slimwhisper.errors import AudioError, OutputError
-from slimwhisper.jobs.inputs import InputFile
+from slimwhisper.jobs.inputs.inputs import InputFile
 from slimwhisper.outputs.formats import write_transcript
 from slimwhisper.types import Transcript
 

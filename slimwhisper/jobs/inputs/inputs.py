@@ -12,7 +12,7 @@ from stat import S_ISDIR, S_ISREG
 from typing import BinaryIO, Literal
 
 from slimwhisper.errors import AudioError, SlimWhisperError
-from slimwhisper.jobs.listing import Listing, is_audio, list_folder
+from slimwhisper.jobs.inputs.listing import Listing, is_audio, list_folder
 from slimwhisper.storage.files import StoredFile
 from slimwhisper.storage.inputs import StoredInputs
 from slimwhisper.storage.stamps import Stamp

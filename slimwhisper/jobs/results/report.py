@@ -22,9 +22,9 @@ import numpy as np
 
 from slimwhisper.atomic import atomic_write
 from slimwhisper.errors import OptionError, OutputError
-from slimwhisper.jobs.inputs import InputFile
-from slimwhisper.jobs.journal import Stamp, Status
-from slimwhisper.jobs.sinks import Sink
+from slimwhisper.jobs.inputs.inputs import InputFile
+from slimwhisper.jobs.journal.journal import Stamp, Status
+from slimwhisper.jobs.results.sinks import Sink
 from slimwhisper.storage.digests import digest_of
 from slimwhisper.storage.uris import is_uri
 from slimwhisper.subtitles.scripts import is_spaceless

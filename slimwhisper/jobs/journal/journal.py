@@ -2,7 +2,7 @@
 
 A line is appended once all outputs of the recording are in place. So a recording marked `done` is
 complete, and only the last line of a file can be torn. Of a job with many workers, the driver alone
-has the journal; `slimwhisper/jobs/logs.py` says where the lines are.
+has the journal; `slimwhisper/jobs/journal/logs.py` says where the lines are.
 """
 
 import json
@@ -17,8 +17,8 @@ from typing import Any, Literal
 import numpy as np
 from numpy.typing import NDArray
 
-from slimwhisper.jobs.logs import JOURNAL_NAME as JOURNAL_NAME
-from slimwhisper.jobs.logs import FileLog, Log, StoreLog
+from slimwhisper.jobs.journal.logs import JOURNAL_NAME as JOURNAL_NAME
+from slimwhisper.jobs.journal.logs import FileLog, Log, StoreLog
 from slimwhisper.storage.digests import Digests as Digests
 from slimwhisper.storage.digests import digest_of
 from slimwhisper.storage.outputs import OutputStore

@@ -5,8 +5,8 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from slimwhisper.errors import SlimWhisperError
-from slimwhisper.jobs.inputs import InputFile
-from slimwhisper.jobs.journal import Finished, Status
+from slimwhisper.jobs.inputs.inputs import InputFile
+from slimwhisper.jobs.journal.journal import Finished, Status
 from slimwhisper.storage.stamps import Stamp
 from slimwhisper.types import Transcript
 

@@ -1,0 +1,1 @@
+"""What a job has done before: its journal, where the lines are, and whose they are."""
