@@ -52,6 +52,23 @@ def positive(text: str) -> int:
     return int(text)
 
 
+def count(text: str) -> int:
+    """An integer of at least 0."""
+    return 0 if text == "0" else positive(text)
+
+
+def add_main_flags(parser: argparse.ArgumentParser, *, batches: bool) -> None:
+    """Add the model, CPU threads and, with `batches`, how many windows are decoded together."""
+    parser.add_argument("--model", default="turbo", help=f"{MODEL} [%(default)s]")
+    parser.add_argument("--threads", type=count, default=0, help="CPU threads [0: all cores]")
+    if batches:
+        parser.add_argument(
+            "--batch_size",
+            type=positive,
+            help="windows decoded together [8 to 256 on a GPU, by its free memory; 16 on a CPU]",
+        )
+
+
 def cache_form(names: Callable[[bool], tuple[str, ...]]) -> dict[str, Any]:
     """The type of a flag that takes a cache form, with settings if it has some."""
 

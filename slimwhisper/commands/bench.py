@@ -12,7 +12,7 @@ import re
 import statistics
 import subprocess
 import sys
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from contextlib import suppress
 from dataclasses import asdict, dataclass
 from importlib.metadata import version
@@ -29,6 +29,7 @@ from slimwhisper.errors import OptionError, SlimWhisperError
 from slimwhisper.text import human_size
 
 WHISPER = "openai-whisper"
+AS_ASKED = ("tokens", "model_dir", "adapter", "device", "dtype", "threads", "beam_size")
 FEWEST, MOST = 4, 128  # windows of a measurement, unless a batch takes more
 
 
@@ -52,6 +53,19 @@ class Row:
     seconds: list[float]  # of each round
     encoder_seconds: list[float]
     fallbacks: list[str]
+
+
+COLUMNS: tuple[tuple[str, Callable[[Row], str]], ...] = (
+    ("batch", lambda r: f"{r.batch}"),
+    ("files", lambda r: f"{r.windows}"),
+    ("tokens a second", lambda r: f"{r.tokens_per_second:,.0f}"),
+    ("decode alone", lambda r: f"{r.decode_tokens_per_second:,.0f}"),
+    ("x real time", lambda r: f"{r.times_real_time:.1f}"),
+    ("files an hour", lambda r: f"{r.files_per_hour:,.0f}"),
+    ("first token", lambda r: f"{r.first_token_seconds:.2f} s"),
+    ("memory", lambda r: human_size(r.memory_bytes)),
+    ("x whisper", lambda r: f"{r.times_whisper:.2f}"),
+)
 
 
 def run_bench(arguments: argparse.Namespace) -> int:
@@ -96,15 +110,9 @@ def make_cases(arguments: argparse.Namespace) -> list[Case]:
             cache=cache,
             batch=batch,
             windows=windows,
-            tokens=arguments.tokens,
             model=arguments.model or "tiny",
             random=arguments.random or arguments.model is None,
-            model_dir=arguments.model_dir,
-            adapter=arguments.adapter,
-            device=arguments.device,
-            dtype=arguments.dtype,
-            threads=arguments.threads,
-            beam_size=arguments.beam_size,
+            **{name: getattr(arguments, name) for name in AS_ASKED},
         )
         for cache, batch, windows in pairs
     ]
@@ -161,8 +169,8 @@ def summarize(cases: Sequence[Case], found: Sequence[Sequence[Measured]]) -> lis
     def row(case: Case, measured: Sequence[Measured], files: float) -> Row:
         forms = measured[0].forms
 
-        def median(values: Sequence[float]) -> float:
-            return statistics.median(values)
+        def median(value: Callable[[Measured], float]) -> float:
+            return statistics.median(map(value, measured))
 
         return Row(
             cache=case.cache or WHISPER,
@@ -170,15 +178,13 @@ def summarize(cases: Sequence[Case], found: Sequence[Sequence[Measured]]) -> lis
             batch=case.batch,
             windows=case.windows,
             tokens_sampled=measured[0].sampled,
-            tokens_per_second=median([m.sampled / m.seconds for m in measured]),
-            decode_tokens_per_second=median(
-                [m.sampled / (m.seconds - m.encoder_seconds) for m in measured]
-            ),
+            tokens_per_second=median(lambda m: m.sampled / m.seconds),
+            decode_tokens_per_second=median(lambda m: m.sampled / (m.seconds - m.encoder_seconds)),
             times_real_time=files * RECORDING_SECONDS / 3600,
             files_per_hour=files,
-            first_token_seconds=median([m.first_token_seconds for m in measured]),
-            memory_bytes=round(median([m.memory_bytes for m in measured])),
-            peak_bytes=round(median([m.peak_bytes for m in measured])),
+            first_token_seconds=median(lambda m: m.first_token_seconds),
+            memory_bytes=round(median(lambda m: m.memory_bytes)),
+            peak_bytes=round(median(lambda m: m.peak_bytes)),
             times_whisper=None if whisper is None else files / whisper,
             seconds=[m.seconds for m in measured],
             encoder_seconds=[m.encoder_seconds for m in measured],
@@ -236,24 +242,11 @@ def print_bench(answer: dict[str, Any], rows: Sequence[Row], file: TextIO) -> No
     )
     table = Table(box=None, header_style="bold", padding=(0, 0, 0, 1), pad_edge=False)
     table.add_column("cache", no_wrap=True)
-    against = rows[0].times_whisper is not None
-    headings = ["batch", "files", "tokens a second", "decode alone", "x real time"]
-    headings += ["files an hour", "first token", "memory", *(["x whisper"] if against else [])]
-    for heading in headings:  # one line per word, so that all columns fit in 80 characters
+    columns = COLUMNS if rows[0].times_whisper is not None else COLUMNS[:-1]
+    for heading, _ in columns:  # one line per word, so that all columns fit in 80 characters
         table.add_column(heading.replace(" ", "\n"), justify="right")
     for row in rows:
-        cells = [
-            row.cache,
-            f"{row.batch}",
-            f"{row.windows}",
-            f"{row.tokens_per_second:,.0f}",
-            f"{row.decode_tokens_per_second:,.0f}",
-            f"{row.times_real_time:.1f}",
-            f"{row.files_per_hour:,.0f}",
-            f"{row.first_token_seconds:.2f} s",
-            human_size(row.memory_bytes),
-        ]
-        table.add_row(*cells, *([f"{row.times_whisper:.2f}"] if against else []))
+        table.add_row(row.cache, *(cell(row) for _, cell in columns))
     console.print(table)
     console.print(
         f"Files: recordings of {RECORDING_SECONDS} s, one window each, read from memory. Decode "

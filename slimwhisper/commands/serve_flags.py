@@ -7,7 +7,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-from slimwhisper.flags import MODEL, FlagGroup, add_model_flags, positive
+from slimwhisper.flags import FlagGroup, add_main_flags, add_model_flags, count, positive
 from slimwhisper.live.types import POLICIES
 
 
@@ -52,11 +52,6 @@ def origin(text: str) -> str:
         message = f"{text!r}: give scheme and host, and the port if any, as https://app.example.com"
         raise argparse.ArgumentTypeError(message)
     return text.lower()
-
-
-def count(text: str) -> int:
-    """A whole number from 0 up."""
-    return 0 if text == "0" else positive(text)
 
 
 def seconds(text: str) -> float:
@@ -109,13 +104,7 @@ def add_serve(commands: Any) -> None:
         description="One server with one model: all users' requests share its batch. "
         "See docs/serving.md.",
     )
-    p.add_argument("--model", default="turbo", help=f"{MODEL} [%(default)s]")
-    p.add_argument("--threads", type=int, default=0, help="CPU threads [0: all cores]")
-    p.add_argument(
-        "--batch_size",
-        type=positive,
-        help="windows decoded together [8 to 256 on a GPU, by its free memory; 16 on a CPU]",
-    )
+    add_main_flags(p, batches=True)
     p.add_argument(
         "--allow_download",
         action="store_true",

@@ -5,7 +5,7 @@ from dataclasses import fields
 from pathlib import Path
 from typing import Any
 
-from slimwhisper.flags import MODEL, FlagGroup, add_model_flags, add_options
+from slimwhisper.flags import FlagGroup, add_main_flags, add_model_flags, add_options
 from slimwhisper.live.types import LiveOptions
 from slimwhisper.types import SAMPLE_RATE
 
@@ -28,8 +28,7 @@ def add_live(commands: Any) -> None:
         help="- for standard input: WAV, or raw 16-bit PCM with --rate; a file; or with "
         "--allow_url an address (http, https, HLS, rtsp, rtp, udp) [%(default)s]",
     )
-    p.add_argument("--model", default="turbo", help=f"{MODEL} [%(default)s]")
-    p.add_argument("--threads", type=int, default=0, help="number of CPU threads [0: all cores]")
+    add_main_flags(p, batches=False)
     g = FlagGroup(p, "source")
     g.add("--rate", type=int, default=SAMPLE_RATE, help="Hz of raw PCM")
     g.add("--channels", type=int, default=1, help="channels of raw PCM, interleaved")
