@@ -8,7 +8,6 @@ from pathlib import Path
 from typing import Any, TextIO
 
 from rich.console import Console
-from rich.table import Table
 from tqdm import tqdm
 
 from slimwhisper.cache.file import read_header, read_learned
@@ -26,6 +25,7 @@ from slimwhisper.commands.approximate.measured import Measured
 from slimwhisper.commands.approximate.pairs import SLIM8, default_pairs, ladder_pairs
 from slimwhisper.commands.approximate.plot import draw, kept_front
 from slimwhisper.commands.approximate.records import Records
+from slimwhisper.commands.tables import table
 from slimwhisper.digests import file_digest
 from slimwhisper.errors import DependencyError, OptionError, SlimWhisperError
 from slimwhisper.text import human_size, one_line, shown
@@ -161,17 +161,15 @@ def print_rows(titles: Sequence[str], rows: Sequence[Measured], file: TextIO) ->
     # as wide as the table: cells that are cut would say nothing
     console = Console(file=file, highlight=False, markup=False, emoji=False, width=WIDTH)
     console.print(f"{rows[0].sample}; {'+'.join(REFERENCE)} is the reference")
-    table = Table(box=None, header_style="bold", pad_edge=False, padding=(0, 2, 0, 0))
-    table.add_column("")
-    table.add_column("caches", no_wrap=True)
     referred = any(row.said_error is not None for row in rows)
     columns = [c for c in COLUMNS if referred or c[0] != REFERRED]
-    for heading, _ in columns:
-        table.add_column(heading, justify="right", no_wrap=True)
     front = set(kept_front(rows))
-    for i, (title, row) in enumerate(zip(titles, rows, strict=True)):
-        table.add_row("*" if i in front else "", title, *(cell(row) for _, cell in columns))
-    console.print(table)
+    cells = (
+        ("*" if i in front else "", title, *(cell(row) for _, cell in columns))
+        for i, (title, row) in enumerate(zip(titles, rows, strict=True))
+    )
+    headings = ("", "caches", *(heading for heading, _ in columns))
+    console.print(table(headings, cells, ("", "caches")))
     console.print(
         "*: on the Pareto front of bytes kept and loss. kept: of a window of 30 s with one text; "
         "smaller: than keys and values;\nread: of the caches by one step of one text, at half of "
