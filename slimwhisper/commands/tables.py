@@ -1,6 +1,7 @@
 """Tables that the commands print."""
 
 from collections.abc import Iterable, Sequence
+from typing import Literal
 
 from rich.table import Table
 
@@ -10,9 +11,9 @@ def table(
 ) -> Table:
     """Columns with `gap` spaces between them, aligned on the right but for those in `left`."""
     made = Table(box=None, header_style="bold", pad_edge=False, padding=(0, gap, 0, 0))
-    for heading in headings:
-        justify = "left" if heading in left else "right"
-        made.add_column(heading, justify=justify, no_wrap=True)  # type: ignore[arg-type]
+    for i, heading in enumerate(headings):
+        justify: Literal["left", "right"] = "left" if heading in left else "right"
+        made.add_column(heading, justify=justify, no_wrap=i == 0)
     for row in rows:
         made.add_row(*row)
     return made

@@ -272,16 +272,9 @@ class Comparison:
             outcomes[path] = outcome
             self.heard()
         spent = time.monotonic() - since
-        kept: list[Recorded] = []
-        transcripts: list[Transcript] = []
-        failed: list[SlimWhisperError] = []
-        for recorded in recordings:
-            match outcomes[recorded.path]:
-                case Transcript() as transcript:
-                    kept.append(recorded)
-                    transcripts.append(transcript)
-                case error:
-                    failed.append(error)
+        kept = [r for r in recordings if isinstance(outcomes[r.path], Transcript)]
+        transcripts = [t for r in kept if isinstance(t := outcomes[r.path], Transcript)]
+        failed = [e for r in recordings if isinstance(e := outcomes[r.path], SlimWhisperError)]
         return Decoded(kept, transcripts, spent, sum(lengths)), failed
 
 
