@@ -45,7 +45,7 @@ def run_serve(a: argparse.Namespace) -> int:
         if not (settings.api_key or settings.login or is_loopback(settings.host)):
             logger.warning(
                 "%s: anyone who can reach this address can use the server; set --auth "
-                "user:password or --api-key KEY, or listen on 127.0.0.1",
+                "user:password or --api_key KEY, or listen on 127.0.0.1",
                 shown(settings.host),
             )
         if settings.wyoming and not is_loopback(settings.host):

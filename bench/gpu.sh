@@ -157,6 +157,7 @@ prepare() {
             fi
             ;;
     esac
+    [ -z "$small" ] || limit=$((4 * limit)) # the limits are a GPU's
     if [ "${LIMIT:-$limit}" -lt "$limit" ]; then limit=$LIMIT; fi
 }
 

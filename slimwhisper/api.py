@@ -325,7 +325,7 @@ class SlimWhisper:
 
         seconds: from 4 to the model's own window, 30. Raises OptionError.
         """
-        from slimwhisper.live.setup import LEAST_WINDOW
+        from slimwhisper.live.types import LEAST_WINDOW
 
         whole = self.dims.window_frames / FRAMES_PER_SECOND
         if not LEAST_WINDOW <= seconds <= whole:

@@ -3,7 +3,8 @@
 import argparse
 import os
 import sys
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from importlib import import_module
 from typing import Any, NoReturn
 
 from slimwhisper.commands.live.flags import add_live
@@ -20,8 +21,36 @@ from slimwhisper.text import shown
 
 DESCRIPTION = "Speech to text with Whisper, and a decoder cache up to eight times smaller."
 
+RUN = {  # module and function of each command
+    "transcribe": ("slimwhisper.jobs.job", "run_transcribe"),
+    "transcribe on ray": ("slimwhisper.ray.job", "run_transcribe_on_ray"),
+    "live": ("slimwhisper.commands.live.command", "run_live"),
+    "serve": ("slimwhisper.app.command", "run_serve"),
+    "models": ("slimwhisper.commands.models", "run_models"),
+    "convert": ("slimwhisper.commands.conversion.convert", "run_convert"),
+    "inspect": ("slimwhisper.commands.inspection", "run_inspect"),
+    "report": ("slimwhisper.commands.report", "run_report"),
+    "bench": ("slimwhisper.commands.bench", "run_bench"),
+    "tradeoff": ("slimwhisper.commands.approximate.tradeoff", "run_tradeoff"),
+    "calibrate": ("slimwhisper.commands.approximate.calibrate", "run_calibrate"),
+    "doctor": ("slimwhisper.commands.doctor", "run_doctor"),
+}
+EXTRAS = {"serve": ("serve", "app"), "transcribe on ray": ("--engine ray", "ray")}
+
 
 class _Parser(argparse.ArgumentParser):
+    """Flags have underscores, as whisper's; with hyphens they are understood, too."""
+
+    def parse_known_args(self, args: Any = None, namespace: Any = None) -> Any:
+        words = list(sys.argv[1:] if args is None else args)
+        for i, word in enumerate(words):
+            if word == "--":
+                break
+            name, equals, value = word[2:].partition("=")
+            if word.startswith("--") and " " not in name:
+                words[i] = f"--{name.replace('-', '_')}{equals}{value}"
+        return super().parse_known_args(words, namespace)
+
     def error(self, message: str) -> NoReturn:
         """One line, and where to find help."""
         self.exit(2, f"{self.prog}: {shown(message)}; see {self.prog} --help\n")
@@ -57,60 +86,11 @@ def main(argv: Sequence[str] | None = None) -> int:
     0: all went well; 1: something failed; 2: wrong usage; 130, 143: stopped by a signal.
     """
     arguments = build_parser().parse_args(argv)
+    command = arguments.command
+    if command == "transcribe" and arguments.engine == "ray":
+        command = "transcribe on ray"
     try:
-        # a command imports what it needs, so that --help and usage errors are fast
-        match arguments.command:
-            case "transcribe":
-                if arguments.engine == "ray":
-                    return _transcribe_on_ray(arguments)
-                from slimwhisper.jobs.job import run_transcribe
-
-                return run_transcribe(arguments)
-            case "live":
-                from slimwhisper.commands.live.command import run_live
-
-                return run_live(arguments)
-            case "serve":
-                try:
-                    from slimwhisper.app.command import run_serve
-                except ImportError as error:
-                    raise DependencyError(
-                        f"serve needs {error.name}; pip install 'slimwhisper[app]'"
-                    ) from error
-
-                return run_serve(arguments)
-            case "models":
-                from slimwhisper.commands.models import run_models
-
-                return run_models(arguments)
-            case "convert":
-                from slimwhisper.commands.conversion.convert import run_convert
-
-                return run_convert(arguments)
-            case "inspect":
-                from slimwhisper.commands.inspection import run_inspect
-
-                return run_inspect(arguments)
-            case "report":
-                from slimwhisper.commands.report import run_report
-
-                return run_report(arguments)
-            case "bench":
-                from slimwhisper.commands.bench import run_bench
-
-                return run_bench(arguments)
-            case "tradeoff":
-                from slimwhisper.commands.approximate.tradeoff import run_tradeoff
-
-                return run_tradeoff(arguments)
-            case "calibrate":
-                from slimwhisper.commands.approximate.calibrate import run_calibrate
-
-                return run_calibrate(arguments)
-            case "doctor":
-                from slimwhisper.commands.doctor import run_doctor
-
-                return run_doctor(arguments)
+        return int(_function(command)(arguments))
     except OptionError as error:
         print(f"slimwhisper: {shown(error)}", file=sys.stderr)
         return 2
@@ -123,17 +103,20 @@ def main(argv: Sequence[str] | None = None) -> int:
     except BrokenPipeError:
         sys.stderr.close()
         return 1
-    raise AssertionError(arguments.command)
 
 
-def _transcribe_on_ray(arguments: argparse.Namespace) -> int:
+def _function(command: str) -> Callable[[argparse.Namespace], int]:
+    """What runs a command. It is imported only now, so that --help and usage errors are fast."""
+    module, name = RUN[command]
     try:
-        from slimwhisper.ray.job import run_transcribe_on_ray
+        return getattr(import_module(module), name)
     except ImportError as error:
+        if command not in EXTRAS:
+            raise
+        what, extra = EXTRAS[command]
         raise DependencyError(
-            f"--engine ray needs {error.name}; pip install 'slimwhisper[ray]'"
+            f"{what} needs {error.name}; pip install 'slimwhisper[{extra}]'"
         ) from error
-    return run_transcribe_on_ray(arguments)
 
 
 def entry() -> NoReturn:

@@ -4,8 +4,8 @@ A new argument of `load_model` is one row of `model_flags`: all commands that lo
 """
 
 import argparse
-from collections.abc import Callable
-from dataclasses import dataclass, field
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field, fields
 from typing import TYPE_CHECKING, Any
 
 from slimwhisper._lazy import lasting_imports
@@ -18,7 +18,7 @@ from slimwhisper.cache.forms import (
     self_names,
 )
 from slimwhisper.errors import OptionError
-from slimwhisper.types import DTYPES
+from slimwhisper.types import DTYPES, OptionHelp
 
 if TYPE_CHECKING:  # the command line starts without torch
     from slimwhisper.api import SlimWhisper
@@ -50,6 +50,23 @@ def positive(text: str) -> int:
     if not text.isascii() or not text.isdigit() or int(text) < 1:
         raise argparse.ArgumentTypeError(f"{text!r} is not a whole number from 1 up")
     return int(text)
+
+
+def count(text: str) -> int:
+    """An integer of at least 0."""
+    return 0 if text == "0" else positive(text)
+
+
+def add_main_flags(parser: argparse.ArgumentParser, *, batches: bool) -> None:
+    """Add the model, CPU threads and, with `batches`, how many windows are decoded together."""
+    parser.add_argument("--model", default="turbo", help=f"{MODEL} [%(default)s]")
+    parser.add_argument("--threads", type=count, default=0, help="CPU threads [0: all cores]")
+    if batches:
+        parser.add_argument(
+            "--batch_size",
+            type=positive,
+            help="windows decoded together [8 to 256 on a GPU, by its free memory; 16 on a CPU]",
+        )
 
 
 def cache_form(names: Callable[[bool], tuple[str, ...]]) -> dict[str, Any]:
@@ -93,6 +110,47 @@ class FlagGroup:
         self._group.add_argument(*names, default=default, help=help + shown, **rest)
 
 
+def add_options(
+    groups: Mapping[str, FlagGroup], kind: type, defaults: Mapping[str, Any], **rest: Any
+) -> None:
+    """A flag for each field of a dataclass whose `option` row names one of the groups.
+
+    defaults: the command's, where they are not those of the fields. rest: of `add_argument`.
+    """
+    for row in fields(kind):
+        about: OptionHelp = row.metadata["help"]
+        if about.group:
+            groups[about.group].add(
+                f"--{row.name}",
+                type=_kind(str(row.type)),
+                default=defaults.get(row.name, row.default),
+                help=about.help,
+                choices=about.choices or None,
+                **rest,
+            )
+
+
+def _kind(annotation: str) -> Callable[[str], Any]:
+    """What parses the flag of a field with this annotation: its first type, or None."""
+    first, *others = annotation.split(" | ")
+    kind = KINDS[first]
+    return none_or(kind) if "None" in others else kind
+
+
+def codes(text: str) -> tuple[str, ...]:
+    """The parts of a list with commas between, such as "de,en"."""
+    return tuple(part.strip() for part in text.split(",") if part.strip())
+
+
+KINDS: dict[str, Callable[[str], Any]] = {
+    "bool": boolean,
+    "int": int,
+    "float": float,
+    "str": str,
+    "tuple[str, ...]": codes,
+}
+
+
 @dataclass(frozen=True, slots=True)
 class ModelFlag:
     """A flag for an argument of `load_model`."""
@@ -106,7 +164,7 @@ class ModelFlag:
     @property
     def destination(self) -> str:
         """The name among the parsed arguments."""
-        return self.names[0].removeprefix("--").replace("-", "_")
+        return self.names[0].removeprefix("--")
 
 
 def model_flags() -> tuple[ModelFlag, ...]:
@@ -138,9 +196,7 @@ def model_flags() -> tuple[ModelFlag, ...]:
             {"choices": COMPUTE_TYPES},
         ),
         *(
-            ModelFlag(
-                argument, (f"--{argument.replace('_', '-')}", f"--{argument}"), help, rest, True
-            )
+            ModelFlag(argument, (f"--{argument}",), help, rest, True)
             for argument, help, rest in (
                 (
                     "cache",
@@ -168,7 +224,7 @@ def add_model_flags(parser: argparse.ArgumentParser, *, caches: bool = True) -> 
         groups[True] = FlagGroup(parser, "cache", "see docs/caches.md")
     for flag in model_flags():
         if flag.cache in groups:
-            groups[flag.cache].add(*dict.fromkeys(flag.names), help=flag.help, **flag.rest)
+            groups[flag.cache].add(*flag.names, help=flag.help, **flag.rest)
 
 
 def model_arguments(arguments: argparse.Namespace) -> dict[str, Any]:

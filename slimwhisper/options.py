@@ -1,6 +1,6 @@
 """The user's options, checked against what the model can do."""
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import fields
 from difflib import get_close_matches
 from typing import Any
@@ -30,12 +30,7 @@ def make_options(
     Raises `OptionError` with the name, the value and what would work; `DependencyError` for a
     package that an option needs.
     """
-    known = [f.name for f in fields(Options)]
-    for key in values:
-        if key not in (*known, *IGNORED):
-            near = get_close_matches(key, known, n=1)
-            hint = f"did you mean {near[0]!r}?" if near else f"known: {', '.join(known)}"
-            raise OptionError(f"unknown option {key!r}; {hint}")
+    check_names(Options, (key for key in values if key not in IGNORED))
     for key in ("temperature", "clip_timestamps", "suppress_tokens", "languages"):
         value = values.get(key)
         if isinstance(value, Sequence) and not isinstance(value, str):
@@ -47,7 +42,7 @@ def make_options(
     if any(values.get(key) for key in NEED_WORDS):
         values["word_timestamps"] = True
     options = Options(**{k: v for k, v in values.items() if k not in IGNORED})
-    _check_rows(options)
+    check_rows(options)
     _check_search(options)
     _check_places(options)
     check_speakers(options)
@@ -70,11 +65,24 @@ def _defaults(
     return found
 
 
-def _check_rows(options: Options) -> None:
-    """Choices, bounds, and what an option needs, as the rows of `Options` say."""
-    for row in fields(Options):
+def check_names(kind: type, names: Iterable[str]) -> None:
+    """Raise OptionError for a name that is no field of a dataclass of options."""
+    known = [row.name for row in fields(kind)]
+    for name in names:
+        if name not in known:
+            near = get_close_matches(name, known, n=1)
+            hint = f"did you mean {near[0]!r}?" if near else f"known: {', '.join(known)}"
+            raise OptionError(f"unknown option {name!r}; {hint}")
+
+
+def check_rows(options: Any) -> None:
+    """Choices, bounds, and what an option needs, as the rows of its class say: of `Options`, or of
+    `LiveOptions`. Raises OptionError.
+    """
+    for row in fields(options):
         about, value = row.metadata["help"], getattr(options, row.name)
-        if value is None or value == row.default:
+        may_be_none = str(row.type).endswith("None")
+        if value == row.default or (value is None and (may_be_none or about.low is None)):
             continue
         if about.choices and value not in about.choices:
             raise OptionError(f"{row.name} {value!r} is not one of: {', '.join(about.choices)}")
@@ -87,10 +95,14 @@ def _check_rows(options: Options) -> None:
 def _check_bounds(name: str, value: Any, whole: bool, about: OptionHelp) -> None:
     assert about.low is not None
     fits = isinstance(value, int if whole else int | float) and not isinstance(value, bool)
-    if not fits or not about.low <= value <= (about.high or float("inf")):
+    high = about.high or float("inf")
+    if not fits or not about.low <= value <= high or (about.open and value in (about.low, high)):
         kind = "whole number" if whole else "number"
         most = "up" if about.high is None else f"to {about.high}"
-        raise OptionError(f"{name} {value!r} is not a {kind} from {about.low} {most}")
+        places = f"from {about.low} {most}"
+        if about.open:
+            places = f"between {about.low} and {about.high}"
+        raise OptionError(f"{name} {value!r} is not a {kind} {places}")
 
 
 def _check_search(options: Options) -> None:
@@ -118,9 +130,6 @@ def _check_places(options: Options) -> None:
         )
     if options.parallel and options.vad_filter:
         raise OptionError("parallel leaves out what is not speech already; drop vad_filter")
-    given = options.vad_threshold
-    if not isinstance(given, int | float) or not 0 < given < 1:
-        raise OptionError(f"vad_threshold {given!r} is not between 0 and 1")
 
 
 def _check_languages(options: Options, vocabulary: Vocabulary) -> None:

@@ -65,21 +65,24 @@ class Dims:
 
 @dataclass(frozen=True, slots=True)
 class OptionHelp:
-    """What is said of a field of `Options` wherever a user may set it."""
+    """What is said of a field of `Options` or `LiveOptions` wherever a user may set it."""
 
     group: str  # of flags of the command line; "": no flag of its own
     help: str
     low: float | None = None  # bounds of a number; None: none
     high: float | None = None
+    open: bool = False  # whether the bounds themselves are not allowed
     choices: tuple[str, ...] = ()
     needs: tuple[str, ...] = ()  # options of which one must be set, too
 
 
 def option(default: Any, group: str, help: str, **rest: Any) -> Any:
-    """A field of `Options`. rest: of `OptionHelp`."""
+    """A field of `Options` or `LiveOptions`. rest: of `OptionHelp`."""
     return field(default=default, metadata={"help": OptionHelp(group, help, **rest)})
 
 
+TASKS = ("transcribe", "translate")
+WITHIN = {"low": 0, "high": 1, "open": True}  # of a probability
 SPEECH = {"needs": ("vad_filter", "parallel")}
 MOST_VAD_MS = 60_000
 MOST_SPEAKERS = 20
@@ -99,7 +102,7 @@ class Options:
         "transcribe",
         "decoding",
         "translate into English, or transcribe in the language spoken",
-        choices=("transcribe", "translate"),
+        choices=TASKS,
     )
     language: str | None = option(
         None, "decoding", "language code or name [detected for each file]"
@@ -210,6 +213,7 @@ class Options:
         0.5,
         "decoding",
         "probability from which a sound is speech, for --vad_filter and --parallel",
+        **WITHIN,
         **SPEECH,
     )
     vad_min_silence_duration_ms: int | None = option(

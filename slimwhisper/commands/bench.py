@@ -12,46 +12,40 @@ import re
 import statistics
 import subprocess
 import sys
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from contextlib import suppress
-from dataclasses import asdict, dataclass
+from dataclasses import asdict
 from importlib.metadata import version
 from pathlib import Path
 from typing import Any, TextIO
 
 from rich.console import Console
-from rich.table import Table
 from tqdm import tqdm
 
 from slimwhisper import __version__
 from slimwhisper.commands.measurement import RECORDING_SECONDS, Case, Measured
+from slimwhisper.commands.tables import table
 from slimwhisper.errors import OptionError, SlimWhisperError
 from slimwhisper.text import human_size
 
 WHISPER = "openai-whisper"
+AS_ASKED = ("tokens", "model_dir", "adapter", "device", "dtype", "threads", "beam_size")
 FEWEST, MOST = 4, 128  # windows of a measurement, unless a batch takes more
 
 
-@dataclass(frozen=True, slots=True)
-class Row:
-    """Medians over the rounds; rates are per second unless stated otherwise."""
+Row = dict[str, Any]  # of the JSON, see `summarize`
 
-    cache: str  # a preset, or "openai-whisper"
-    forms: str | None  # such as "e+x"
-    batch: int
-    windows: int
-    tokens_sampled: int  # in each round
-    tokens_per_second: float
-    decode_tokens_per_second: float  # of the time outside the encoder
-    times_real_time: float
-    files_per_hour: float
-    first_token_seconds: float
-    memory_bytes: int  # the peak, less what was in use with the model loaded
-    peak_bytes: int
-    times_whisper: float | None  # files per hour, as a multiple of openai-whisper's
-    seconds: list[float]  # of each round
-    encoder_seconds: list[float]
-    fallbacks: list[str]
+COLUMNS: tuple[tuple[str, Callable[[Row], str]], ...] = (
+    ("batch", lambda r: f"{r['batch']}"),
+    ("files", lambda r: f"{r['windows']}"),
+    ("tokens a second", lambda r: f"{r['tokens_per_second']:,.0f}"),
+    ("decode alone", lambda r: f"{r['decode_tokens_per_second']:,.0f}"),
+    ("x real time", lambda r: f"{r['times_real_time']:.1f}"),
+    ("files an hour", lambda r: f"{r['files_per_hour']:,.0f}"),
+    ("first token", lambda r: f"{r['first_token_seconds']:.2f} s"),
+    ("memory", lambda r: human_size(r["memory_bytes"])),
+    ("x whisper", lambda r: f"{r['times_whisper']:.2f}"),
+)
 
 
 def run_bench(arguments: argparse.Namespace) -> int:
@@ -70,7 +64,7 @@ def run_bench(arguments: argparse.Namespace) -> int:
         "beam_size": arguments.beam_size,
         "rounds": arguments.rounds,
         "recording_seconds": RECORDING_SECONDS,
-        "rows": [asdict(row) for row in rows],
+        "rows": rows,
     }
     if not arguments.json:
         print_bench(answer, rows, sys.stdout)
@@ -96,15 +90,9 @@ def make_cases(arguments: argparse.Namespace) -> list[Case]:
             cache=cache,
             batch=batch,
             windows=windows,
-            tokens=arguments.tokens,
             model=arguments.model or "tiny",
             random=arguments.random or arguments.model is None,
-            model_dir=arguments.model_dir,
-            adapter=arguments.adapter,
-            device=arguments.device,
-            dtype=arguments.dtype,
-            threads=arguments.threads,
-            beam_size=arguments.beam_size,
+            **{name: getattr(arguments, name) for name in AS_ASKED},
         )
         for cache, batch, windows in pairs
     ]
@@ -151,7 +139,9 @@ def _title(case: Case) -> str:
 
 
 def summarize(cases: Sequence[Case], found: Sequence[Sequence[Measured]]) -> list[Row]:
-    """One row per case."""
+    """A row for each case: medians over the rounds. Rates are per second unless stated otherwise;
+    "decode": of the time outside the encoder; "times_whisper": of openai-whisper's files per hour.
+    """
     hourly = [
         3600 * case.windows / statistics.median(m.seconds for m in measured)
         for case, measured in zip(cases, found, strict=True)
@@ -159,31 +149,30 @@ def summarize(cases: Sequence[Case], found: Sequence[Sequence[Measured]]) -> lis
     whisper = hourly[0] if cases[0].cache is None else None
 
     def row(case: Case, measured: Sequence[Measured], files: float) -> Row:
-        forms = measured[0].forms
+        def median(value: Callable[[Measured], float]) -> float:
+            return statistics.median(map(value, measured))
 
-        def median(values: Sequence[float]) -> float:
-            return statistics.median(values)
-
-        return Row(
-            cache=case.cache or WHISPER,
-            forms=None if forms is None else "+".join(forms),
-            batch=case.batch,
-            windows=case.windows,
-            tokens_sampled=measured[0].sampled,
-            tokens_per_second=median([m.sampled / m.seconds for m in measured]),
-            decode_tokens_per_second=median(
-                [m.sampled / (m.seconds - m.encoder_seconds) for m in measured]
+        first = measured[0]
+        return {
+            "cache": case.cache or WHISPER,
+            "forms": None if first.forms is None else "+".join(first.forms),
+            "batch": case.batch,
+            "windows": case.windows,
+            "tokens_sampled": first.sampled,
+            "tokens_per_second": median(lambda m: m.sampled / m.seconds),
+            "decode_tokens_per_second": median(
+                lambda m: m.sampled / (m.seconds - m.encoder_seconds)
             ),
-            times_real_time=files * RECORDING_SECONDS / 3600,
-            files_per_hour=files,
-            first_token_seconds=median([m.first_token_seconds for m in measured]),
-            memory_bytes=round(median([m.memory_bytes for m in measured])),
-            peak_bytes=round(median([m.peak_bytes for m in measured])),
-            times_whisper=None if whisper is None else files / whisper,
-            seconds=[m.seconds for m in measured],
-            encoder_seconds=[m.encoder_seconds for m in measured],
-            fallbacks=measured[0].fallbacks,
-        )
+            "times_real_time": files * RECORDING_SECONDS / 3600,
+            "files_per_hour": files,
+            "first_token_seconds": median(lambda m: m.first_token_seconds),
+            "memory_bytes": round(median(lambda m: m.memory_bytes)),
+            "peak_bytes": round(median(lambda m: m.peak_bytes)),
+            "times_whisper": None if whisper is None else files / whisper,
+            "seconds": [m.seconds for m in measured],
+            "encoder_seconds": [m.encoder_seconds for m in measured],
+            "fallbacks": first.fallbacks,
+        }
 
     return [row(*parts) for parts in zip(cases, found, hourly, strict=True)]
 
@@ -234,32 +223,16 @@ def print_bench(answer: dict[str, Any], rows: Sequence[Row], file: TextIO) -> No
         f"{machine['cpu']}, {machine['cores']} cores{memory}; torch {machine['torch']}, "
         f"python {machine['python']}, slimwhisper {machine['slimwhisper']}"
     )
-    table = Table(box=None, header_style="bold", padding=(0, 0, 0, 1), pad_edge=False)
-    table.add_column("cache", no_wrap=True)
-    against = rows[0].times_whisper is not None
-    headings = ["batch", "files", "tokens a second", "decode alone", "x real time"]
-    headings += ["files an hour", "first token", "memory", *(["x whisper"] if against else [])]
-    for heading in headings:  # one line per word, so that all columns fit in 80 characters
-        table.add_column(heading.replace(" ", "\n"), justify="right")
-    for row in rows:
-        cells = [
-            row.cache,
-            f"{row.batch}",
-            f"{row.windows}",
-            f"{row.tokens_per_second:,.0f}",
-            f"{row.decode_tokens_per_second:,.0f}",
-            f"{row.times_real_time:.1f}",
-            f"{row.files_per_hour:,.0f}",
-            f"{row.first_token_seconds:.2f} s",
-            human_size(row.memory_bytes),
-        ]
-        table.add_row(*cells, *([f"{row.times_whisper:.2f}"] if against else []))
-    console.print(table)
+    columns = COLUMNS if rows[0]["times_whisper"] is not None else COLUMNS[:-1]
+    # one line per word, so that all columns fit in 80 characters
+    headings = ("cache", *(heading.replace(" ", "\n") for heading, _ in columns))
+    cells = ((row["cache"], *(cell(row) for _, cell in columns)) for row in rows)
+    console.print(table(headings, cells, ("cache",), gap=1))
     console.print(
         f"Files: recordings of {RECORDING_SECONDS} s, one window each, read from memory. Decode "
         "alone: tokens a second of the time outside the encoder. First token: from the call, one "
         "recording. Memory: the peak, less what was in use with the model loaded."
     )
     for row in rows:
-        for line in row.fallbacks:
-            console.print(f"{row.cache}, batch {row.batch}: {line}")
+        for line in row["fallbacks"]:
+            console.print(f"{row['cache']}, batch {row['batch']}: {line}")

@@ -15,7 +15,7 @@ import sysconfig
 import textwrap
 import warnings
 import wave
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping
 from dataclasses import asdict
 from functools import partial
 from pathlib import Path
@@ -35,69 +35,49 @@ def run_doctor(arguments: argparse.Namespace) -> int:
     """The `doctor` command (`json`); 1 if something prevents transcribing."""
     found = checks()
     if arguments.json:
-        print(json.dumps({"healthy": healthy(found), "checks": [asdict(c) for c in found]}))
+        rows = [{"name": name, **asdict(check)} for name, check in found.items()]
+        print(json.dumps({"healthy": not failing(found), "checks": rows}))
     else:
         print_doctor(found, sys.stdout)
-    return 0 if healthy(found) else 1
+    return 1 if failing(found) else 0
 
 
-def healthy(found: Sequence[Check]) -> bool:
-    """Whether nothing prevents transcribing; a missing GPU or extra does not."""
-    return all(check.ok is not False for check in found)
+def failing(found: Mapping[str, Check]) -> list[str]:
+    """What prevents transcribing; a missing GPU or extra does not."""
+    return [name for name, check in found.items() if check.ok is False]
 
 
-def checks() -> list[Check]:
-    """Run all checks; takes some seconds. Never raises."""
-    parts: list[tuple[str, bool, Callable[[], Check]]] = [  # name, needed, check
-        ("python", False, _python),
-        ("slimwhisper", False, check_slimwhisper),
-        *((package[0], package[1], partial(check_package, *package)) for package in PACKAGES),
-        ("CPU", True, _cpu),
-        ("GPU", False, _gpu),
-        ("kernels", False, _kernels),
-        ("C compiler", False, _c_compiler),
-        ("decoding audio", True, _decoding),
-        ("resampling", True, _resampling),
-        ("speakers", False, _speakers),
-        ("models folder", True, _models),
-        ("hub cache", False, _hub),
-    ]
-    found = []
+def checks() -> dict[str, Check]:
+    """Run all checks, by name; takes some seconds. Never raises."""
+    found = {}
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
-        for name, needed, check in parts:
+        for name, (needed, check) in CHECKS.items():
             try:
-                found.append(check())
+                found[name] = check()
             except Exception as error:
                 advice = "put right what this names first" if needed else ""
-                found.append(
-                    Check(
-                        name,
-                        f"fails: {one_line(error, kind=True)}",
-                        False if needed else None,
-                        advice,
-                    )
-                )
+                failed = False if needed else None
+                found[name] = Check(f"fails: {one_line(error, kind=True)}", failed, advice)
     return found
 
 
-def print_doctor(found: Sequence[Check], file: TextIO) -> None:
+def print_doctor(found: Mapping[str, Check], file: TextIO) -> None:
     """A paragraph for each check, and a summary in the last line."""
     width = max(40, shutil.get_terminal_size().columns)
-    names = max(len(check.name) for check in found)
+    names = max(map(len, found))
 
     def write(head: str, text: str) -> None:
         indent = " " * (names + 7)
         lines = textwrap.wrap(text, width, initial_indent=head, subsequent_indent=indent)
         print("\n".join(lines), file=file)
 
-    for check in found:
+    for name, check in found.items():
         mark = {True: "ok", False: "BAD", None: "-"}[check.ok]
-        write(f"{mark:>3}  {check.name:<{names}}  ", check.value)
+        write(f"{mark:>3}  {name:<{names}}  ", check.value)
         if check.advice:
             write(" " * (names + 7) + "-> ", check.advice)
-    bad = [check.name for check in found if check.ok is False]
-    if bad:
+    if bad := failing(found):
         print(f"In the way of transcribing: {', '.join(bad)}.", file=file)
     else:
         print("Nothing stands in the way of transcribing.", file=file)
@@ -105,13 +85,13 @@ def print_doctor(found: Sequence[Check], file: TextIO) -> None:
 
 def _python() -> Check:
     where = f"{platform.system()} {platform.machine()}"
-    return Check("python", f"{platform.python_version()} on {where}, {sys.executable}", True)
+    return Check(f"{platform.python_version()} on {where}, {sys.executable}", True)
 
 
 def _cpu() -> Check:
     import torch
 
-    return Check("CPU", f"{torch.get_num_threads()} threads, {os.cpu_count()} cores", True)
+    return Check(f"{torch.get_num_threads()} threads, {os.cpu_count()} cores", True)
 
 
 def _gpu() -> Check:
@@ -124,7 +104,7 @@ def _gpu() -> Check:
             f"compute capability {p.major}.{p.minor}"
             for i, p in enumerate(seen)
         )
-        return Check("GPU", f"{value}; CUDA {torch.version.cuda}", True)
+        return Check(f"{value}; CUDA {torch.version.cuda}", True)
     if torch.version.cuda is None:
         value = "none: this PyTorch is built for the CPU"
         advice = "with an NVIDIA GPU, install PyTorch's CUDA build: https://pytorch.org/get-started"
@@ -133,7 +113,7 @@ def _gpu() -> Check:
         advice = "see whether nvidia-smi lists one; a container needs --gpus all"
     if torch.backends.mps.is_available():
         value += "; Apple's (MPS) is not supported"
-    return Check("GPU", value, None, f"the CPU is used, slower; {advice}")
+    return Check(value, None, f"the CPU is used, slower; {advice}")
 
 
 def _has_gpu() -> bool:
@@ -147,7 +127,6 @@ def _has_gpu() -> bool:
 
 def _kernels() -> Check:
     """Which kernels are used; on a GPU one is run."""
-    name = "kernels"
     import torch
 
     from slimwhisper.kernels.dispatch import Kernels
@@ -156,15 +135,15 @@ def _kernels() -> Check:
     if not torch.cuda.is_available():
         kernels = Kernels(torch.device("cpu"), torch.float32)
         fast = kernels.library is not None or kernels.processor is not None
-        return Check(name, kernels.describe(), fast or None, "" if fast else _NOT_COMPILED)
+        return Check(kernels.describe(), fast or None, "" if fast else _NOT_COMPILED)
     kernels = Kernels(torch.device("cuda"), torch.float16)
     latent = torch.ones((1, 16, 384), device="cuda", dtype=torch.float16)
     ones = kernels.latent(latent[0, :6, None], Latent(latent), 1.0)
     if not bool((ones == 1).all()):
-        return Check(name, "the attention on the GPU gives a wrong result", False, _TORCH_ONLY)
+        return Check("the attention on the GPU gives a wrong result", False, _TORCH_ONLY)
     by_triton = kernels.used["latent", "triton"] > 0
     advice = "" if by_triton else f"slower than Triton: {_triton_advice(kernels.describe())}"
-    return Check(name, kernels.describe(), by_triton or None, advice)
+    return Check(kernels.describe(), by_triton or None, advice)
 
 
 _NOT_COMPILED = (
@@ -184,11 +163,11 @@ def _triton_advice(why: str) -> str:
 
 def _c_compiler() -> Check:
     """Triton compiles each kernel's launcher with $CC, gcc or clang against Python's headers."""
-    name, chosen = "C compiler", os.environ.get("CC")
+    chosen = os.environ.get("CC")
     path = next(filter(None, map(shutil.which, [chosen] if chosen else ["gcc", "clang"])), None)
     headers = Path(sysconfig.get_paths()["include"]) / "Python.h"
     if path is not None and headers.is_file():
-        return Check(name, f"{path}, Python.h found", True)
+        return Check(f"{path}, Python.h found", True)
     value, advice = "none found", "apt-get install gcc python3-dev"
     if path is not None:
         value = f"{path}, but no {headers}"
@@ -197,7 +176,7 @@ def _c_compiler() -> Check:
     elif shutil.which("cc"):
         value, advice = "cc, which Triton does not look for", "export CC=cc"
     use = "Triton needs it to start kernels on a GPU" + ("" if _has_gpu() else ", so not here")
-    return Check(name, value, None, f"{advice}; {use}")
+    return Check(value, None, f"{advice}; {use}")
 
 
 def _decoding() -> Check:
@@ -208,22 +187,21 @@ def _decoding() -> Check:
     with wave.open(file, "wb") as sound:
         sound.setparams((2, 2, 44_100, 0, "NONE", ""))
         sound.writeframes(b"\x00\x20" * 2 * 4_410)  # a quarter of full scale
-    name = "decoding audio"
     try:
         samples = load_audio(file.getvalue())
         if abs(len(samples) - 1_600) > 16 or abs(float(samples[800]) - 0.25) > 0.01:
             raise ValueError(f"{len(samples)} samples of {samples.mean():.2f}, not 1600 of 0.25")
     except Exception as error:
         advice = f"pip install 'av{wanted_versions('av')}' --force-reinstall"
-        return Check(name, f"PyAV fails: {one_line(error, kind=True)}", False, advice)
-    return Check(name, "PyAV decodes; the ffmpeg program is not needed", True)
+        return Check(f"PyAV fails: {one_line(error, kind=True)}", False, advice)
+    return Check("PyAV decodes; the ffmpeg program is not needed", True)
 
 
 def _resampling() -> Check:
     from slimwhisper.audio.load import resampler
 
     name, why = resampler()
-    return Check("resampling", f"{name}: {why.split(':')[0]}", True)
+    return Check(f"{name}: {why.split(':')[0]}", True)
 
 
 def _speakers() -> Check:
@@ -231,9 +209,9 @@ def _speakers() -> Check:
 
     ready = [name for name in BACKENDS if not missing(name)]
     if ready:
-        return Check("speakers", f"--diarize can use {', '.join(ready)}", True)
+        return Check(f"--diarize can use {', '.join(ready)}", True)
     advice = f"to find who speaks: {BACKENDS['embedding'].install}"
-    return Check("speakers", "--diarize can only read .rttm files", None, advice)
+    return Check("--diarize can only read .rttm files", None, advice)
 
 
 def _models() -> Check:
@@ -242,7 +220,7 @@ def _models() -> Check:
     folder = Path(default_download_root())
     kept = {p.stem: p.stat().st_size for p in sorted(folder.glob("*.pt")) if p.is_file()}
     advice = "pass --model_dir FOLDER, or set XDG_CACHE_HOME"
-    return _place("models folder", folder, kept, False, advice)
+    return _place(folder, kept, False, advice)
 
 
 def _hub() -> Check:
@@ -253,12 +231,10 @@ def _hub() -> Check:
     for model in sorted(folder.glob("models--*whisper*")):
         name = model.name.removeprefix("models--").replace("--", "/")
         kept[name] = sum(p.stat().st_size for p in model.glob("blobs/*"))
-    return _place("hub cache", folder, kept, None, "set HF_HUB_CACHE to another folder")
+    return _place(folder, kept, None, "set HF_HUB_CACHE to another folder")
 
 
-def _place(
-    name: str, folder: Path, kept: dict[str, int], failed: bool | None, elsewhere: str
-) -> Check:
+def _place(folder: Path, kept: dict[str, int], failed: bool | None, elsewhere: str) -> Check:
     """Whether a folder exists and is writable, what it holds (bytes), and the free disk space."""
     exists = folder
     while not exists.exists():
@@ -266,9 +242,26 @@ def _place(
     inside = ", ".join(f"{model} {human_size(size)}" for model, size in kept.items()) or "no models"
     value = f"{folder}: {inside if exists == folder else 'not made yet'}"
     if not exists.is_dir():
-        return Check(name, f"{folder}: {exists} is not a folder", failed, elsewhere)
+        return Check(f"{folder}: {exists} is not a folder", failed, elsewhere)
     if not os.access(exists, os.W_OK | os.X_OK):
-        return Check(name, f"{value}; {exists} cannot be written", failed, elsewhere)
+        return Check(f"{value}; {exists} cannot be written", failed, elsewhere)
     free = shutil.disk_usage(exists).free
     advice = f"large-v3 takes 3.1 GB; to keep models on another disk, {elsewhere}"
-    return Check(name, f"{value}; {human_size(free)} free", True, advice if free < 4e9 else "")
+    return Check(f"{value}; {human_size(free)} free", True, advice if free < 4e9 else "")
+
+
+# by name: whether it is needed, and the check
+CHECKS: dict[str, tuple[bool, Callable[[], Check]]] = {
+    "python": (False, _python),
+    "slimwhisper": (False, check_slimwhisper),
+    **{package[0]: (package[1], partial(check_package, *package)) for package in PACKAGES},
+    "CPU": (True, _cpu),
+    "GPU": (False, _gpu),
+    "kernels": (False, _kernels),
+    "C compiler": (False, _c_compiler),
+    "decoding audio": (True, _decoding),
+    "resampling": (True, _resampling),
+    "speakers": (False, _speakers),
+    "models folder": (True, _models),
+    "hub cache": (False, _hub),
+}

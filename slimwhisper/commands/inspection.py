@@ -8,11 +8,14 @@ from collections.abc import Sequence
 from dataclasses import asdict
 from typing import Any, Literal, TextIO
 
+from rich.console import Console
+
 from slimwhisper.audio.load import as_waveform
 from slimwhisper.audio.mel import first_window
 from slimwhisper.cache.forms import cross_names, self_names
 from slimwhisper.cache.guard import MARGIN, Inspection
 from slimwhisper.checkpoint.settings import Settings
+from slimwhisper.commands.tables import table
 from slimwhisper.devices import choose_device, choose_dtype
 from slimwhisper.flags import load_weights
 from slimwhisper.model.calibration import inspect_form, record_activations
@@ -67,19 +70,11 @@ def as_json(model: str, dtype: str, records: Sequence[Inspection]) -> dict[str, 
 def print_inspections(
     model: str, dtype: str, source: str, records: Sequence[Inspection], file: TextIO
 ) -> None:
-    from rich.console import Console
-    from rich.table import Table
-
     console = Console(file=file, highlight=False, soft_wrap=True)
     console.print(f"{model}, {dtype}, measured on {source}")
-    table = Table(box=None, header_style="bold", pad_edge=False)
-    table.add_column("attention")
-    table.add_column("form")
-    for heading in ("layer", "condition", "max folded", "error", "baseline"):
-        table.add_column(heading, justify="right")
-    table.add_column("decision")
-    for r in records:
-        table.add_row(
+    numbers = ("layer", "condition", "max folded", "error", "baseline")
+    cells = (
+        (
             r.attention,
             r.form,
             str(r.layer),
@@ -89,7 +84,10 @@ def print_inspections(
             f"{r.baseline_error:.1e}",
             f"{r.used} instead" if r.fell_back else "exact",
         )
-    console.print(table)
+        for r in records
+    )
+    words = ("attention", "form", "decision")
+    console.print(table((*words[:2], *numbers, words[2]), cells, words))
     console.print(
         "condition: of the matrix that the form inverts, else of W_K; max folded: largest folded "
         "weight;\nerror: of keys and values against float64, relative; baseline: the same of form "
@@ -99,18 +97,12 @@ def print_inspections(
 
 def print_settings(settings: Settings, file: TextIO) -> None:
     """What came with the model about decoding, and the flags that override it."""
-    from rich.console import Console
-    from rich.table import Table
-
     console = Console(file=file, highlight=False, soft_wrap=True)
     rows = settings.rows()
     if not rows:
         console.print("\nsettings: Whisper's own; none came with the model")
         return
     console.print(f"\nsettings of {settings.file}, see docs/checkpoints.md")
-    table = Table(box=None, header_style="bold", pad_edge=False)
-    for heading in ("setting", "value", "effect", "overridden by"):
-        table.add_column(heading)
-    for row in rows:
-        table.add_row(row.name, row.value, row.effect, row.flag)
-    console.print(table)
+    headings = ("setting", "value", "effect", "overridden by")
+    cells = ((row.name, row.value, row.effect, row.flag) for row in rows)
+    console.print(table(headings, cells, headings))

@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import TextIO
 
 import torch
+from rich.console import Console
 
 from slimwhisper.cache.forms import PRESETS
 from slimwhisper.checkpoint.bundled import BUNDLED, bundled_file
@@ -20,12 +21,14 @@ from slimwhisper.checkpoint.load import available_models
 from slimwhisper.checkpoint.names import HUB_MODELS
 from slimwhisper.checkpoint.validate import expected_shapes
 from slimwhisper.commands.costs import allocate, known_dims
+from slimwhisper.commands.tables import table
 from slimwhisper.text import human_size
 from slimwhisper.tokens.openai import language_count
 from slimwhisper.tokens.whisper_package import model_urls
 from slimwhisper.types import Dims
 
 PRESET = "slim"
+WIDTH = 200  # characters of the table, at most
 
 
 @dataclass(frozen=True, slots=True)
@@ -106,8 +109,8 @@ def _cached(repository: str) -> Path | None:
 
 def print_models(models: Sequence[Known], file: TextIO) -> None:
     """Print a table, never cut at the terminal's width, and what its columns mean."""
-    rows = [("name", "here", "languages", "weights", "a window", "source")]
-    rows += [
+    headings = ("name", "here", "languages", "weights", "a window", "source")
+    cells = (
         (
             model.name,
             "yes" if model.path else "-",
@@ -117,14 +120,9 @@ def print_models(models: Sequence[Known], file: TextIO) -> None:
             model.source,
         )
         for model in models
-    ]
-    widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
-    for row in rows:
-        aligned = [
-            text.rjust(width) if i in (3, 4) else text.ljust(width)
-            for i, (text, width) in enumerate(zip(row, widths, strict=True))
-        ]
-        print("  ".join(aligned).rstrip(), file=file)
+    )
+    console = Console(file=file, highlight=False, markup=False, emoji=False, width=WIDTH)
+    console.print(table(headings, cells, (*headings[:3], "source")))
     print(
         "languages: how many, or the code of the one that it was trained for. weights, a window:\n"
         f"in float16, computed from the dimensions; a window: its caches, preset {PRESET}. Any\n"

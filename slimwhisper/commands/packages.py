@@ -39,7 +39,6 @@ PACKAGES = (
 class Check:
     """One line of the doctor's answer."""
 
-    name: str
     value: str
     ok: bool | None  # False: prevents transcribing; None: does not, but is worth knowing
     advice: str = ""  # what to do, if anything
@@ -49,10 +48,10 @@ def check_slimwhisper() -> Check:
     """This package's version, and the folder that it runs from."""
     folder = Path(__file__).parents[1]
     try:
-        return Check("slimwhisper", f"{metadata.version('slimwhisper')} in {folder}", True)
+        return Check(f"{metadata.version('slimwhisper')} in {folder}", True)
     except metadata.PackageNotFoundError:
         advice = "install it: pip install ."
-        return Check("slimwhisper", f"not installed, runs from {folder}", None, advice)
+        return Check(f"not installed, runs from {folder}", None, advice)
 
 
 def check_package(name: str, needed: bool, module: str, use: str) -> Check:
@@ -63,17 +62,15 @@ def check_package(name: str, needed: bool, module: str, use: str) -> Check:
     try:
         version = metadata.version(name)
     except metadata.PackageNotFoundError:
-        return Check(name, "not installed", failed, f"{use}; {install}")
+        return Check("not installed", failed, f"{use}; {install}")
     try:
         value = version + (_libraries(importlib.import_module(module)) if module else "")
     except Exception as error:
         advice = f"{use}; {install} --force-reinstall" if needed else use
-        return Check(
-            name, f"{version}, does not import: {one_line(error, kind=True)}", failed, advice
-        )
+        return Check(f"{version}, does not import: {one_line(error, kind=True)}", failed, advice)
     if not _is_among(version, wanted):
-        return Check(name, value, None, f"slimwhisper is made for {wanted}; {install}")
-    return Check(name, value, True)
+        return Check(value, None, f"slimwhisper is made for {wanted}; {install}")
+    return Check(value, True)
 
 
 def wanted_versions(name: str) -> str:

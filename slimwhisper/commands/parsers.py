@@ -129,7 +129,7 @@ def add_approximations(commands: Any) -> None:
         *("-o", "--output"), required=True, metavar="FILE", help="a file, NAME.safetensors"
     )
     p.add_argument(
-        *("--target_loss", "--target-loss"),
+        "--target_loss",
         default="0.5%",
         help="percentage points of the word error, such as 0.5%% [0.5%%]",
     )

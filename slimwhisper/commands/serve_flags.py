@@ -3,10 +3,11 @@
 import argparse
 import os
 import re
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-from slimwhisper.flags import MODEL, add_model_flags, positive
+from slimwhisper.flags import FlagGroup, add_main_flags, add_model_flags, count, positive
 from slimwhisper.live.types import POLICIES
 
 
@@ -53,11 +54,6 @@ def origin(text: str) -> str:
     return text.lower()
 
 
-def count(text: str) -> int:
-    """A whole number from 0 up."""
-    return 0 if text == "0" else positive(text)
-
-
 def seconds(text: str) -> float:
     """A number of seconds above 0."""
     try:
@@ -69,6 +65,37 @@ def seconds(text: str) -> float:
     return value
 
 
+# by group: a flag's name, type, default and help
+NUMBERS: dict[str, tuple[tuple[str, Callable[[str], float], float | None, str], ...]] = {
+    "limits": (
+        ("max_upload", positive, 1024, "MB per file"),
+        ("max_minutes", positive, 240, "minutes per recording"),
+        ("queue", positive, 256, "requests at a time"),
+        ("timeout", seconds, 3600.0, "seconds per request [3600]"),
+        ("patience", seconds, 30.0, "seconds to finish requests at exit [30]"),
+    ),
+    "live streams": (
+        ("streams", count, 64, "at a time; 0: none"),
+        ("update", seconds, 1.0, "seconds of audio between updates [1]"),
+        ("session_minutes", positive, 60, "minutes of a realtime session"),
+        ("idle_seconds", seconds, 300.0, "seconds without audio that end a realtime session [300]"),
+        (
+            "wyoming",
+            positive,
+            None,
+            "port on which to serve the Wyoming protocol, too, which asks for no key [not served]",
+        ),
+        (
+            "live_window",
+            seconds,
+            None,
+            "seconds of audio that an update encodes; fewer cost less, and are not exact "
+            "[the model's window]",
+        ),
+    ),
+}
+
+
 def add_serve(commands: Any) -> None:
     """The parser of `serve`."""
     p = commands.add_parser(
@@ -77,20 +104,14 @@ def add_serve(commands: Any) -> None:
         description="One server with one model: all users' requests share its batch. "
         "See docs/serving.md.",
     )
-    p.add_argument("--model", default="turbo", help=f"{MODEL} [%(default)s]")
-    p.add_argument("--threads", type=int, default=0, help="CPU threads [0: all cores]")
+    add_main_flags(p, batches=True)
     p.add_argument(
-        "--batch_size",
-        type=positive,
-        help="windows decoded together [8 to 256 on a GPU, by its free memory; 16 on a CPU]",
-    )
-    p.add_argument(
-        *("--allow-download", "--allow_download"),
+        "--allow_download",
         action="store_true",
         help="users may choose models that are not installed yet",
     )
     p.add_argument(
-        *("--unload-after", "--unload_after"),
+        "--unload_after",
         type=seconds,
         help="idle seconds before the model is unloaded [never]",
     )
@@ -98,7 +119,7 @@ def add_serve(commands: Any) -> None:
     g = p.add_argument_group("access")
     g.add_argument("--host", default="127.0.0.1", help="address to listen on [%(default)s]")
     g.add_argument("--port", type=int, default=7860, help="[%(default)s]")
-    g.add_argument("--root-path", "--root_path", default="", help="its path behind a proxy")
+    g.add_argument("--root_path", default="", help="its path behind a proxy")
     g.add_argument(
         "--auth",
         type=login,
@@ -107,14 +128,14 @@ def add_serve(commands: Any) -> None:
         "[SLIMWHISPER_AUTH, else none]",
     )
     g.add_argument(
-        *("--api-key", "--api_key"),
+        "--api_key",
         type=api_key,
         default=os.environ.get("SLIMWHISPER_API_KEY"),
         help="for the API, and the page's password; @FILE reads it from a file "
         "[SLIMWHISPER_API_KEY, else none]",
     )
     g.add_argument(
-        *("--allow-host", "--allow_host"),
+        "--allow_host",
         action="append",
         type=host_name,
         default=[],
@@ -123,7 +144,7 @@ def add_serve(commands: Any) -> None:
         "[without a key on 127.0.0.1: this machine's alone; else any]",
     )
     g.add_argument(
-        *("--allow-origin", "--allow_origin"),
+        "--allow_origin",
         action="append",
         type=origin,
         default=[],
@@ -131,61 +152,13 @@ def add_serve(commands: Any) -> None:
         help="a site whose pages may use the API in browsers; may be repeated [none]",
     )
     g.add_argument(
-        *("--no-page", "--no_page"),
+        "--no_page",
         dest="page",
         action="store_false",
         help="serve only the API",
     )
-    g = p.add_argument_group("limits")
-    g.add_argument(
-        *("--max-upload", "--max_upload"),
-        type=positive,
-        default=1024,
-        help="MB per file [%(default)s]",
-    )
-    g.add_argument(
-        *("--max-minutes", "--max_minutes"),
-        type=positive,
-        default=240,
-        help="minutes per recording [%(default)s]",
-    )
-    g.add_argument("--queue", type=positive, default=256, help="requests at a time [%(default)s]")
-    g.add_argument("--timeout", type=seconds, default=3600.0, help="seconds per request [3600]")
-    g.add_argument(
-        "--patience", type=seconds, default=30.0, help="seconds to finish requests at exit [30]"
-    )
-    g = p.add_argument_group("live streams")
-    g.add_argument("--streams", type=count, default=64, help="at a time; 0: none [%(default)s]")
-    g.add_argument(
-        "--update", type=seconds, default=1.0, help="seconds of audio between updates [1]"
-    )
-    g.add_argument(
-        "--policy",
-        choices=POLICIES,
-        default=POLICIES[0],
-        help="when text is committed [%(default)s]",
-    )
-    g.add_argument(
-        *("--session-minutes", "--session_minutes"),
-        type=positive,
-        default=60,
-        help="minutes of a realtime session [%(default)s]",
-    )
-    g.add_argument(
-        *("--idle-seconds", "--idle_seconds"),
-        type=seconds,
-        default=300.0,
-        help="seconds without audio that end a realtime session [300]",
-    )
-    g.add_argument(
-        "--wyoming",
-        type=positive,
-        metavar="PORT",
-        help="also serve the Wyoming protocol, which asks for no key [not served]",
-    )
-    g.add_argument(
-        *("--live-window", "--live_window"),
-        type=seconds,
-        help="seconds of audio that an update encodes; fewer cost less, and are not exact "
-        "[the model's window]",
-    )
+    for title, rows in NUMBERS.items():
+        group = FlagGroup(p, title)
+        for name, kind, default, help in rows:
+            group.add(f"--{name}", type=kind, default=default, help=help)
+    group.add("--policy", choices=POLICIES, default=POLICIES[0], help="when text is committed")

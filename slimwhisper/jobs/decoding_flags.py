@@ -1,14 +1,13 @@
 """The decoding flags of the `transcribe` command: the fields of `Options`, by the same names."""
 
 import argparse
-from collections.abc import Callable
 from dataclasses import fields
 from typing import Any
 
 from slimwhisper.errors import OptionError
-from slimwhisper.flags import FlagGroup, boolean, none_or
+from slimwhisper.flags import FlagGroup, add_options, boolean, none_or
 from slimwhisper.speakers.choice import named_file
-from slimwhisper.types import OptionHelp, Options
+from slimwhisper.types import Options
 
 GROUPS = {  # titles, and what is said below them
     "decoding": "same names and defaults as the whisper command",
@@ -34,17 +33,7 @@ class _Given(argparse.Action):
 def add_decoding(parser: argparse.ArgumentParser) -> None:
     """Add a flag for each row of `Options`, and those that only the command has."""
     groups = {name: FlagGroup(parser, name, words) for name, words in GROUPS.items()}
-    for option in fields(Options):
-        about: OptionHelp = option.metadata["help"]
-        if about.group:
-            groups[about.group].add(
-                f"--{option.name}",
-                type=_kind(str(option.type)),
-                action=_Given,
-                default=(DEFAULTS | COMMAND_DEFAULTS)[option.name],
-                help=about.help,
-                choices=about.choices or None,
-            )
+    add_options(groups, Options, COMMAND_DEFAULTS, action=_Given)
     groups["decoding"].add(
         "--temperature_increment_on_fallback",
         type=none_or(float),
@@ -76,27 +65,6 @@ def add_decoding(parser: argparse.ArgumentParser) -> None:
         help="recording of one voice, by which this speaker is recognised; repeat it for others "
         "[none]",
     )
-
-
-def _kind(annotation: str) -> Callable[[str], Any]:
-    """What parses the flag of a field with this annotation: its first type, or None."""
-    first, *others = annotation.split(" | ")
-    kind = KINDS[first]
-    return none_or(kind) if "None" in others else kind
-
-
-def codes(text: str) -> tuple[str, ...]:
-    """The parts of a list with commas between, such as "de,en"."""
-    return tuple(part.strip() for part in text.split(",") if part.strip())
-
-
-KINDS: dict[str, Callable[[str], Any]] = {
-    "bool": boolean,
-    "int": int,
-    "float": float,
-    "str": str,
-    "tuple[str, ...]": codes,
-}
 
 
 def _named_file(text: str) -> tuple[str, str]:

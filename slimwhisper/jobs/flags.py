@@ -4,7 +4,7 @@ import argparse
 from typing import Any
 
 from slimwhisper.errors import OptionError
-from slimwhisper.flags import MODEL, FlagGroup, add_model_flags, boolean, none_or, positive
+from slimwhisper.flags import FlagGroup, add_main_flags, add_model_flags, boolean, none_or, positive
 from slimwhisper.jobs.decoding_flags import add_decoding
 from slimwhisper.outputs import formats
 
@@ -23,18 +23,12 @@ def add_transcribe(commands: Any) -> None:
         "or - to read a list of paths from standard input; or URIs such as s3://bucket/folder, "
         "manifests (.jsonl), tables (.parquet), archives (.tar)",
     )
-    p.add_argument("--model", default="turbo", help=f"{MODEL} [%(default)s]")
+    add_main_flags(p, batches=True)
     p.add_argument(
         "--fp16",
         type=boolean,
         default=True,
         help="False: compute in float32 unless --dtype is given [%(default)s]",
-    )
-    p.add_argument("--threads", type=int, default=0, help="number of CPU threads [0: all cores]")
-    p.add_argument(
-        "--batch_size",
-        type=int,
-        help="windows decoded together [8 to 256 on a GPU, by its free memory; 16 on a CPU]",
     )
     p.add_argument(
         "--loaders",

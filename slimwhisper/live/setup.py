@@ -1,20 +1,17 @@
 """What all updates of a stream have in common: its options, checked, and the rules of sampling."""
 
-from collections.abc import Callable
-from dataclasses import dataclass, fields
-from difflib import get_close_matches
+from dataclasses import dataclass
 from typing import Any
 
 from slimwhisper.checkpoint.settings import Settings
 from slimwhisper.engine.requests import Rules
 from slimwhisper.engine.rules import make_rules
 from slimwhisper.errors import OptionError
-from slimwhisper.live.types import POLICIES, LiveOptions
-from slimwhisper.options import make_options
+from slimwhisper.live.types import LiveOptions
+from slimwhisper.options import check_names, check_rows, make_options
 from slimwhisper.tokens.vocabulary import Vocabulary, language_code
 from slimwhisper.types import (
     FRAMES_PER_SECOND,
-    MOST_VAD_MS,
     SAMPLE_RATE,
     WINDOW_FRAMES,
     Dims,
@@ -23,8 +20,6 @@ from slimwhisper.types import (
 
 QUIET_END = 2 * FRAMES_PER_SECOND  # mel frames of silence that end every window, at least
 SPARE = 12  # tokens that an update may sample beyond the usual
-LEAST_WINDOW = 4.0  # seconds
-MOST_PADDING_MS = 5_000
 
 
 @dataclass(frozen=True, eq=False)
@@ -97,12 +92,7 @@ class Setup:
 
 def live_options(**values: Any) -> LiveOptions:
     """LiveOptions of these values. Raises OptionError for names or values that it cannot have."""
-    known = [f.name for f in fields(LiveOptions)]
-    for key in values:
-        if key not in known:
-            near = get_close_matches(key, known, n=1)
-            hint = f"did you mean {near[0]!r}?" if near else f"known: {', '.join(known)}"
-            raise OptionError(f"unknown option {key!r} of a live stream; {hint}")
+    check_names(LiveOptions, values)
     options = LiveOptions(**values)
     check(options)
     return options
@@ -110,23 +100,7 @@ def live_options(**values: Any) -> LiveOptions:
 
 def check(live: LiveOptions) -> None:
     """Raise OptionError for values that no model can follow."""
-    if live.policy not in POLICIES:
-        raise OptionError(f"policy {live.policy!r} is not one of {', '.join(POLICIES)}")
-
-    def need(key: str, fits: Callable[[Any], bool], what: str) -> None:
-        value = getattr(live, key)
-        if isinstance(value, bool) or not isinstance(value, int | float) or not fits(value):
-            raise OptionError(f"{key} {value!r} is not {what}")
-
-    need("update", lambda v: 0.1 <= v <= 30, "a number of seconds from 0.1 to 30")
-    need("first", lambda v: 0 <= v <= 30, "a number of seconds from 0 to 30")
-    need("vad_threshold", lambda v: 0 < v < 1, "between 0 and 1")
-    for key, most in (("prefix_padding_ms", MOST_PADDING_MS), ("silence_duration_ms", MOST_VAD_MS)):
-        value = getattr(live, key)
-        if not (isinstance(value, int) and 0 <= value <= most):
-            raise OptionError(f"{key} {value!r} is not a whole number from 0 to {most}")
-    if live.window is not None:
-        need("window", lambda v: LEAST_WINDOW <= v <= 30, "a number of seconds from 4 to 30")
+    check_rows(live)
     for key in ("words", "turns"):
         if not isinstance(getattr(live, key), bool):
             raise OptionError(f"{key} {getattr(live, key)!r} is neither True nor False")

@@ -5,32 +5,54 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from slimwhisper.errors import SlimWhisperError
-from slimwhisper.types import Segment, Word
+from slimwhisper.types import MOST_VAD_MS, TASKS, WITHIN, Segment, Word, option
 
 POLICIES = ("agreement", "alignatt")  # the values of `LiveOptions.policy`
+LEAST_WINDOW = 4.0  # seconds
+MOST_PADDING_MS = 5_000
 
 
 @dataclass(frozen=True, slots=True)
 class LiveOptions:
     """The options of a live stream. Durations in seconds of audio, except where the name says ms,
-    as OpenAI's Realtime API has it.
+    as OpenAI's Realtime API has it. As in `Options`, a row gets its flag and its checks.
     """
 
-    task: str = "transcribe"  # or "translate", X -> English
-    language: str | None = None  # None: detected in each utterance
-    prompt: str | None = None  # text that comes before the first utterance
-    hotwords: str | None = None  # words to expect
-    # when text is committed: two updates agree on it (LocalAgreement-2, arXiv 2307.14743), or it
-    # does not attend to the end of the audio (AlignAtt, arXiv 2305.11408)
-    policy: str = "agreement"
-    update: float = 1.0  # new audio between two updates of an utterance, at least
-    first: float = 0.5  # speech before the first update of an utterance
-    words: bool = False  # when each committed word is spoken
-    turns: bool = True  # pauses end utterances; False: only `commit` does
-    vad_threshold: float = 0.5  # speech begins where its probability is at least this
-    prefix_padding_ms: int = 300  # audio kept before speech begins
-    silence_duration_ms: int = 500  # silence that ends an utterance
-    window: float | None = None  # audio that an update encodes; None: the model's whole window
+    task: str = option("transcribe", "live", "translate into English, or transcribe", choices=TASKS)
+    language: str | None = option(
+        None, "live", "language code or name [detected for each utterance]"
+    )
+    prompt: str | None = option(None, "live", "text that comes before the first utterance")
+    hotwords: str | None = option(None, "live", "words to expect")
+    # LocalAgreement-2, arXiv 2307.14743, and AlignAtt, arXiv 2305.11408
+    policy: str = option(
+        "agreement",
+        "live",
+        "when text is committed: two updates agree on it, or it does not attend to new audio",
+        choices=POLICIES,
+    )
+    update: float = option(
+        1.0, "live", "seconds of new audio between two updates", low=0.1, high=30
+    )
+    first: float = option(
+        0.5, "live", "seconds of speech before the first update of an utterance", low=0, high=30
+    )
+    words: bool = option(False, "live", "when each word is spoken")
+    turns: bool = option(True, "", "whether pauses end utterances; False: only `commit` does")
+    vad_threshold: float = option(0.5, "live", "probability from which a sound is speech", **WITHIN)
+    prefix_padding_ms: int = option(
+        300, "", "milliseconds of audio kept before speech begins", low=0, high=MOST_PADDING_MS
+    )
+    silence_duration_ms: int = option(
+        500, "live", "milliseconds of silence that end an utterance", low=0, high=MOST_VAD_MS
+    )
+    window: float | None = option(
+        None,
+        "live",
+        "seconds that an update encodes; fewer are faster [30]",
+        low=LEAST_WINDOW,
+        high=30,
+    )
 
 
 @dataclass(frozen=True, slots=True)

@@ -1,6 +1,7 @@
 """`slimwhisper models`, and the short names wherever a model is named."""
 
 import json
+import re
 from pathlib import Path
 from typing import Any
 
@@ -121,14 +122,6 @@ def test_short_names_are_fetched_by_their_ids(monkeypatch: pytest.MonkeyPatch) -
     assert asked == list(HUB_IDS.values())
 
 
-@pytest.mark.parametrize(
-    "given, meant",
-    [
-        ("distil-large", "distil-large-v3"),
-        ("kb-whisper-larg", "kb-whisper-large"),
-        ("large-v3-turb", "large-v3-turbo"),
-    ],
-)
-def test_did_you_mean(given: str, meant: str) -> None:
-    message = refusal(given)
-    assert "did you mean" in message and meant in message
+@pytest.mark.parametrize("meant", ["distil-large-v3", "kb-whisper-large", "large-v3-turbo"])
+def test_did_you_mean(meant: str) -> None:
+    assert re.search(f"did you mean .*{meant}", refusal(meant[:-1]))

@@ -6,9 +6,11 @@ import json
 from dataclasses import asdict, replace
 from functools import partial
 from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
+import whisper
 
 from slimwhisper.cache.forms import PRESETS
 from slimwhisper.cache.plan import DecoderCache
@@ -74,26 +76,15 @@ def eighty_columns(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("COLUMNS", "80")
 
 
-@pytest.mark.parametrize(("label", "expected"), PAPER_TABLE.items())
-def test_prints_every_cell_of_the_papers_table(label: str, expected: str) -> None:
-    assert cells(printed(PAPER), label) == expected.split()
-
-
-def test_large_v3_equals_the_papers_large_at_the_tables_precision() -> None:
-    """The paper's column has 51,865 tokens; the name `large` means large-v3, with one more."""
+def test_prints_every_cell_of_the_papers_table() -> None:
+    """The paper's column `large` has 51,865 tokens; the name means large-v3, with one more."""
     assert OFFICIAL_DIMS["large"] == OFFICIAL_DIMS["large-v3"] != OFFICIAL_DIMS["large-v2"]
-    text = printed([make_report("large")])
+    every, large = printed(PAPER), printed([make_report("large")])
     for label, expected in PAPER_TABLE.items():
-        assert cells(text, label) == expected.split()[-1:], label
-
-
-def test_e_counted() -> None:
-    large = make_report("large").predicted
-    assert f"{large[0].cache / 1e6:.1f} / {large[2].cache_with_e / 1e6:.1f}" == "159.6 / 20.3"
-    assert f"{large[2].saving_with_e:.1f}" == "7.9"
-    text = printed(PAPER)
-    assert cells(text, "cache, option 2, E counted")[-1] == "20.3"
-    assert cells(text, "saving, option 2, E counted")[-1] == "7.9x"
+        assert cells(every, label) == expected.split(), label
+        assert cells(large, label) == expected.split()[-1:], label
+    assert cells(every, "cache, option 2, E counted")[-1] == "20.3"
+    assert cells(every, "saving, option 2, E counted")[-1] == "7.9x"
 
 
 def test_e_read_by_every_layer_and_the_cross_phase() -> None:
@@ -160,30 +151,19 @@ def test_any_dimensions_and_checkpoints(tmp_path: Path) -> None:
 
 
 def test_known_names() -> None:
-    assert known_dims("openai/whisper-large-v3-turbo") == OFFICIAL_DIMS["turbo"]
     assert known_dims("distil-whisper/distil-small.en") == OFFICIAL_DIMS["distil-small.en"]
-    assert known_dims("openai/whisper-large") == OFFICIAL_DIMS["large-v1"]
     assert known_dims("./turbo") is None
+    assert set(whisper.available_models()) <= set(OFFICIAL_DIMS)
     for name, dims in OFFICIAL_DIMS.items():
         assert dims.is_multilingual is not name.endswith(".en")
         assert (dims.n_mels == 128) is (dims.n_vocab == 51_866)
 
 
-def test_whispers_list_of_models_is_covered() -> None:
-    import whisper
-
-    assert set(whisper.available_models()) <= set(OFFICIAL_DIMS)
-
-
-@pytest.mark.parametrize("batch", [0, -1, 10**15])
-def test_refuses_a_batch(batch: int) -> None:
-    with pytest.raises(OptionError, match=f"batch {batch} is not between 1 and"):
-        make_report("tiny", batch)
-
-
-def test_refuses_a_dtype() -> None:
-    with pytest.raises(OptionError, match="'int8' is not one of float32"):
-        make_report("tiny", dtype="int8")
+@pytest.mark.parametrize("wrong", [{"batch": 0}, {"batch": 10**15}, {"dtype": "int8"}])
+def test_refusals(wrong: dict[str, Any]) -> None:
+    (value,) = wrong.values()
+    with pytest.raises(OptionError, match=f"{value}.* is not"):
+        make_report("tiny", **wrong)
 
 
 @pytest.mark.parametrize("columns", [60, 80, 120])
@@ -197,9 +177,7 @@ def test_fits_the_width_without_colour(columns: int, monkeypatch: pytest.MonkeyP
 
 def test_says_what_is_predicted_and_from_where() -> None:
     text = " ".join(printed(PAPER).split())
-    assert "arXiv 2503.05840, Whisper table" in text
-    assert "p = 1500, n = 448, vocabulary 51865." in text
-    assert "Nothing was timed" in text
+    assert "arXiv 2503.05840" in text and "p = 1500, n = 448, vocabulary 51865." in text
     assert text.count("speed-up") == text.lower().count("predicted speed-up")
 
 
@@ -238,15 +216,11 @@ def test_a_draft(capsys: pytest.CaptureFixture[str]) -> None:
     asked = argparse.Namespace(
         model=["large-v3"], batch=64, dtype="float16", json=False, draft="tiny"
     )
-    with pytest.raises(
-        OptionError, match="tiny cannot draft for large-v3: its n_mels is 80, not 128"
-    ):
+    with pytest.raises(OptionError, match="n_mels is 80, not 128"):
         run_report(asked)
     asked.draft = "distil-large-v3"
     run_report(asked)
-    assert (
-        "no cache of the audio. A window takes 42.8 MB, 40.5 MB without." in capsys.readouterr().out
-    )
+    assert "42.8 MB, 40.5 MB without" in capsys.readouterr().out
 
 
 def test_json(capsys: pytest.CaptureFixture[str]) -> None:

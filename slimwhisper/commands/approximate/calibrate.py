@@ -15,13 +15,10 @@ from tqdm import tqdm
 from slimwhisper import __version__
 from slimwhisper.cache.file import SUFFIX, write_file
 from slimwhisper.cache.forms import PRESETS, brief
-from slimwhisper.commands.approximate.comparison import REFERENCE, Comparison, Setup
+from slimwhisper.commands.approximate.comparison import Comparison
 from slimwhisper.commands.approximate.measured import Measured
 from slimwhisper.commands.approximate.pairs import beside_slim, ladders
-from slimwhisper.commands.approximate.recordings import find_recordings, recordings_digest
-from slimwhisper.digests import weights_digest
 from slimwhisper.errors import OptionError, OutputError, SlimWhisperError
-from slimwhisper.flags import load_weights
 from slimwhisper.text import human_size, one_line, shown
 
 ENOUGH = 1000  # words, for a target of 0 %
@@ -44,13 +41,10 @@ def run_calibrate(arguments: argparse.Namespace) -> int:
     target, output = percentage(arguments.target_loss), Path(arguments.output)
     if output.suffix != SUFFIX:
         raise OptionError(f"-o: {shown(output)} does not end in {SUFFIX}; give such a name")
-    recordings = find_recordings(arguments.audio)
-    setup = Setup.of(arguments)
+    comparison = Comparison.of(arguments)
     _check_folder(output.absolute().parent)
-    checkpoint = load_weights(arguments)
-    digest = weights_digest(checkpoint.state)
     with tqdm(unit=" recordings", disable=None) as bar:
-        comparison = Comparison(checkpoint, setup, recordings, bar.update)
+        comparison.heard = bar.update
         search = Search(comparison, target, lambda line: bar.write(line, file=sys.stderr))
         found = search.run()
     if found is None:
@@ -59,18 +53,16 @@ def run_calibrate(arguments: argparse.Namespace) -> int:
             f"nothing smaller than slim ({slim}), which is exact, is within a loss of {target:g} %;"
             f" no file is written: use --cache slim, or allow more than {target:g}%"
         )
+    conditions = comparison.conditions
     measured: dict[str, Any] = {
         "target_loss_percent": target,
         "loss_percent": round(found.loss, 4),
-        "reference": "+".join(REFERENCE),
-        "dtype": setup.compute_type,
-        "language": setup.language,
-        "recordings": recordings_digest(recordings),
+        **{name: conditions[name] for name in ("reference", "dtype", "language", "recordings")},
         "slimwhisper": __version__,
         **asdict(found),
     }
     forms = found.cross, found.self_
-    write_file(output, digest, forms, comparison.learn(*forms) or {}, measured)
+    write_file(output, conditions["checkpoint"], forms, comparison.learn(*forms) or {}, measured)
     slim_kept = search.measure(*PRESETS["slim"]).kept
     print(
         f"{output}: {found.title}\n"
@@ -152,10 +144,7 @@ class Search:
         pair = (cross, self_)
         if pair not in self.measured:
             found = self.measured[pair] = self.comparison.measure(cross, self_)
-            self.say(
-                f"  {found.title}: {human_size(found.kept)}, loss {found.loss:.2f} %, "
-                f"{found.seconds:.1f} s"
-            )
+            self.say(f"  {found.title}: {found.line}")
         return self.measured[pair]
 
 

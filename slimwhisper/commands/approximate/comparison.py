@@ -21,9 +21,17 @@ from slimwhisper.cache.plan import CachePlan, CrossCache, SelfCache
 from slimwhisper.checkpoint.load import Checkpoint
 from slimwhisper.commands.approximate.logits import Window, compare_logits
 from slimwhisper.commands.approximate.measured import Measured
-from slimwhisper.commands.approximate.recordings import Recorded, edits, words_of
+from slimwhisper.commands.approximate.recordings import (
+    Recorded,
+    edits,
+    find_recordings,
+    recordings_digest,
+    words_of,
+)
 from slimwhisper.devices import INT8, choose_device, choose_dtype
+from slimwhisper.digests import weights_digest
 from slimwhisper.errors import AudioError, SlimWhisperError
+from slimwhisper.flags import load_weights
 from slimwhisper.model.calibration import (
     Learned,
     exact_plan,
@@ -89,16 +97,30 @@ class Comparison:
     """
 
     def __init__(
-        self,
-        checkpoint: Checkpoint,
-        setup: Setup,
-        recordings: Sequence[Recorded],
-        heard: Callable[[], object] = lambda: None,
+        self, checkpoint: Checkpoint, setup: Setup, recordings: Sequence[Recorded]
     ) -> None:
-        """heard: called after each recording that was decoded."""
-        self.checkpoint, self.setup, self.heard = checkpoint, setup, heard
-        self.recordings = recordings
+        self.checkpoint, self.setup, self.recordings = checkpoint, setup, recordings
         self.language = language_code(setup.language, checkpoint.tokens)
+        self.heard: Callable[[], object] = lambda: None  # called after each recording
+
+    @staticmethod
+    def of(arguments: argparse.Namespace) -> "Comparison":
+        """What the flags ask for. Raises AudioError, OptionError, CheckpointError."""
+        recordings, setup = find_recordings(arguments.audio), Setup.of(arguments)
+        return Comparison(load_weights(arguments), setup, recordings)
+
+    @cached_property
+    def conditions(self) -> dict[str, Any]:
+        """What a measurement depends on besides the pair; not the batch size."""
+        return {
+            "checkpoint": weights_digest(self.checkpoint.state),
+            "recordings": recordings_digest(self.recordings),
+            "dtype": self.setup.compute_type,
+            "device": self.setup.device.type,
+            "language": self.setup.language,
+            "windows": self.setup.windows,
+            "reference": "+".join(REFERENCE),
+        }
 
     # -- the reference ---------------------------------------------------------------------------
 
@@ -250,16 +272,9 @@ class Comparison:
             outcomes[path] = outcome
             self.heard()
         spent = time.monotonic() - since
-        kept: list[Recorded] = []
-        transcripts: list[Transcript] = []
-        failed: list[SlimWhisperError] = []
-        for recorded in recordings:
-            match outcomes[recorded.path]:
-                case Transcript() as transcript:
-                    kept.append(recorded)
-                    transcripts.append(transcript)
-                case error:
-                    failed.append(error)
+        kept = [r for r in recordings if isinstance(outcomes[r.path], Transcript)]
+        transcripts = [t for r in kept if isinstance(t := outcomes[r.path], Transcript)]
+        failed = [e for r in recordings if isinstance(e := outcomes[r.path], SlimWhisperError)]
         return Decoded(kept, transcripts, spent, sum(lengths)), failed
 
 

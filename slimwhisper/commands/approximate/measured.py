@@ -3,6 +3,7 @@
 from dataclasses import dataclass
 
 from slimwhisper.cache.forms import brief
+from slimwhisper.text import human_size
 
 
 @dataclass(frozen=True, slots=True)
@@ -73,6 +74,11 @@ class Measured:
         """What was decoded."""
         minutes = self.audio_seconds / 60
         return f"{self.recordings} recordings, {minutes:.1f} minutes, {self.words} words"
+
+    @property
+    def line(self) -> str:
+        """For progress."""
+        return f"{human_size(self.kept)}, loss {self.loss:.2f} %, {self.seconds:.1f} s"
 
     @property
     def title(self) -> str:

@@ -2,13 +2,12 @@
 
 import argparse
 import sys
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any, TextIO
 
 from rich.console import Console
-from rich.table import Table
 from tqdm import tqdm
 
 from slimwhisper.cache.file import read_header, read_learned
@@ -21,23 +20,30 @@ from slimwhisper.cache.forms import (
     cross_names,
     self_names,
 )
-from slimwhisper.commands.approximate.comparison import REFERENCE, Comparison, Setup
+from slimwhisper.commands.approximate.comparison import REFERENCE, Comparison
 from slimwhisper.commands.approximate.measured import Measured
 from slimwhisper.commands.approximate.pairs import SLIM8, default_pairs, ladder_pairs
 from slimwhisper.commands.approximate.plot import draw, kept_front
-from slimwhisper.commands.approximate.recordings import (
-    Recorded,
-    find_recordings,
-    recordings_digest,
-)
 from slimwhisper.commands.approximate.records import Records
-from slimwhisper.digests import file_digest, weights_digest
+from slimwhisper.commands.tables import table
+from slimwhisper.digests import file_digest
 from slimwhisper.errors import DependencyError, OptionError, SlimWhisperError
-from slimwhisper.flags import load_weights
 from slimwhisper.text import human_size, one_line, shown
 from slimwhisper.types import Dims
 
 WIDTH = 400  # characters of the table, at most
+REFERRED = "against references"  # the column that is left out where there are none
+COLUMNS: tuple[tuple[str, Callable[[Measured], str]], ...] = (
+    ("kept", lambda m: human_size(m.kept)),
+    ("smaller", lambda m: f"{m.times_smaller:.1f}x"),
+    ("read a token", lambda m: human_size(m.read)),
+    ("words", lambda m: f"{m.word_error:.2f} %"),
+    (REFERRED, lambda m: "-" if m.said_error is None else f"{m.said_error:.2f} %"),
+    ("recordings", lambda m: f"{m.recordings_changed} of {m.recordings}"),
+    ("tokens", lambda m: f"{m.token_error:.2f} %"),
+    ("logits", lambda m: f"{m.logit_error:.1e}"),
+    ("s", lambda m: f"{m.seconds:.1f}"),
+)
 
 
 @dataclass(frozen=True, slots=True)
@@ -62,12 +68,9 @@ class Pair:
 
 def run_tradeoff(arguments: argparse.Namespace) -> int:
     """Measure every pair that was not measured yet, then print and draw all of them."""
-    recordings = find_recordings(arguments.audio)
-    setup = Setup.of(arguments)
-    checkpoint = load_weights(arguments)
-    pairs = choose_pairs(arguments.specs, checkpoint.dims)
-    digest = weights_digest(checkpoint.state)
-    records = Records(arguments.output_dir, conditions_of(setup, digest, recordings))
+    comparison = Comparison.of(arguments)
+    pairs = choose_pairs(arguments.specs, comparison.checkpoint.dims)
+    records = Records(arguments.output_dir, comparison.conditions)
     missing = [pair for pair in pairs if pair.key not in records.found]
     if len(missing) < len(pairs):
         done = len(pairs) - len(missing)
@@ -75,8 +78,8 @@ def run_tradeoff(arguments: argparse.Namespace) -> int:
     failed = 0
     if missing:
         with tqdm(unit=" recordings", disable=None) as bar:
-            comparison = Comparison(checkpoint, setup, recordings, bar.update)
-            for pair, measured in measure_all(comparison, missing, digest, bar):
+            comparison.heard = bar.update
+            for pair, measured in measure_all(comparison, missing, bar):
                 if isinstance(measured, Measured):
                     records.add(pair.key, asdict(measured))
                 else:
@@ -88,7 +91,8 @@ def run_tradeoff(arguments: argparse.Namespace) -> int:
     rows.sort(key=lambda row: (row[1].kept, row[1].loss))
     measured_rows = [measured for _, measured in rows]
     print_rows([p.title for p, _ in rows], measured_rows, sys.stdout)
-    title = f"{Path(checkpoint.name).name}, {setup.compute_type}: {measured_rows[0].sample}"
+    name, dtype = Path(comparison.checkpoint.name).name, comparison.setup.compute_type
+    title = f"{name}, {dtype}: {measured_rows[0].sample}"
     try:
         paths = draw(measured_rows, arguments.output_dir, title)
         print(f"plot: {', '.join(map(str, paths))}")
@@ -96,19 +100,6 @@ def run_tradeoff(arguments: argparse.Namespace) -> int:
         print(f"slimwhisper: {error}", file=sys.stderr)
     print(f"lines of JSON: {records.path}")
     return 1 if failed else 0
-
-
-def conditions_of(setup: Setup, digest: str, recordings: Sequence[Recorded]) -> dict[str, Any]:
-    """What a measurement depends on besides the pair. The batch size does not change results."""
-    return {
-        "checkpoint": digest,
-        "recordings": recordings_digest(recordings),
-        "dtype": setup.compute_type,
-        "device": setup.device.type,
-        "language": setup.language,
-        "windows": setup.windows,
-        "reference": "+".join(REFERENCE),
-    }
 
 
 def choose_pairs(specs: Sequence[str] | None, dims: Dims) -> list[Pair]:
@@ -142,7 +133,7 @@ def parse_pairs(text: str, dims: Dims) -> list[Pair]:
 
 
 def measure_all(
-    comparison: Comparison, pairs: Sequence[Pair], digest: str, bar: "tqdm[Any]"
+    comparison: Comparison, pairs: Sequence[Pair], bar: "tqdm[Any]"
 ) -> Iterator[tuple[Pair, Measured | str]]:
     """Each pair with what was measured, or why the model cannot have it."""
     bar.total = len(comparison.recordings) * (1 + len(pairs))
@@ -155,16 +146,13 @@ def measure_all(
             learned = None
             if pair.file is not None:
                 layers = comparison.checkpoint.dims.n_text_layer
+                digest = comparison.conditions["checkpoint"]
                 learned = read_learned(read_header(pair.file), digest, layers)
             measured = comparison.measure(pair.cross, pair.self_, learned)
         except (ValueError, SlimWhisperError) as error:
             yield pair, shown(one_line(error))
             continue
-        bar.write(
-            f"{number} of {len(pairs)}: {pair.title}: {human_size(measured.kept)}, loss "
-            f"{measured.loss:.2f} %, {measured.seconds:.1f} s",
-            file=sys.stderr,
-        )
+        bar.write(f"{number} of {len(pairs)}: {pair.title}: {measured.line}", file=sys.stderr)
         yield pair, measured
 
 
@@ -173,31 +161,15 @@ def print_rows(titles: Sequence[str], rows: Sequence[Measured], file: TextIO) ->
     # as wide as the table: cells that are cut would say nothing
     console = Console(file=file, highlight=False, markup=False, emoji=False, width=WIDTH)
     console.print(f"{rows[0].sample}; {'+'.join(REFERENCE)} is the reference")
-    table = Table(box=None, header_style="bold", pad_edge=False, padding=(0, 2, 0, 0))
-    table.add_column("")
-    table.add_column("caches", no_wrap=True)
-    headings = ["kept", "smaller", "read a token", "words", "recordings", "tokens", "logits", "s"]
     referred = any(row.said_error is not None for row in rows)
-    if referred:
-        headings.insert(4, "against references")
-    for heading in headings:
-        table.add_column(heading, justify="right", no_wrap=True)
+    columns = [c for c in COLUMNS if referred or c[0] != REFERRED]
     front = set(kept_front(rows))
-    for i, (title, row) in enumerate(zip(titles, rows, strict=True)):
-        cells = [
-            human_size(row.kept),
-            f"{row.times_smaller:.1f}x",
-            human_size(row.read),
-            f"{row.word_error:.2f} %",
-            f"{row.recordings_changed} of {row.recordings}",
-            f"{row.token_error:.2f} %",
-            f"{row.logit_error:.1e}",
-            f"{row.seconds:.1f}",
-        ]
-        if referred:
-            cells.insert(4, "-" if row.said_error is None else f"{row.said_error:.2f} %")
-        table.add_row("*" if i in front else "", title, *cells)
-    console.print(table)
+    cells = (
+        ("*" if i in front else "", title, *(cell(row) for _, cell in columns))
+        for i, (title, row) in enumerate(zip(titles, rows, strict=True))
+    )
+    headings = ("", "caches", *(heading for heading, _ in columns))
+    console.print(table(headings, cells, ("", "caches")))
     console.print(
         "*: on the Pareto front of bytes kept and loss. kept: of a window of 30 s with one text; "
         "smaller: than keys and values;\nread: of the caches by one step of one text, at half of "

@@ -36,8 +36,6 @@ def run_live(arguments: argparse.Namespace) -> int:
     Ctrl-C and SIGTERM end the source: what was said until then is still written.
     """
     a = arguments
-    if a.threads < 0:
-        raise OptionError(f"threads {a.threads} is not a positive number, or 0 for all")
     with ExitStack() as stack:
         pieces, threaded = _open_source(a, stack)
         outputs = stack.enter_context(opened(a.output_format, a.output))

@@ -68,7 +68,7 @@ def test_from_recordings_to_a_model(tmp_path: Path, capsys: pytest.CaptureFixtur
     assert "first:frames=200+x" in run.out and "times smaller than slim" in run.out
     assert "word errors against references: 25.00 %, exact 25.00 %" in run.out
     assert "first:frames=60+x" in run.err  # was tried
-    assert "warning: 4 words are few: one is 25.0 % of them; for 0 % give" in run.err
+    assert "warning: 4 words are few" in run.err
     assert "first:frames=900+x" not in run.err
     assert [p.name for p in out.parent.iterdir()] == [out.name]
 
@@ -92,45 +92,23 @@ def test_from_recordings_to_a_model(tmp_path: Path, capsys: pytest.CaptureFixtur
     assert (line["measured"]["word_edits"], line["measured"]["said"]) == (0, None)
 
 
-def test_nothing_within_the_target(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
-) -> None:
-    use_ladders(monkeypatch, cross=[["first:frames=60"]])
-    run = calibrate(capsys, SPOKEN, tmp_path / "a.safetensors", "1%")
-    assert run.status == 1 and not list(tmp_path.iterdir())
-    assert "nothing smaller than slim (e+x), which is exact, is within a loss of 1 %" in run.err
-
-
-def test_no_speech(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    silence = tmp_path / "silence.wav"
-    soundfile.write(silence, np.zeros(16_000), 16_000)
-    run = calibrate(capsys, silence, tmp_path / "a.safetensors")
-    assert run.status == 1 and "no speech in 1 recordings" in run.err
-    assert not (tmp_path / "a.safetensors").exists()
-
-
 @pytest.mark.parametrize(
-    ("audio", "out", "target", "status", "reason"),
-    [
-        ("nowhere.wav", "a.safetensors", "1%", 1, "no such file"),
-        ("", "a.safetensors", "1%", 1, "no audio or video files"),
-        (str(SPOKEN), "a.safetensors", "1", 2, "'1' is not a percentage; give one such as 0.5%"),
-        (str(SPOKEN), "a.bin", "1%", 2, "does not end in .safetensors"),
-        (str(SPOKEN), "file/a.safetensors", "1%", 1, "cannot be written"),
-    ],
+    ("speech", "reason"), [(True, "within a loss of 1 %"), (False, "no speech")]
 )
-def test_mistakes(
-    audio: str,
-    out: str,
-    target: str,
-    status: int,
+def test_no_file(
+    speech: bool,
     reason: str,
     tmp_path: Path,
     capsys: pytest.CaptureFixture[str],
+    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    (tmp_path / "file").touch()
-    run = calibrate(capsys, Path(audio) if audio else tmp_path, tmp_path / out, target)
-    assert run.status == status and reason in run.err, run.err
+    """Where nothing is within the target, and where there is nothing to measure on."""
+    use_ladders(monkeypatch, cross=[["first:frames=60"]])
+    silence = tmp_path / "silence.wav"
+    soundfile.write(silence, np.zeros(16_000), 16_000)
+    run = calibrate(capsys, SPOKEN if speech else silence, tmp_path / "a.safetensors", "1%")
+    assert run.status == 1 and reason in run.err
+    assert not (tmp_path / "a.safetensors").exists()
 
 
 def test_percentages() -> None:
