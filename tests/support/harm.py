@@ -11,7 +11,7 @@ from urllib.request import urlopen
 from tests.support.live import Live
 
 FEW_FILES = 3  # open files that a server may keep for later: of Gradio's threads, of its log
-MEMORY = 64 << 20  # bytes by which the process may grow
+MEMORY = 128 << 20  # bytes by which the process may grow, as after a collection caches come back
 PATIENCE = 20.0  # seconds until all is as before
 
 
