@@ -88,6 +88,7 @@ def test_the_number_of_logins_is_bounded(live: Live, monkeypatch: pytest.MonkeyP
     assert found == [401, 401, 200, 200, 200]
 
 
+@pytest.mark.slow
 def test_a_small_form(live: Live) -> None:
     url = f"{live.url}/login"
     long = {"username": "a" * 2000, "password": "b"}

@@ -210,6 +210,7 @@ def test_a_dropped_job_frees_its_reader(
     assert service.counts.cancelled == 2 and service.counts.failed == 0
 
 
+@pytest.mark.slow
 def test_a_reader_that_is_killed(make: Make, monkeypatch: pytest.MonkeyPatch) -> None:
     """The recording is read by the next one."""
     service = make()

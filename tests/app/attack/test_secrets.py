@@ -113,6 +113,7 @@ def logged() -> Iterator[list[str]]:
         logger.removeHandler(handler)
 
 
+@pytest.mark.slow
 def test_the_log_opens_nothing(keyless: Live, logged: list[str]) -> None:
     with httpx.Client(base_url=keyless.url, timeout=60) as client:
         file = upload(client, PHONE)

@@ -58,6 +58,7 @@ def test_links_from_other_sites_lead_to_the_page(keyless: Live) -> None:
         assert httpx.get(keyless.url + path, headers=headers).status_code == status, (path, kind)
 
 
+@pytest.mark.slow
 def test_programs_and_the_own_page_are_served(keyless: Live, keyed: Live) -> None:
     own = {"Origin": keyless.url, "Sec-Fetch-Site": "same-origin"}
     for headers in ({}, own, {"Origin": keyless.url}, {"Sec-Fetch-Site": "none"}):

@@ -187,6 +187,7 @@ def test_streams_go_on_beside_other_kinds(
     assert max(made) <= room + smallest(model, {"beam_size": 3, "best_of": 1})
 
 
+@pytest.mark.slow
 def test_an_engine_that_cannot_be_made_fails_its_own(
     make: Make, short: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

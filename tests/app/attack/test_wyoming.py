@@ -56,6 +56,7 @@ def answer(*asked: bytes) -> dict[str, Any]:
         return {"type": head["type"], **data}
 
 
+@pytest.mark.slow
 def test_clients_that_do_not_read_are_dropped(
     begin: Begin, monkeypatch: pytest.MonkeyPatch, unread: list[socket.socket]
 ) -> None:
