@@ -130,16 +130,15 @@ class LatentByTriton:
         self.processor, self.dtype = processor, dtype
 
     def supports(self, call: LatentCall) -> bool:
-        return self._configuration(call) is not None
+        return self.processor is not None
 
-    def _configuration(self, call: LatentCall) -> Configuration | None:
-        width = call.queries.shape[-1]
-        return _find(call.operation, self.dtype, width, call.queries_each, self.processor)
-
-    def run(self, call: LatentCall) -> Tensor:
-        c, p = self._configuration(call), self.processor
-        assert c is not None and p is not None
+    def run(self, call: LatentCall) -> Tensor | None:
+        p = self.processor
+        assert p is not None
         queries, latent = call.queries, call.latent
+        c = _find(call.operation, self.dtype, queries.shape[-1], call.queries_each, p)
+        if c is None:
+            return None
         programs = call.windows * -(-call.queries_each // c.block_q)
         splits = _splits(c, p, programs, latent.values.shape[1])
         if latent.factors is None:
@@ -209,17 +208,16 @@ class HeadsByTriton:
         self.processor, self.dtype = processor, dtype
 
     def supports(self, call: HeadsCall) -> bool:
-        return call.rows_each <= MOST_ROWS and self._configuration(call) is not None
+        return self.processor is not None and call.rows_each <= MOST_ROWS
 
-    def _configuration(self, call: HeadsCall) -> Configuration | None:
-        width = call.queries.shape[-1]
-        return _find("heads", self.dtype, width, call.rows_each, self.processor)
-
-    def run(self, call: HeadsCall) -> Tensor:
+    def run(self, call: HeadsCall) -> Tensor | None:
         from slimwhisper.kernels.gpu.heads import split_heads
 
-        c, p = self._configuration(call), self.processor
-        assert c is not None and p is not None
+        p = self.processor
+        assert p is not None
+        c = _find("heads", self.dtype, call.queries.shape[-1], call.rows_each, p)
+        if c is None:
+            return None
         programs = call.windows * call.queries.shape[1] * -(-call.rows_each // c.block_q)
         splits = _splits(c, p, programs, call.keys.shape[2])
         return split_heads(call.queries, call.keys, call.values, c, splits, call.reads)
@@ -262,10 +260,8 @@ def _groups(reads: Reads, windows: int, count: int) -> tuple[Tensor | None, int]
 
 
 def _find(
-    kernel: str, dtype: torch.dtype, width: int, queries: int, processor: Processor | None
+    kernel: str, dtype: torch.dtype, width: int, queries: int, processor: Processor
 ) -> Configuration | None:
-    if processor is None:
-        return None
     return find(kernel, str(dtype).removeprefix("torch."), width, queries, processor)
 
 

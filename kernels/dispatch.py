@@ -11,7 +11,7 @@ interpreter (TRITON_INTERPRET=1) and is meant for tests.
 import logging
 import os
 from collections import Counter
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from functools import partial
 from typing import Any, TypeVar
@@ -186,13 +186,15 @@ class Kernels:
         return self._run("choose_token", ways)
 
     def _attend(self, back_ends: Sequence[BackEnd[Call]], call: Call) -> Tensor:
-        ways = [(b.path, partial(b.run, call)) for b in back_ends if b.supports(call)]
+        ways = ((b.path, partial(b.run, call)) for b in back_ends if b.supports(call))
         return self._run(call.operation, ways)
 
     def _run(
-        self, operation: str, ways: Sequence[tuple[str, Callable[[], Result | None]]]
+        self, operation: str, ways: Iterable[tuple[str, Callable[[], Result | None]]]
     ) -> Result:
-        """What the first of some (path, function) gives that can, which is counted in `used`."""
+        """What the first of some (path, function) gives that can, which is counted in `used`. No
+        later one is looked at.
+        """
         for path, run in ways:
             result = self._guarded(operation, run) if path == "triton" else run()
             if result is not None:
