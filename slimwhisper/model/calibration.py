@@ -140,14 +140,18 @@ def _greedy(
     <|endoftext|>, or of noise, where that would come at once, as long as there is room.
     """
     rows, language = Rows.block(1), None
-    start = decoder.logits(decoder.prefill(torch.tensor([[vocabulary.sot]]), rows, cache)[:, -1])
+
+    def after(prompt: list[int]) -> Tensor:
+        """[1, V]: the logits of the token after it."""
+        return decoder.logits(decoder.prefill(torch.tensor([prompt]), rows, cache)[:, -1])
+
     if vocabulary.languages:
         codes = list(vocabulary.languages)
-        language = vocabulary.languages[codes[int(start[0, codes].argmax())]]
+        language = vocabulary.languages[codes[int(after([vocabulary.sot])[0, codes].argmax())]]
     tokens = list(vocabulary.tokenizer(language).sot_sequence)
     if vocabulary.no_timestamps is not None:
         tokens.append(vocabulary.no_timestamps)
-    logits = decoder.logits(decoder.prefill(torch.tensor([tokens]), rows, cache)[:, -1])
+    logits = after(tokens)
     allowed = [i for ids in vocabulary.texts for i in ids] + [vocabulary.eot] * stops
     for position in range(len(tokens), min(CALIBRATION_TOKENS, decoder.dims.n_text_ctx)):
         best = allowed[int(logits[0, allowed].argmax())]
