@@ -159,6 +159,7 @@ def connected(live: Live) -> socket.socket:
 
 
 def test_uploads_that_end_early(live: Live) -> None:
+    """`nothing_stays_behind` looks at the server afterwards."""
     for _ in range(30):
         with connected(live) as client:
             client.sendall(request_head(live, 1 << 20) + bytes(3000))
