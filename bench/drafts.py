@@ -39,11 +39,11 @@ from slimwhisper.checkpoint.random_weights import random_checkpoint
 from slimwhisper.commands.costs import OFFICIAL_DIMS
 from slimwhisper.devices import INT8
 from slimwhisper.digests import weights_digest
-from slimwhisper.engine.draft_model import DraftModel, fast_draft, load_draft
-from slimwhisper.engine.drafter import Behind
+from slimwhisper.engine.drafting.draft_model import DraftModel, fast_draft, load_draft
+from slimwhisper.engine.drafting.drafter import Behind
 from slimwhisper.engine.engine import Engine
 from slimwhisper.engine.requests import Decoded, Window
-from slimwhisper.engine.speculation import SpeculativeLane
+from slimwhisper.engine.drafting.speculation import SpeculativeLane
 from slimwhisper.errors import SlimWhisperError
 from slimwhisper.flags import positive
 from slimwhisper.longform.session import Session

@@ -21,7 +21,7 @@ from slimwhisper.checkpoint.alignment_heads import dumped_heads
 from slimwhisper.checkpoint.load import Adapters, load_checkpoint
 from slimwhisper.devices import INT8, choose_device, choose_dtype, choose_loaders
 from slimwhisper.digests import weights_digest
-from slimwhisper.engine.draft_model import load_draft
+from slimwhisper.engine.drafting.draft_model import load_draft
 from slimwhisper.errors import OptionError, SlimWhisperError
 from slimwhisper.kernels.graphs import bucket_of
 from slimwhisper.longform.batch import Listeners, transcribe_all

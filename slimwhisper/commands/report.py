@@ -24,7 +24,7 @@ from slimwhisper.commands.costs import (
     make_report,
 )
 from slimwhisper.devices import as_dtype
-from slimwhisper.engine.draft_model import decoder_weights
+from slimwhisper.engine.drafting.draft_model import decoder_weights
 from slimwhisper.errors import OptionError
 from slimwhisper.text import human_size
 from slimwhisper.types import Dims

@@ -9,11 +9,12 @@ import torch
 
 from slimwhisper.cache.plan import CrossCache, SelfCache
 from slimwhisper.devices import check_batch_size, choose_batch_size
-from slimwhisper.engine.draft_model import DraftModel
-from slimwhisper.engine.drafts import may_draft
-from slimwhisper.engine.engine import Engine, MakeDrafter
-from slimwhisper.engine.lookup import Lookup
+from slimwhisper.engine.drafting.agreement import may_draft
+from slimwhisper.engine.drafting.draft_model import DraftModel
+from slimwhisper.engine.drafting.lookup import Lookup
+from slimwhisper.engine.engine import Engine
 from slimwhisper.engine.requests import Search
+from slimwhisper.engine.runner import MakeDrafter
 from slimwhisper.errors import OptionError
 from slimwhisper.model.model import Model
 from slimwhisper.types import Options
@@ -80,7 +81,7 @@ def _drafter(model: Model, search: Search) -> MakeDrafter | None:
         raise OptionError("expected: a model drafts already; leave out one of the two")
     if search.expected and may_draft(model.plan):
 
-        def lookup(_: CrossCache, rows: int) -> Lookup:
+        def lookup(_: CrossCache, rows: int, pages: int) -> Lookup:
             return Lookup(rows, model.vocabulary.eot, model.device)
 
         return lookup

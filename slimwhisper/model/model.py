@@ -8,7 +8,7 @@ import torch
 from torch import Tensor
 
 from slimwhisper.cache.base import Rows
-from slimwhisper.cache.plan import CrossCache, DecoderCache, SelfCache
+from slimwhisper.cache.plan import CrossCache, DecoderCache, Pages, SelfCache
 from slimwhisper.checkpoint.alignment_heads import default_heads
 from slimwhisper.checkpoint.load import Checkpoint
 from slimwhisper.errors import CacheError
@@ -89,9 +89,9 @@ class Model:
         """A cache for the audio of `slots` windows."""
         return CrossCache(self.plan, slots, self.dims.n_audio_ctx)
 
-    def allocate_self(self, rows: int, shared: bool = False) -> SelfCache:
-        """A cache for `rows` texts; `shared` as in `SelfCache`."""
-        return SelfCache(self.plan, rows, self.dims.n_text_ctx, shared=shared)
+    def allocate_self(self, rows: int, pages: Pages | None = None) -> SelfCache:
+        """A cache for `rows` texts; `pages` as in `SelfCache`."""
+        return SelfCache(self.plan, rows, self.dims.n_text_ctx, pages=pages)
 
     @torch.inference_mode()
     def logits(self, tokens: Tensor, features: Tensor) -> Tensor:

@@ -26,8 +26,8 @@ from slimwhisper.app.service.jobs import (
     StoppingError,
 )
 from slimwhisper.app.service.service import Service
+from slimwhisper.engine.drafting.speculation import SpeculativeLane
 from slimwhisper.engine.engine import Engine
-from slimwhisper.engine.speculation import SpeculativeLane
 from slimwhisper.errors import AudioError, OptionError
 from slimwhisper.live.stream import Stream
 from slimwhisper.live.types import Ended, Failed, LiveEvent, LiveOptions, SpeechStarted, Text

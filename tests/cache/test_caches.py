@@ -215,7 +215,7 @@ def test_blocks_that_begin_elsewhere(cross: str, own: str) -> None:
 def test_rows_that_read_what_others_hold() -> None:
     """Where it says that a row's tokens are, they are, as if rows were copied."""
     weights = replace(plan("e", "x"), kernels=SimpleNamespace(processor="a GPU"))
-    cache = SelfCache(weights, 6, LENGTH, shared=True)
+    cache = SelfCache(weights, 6, LENGTH)
     assert cache.nbytes() == SelfCache(weights, 6, LENGTH).nbytes() + 6 * LENGTH * 8
     held, texts = (torch.zeros(6, LENGTH, dtype=torch.int64) for _ in range(2))
     every = torch.arange(6)

@@ -24,7 +24,7 @@ from slimwhisper.commands.costs import (
     make_report,
 )
 from slimwhisper.commands.report import costs_of_draft, print_report, run_report
-from slimwhisper.engine.draft_model import DraftModel
+from slimwhisper.engine.drafting.draft_model import DraftModel
 from slimwhisper.engine.engine import Engine
 from slimwhisper.errors import OptionError
 from slimwhisper.model.calibration import exact_plan

@@ -7,7 +7,6 @@ import pytest
 import torch
 from torch import Tensor
 
-from slimwhisper.cache.base import Rows
 from slimwhisper.checkpoint.load import Checkpoint
 from slimwhisper.engine.engine import Engine
 from slimwhisper.engine.requests import (
@@ -75,8 +74,9 @@ def test_between_looks_nobody_asks_the_device(
 ) -> None:
     engine = Engine(model, VOCABULARY, 2, check_every=5)
     looks: list[int] = []
-    look = engine.first.look
-    monkeypatch.setattr(engine.first, "look", lambda: looks.append(1) or look())
+    (lane,) = engine.lanes
+    look = lane.snapshot
+    monkeypatch.setattr(lane, "snapshot", lambda *a: looks.append(1) or look(*a))
     engine.submit(0, short_windows(1, sample_len=40)[0])
     tokens, steps = 0, 0
     while not engine.idle:
@@ -105,23 +105,6 @@ def test_no_row_waits_for_another_s_end(model: Model, monkeypatch: pytest.Monkey
     tail = next(i for i in range(len(batches)) if all(b < 3 for b in batches[i:]))
     assert all(b == 3 for b in batches[:tail])
     assert sum(batches) <= total
-
-
-def test_caches_are_read_in_place(model: Model, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Steps never gather slots: active rows are one block."""
-    groups: list[int | None] = []
-    attend = type(model.allocate_cross(1).layers[0]).attend
-
-    def spy(self: object, x: Tensor, rows: Rows) -> Tensor:
-        if x.shape[1] == 1:
-            groups.append(rows.group)
-        return attend(self, x, rows)
-
-    monkeypatch.setattr("slimwhisper.cache.latent.LatentCross.attend", spy)
-    temperatures = (0.0, 0.0, 0.5, 0.5)
-    requests = [w for w in short_windows(6, 9, temperatures) if len(w.prompt) > 1]
-    decode(model, requests, 2, Search(beams=3, samples=2))
-    assert set(groups) == {2, 3}
 
 
 FORMS = [("e", "x"), ("kv", "kv"), ("e", "k"), ("v", "v")]

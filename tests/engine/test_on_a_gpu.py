@@ -16,10 +16,10 @@ from slimwhisper.cache.base import Rows, Step
 from slimwhisper.cache.forms import FORMS, PRESETS
 from slimwhisper.cache.plan import DecoderCache
 from slimwhisper.checkpoint.load import Checkpoint
-from slimwhisper.engine.beside import EncoderBeside
+from slimwhisper.engine.encoder import EncoderBeside
 from slimwhisper.engine.engine import Engine
-from slimwhisper.engine.places import Ticket
 from slimwhisper.engine.requests import Align, Answer, Decoded, Request, Search, Window
+from slimwhisper.engine.scheduler import Ticket
 from slimwhisper.kernels.graphs import CUDAGraphs, Graphs
 from slimwhisper.model.calibration import Guard
 from slimwhisper.model.model import Model
@@ -91,7 +91,7 @@ def test_the_same_texts(
         model = made(forms)
         engine = Engine(model, VOCABULARY, 3, search, 4)
         found = run(engine, dict(enumerate(asked)), then)
-        lanes = [lane.graphs for lane in engine._lanes()]
+        lanes = [lane.graphs for lane in engine.lanes]
     for tag, answers in expected.items():
         texts = [[a for a in of[tag] if isinstance(a, Decoded)] for of in (found, expected)]
         assert_same(*texts)
@@ -317,7 +317,7 @@ def test_the_encoder_is_recorded_for_each_number_of_windows() -> None:
         for turn in range(3):  # directly, recorded, replayed
             with gpu.counting() as counts:
                 for some in (slice(0, 3), slice(3, 5)):
-                    tickets = [Ticket(i, i, w) for i, w in enumerate(asked)][some]
+                    tickets = [Ticket(i, w, i, slot=i) for i, w in enumerate(asked)][some]
                     encoder.begin(tickets, mels[some])
             assert counts.kernels["conv1d"] == (0 if turn == 2 else 4)
             assert not counts.reads
@@ -342,7 +342,7 @@ def test_others_decode_while_a_window_is_encoded() -> None:
         engine.submit(1, second)
         with gpu.counting() as counts:
             engine.step()
-        assert counts.kernels["conv1d"] == 2 and len(engine.first.tickets) == 1
+        assert counts.kernels["conv1d"] == 2 and len(engine.lanes[0].lane.tickets) == 1
         assert counts.kernels["graph"] == 2 and engine.free == 0  # it, and a step beside it
         engine.stop(lambda tag: tag == 1)
         assert engine.free == 1

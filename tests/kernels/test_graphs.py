@@ -109,7 +109,7 @@ def test_replayed_steps_give_the_same(
     found = [answer for i in range(len(requests)) for answer in done[i]]
     assert all(isinstance(f, Decoded) for f in found)
     assert_same(found, expected)
-    lanes = [lane.graphs for lane in engine._lanes()]
+    lanes = [lane.graphs for lane in engine.lanes]
     replays = sum(graphs.replays for graphs in lanes)
     assert recorder.recorded == sum(len(graphs.recorded) for graphs in lanes)
     assert replays > 2 * recorder.recorded > 0, "few are recorded, many replayed"
@@ -141,10 +141,10 @@ def test_more_banned_tokens_record_anew(model: Model) -> None:
     engine = Engine(model, VOCABULARY, 1, None, 1, OperatorRecorder())
     first, second = short_windows(2, 12)
     run(engine, {0: first})
-    graphs = engine.first.graphs
+    graphs = engine.lanes[0].graphs
     before = dict(graphs.recorded)
     assert before
-    more = torch.arange(engine.first.banned.tokens.shape[1] + 5)
+    more = torch.arange(engine.lanes[0].state.banned.tokens.shape[1] + 5)
     window = replace(second, rules=replace(second.rules, suppress=more))
     (answer,) = run(engine, {1: window})[1]
     assert not set(answer.tokens) & set(more.tolist())
@@ -185,7 +185,7 @@ def test_cuda_graphs(search: Search | None, temperatures: Sequence[float]) -> No
     requests = [*windows(6, temperatures=temperatures), *windows(3, 30, temperatures)]
     engine = Engine(model, VOCABULARY, 3, search, 4, CUDAGraphs(model.device))
     done = run(engine, dict(enumerate(requests)))
-    assert engine.first.graphs.replays > 0 and engine.first.graphs.failure is None
+    assert engine.lanes[0].graphs.replays > 0 and engine.lanes[0].graphs.failure is None
     for i, expected in enumerate(decode(random_model(), requests, 3, search)):
         (found,) = done[i]
         assert found.tokens == expected.tokens

@@ -14,7 +14,7 @@ import torch
 import slimwhisper
 from slimwhisper.api import SlimWhisper
 from slimwhisper.audio import vad
-from slimwhisper.engine.speculation import SpeculativeLane
+from slimwhisper.engine.drafting.speculation import SpeculativeLane
 from slimwhisper.errors import AudioError, DependencyError, OptionError
 from slimwhisper.live.passage import Passage
 from slimwhisper.live.types import Ended, LiveEvent, SpeechStarted, Text

@@ -9,8 +9,8 @@ import torch
 import slimwhisper
 from slimwhisper.api import SlimWhisper
 from slimwhisper.cli import build_parser
+from slimwhisper.engine.drafting.speculation import SpeculativeLane
 from slimwhisper.engine.requests import Window
-from slimwhisper.engine.speculation import SpeculativeLane
 from slimwhisper.errors import OptionError
 from slimwhisper.jobs.decoding_flags import options_of
 from slimwhisper.longform.expected import expected_tokens, read_expected

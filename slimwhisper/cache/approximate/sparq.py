@@ -260,13 +260,6 @@ class SparQSelf(SelfLayer):
         self.columns = self.groups.columns(self.keys)
         super().__init__(*self.exact.tensors, self.sums, *self.columns)
 
-    def reorder(self, rows: Tensor, sources: Tensor, extent: int) -> None:
-        """Row rows[i] becomes a copy of row sources[i], both [R] int64."""
-        self.exact.reorder(rows, sources, extent)
-        self.sums[rows] = self.sums[sources]
-        for t in self.columns:
-            t[rows, ..., :extent] = t[sources, ..., :extent]
-
     def prefill(self, x: Tensor, rows: Rows) -> Tensor:
         """x [R, T, d] -> [R, T, d], dense."""
         mixed, ids, tokens = self.exact.prefill(x, rows), rows.ids, x.shape[1]
@@ -288,10 +281,8 @@ class SparQSelf(SelfLayer):
         dense = groups.settings.positions(extent) == extent
         mixed = self.exact.step(x, step) if dense else None
         if isinstance(self.exact, KVSelf) and not dense:
-            for kept, fresh in zip(
-                (self.keys, self.values), self.exact.heads.keys_values(x), strict=True
-            ):
-                kept[ids, :, at] = fresh[:, :, 0]
+            keys, values = self.exact.heads.keys_values(x)
+            self.exact.keep((ids, at), keys[:, :, 0], values[:, :, 0])
         self.sums[ids] += self.values[ids, :, at].to(self.sums.dtype)
         for t in self.columns:
             t[ids, :, :, at] = self.keys[ids, :, at]

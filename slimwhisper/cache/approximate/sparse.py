@@ -105,9 +105,8 @@ class SparseSelf(KVSelf):
 
     def step(self, x: Tensor, step: Step) -> Tensor:
         """x [R, 1, d] -> [R, 1, d]; keeps K and V of the token, reads step.extent of them."""
-        ids = step.rows.ids
-        for buffer, fresh in zip(self.tensors, self.heads.keys_values(x), strict=True):
-            buffer[ids, :, step.positions] = fresh[:, :, 0]
+        keys, values = self.heads.keys_values(x)
+        self.keep(self.step_places(step), keys[:, :, 0], values[:, :, 0])
         read = [step.rows.of_rows(t[:, :, : step.extent]) for t in self.tensors]
         keys, values = (t if chosen is None else t[chosen] for t, chosen in read)
         bias = None if step.bias is None else step.bias().unsqueeze(1)

@@ -10,23 +10,22 @@ Recordings alone are faster without.
 """
 
 from collections import deque
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass
-from typing import Any
 
 import torch
 from torch import Tensor
 
 from slimwhisper.audio.threads import use_threads, usual_threads
-from slimwhisper.engine.places import Ticket
+from slimwhisper.engine.scheduler import State, Ticket
 from slimwhisper.kernels.graphs import CUDAGraphs, Graphs
 from slimwhisper.model.model import Model
 
 
 @dataclass(slots=True)
 class _Batch:
-    tickets: list[Ticket | None]  # None: dropped
+    tickets: list[Ticket]
     features: Tensor | Future[Tensor]  # [G, p, d], once `done`
     done: torch.cuda.Event | None  # None: it is, or the future knows
 
@@ -36,7 +35,7 @@ class EncoderBeside:
 
     def __init__(self, model: Model, most: int) -> None:
         """most: windows in a call of `begin`."""
-        self.model = model
+        self.model, self.most = model, most
         self._batches: deque[_Batch] = deque()
         self._thread: ThreadPoolExecutor | None = None
         self._usual: int | None = None  # torch's threads, all of them
@@ -77,6 +76,11 @@ class EncoderBeside:
     def shares_cores(self) -> bool:
         """Whether it encodes in a thread of its own on a CPU."""
         return self._thread is not None
+
+    @property
+    def at_once(self) -> bool:
+        """Whether what `begin` was given has arrived when it returns."""
+        return self.stream is None and self._thread is None
 
     @torch.inference_mode()
     def _encode(self, mel: Tensor) -> Tensor:
@@ -121,8 +125,8 @@ class EncoderBeside:
                 current = torch.cuda.current_stream(self.model.device)
                 current.wait_event(batch.done)
                 features.record_stream(current)  # not reused before it has been read
-            kept = [i for i, ticket in enumerate(batch.tickets) if ticket is not None]
-            tickets = [ticket for ticket in batch.tickets if ticket is not None]
+            kept = [i for i, ticket in enumerate(batch.tickets) if ticket.state is not State.GONE]
+            tickets = [batch.tickets[i] for i in kept]
             if tickets:
                 whole = len(kept) == len(batch.tickets)
                 yield tickets, features if whole else features[kept]
@@ -132,18 +136,3 @@ class EncoderBeside:
         if isinstance(batch.features, Future):
             return batch.features.done()
         return batch.done is None or batch.done.query()
-
-    def tickets(self) -> Iterator[Ticket]:
-        """The tickets that are being encoded."""
-        for batch in self._batches:
-            yield from (ticket for ticket in batch.tickets if ticket is not None)
-
-    def drop(self, given_up: Callable[[Any], bool]) -> list[Ticket]:
-        """Forget the windows whose tag is `given_up`, and return their tickets."""
-        dropped: list[Ticket] = []
-        for batch in self._batches:
-            for i, ticket in enumerate(batch.tickets):
-                if ticket is not None and given_up(ticket.tag):
-                    dropped.append(ticket)
-                    batch.tickets[i] = None
-        return dropped
