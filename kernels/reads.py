@@ -18,7 +18,7 @@ class Reads:
     lengths: Tensor | None = None
     # makes [L, 1, T] in the queries' dtype, -inf from there on; kernels that read lengths never ask
     bias: Callable[[], Tensor] | None = None
-    # [B, >= T / page] int32, instead of `slots`: a block table. Position t of a window is position
+    # [B, >= T / page] int64, instead of `slots`: a block table. Position t of a window is position
     # t % page of page table[b, t // page]; what is kept is [pages, page, ..]
     table: Tensor | None = None
     extent: int = 0  # T, with a table
@@ -72,13 +72,13 @@ class Reads:
     def tensors(self, beside: Tensor) -> tuple[Tensor, Tensor, Tensor]:
         """slots, table and lengths for a kernel, on the device of `beside`.
 
-        What is None is empty, but of the same type: for another the kernel would be compiled again.
+        What is None is empty, but int64 too: for another type the kernel would be compiled again.
         """
         nothing = beside.new_empty(0, dtype=torch.int64)
         slots, table, lengths = self.slots, self.table, self.lengths
         return (
             nothing if slots is None else slots,
-            nothing.int() if table is None else table,
+            nothing if table is None else table,
             nothing if lengths is None else lengths,
         )
 

@@ -122,7 +122,7 @@ INLINE void some(int q, int n, const float *queries, const float *const *keys,
 
 struct work {
     const float *queries, *keys, *values, *bias; /* keys and values of the slot, or of page 0 */
-    const int32_t *table;                        /* the window's pages, or null */
+    const int64_t *table;                        /* the window's pages, or null */
     float *out, *greatest, *total;
     long count, d, page, stride; /* positions of a page, and floats from page to page */
     float scale;
@@ -196,7 +196,7 @@ static void join(float *out, float *greatest, float *total, long parts, long cou
    TOGETHER or are as many as are read. d is a multiple of 16. */
 void NAME(attention)(float *out, float *room, const float *queries, const float *keys,
                      const float *values, const int64_t *slots, const int64_t *lengths,
-                     const float *bias, const int32_t *table, long windows, long heads, long parts,
+                     const float *bias, const int64_t *table, long windows, long heads, long parts,
                      long count, long positions, long d, long stride, long apart, long bias_stride,
                      long page, long table_stride, float scale, int threads) {
     long groups = windows * heads;

@@ -143,7 +143,7 @@ class Library:
             return None
         if any(t is not None and not _flat(t, torch.int64) for t in (reads.slots, reads.lengths)):
             return None
-        if table is not None and (table.dtype != torch.int32 or table.stride(1) != 1):
+        if table is not None and (table.dtype != torch.int64 or table.stride(1) != 1):
             return None
         if bias is not None and (bias.dtype != torch.float32 or bias.stride(-1) != 1):
             return None

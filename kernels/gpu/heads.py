@@ -34,7 +34,7 @@ def split_heads_kernel(
     keys,
     values,
     slots,
-    table,  # [B, pages] int32: the pages of each window's text
+    table,  # [B, pages] int64: the pages of each window's text
     lengths,
     out,  # [N, h, d_k], written if there is one split
     sums,  # [N, h, SPLITS, d_k] float32, written otherwise

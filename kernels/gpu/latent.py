@@ -36,7 +36,7 @@ def split_latent_kernel(
     queries,
     latent,  # [S, T, d]
     slots,
-    table,  # [B, pages] int32: the pages of each window's text
+    table,  # [B, pages] int64: the pages of each window's text
     lengths,
     bias,  # [S, T] float32
     sums,  # [B, group * h, splits, d] float32

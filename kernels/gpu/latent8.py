@@ -70,7 +70,7 @@ def split_latent8_kernel(
     latent,  # words [S, T, d / 2]
     factors,  # [S, T] float32
     slots,
-    table,  # [B, pages] int32: the pages of each window's text
+    table,  # [B, pages] int64: the pages of each window's text
     lengths,
     bias,  # [S, T] float32
     out,  # [N, h, d], written if there is one split

@@ -37,7 +37,7 @@ class Rows:
     ids: Tensor  # [R] int64: of each row's text; where the forms that have no pages keep it
     slots: Tensor  # [W] int64
     group: int = 1
-    table: Tensor | None = None  # [W * group, pages] int32; None: text i has the i-th pages
+    table: Tensor | None = None  # [W * group, pages] int64; None: text i has the i-th pages
     lengths: Tensor | None = None  # [R] int64: of prompts that are padded
     tokens: int = 1  # of each text
     # where the ids, or the slots, begin, if they are consecutive: then they are read without a copy
@@ -51,12 +51,18 @@ class Rows:
         *,
         first_slot: int = 0,
         first_row: int = 0,
+        pages: int | None = None,
         device: torch.device | str = "cpu",
     ) -> "Rows":
-        """`slots` consecutive slots with `group` consecutive rows each; R = slots * group."""
+        """`slots` consecutive slots with `group` consecutive rows each; R = slots * group. pages:
+        of each text; with it, the table is made once, not in every layer.
+        """
         ids = first_row + torch.arange(slots * group, device=device)
         every = first_slot + torch.arange(slots, device=device)
-        return Rows(ids, every, group, first_row=first_row, first_slot=first_slot)
+        table = None
+        if pages is not None:
+            table = ids[:, None] * pages + torch.arange(pages, device=device)
+        return Rows(ids, every, group, table, first_row=first_row, first_slot=first_slot)
 
     @staticmethod
     def of(ids: Tensor, slots: Tensor | None = None, lengths: Tensor | None = None) -> "Rows":
@@ -119,7 +125,7 @@ class Step:
         places = None
         if rows.table is not None:
             pages = rows.table.gather(1, positions.view(-1, rows.tokens) // PAGE)
-            places = pages.flatten().long(), positions % PAGE
+            places = pages.flatten(), positions % PAGE
         if full:
             return Step(rows, positions, extent, None, None, places)
 
@@ -248,18 +254,18 @@ class PagedLayer(SelfLayer):
         return pages
 
     def table(self, rows: Rows) -> Tensor:
-        """The pages of each text, [R / tokens, pages] int32."""
+        """The pages of each text, [R / tokens, pages] int64."""
         if rows.table is not None and self.page == PAGE:
             return rows.table
         each = -(-self.length // self.page)
         firsts = rows.ids[:: rows.tokens, None] * each
-        return (firsts + torch.arange(each, device=firsts.device)).int()
+        return firsts + torch.arange(each, device=firsts.device)
 
     def places(self, rows: Rows, positions: Tensor) -> tuple[Tensor, Tensor]:
         """Page and place of the tokens at positions [R] or [R, T] int64 of each row."""
         table = self.table(rows).repeat_interleave(rows.tokens, dim=0)
         pages = table.gather(1, (positions // self.page).view(len(table), -1))
-        return pages.view_as(positions).long(), positions % self.page
+        return pages.view_as(positions), positions % self.page
 
     def step_places(self, step: Step) -> tuple[Tensor, Tensor]:
         """Page and place of each row's token, [R] int64."""

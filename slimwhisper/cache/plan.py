@@ -187,8 +187,8 @@ class SelfCache:
         table, last = rows.table, rows.table.shape[1] - 1
         theirs, whole = table[sources], held[:, None] // PAGE
         own = table[every].gather(1, whole.clamp(max=last))
-        own = own.masked_fill(whole > last, self.pages.nobody).squeeze(1).long()
-        self.pages.copy(own, theirs.gather(1, whole.clamp(max=last)).squeeze(1).long())
+        own = own.masked_fill(whole > last, self.pages.nobody).squeeze(1)
+        self.pages.copy(own, theirs.gather(1, whole.clamp(max=last)).squeeze(1))
         index = torch.arange(last + 1, device=table.device)
         table[every] = torch.where(index < whole, theirs, table[every])
 

@@ -152,9 +152,10 @@ class Engine:
 
         Every ticket that is returned needs a `reply`.
         """
-        at_once = self.runner.encoder.at_once
-        plan = self.scheduler.plan(self.encode_batch, at_once)
-        second = self.scheduler.second
-        if second is not None and second.tickets and second not in self.runner.lanes:
-            self.runner.add(second)
-        return self.scheduler.update(self.runner.run(plan))
+        answers: list[tuple[Ticket, Answer]] = []
+        while True:
+            plan = self.scheduler.plan(self.encode_batch, self.runner.encoder.at_once)
+            results = self.runner.run(plan)
+            answers += self.scheduler.update(results)
+            if not (plan.idle and results.encoded):  # else what was waited for can start
+                return answers

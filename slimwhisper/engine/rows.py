@@ -67,7 +67,7 @@ class RowState:
             ids=torch.full((rows,), nobody[0], device=device),
             slots=zeros(places),
             group=width,
-            table=torch.full((rows, pages), nobody[1], dtype=torch.int32, device=device),
+            table=torch.full((rows, pages), nobody[1], device=device),
         )
 
     def by_row(self) -> Sequence[Tensor]:
@@ -176,7 +176,7 @@ class RowState:
         """Upload where the caches have the texts of new tickets."""
         cached, width, end = self.cached, self.width, first + len(tickets)
         assert cached.table is not None
-        pages = np.full((len(tickets), width, cached.table.shape[1]), self.nobody[1], np.int32)
+        pages = np.full((len(tickets), width, cached.table.shape[1]), self.nobody[1])
         for own, ticket in zip(pages, tickets, strict=True):
             for index, page in enumerate(ticket.pages):
                 own[:, index] = page

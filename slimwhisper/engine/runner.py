@@ -80,6 +80,9 @@ class Runner:
     def run(self, plan: Plan) -> Results:
         """One step of the engine."""
         results = Results()
+        for lane in plan.step:
+            if lane not in self.lanes:
+                self.add(lane)
         for move in plan.moves:
             self.lanes[move.lane].move(move)
         self._give_pages(plan)
@@ -111,7 +114,7 @@ class Runner:
             rows, indices, pages = self._upload(given).unbind(1)
             table = self.lanes[lane].state.cached.table
             assert table is not None
-            table[rows, indices] = pages.int()
+            table[rows, indices] = pages
 
     def _upload(self, numbers: list[list[int]]) -> Tensor:
         """int64, on the device; the host does not wait for it."""

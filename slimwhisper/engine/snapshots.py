@@ -120,7 +120,7 @@ class BeamTexts(Texts):
     finished_scores: Tensor  # [n, m] floating
     finished_logprobs: Tensor  # [n, m, limit] floating; [n, m, 0] if no window asks
     finished_count: Tensor  # [n] int64
-    table: Tensor  # [n * width, pages] int32: the pages of each beam
+    table: Tensor  # [n * width, pages] int64: the pages of each beam
 
     def tensors(self) -> tuple[Tensor, ...]:
         """In the order of the fields."""

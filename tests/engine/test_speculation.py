@@ -155,10 +155,12 @@ def test_a_model_drafts_on_the_same_encoder_output(
     model: Model, asked: list[Window], plain: list[Decoded]
 ) -> None:
     """Drafting for itself, it is always right: its cache follows the text, lengths and moves."""
-    found, lane = speculate(model, asked, 2)
+    lanes: list[LaneRunner] = []
+    found, lane = speculate(model, asked, 2, lanes=lanes)
     assert_same(only(found), plain)
     assert lane.right == lane.guessed > 0
-    drafter = lane.drafter
+    assert lanes[0].speculation is not None
+    drafter = lanes[0].speculation.drafter
     assert isinstance(drafter, DraftModel) and not drafter.cache.cross.stores
     other = Model(
         Checkpoint("other", SHORT, random_state(SHORT, seed=2)), CPU, torch.float32, ("e", "x")
@@ -173,13 +175,15 @@ def test_it_keeps_the_encoder_output_where_the_model_does_not(
     forms: tuple[str, str], model: Model, asked: list[Window]
 ) -> None:
     other = short_model(forms=forms)
-    found, lane = speculate(other, asked, 2, draft=model)  # windows take slots, and move in them
+    lanes: list[LaneRunner] = []
+    found, lane = speculate(other, asked, 2, draft=model, lanes=lanes)
     assert_same(only(found), decode(other, asked, 2))
     assert lane.right > 0.9 * lane.guessed > 0, "of the same weights"
-    drafter = lane.drafter
+    assert lanes[0].speculation is not None
+    drafter = lanes[0].speculation.drafter
     assert isinstance(drafter, DraftModel)
     mine = drafter.cache.cross
-    assert mine.layers[0].store is lane.cache.cross.stores[-1], "put and moved with the model's"
+    assert mine.layers[0].store is lanes[0].cache.cross.stores[-1], "put with the model's"
 
 
 def test_random_texts_are_those_of_their_seeds(model: Model) -> None:
