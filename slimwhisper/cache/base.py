@@ -192,7 +192,9 @@ class CrossLayer(ABC):
 
     @abstractmethod
     def scores(self, x: Tensor, rows: Rows, heads: Tensor) -> Tensor:
-        """x [R, T, d], heads [n] int64 -> [R, n, T, p]: scaled scores before the softmax."""
+        """x [R, T, d], heads [n] int64 -> [R, n, T, p]: scaled scores before the softmax. Each
+        row has a window to itself.
+        """
 
     def read_bytes(self, slot: int) -> float:
         """Bytes of the store that a step of one row reads; here, all of its slot."""

@@ -14,7 +14,7 @@ import torch
 
 from slimwhisper.cache.plan import pages_of
 from slimwhisper.cache.pool import PagePool
-from slimwhisper.engine.drafting.agreement import may_draft
+from slimwhisper.engine.agreement import may_draft
 from slimwhisper.engine.drafting.pace import LENGTHS
 from slimwhisper.engine.lane_runner import LaneRunner
 from slimwhisper.engine.requests import Answer, Request, Search, Window

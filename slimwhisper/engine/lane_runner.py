@@ -9,7 +9,7 @@ from torch import Tensor
 
 from slimwhisper.cache.base import Step
 from slimwhisper.cache.plan import DecoderCache
-from slimwhisper.engine.drafting.agreement import Agreed
+from slimwhisper.engine.agreement import Agreed
 from slimwhisper.engine.drafting.speculation import Speculation
 from slimwhisper.engine.rows import Call, RowState
 from slimwhisper.engine.rules import suppress

@@ -13,7 +13,7 @@ from torch import Tensor
 
 from slimwhisper.cache.base import Rows
 from slimwhisper.cache.plan import pages_of
-from slimwhisper.engine.drafting.agreement import Agreed
+from slimwhisper.engine.agreement import Agreed
 from slimwhisper.engine.rules import BannedTokens, TimestampState
 from slimwhisper.engine.scheduler import Ticket
 from slimwhisper.engine.snapshots import Texts

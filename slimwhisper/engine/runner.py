@@ -7,9 +7,9 @@ from torch import Tensor
 
 from slimwhisper.cache.base import Rows
 from slimwhisper.cache.plan import CrossCache, DecoderCache, Pages
+from slimwhisper.engine.agreement import Agreed, agree, usable_draft
 from slimwhisper.engine.alignment import align
 from slimwhisper.engine.beams import BeamSampler
-from slimwhisper.engine.drafting.agreement import Agreed, agree, usable_draft
 from slimwhisper.engine.drafting.drafter import Drafter
 from slimwhisper.engine.drafting.speculation import Speculation
 from slimwhisper.engine.encoder import EncoderBeside

@@ -9,7 +9,7 @@ import torch
 
 from slimwhisper.cache.plan import CrossCache, SelfCache
 from slimwhisper.devices import check_batch_size, choose_batch_size
-from slimwhisper.engine.drafting.agreement import may_draft
+from slimwhisper.engine.agreement import may_draft
 from slimwhisper.engine.drafting.draft_model import DraftModel
 from slimwhisper.engine.drafting.lookup import Lookup
 from slimwhisper.engine.engine import Engine

@@ -26,7 +26,6 @@ from slimwhisper.app.service.jobs import (
     StoppingError,
 )
 from slimwhisper.app.service.service import Service
-from slimwhisper.engine.drafting.speculation import SpeculativeLane
 from slimwhisper.engine.engine import Engine
 from slimwhisper.errors import AudioError, OptionError
 from slimwhisper.live.stream import Stream
@@ -172,9 +171,8 @@ def test_a_service_with_a_draft(
         assert [heard.text for heard in streams] == [SPOKEN] * 2
         text = done.get(timeout=60).transcript.text.strip()
         assert text == EXPECTED[SAMPLE]["text"]
-        lanes = [engine.first for engine in made if engine.slots]
-        assert len(lanes) >= 2
-        assert all(isinstance(lane, SpeculativeLane) and lane.right for lane in lanes)
+        drafting = [engine.lanes[0].speculation for engine in made if engine.slots]
+        assert len(drafting) >= 2 and all(d is not None and d.acceptance.right for d in drafting)
     finally:
         service.close()
 

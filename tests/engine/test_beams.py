@@ -10,8 +10,8 @@ from torch import Tensor
 from whisper.decoding import BeamSearchDecoder, MaximumLikelihoodRanker
 
 from slimwhisper.cache.plan import DecoderCache, Pages
+from slimwhisper.engine.agreement import Agreed
 from slimwhisper.engine.beams import BeamSampler
-from slimwhisper.engine.drafting.agreement import Agreed
 from slimwhisper.engine.lane_runner import LaneRunner
 from slimwhisper.engine.requests import Decoded, Rules, Window
 from slimwhisper.engine.rows import RowState

@@ -7,7 +7,7 @@ import pytest
 import torch
 
 from slimwhisper.cache.forms import FORMS
-from slimwhisper.engine.drafting.agreement import may_draft, usable_draft
+from slimwhisper.engine.agreement import may_draft, usable_draft
 from slimwhisper.engine.engine import Engine
 from slimwhisper.engine.requests import Answer, Attempt, Decoded, Request, Retry, Search, Window
 from slimwhisper.engine.rules import Said, TimestampState, make_rules

@@ -15,7 +15,7 @@ from slimwhisper.cache.base import Rows, Step
 from slimwhisper.cache.forms import form_of
 from slimwhisper.cache.plan import CrossCache, DecoderCache, Pages
 from slimwhisper.checkpoint.load import Checkpoint
-from slimwhisper.engine.drafting.agreement import may_draft
+from slimwhisper.engine.agreement import may_draft
 from slimwhisper.engine.drafting.drafter import Behind, Choose
 from slimwhisper.engine.requests import Window
 from slimwhisper.errors import OptionError

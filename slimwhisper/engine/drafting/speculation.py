@@ -20,7 +20,7 @@ from torch import Tensor
 
 from slimwhisper.cache.base import Step
 from slimwhisper.cache.plan import DecoderCache
-from slimwhisper.engine.drafting.agreement import Agreed
+from slimwhisper.engine.agreement import Agreed
 from slimwhisper.engine.drafting.drafter import Behind, Drafter
 from slimwhisper.engine.drafting.pace import LENGTHS, Pace
 from slimwhisper.engine.rows import Call
