@@ -196,7 +196,9 @@ def test_nobody_waits_for_the_gpu(logprobs: bool) -> None:
         for i in range(12):
             with gpu.counting() as counts:
                 assert engine.step() == []
-            assert not counts.uploads and not counts.reads - Counter({"event.synchronize": 1})
+            given = counts.kernels.pop("index_put_", 0) if i else 0  # pages: one upload, pinned
+            assert counts.uploads.total() == given <= 1
+            assert not counts.reads - Counter({"event.synchronize": 1})
             looks += bool(counts.downloads)
             if i == 0:  # it is being captured
                 launched = counts.kernels - Counter({"graph": 1})
