@@ -13,7 +13,7 @@ from typing import Any
 import torch
 
 from slimwhisper.cache.plan import pages_of
-from slimwhisper.cache.pool import PagePool
+from slimwhisper.cache.pool import PAGE, PagePool
 from slimwhisper.engine.agreement import may_draft
 from slimwhisper.engine.drafting.pace import LENGTHS
 from slimwhisper.engine.lane_runner import LaneRunner
@@ -64,12 +64,15 @@ class Engine:
         ahead = max(LENGTHS) if draft is not None else 0
         resumes = self.search.beams is None and may_draft(model.plan)
         first = Lane(width, slots, ahead, resumes)
-        least = max(width, self.search.samples) * pages_of(context)
-        if pages is not None and pages < least:
+        least = self.search.most_rows * pages_of(context)
+        if pages is None:
+            pages = max(slots * width * pages_of(context), least)
+        if pages < least:
             raise OptionError(
-                f"{pages} pages: a window's texts may need {least}; give more memory for the cache"
+                f"cache_memory: it holds {pages} pages of {PAGE} tokens, and the texts of one "
+                f"window may need {least}; give {least / max(pages, 1):.1f} times as much"
             )
-        self.pool = PagePool(pages or max(slots * width * pages_of(context), least))
+        self.pool = PagePool(pages)
         self.scheduler = Scheduler(slots, self.pool, context, self.search, first)
         self.runner = Runner(
             model,

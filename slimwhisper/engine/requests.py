@@ -31,6 +31,11 @@ class Search:
     length_penalty: float | None = None  # Google NMT's alpha; None: mean log-probability
     expected: bool = False  # windows have expected texts, which are drafts
 
+    @property
+    def most_rows(self) -> int:
+        """The most texts that a window has at a time."""
+        return max(self.beams or 1, self.samples)
+
 
 @dataclass(frozen=True, slots=True)
 class Attempt:

@@ -7,8 +7,8 @@ from functools import partial
 
 import torch
 
-from slimwhisper.cache.plan import CrossCache, SelfCache
-from slimwhisper.devices import check_batch_size, choose_batch_size
+from slimwhisper.cache.plan import CrossCache, Pages, SelfCache, pages_of
+from slimwhisper.devices import check_batch_size, choose_batch_size, free_bytes
 from slimwhisper.engine.agreement import may_draft
 from slimwhisper.engine.drafting.draft_model import DraftModel
 from slimwhisper.engine.drafting.lookup import Lookup
@@ -18,6 +18,8 @@ from slimwhisper.engine.runner import MakeDrafter
 from slimwhisper.errors import OptionError
 from slimwhisper.model.model import Model
 from slimwhisper.types import Options
+
+PAGES_SHARE = 0.8  # of a GPU's free memory; the rest is for activations and recorded steps
 
 
 def search_of(options: Options) -> Search:
@@ -61,10 +63,27 @@ def _text_bytes(model: Model) -> int:
     return SelfCache(model.plan, 1, model.dims.n_text_ctx, torch.device("meta")).nbytes()
 
 
+def choose_pages(model: Model, search: Search, slots: int) -> int | None:
+    """Pages of the texts' cache: what the model's `cache_memory` holds; on a GPU, else, what it
+    has free, if that is less than the default of `Engine`, which is None.
+    """
+    each = Pages(model.plan, 0, torch.device("meta")).page_bytes
+    if each and model.cache_memory is not None:
+        return model.cache_memory // each
+    if not each or model.device.type != "cuda":
+        return None
+    context = pages_of(model.dims.n_text_ctx)
+    most, least = slots * (search.beams or 1) * context, search.most_rows * context
+    audio = CrossCache(model.plan, slots, model.dims.n_audio_ctx, torch.device("meta")).nbytes()
+    free = int(PAGES_SHARE * (free_bytes(model.device) - audio)) // each
+    return max(min(most, free), least)
+
+
 def make_engine(model: Model, search: Search, slots: int) -> Engine:
     """An engine of this size. OptionError if memory is too small, or for beams with a draft."""
     try:
-        return Engine(model, model.vocabulary, slots, search, draft=_drafter(model, search))
+        draft, pages = _drafter(model, search), choose_pages(model, search, slots)
+        return Engine(model, model.vocabulary, slots, search, draft=draft, pages=pages)
     except (torch.OutOfMemoryError, RuntimeError) as error:
         if "memory" not in str(error):
             raise

@@ -69,6 +69,7 @@ class Model:
         self.encoder = encoder or Encoder(checkpoint.state, self.dims, device, dtype, int8, kernels)
         self.decoder = Decoder(checkpoint.state, self.dims, device, dtype, int8, kernels)
         self.draft: Model | None = None  # a smaller one with the same encoder
+        self.cache_memory: int | None = None  # bytes for the text's pages of an engine
 
     def shortened(self, positions: int) -> "Model":
         """The same weights, not copied, for windows of `positions` of the encoder (20 ms each), at

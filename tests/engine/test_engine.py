@@ -7,6 +7,7 @@ import pytest
 import torch
 from torch import Tensor
 
+from slimwhisper.cache.pool import PAGE
 from slimwhisper.checkpoint.load import Checkpoint
 from slimwhisper.engine.engine import Engine
 from slimwhisper.engine.requests import (
@@ -22,6 +23,7 @@ from slimwhisper.engine.requests import (
     Window,
 )
 from slimwhisper.engine.rules import make_rules
+from slimwhisper.errors import OptionError
 from slimwhisper.model.calibration import Guard
 from slimwhisper.model.model import Model
 from slimwhisper.tokens.vocabulary import get_tokenizer, get_vocabulary
@@ -267,3 +269,37 @@ def test_windows_that_are_given_up_leave_soon(model: Model, search: Search | Non
             engine.reply(ticket, None)
         steps += 1
     assert seen == [0, 1] and engine.free == engine.slots
+
+
+@pytest.mark.parametrize(
+    ("search", "temperatures"),
+    [
+        (None, (0.0,)),
+        (Search(samples=3), (0.0, 0.7)),
+        (Search(beams=3, samples=2), (0.0, 0.0, 0.8)),
+    ],
+)
+def test_windows_wait_for_pages(
+    model: Model, search: Search | None, temperatures: Sequence[float]
+) -> None:
+    """Pages for the whole context of one window, and many texts of a quarter of it: whoever gives
+    pages back begins again, and every text is the same.
+    """
+    requests = [
+        replace(w, rules=replace(w.rules, sample_len=100))  # type: ignore[type-var]
+        for w in short_windows(14, temperatures=temperatures)
+    ]
+    expected = decode(model, requests, 3, search)
+    pages = (search or Search()).most_rows * SHORT.n_text_ctx // PAGE
+    engine = Engine(model, VOCABULARY, 12, search, pages=pages)
+    done = run(engine, dict(enumerate(requests)))
+    assert_same([done[i][0] for i in range(len(requests))], expected)
+    assert engine.scheduler.preemptions and engine.pool.peak > 0.8 * pages
+    assert engine.pool.used == 0
+
+
+def test_a_window_that_may_never_fit_is_refused_at_once(model: Model) -> None:
+    least = 5 * SHORT.n_text_ctx // PAGE
+    with pytest.raises(OptionError, match=rf"cache_memory: it holds {least - 1} pages .* {least}"):
+        Engine(model, VOCABULARY, 2, Search(beams=5), pages=least - 1)
+    Engine(model, VOCABULARY, 2, Search(beams=5), pages=least)

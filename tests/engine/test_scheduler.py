@@ -113,10 +113,10 @@ def test_no_page_is_lost_in_any_order(search: Search) -> None:
     rng = random.Random(0)
     width = max(search.beams or 1, search.samples)
     scheduler = make(search, 6, 2 * width * CONTEXT // PAGE)
-    script, answered, given_up = Script(scheduler, rng, 0.02, 0.5), [], set()
+    script, answered, given_up = Script(scheduler, rng, 0.005, 0.5), [], set()
     for n in range(10_000):
         if rng.random() < 0.3 and len(scheduler.waiting) < 5:
-            scheduler.submit(n, window(rng.randint(1, 60), rng.randint(1, 32)))
+            scheduler.submit(n, window(rng.randint(1, 40), rng.randint(1, 60)))
         if rng.random() < 0.02 and scheduler.held:
             given_up.add(rng.choice(list(scheduler.held.values())).tag)
             scheduler.stop(given_up.__contains__)
@@ -126,7 +126,7 @@ def test_no_page_is_lost_in_any_order(search: Search) -> None:
             ticket = answered.pop(rng.randrange(len(answered)))
             again = rng.choice([0.0, 0.5, None, None])
             scheduler.reply(ticket, None if again is None else Retry(Attempt(again)))
-    assert scheduler.preemptions > 10
+    assert scheduler.preemptions > 3
     while not scheduler.idle:
         for ticket in script.step() + answered:
             scheduler.reply(ticket, None)
