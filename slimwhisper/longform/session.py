@@ -15,7 +15,6 @@ from slimwhisper.engine.requests import (
     Align,
     Alignment,
     Answer,
-    Attempt,
     Decoded,
     Languages,
     Request,
@@ -23,8 +22,7 @@ from slimwhisper.engine.requests import (
     Window,
 )
 from slimwhisper.engine.rules import make_rules
-from slimwhisper.errors import SlimWhisperError
-from slimwhisper.longform.attempts import Tried, compression_ratio, likeliest
+from slimwhisper.longform.attempts import Tried, climb, ladder
 from slimwhisper.longform.expected import expected_tokens
 from slimwhisper.longform.hallucination import Place
 from slimwhisper.longform.prompts import Prompts
@@ -78,9 +76,6 @@ class Session:
         self._clips = list(clips_of(options, mel.frames) if clips is None else clips)
         self._clip = -1
         self._next_clip()
-        self._temperatures = options.temperatures
-        self._attempt = 0
-        self._tried: list[Tried] = []
         self._last_speech = 0.0  # seconds
         self._written: str | None = None  # code: the language of the text
         self._spoken: str | None = None  # the language last detected
@@ -136,8 +131,8 @@ class Session:
         place = self._place()
         if place is None:
             return None
-        self.place, self._attempt = place, 0
-        self._tried = []
+        self.place = place
+        self._attempts = ladder(self.options, (self.options.seed, place.start))
         sound = WindowSound(lambda: self._mel_of(place), place.offset)
         self._heard = Heard(sound, self._written, self._changed)
         if self.options.multilingual and not in_slot:
@@ -149,7 +144,7 @@ class Session:
             prompt,
             sot_index,
             self.rules,
-            self._try(),
+            next(self._attempts),
             self.options.token_logprobs,
             expected=self._expected,
         )
@@ -157,10 +152,6 @@ class Session:
     def _ask_language(self, mel: Tensor) -> Window:
         """mel [n_mels, 3000] -> the request to detect its language."""
         return Window(mel, (self.vocabulary.sot,), 0, rules=None)
-
-    def _try(self) -> Attempt:
-        seed = (self.options.seed, self.place.start, self._attempt)
-        return Attempt(self._temperatures[self._attempt], seed)
 
     def _set_language(self, language: str) -> None:
         self.tokenizer = self.vocabulary.tokenizer(language, self.options.task)
@@ -204,19 +195,12 @@ class Session:
             self._request = self._open(in_slot=True)
 
     def _accept_text(self, result: Decoded) -> list[Segment]:
-        if result.avg_logprob != result.avg_logprob:
-            raise SlimWhisperError("the model gave NaN; use another dtype, such as float32")
-        text = self.tokenizer.decode(list(result.tokens)).strip()
-        tried = Tried(result, compression_ratio(text))
-        self._tried.append(tried)
-        if tried.failed(self.options):
-            if self._attempt + 1 < len(self._temperatures):
-                self._attempt += 1
-                self._request = Retry(self._try())
-                return []
-            if self.options.on_failure == "best":
-                tried = likeliest(self._tried, self.options)
-        return self._keep(tried)
+        tried = Tried.of(result, self.tokenizer.decode(list(result.tokens)))
+        following = climb(self._attempts, tried)
+        if isinstance(following, Tried):
+            return self._keep(following)
+        self._request = Retry(following)
+        return []
 
     def _keep(self, tried: Tried) -> list[Segment]:
         """Go on with this text of the window."""
