@@ -1,6 +1,7 @@
 """Is this a complete Whisper model with finite weights?"""
 
 from collections.abc import Mapping
+from dataclasses import astuple
 
 import torch
 from torch import Tensor
@@ -53,6 +54,8 @@ def validate(name: str, dims: Dims, state: Mapping[str, Tensor]) -> None:
 
     state: OpenAI's name -> tensor, matrices [out, in].
     """
+    if min(astuple(dims)) < 1:
+        raise problem(f"{name}: its dimensions are {list(astuple(dims))}; copy it again")
     wrong = {
         f"{dims.n_mels} mel bands are not Whisper's 80 or 128": dims.n_mels not in (80, 128),
         f"{dims.n_audio_ctx} audio positions are not 1 to 1500, the last timestamp's": (
