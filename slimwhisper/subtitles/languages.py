@@ -1,0 +1,18 @@
+"""The words of languages that say where sentences and lines end: languages.toml."""
+
+import tomllib
+from functools import cache
+from pathlib import Path
+from typing import Any
+
+
+@cache
+def _tables() -> Any:
+    return tomllib.loads(Path(__file__).with_suffix(".toml").read_text(encoding="utf-8"))
+
+
+@cache
+def words(table: str, language: str | None = None) -> frozenset[str]:
+    """The words of a table, or of a language's row in it; none for other languages."""
+    found = _tables()[table]
+    return frozenset((found if language is None else found.get(language, "")).split())
