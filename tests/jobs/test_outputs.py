@@ -16,7 +16,8 @@ from slimwhisper.jobs.results.files import (
     prepare_output_dir,
     write_outputs,
 )
-from slimwhisper.outputs.formats import FORMATS, check_layout, segment_line
+from slimwhisper.outputs.formats import FORMATS, segment_line
+from slimwhisper.outputs.layout import check_layout
 from slimwhisper.types import Segment, Transcript, Word
 
 TRANSCRIPT = Transcript(

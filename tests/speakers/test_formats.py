@@ -6,8 +6,8 @@ from pathlib import Path
 
 import pytest
 
-from slimwhisper.outputs.formats import DIARIZE, FORMATS, formats_of, write_transcript
-from slimwhisper.outputs.speakers import RECORDING
+from slimwhisper.outputs.formats import FORMATS, formats_of, write_transcript
+from slimwhisper.outputs.layout import DIARIZE, RECORDING
 from slimwhisper.speakers.rttm import read_rttm
 from slimwhisper.types import Segment, Transcript, Word
 

@@ -10,7 +10,8 @@ from typing import Any
 import pytest
 
 from slimwhisper.errors import OptionError
-from slimwhisper.outputs.formats import FORMATS, check_layout, formats_of, write_transcript
+from slimwhisper.outputs.formats import FORMATS, formats_of, write_transcript
+from slimwhisper.outputs.layout import check_layout
 from slimwhisper.subtitles.cues import to_cues
 from slimwhisper.subtitles.sentences import to_sentences
 from slimwhisper.types import Segment, Transcript, Word
