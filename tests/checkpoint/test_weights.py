@@ -126,14 +126,14 @@ def test_output_matrix_in_an_openai_file(tmp_path: Path, state: State) -> None:
 @pytest.mark.parametrize(("n_audio_ctx", "n_text_ctx"), [(750, 32), (10, 460), (1, 8)])
 def test_other_contexts(tmp_path: Path, n_audio_ctx: int, n_text_ctx: int) -> None:
     """Logits, also of the last position, and the bytes of a window."""
-    dims = replace(tiny_dims(heads=2), n_audio_ctx=n_audio_ctx, n_text_ctx=n_text_ctx)
+    dims = replace(tiny_dims(width=16, heads=2), n_audio_ctx=n_audio_ctx, n_text_ctx=n_text_ctx)
     state = random_state(dims, seed=3)
     model = Model(load_checkpoint(save_hf(tmp_path / "m", dims, state)), CPU, torch.float64)
-    features = torch.randn(1, n_audio_ctx, 64, dtype=torch.float64)
+    features = torch.randn(1, n_audio_ctx, 16, dtype=torch.float64)
     text = torch.randint(0, 50_000, (n_text_ctx,), generator=torch.Generator().manual_seed(1))
     wanted = whisper_logits(whisper_model(dims, state, torch.float64), text.tolist(), features[0])
     assert (model.logits(text[None], features)[0] - wanted).abs().max() < 1e-10 * wanted.abs().max()
-    slim = n_audio_ctx * 64 + n_text_ctx * 64 * 2  # values: E once, X in both layers
+    slim = n_audio_ctx * 16 + n_text_ctx * 16 * 2  # values: E once, X in both layers
     assert model.bytes_per_window() == slim * 8
 
 
