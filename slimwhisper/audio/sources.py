@@ -4,6 +4,7 @@ import io
 import os
 import tempfile
 from collections.abc import Iterator
+from contextlib import suppress
 from math import inf
 from pathlib import Path
 from typing import BinaryIO, cast
@@ -92,7 +93,9 @@ def pieces_of(
 
         yield from decode(name, file, allow_truncated, most)
     while left:
-        data = file.read(min(left, WAV_BLOCK))
+        data = b""
+        with suppress(OSError):
+            data = file.read(min(left, WAV_BLOCK))
         if len(data) < min(left, WAV_BLOCK):
             seconds = left / 2 / SAMPLE_RATE
             raise AudioError(
