@@ -1,4 +1,6 @@
-"""The words of languages that say where sentences and lines end: languages.toml."""
+"""What is known of languages, in languages.toml: words that say where sentences and lines end, and
+scripts.
+"""
 
 import tomllib
 from functools import cache
