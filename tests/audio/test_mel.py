@@ -8,8 +8,6 @@ import pytest
 import torch
 from whisper.audio import log_mel_spectrogram, pad_or_trim
 
-from slimwhisper.audio import samples as samples_module
-from slimwhisper.audio.load import load_audio, load_samples
 from slimwhisper.audio.mel import (
     AHEAD_THREADS,
     KEPT_BLOCKS,
@@ -18,7 +16,6 @@ from slimwhisper.audio.mel import (
     first_window,
 )
 from slimwhisper.audio.samples import ArraySamples
-from tests.support.recordings import write
 from tests.support.sounds import noise_bursts
 
 LENGTHS = [1, 159, 160, 199, 200, 201, 479_799, 479_800, 479_999, 480_000, 480_001, 95 * 16_000]
@@ -188,22 +185,6 @@ def test_windows_share_neither_the_input_nor_the_blocks():
     spectrogram.first_window().zero_()
     torch.testing.assert_close(spectrogram.first_window(), expected, rtol=0, atol=0)
     np.testing.assert_array_equal(waveform, before)
-
-
-def test_spooled_file_equals_memory(tmp_path, monkeypatch):
-    path = write(tmp_path / "a.flac", seconds=70)
-    monkeypatch.setattr(samples_module, "SPOOL_SECONDS", 5)
-    spectrogram = Spectrogram(load_samples(path), 80)
-    assert spectrogram.samples._file is not None
-    in_memory = Spectrogram(ArraySamples(load_audio(path)), 80)
-    for start in (6000, 0, 4321):
-        frames = min(3000, spectrogram.frames - start)
-        actual, expected = (each.window(start, frames) for each in (spectrogram, in_memory))
-        torch.testing.assert_close(actual, expected, rtol=0, atol=0)
-    spectrogram.close()
-    spectrogram.close()
-    with pytest.raises(ValueError):
-        spectrogram.window(0, 3000)
 
 
 def test_calibration_window():

@@ -6,7 +6,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 import torch
-from safetensors.torch import load_file, save_file
+from safetensors.torch import save_file
 from whisper.audio import log_mel_spectrogram
 
 from slimwhisper.api import SlimWhisper
@@ -159,13 +159,10 @@ def test_windows_of_other_lengths() -> None:
 
 
 def test_encoder_and_decoder_differ(tmp_path: Path) -> None:
-    """Layers and heads may, widths may not."""
+    """Layers and heads may."""
     dims = replace(tiny_dims(width=16, heads=2, n_text_ctx=8), n_audio_layer=3, n_audio_head=4)
     state = random_state(dims, seed=3)
     assert load_checkpoint(save_hf(tmp_path / "m", dims, state)).dims == dims
-    wide = replace(dims, n_text_state=32)
-    message = refusal(save_openai(tmp_path / "m.pt", wide, random_state(wide, seed=3)))
-    assert "encoder and decoder differ in width: 16, 32" in message
 
 
 def test_missing_output_matrix(folder: Path) -> None:
@@ -180,6 +177,3 @@ def test_surplus_shard_is_not_read(tmp_path: Path, state: State) -> None:
     folder = save_hf(tmp_path / "m", DIMS, state, shards=2)
     save_file({"x": torch.ones(1)}, folder / "model-00003-of-00003.safetensors")
     assert_equal(load_checkpoint(folder).state, state)
-    first = folder / "model-00001-of-00002.safetensors"
-    save_file({**load_file(first), "x": torch.ones(1)}, first)
-    assert "tensor x" in refusal(folder)
