@@ -18,7 +18,8 @@ def test_the_picture_is_up_to_date() -> None:
 @pytest.mark.parametrize(
     ("module", "names"),
     [
-        ("audio", "load_audio"),
+        ("audio", "AUDIO_SUFFIXES AudioSource Source as_waveform load_audio load_samples resample"),
+        ("checkpoint", "Checkpoint available_models default_download_root load_checkpoint"),
         ("model", "Model"),
         ("engine", "Engine"),
     ],
