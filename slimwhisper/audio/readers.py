@@ -32,7 +32,7 @@ TRIES = 2  # of a file whose worker is killed
 KILLED = (-9, -15)  # exit status by SIGKILL and SIGTERM; a decoder that crashes has others
 SOURCE_RATE = 2 * 192_000  # samples of a file for each second that a recording may last
 CHECK = 0.1  # seconds between checks while a worker decodes
-LONGEST_ANSWER = 1 << 16  # bytes
+LONGEST_LINE = 1 << 16  # bytes of a request or an answer
 COMMAND = [sys.executable, "-m", "slimwhisper.audio.readers"]
 ONE_THREAD = dict.fromkeys(("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS"), "1")
 
@@ -183,22 +183,17 @@ class Readers:
                     "or FLAC"
                 )
 
-        try:
-            file = tempfile.TemporaryFile()
-        except OSError as error:
-            raise no_room(name, error) from error
-        with file:
-            answer = b""
+        with tempfile.TemporaryFile() as file:
+            line, answer = json.dumps(request).encode() + b"\n", b""
             try:
-                socket.send_fds(worker.socket, [b"\0"], [file.fileno()])
-                worker.socket.sendall(json.dumps(request).encode() + b"\n")
+                socket.send_fds(worker.socket, [line], [file.fileno()])
                 while not answer.endswith(b"\n"):
                     check()
                     with suppress(TimeoutError):
-                        answer += (more := worker.socket.recv(LONGEST_ANSWER))
-                        if not more or len(answer) > LONGEST_ANSWER:
+                        answer += (more := worker.socket.recv(LONGEST_LINE))
+                        if not more or len(answer) > LONGEST_LINE:
                             raise EOFError
-                message = json.loads(answer)
+                message: str | None = json.loads(answer)
             except (OSError, EOFError, ValueError) as error:
                 with suppress(subprocess.TimeoutExpired):
                     if worker.wait(1) in KILLED:
@@ -207,7 +202,7 @@ class Readers:
                     f"{name}: its decoder failed; convert it to WAV or FLAC"
                 ) from error
             if message is not None:
-                return str(message)
+                return message
             check()
             return StoredSamples.of_file(file)
 
@@ -215,11 +210,10 @@ class Readers:
 def _send(path: str, name: str, allow_truncated: bool, most: float, out: BinaryIO) -> str | None:
     """Write a file's samples; the error message, or None."""
     try:
-        with out:
-            _, file = open_source(path)
-            with file:
-                for piece in pieces_of(name, file, allow_truncated, most):
-                    out.write(piece.tobytes())
+        _, file = open_source(path)
+        with file, out:
+            for piece in pieces_of(name, file, allow_truncated, most):
+                out.write(piece.tobytes())
     except SlimWhisperError as error:
         return str(error).replace(path, name)
     except OSError as error:
@@ -239,14 +233,17 @@ def _limit_memory() -> None:
 
 
 def main() -> None:
-    """The worker. In, over the socket that is its standard input: a byte with a file for the
-    samples, then a line of JSON, [path, name, allow_truncated, most samples of the file]. Out, for
-    each: null or an error message, as a line of JSON.
+    """The worker. In, over the socket that is its standard input: lines of JSON, [path, name,
+    allow_truncated, most samples of the file], each with a file for the samples. Out, for each:
+    null or an error message, in JSON.
     """
     _limit_memory()
-    with socket.socket(fileno=os.dup(0)) as link, link.makefile("rb") as lines:
-        while files := socket.recv_fds(link, 1, 1)[1]:
-            path, name, allow_truncated, most = json.loads(lines.readline())
+    with socket.socket(fileno=os.dup(0)) as link:
+        while True:
+            line, files, _, _ = socket.recv_fds(link, LONGEST_LINE, 1)
+            if not line:
+                return
+            path, name, allow_truncated, most = json.loads(line)
             answer = _send(path, name, allow_truncated, most, os.fdopen(files[0], "wb"))
             link.sendall(json.dumps(answer).encode() + b"\n")
 
