@@ -8,8 +8,9 @@ import tempfile
 import weakref
 from bisect import bisect_left, bisect_right
 from collections.abc import Iterable, Sequence
+from contextlib import suppress
 from itertools import accumulate
-from typing import IO, BinaryIO, Protocol
+from typing import BinaryIO, Protocol, cast
 
 import numpy as np
 from numpy.typing import NDArray
@@ -18,6 +19,7 @@ from slimwhisper.errors import AudioError
 from slimwhisper.types import SAMPLE_RATE
 
 SPOOL_SECONDS = 600  # longer recordings are kept on disk
+WRITE_SAMPLES = 1 << 20  # per write
 SAMPLE_BYTES = 2  # of int16
 
 
@@ -60,40 +62,32 @@ class StoredSamples:
     read at the same time.
     """
 
-    _array: NDArray[np.int16]
-    _file: BinaryIO | None = None
-
     def __init__(self, name: str, pieces: Iterable[NDArray[np.int16]]) -> None:
         """Store all of `pieces`, each int16 [n]; `name` is for messages.
 
         Raises AudioError if the disk is full, and whatever `pieces` raises.
         """
-        length, in_memory = 0, SPOOL_SECONDS * SAMPLE_RATE * SAMPLE_BYTES
+        self._array = np.zeros(0, np.int16)
+        self._file: BinaryIO | None = None
+        self._length = 0
+        held: list[NDArray[np.int16]] = []
+        room = SPOOL_SECONDS * SAMPLE_RATE
         try:
-            with tempfile.SpooledTemporaryFile(in_memory) as file:
-                for piece in pieces:
-                    file.write(piece.tobytes())
-                    length += len(piece)
-                file.flush()  # os.pread bypasses Python's buffer
-                self._take(file, length)
-        except OSError as error:
-            raise no_room(name, error) from error
-
-    @classmethod
-    def of_file(cls, file: IO[bytes]) -> "StoredSamples":
-        """Those that a temporary file holds; it may be closed then."""
-        self = cls.__new__(cls)
-        self._take(file, os.fstat(file.fileno()).st_size // SAMPLE_BYTES)
-        return self
-
-    def _take(self, file: IO[bytes], length: int) -> None:
-        self._length, self._array = length, np.zeros(0, np.int16)
-        if length <= SPOOL_SECONDS * SAMPLE_RATE:
-            file.seek(0)
-            self._array = np.frombuffer(file.read(SAMPLE_BYTES * length), np.int16)
-        else:
-            self._file = os.fdopen(os.dup(file.fileno()), "rb")
-            self._close_file = weakref.finalize(self, self._file.close)
+            for piece in pieces:
+                held.append(piece)
+                self._length += len(piece)
+                room -= len(piece)
+                if room < 0:
+                    self._write(name, held)
+                    held.clear()
+                    room = WRITE_SAMPLES
+            if self._file is not None:
+                self._write(name, held)
+            elif held:
+                self._array = np.concatenate(held)
+        except BaseException:
+            self.close()
+            raise
 
     def __len__(self) -> int:
         return self._length
@@ -114,15 +108,22 @@ class StoredSamples:
         if self._file is not None:
             self._close_file()
 
-
-def no_room(name: str, error: OSError) -> AudioError:
-    """The error of samples that cannot be stored."""
-    hour = 3600 * SAMPLE_RATE * SAMPLE_BYTES / 1e6
-    return AudioError(
-        f"{name}: no room for its samples in {tempfile.tempdir or 'a temporary folder'} "
-        f"({error.strerror or error}): they take {hour:.0f} MB for each hour of audio; "
-        "free space there, or set TMPDIR to a folder that has it"
-    )
+    def _write(self, name: str, pieces: Iterable[NDArray[np.int16]]) -> None:
+        """Append pieces [n] int16 to the file."""
+        try:
+            if self._file is None:
+                self._file = cast(BinaryIO, tempfile.TemporaryFile())
+                self._close_file = weakref.finalize(self, _close, self._file)
+            for piece in pieces:
+                self._file.write(piece.tobytes())
+            self._file.flush()  # os.pread bypasses Python's buffer
+        except OSError as error:
+            hour = 3600 * SAMPLE_RATE * SAMPLE_BYTES / 1e6
+            raise AudioError(
+                f"{name}: no room for its samples in {tempfile.tempdir or 'a temporary folder'} "
+                f"({error.strerror or error}): they take {hour:.0f} MB for each hour of audio; "
+                "free space there, or set TMPDIR to a folder that has it"
+            ) from error
 
 
 class Excerpts:
@@ -165,3 +166,8 @@ class Excerpts:
         bisect = bisect_left if end else bisect_right
         region = max(bisect(self._starts, position) - 1, 0)
         return position - self._starts[region] + self._regions[region][0]
+
+
+def _close(file: BinaryIO) -> None:
+    with suppress(OSError):  # a full disk has been reported
+        file.close()

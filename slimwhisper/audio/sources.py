@@ -4,7 +4,6 @@ import io
 import os
 import tempfile
 from collections.abc import Iterator
-from contextlib import suppress
 from math import inf
 from pathlib import Path
 from typing import BinaryIO, cast
@@ -93,9 +92,7 @@ def pieces_of(
 
         yield from decode(name, file, allow_truncated, most)
     while left:
-        data = b""
-        with suppress(OSError):
-            data = file.read(min(left, WAV_BLOCK))
+        data = file.read(min(left, WAV_BLOCK))
         if len(data) < min(left, WAV_BLOCK):
             seconds = left / 2 / SAMPLE_RATE
             raise AudioError(

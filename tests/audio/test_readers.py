@@ -76,13 +76,13 @@ def test_a_crash_fails_one_recording(
 ) -> None:
     """The worker is killed in the middle of a file that never ends."""
     started = []
+    start = reader._start
 
-    class Noted(reader.Worker):
-        def __init__(self) -> None:
-            super().__init__()
-            started.append(self)
+    def noted() -> object:
+        started.append(start())
+        return started[-1]
 
-    monkeypatch.setattr(reader, "Worker", Noted)
+    monkeypatch.setattr(reader, "_start", noted)
     readers = make()
 
     def crash() -> None:

@@ -36,6 +36,7 @@ def whole():
 def spooling(monkeypatch):
     """Keep all but the shortest samples in a file, and write it in small amounts."""
     monkeypatch.setattr(samples_module, "SPOOL_SECONDS", 1)
+    monkeypatch.setattr(samples_module, "WRITE_SAMPLES", 600)
 
 
 @pytest.fixture
@@ -117,7 +118,7 @@ def test_file_is_closed_when_collected_or_after_an_error(spooling, folder):
 @pytest.mark.parametrize("count", [1, 7])  # at the first write, and at a later one
 @pytest.mark.skipif(not Path("/dev/full").exists(), reason="no /dev/full")
 def test_full_disk(spooling, folder, monkeypatch, count):
-    monkeypatch.setattr(tempfile, "TemporaryFile", lambda *_, **__: Path("/dev/full").open("r+b"))
+    monkeypatch.setattr(tempfile, "TemporaryFile", lambda: Path("/dev/full").open("r+b"))
     with pytest.raises(AudioError) as caught:
         StoredSamples("talk.mp3", pieces(count))
     assert all(part in str(caught.value) for part in ("talk.mp3: ", str(folder), "TMPDIR"))

@@ -47,20 +47,20 @@ def model() -> SlimWhisper:
 
 
 @pytest.fixture
-def started(monkeypatch: pytest.MonkeyPatch) -> Iterator[list[readers.Worker]]:
+def started(monkeypatch: pytest.MonkeyPatch) -> Iterator[list["subprocess.Popen[bytes]"]]:
     """The workers of the test; all must have ended with it."""
-    workers: list[readers.Worker] = []
+    workers: list[subprocess.Popen[bytes]] = []
+    start = readers._start
 
-    class Noted(readers.Worker):
-        def __init__(self) -> None:
-            super().__init__()
-            workers.append(self)
+    def noted() -> "subprocess.Popen[bytes]":
+        workers.append(start())
+        return workers[-1]
 
-    monkeypatch.setattr(readers, "Worker", Noted)
+    monkeypatch.setattr(readers, "_start", noted)
     yield workers
     assert workers and all(worker.returncode is not None for worker in workers)
     until = time.monotonic() + 20
-    while not all(worker.socket.fileno() == -1 for worker in workers):
+    while not all(worker.stdin is not None and worker.stdin.closed for worker in workers):
         assert time.monotonic() < until  # by the thread that was reading
         time.sleep(0.01)
 
@@ -140,7 +140,7 @@ def test_what_only_this_process_can_open(
     model: SlimWhisper, folder: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Bytes, arrays, named pipes and /dev/stdin are read here."""
-    monkeypatch.setattr(readers, "Worker", lambda: pytest.fail("a worker was started"))
+    monkeypatch.setattr(readers, "_start", lambda: pytest.fail("a worker was started"))
     data = (folder / "phone-number.wav").read_bytes()
     read_end, write_end = os.pipe()
     assert len(data) < 1 << 20

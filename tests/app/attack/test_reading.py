@@ -55,6 +55,7 @@ def bomb(tmp_path_factory: pytest.TempPathFactory) -> Path:
 def small(monkeypatch: pytest.MonkeyPatch) -> None:
     """Seconds stand for hours."""
     monkeypatch.setattr(samples, "SPOOL_SECONDS", IN_MEMORY)
+    monkeypatch.setattr(samples, "WRITE_SAMPLES", SAMPLE_RATE)
     monkeypatch.setattr(room, "IN_MEMORY", IN_MEMORY * SAMPLE_RATE)
     monkeypatch.setattr(room, "DISK_SECONDS", OF_A_SLOT)
     monkeypatch.setattr(room, "STEP", STEP * SAMPLE_RATE)
@@ -215,13 +216,13 @@ def test_a_reader_that_is_killed(make: Make, monkeypatch: pytest.MonkeyPatch) ->
     service = make()
     assert isinstance(Heard(service, SHORT, "ann").last, Finished)
     readers = service._reading._readers
-    ask, killed = readers._ask, threading.Event()
+    pieces, killed = readers._pieces, threading.Event()
 
     def kills(worker: Any, *rest: Any) -> Any:
         if not killed.is_set():
             killed.set()
             os.kill(worker.pid, 9)
-        return ask(worker, *rest)
+        return pieces(worker, *rest)
 
-    monkeypatch.setattr(readers, "_ask", kills)
+    monkeypatch.setattr(readers, "_pieces", kills)
     assert isinstance(Heard(service, SHORT, "ann").last, Finished) and killed.is_set()
