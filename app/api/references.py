@@ -8,12 +8,9 @@ import base64
 import os
 import re
 import tempfile
-import wave
 from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import IO
-
-import numpy as np
 
 from slimwhisper.app.api.errors import as_api_error
 from slimwhisper.app.api.fields import refused
@@ -68,6 +65,8 @@ def store_references(
 
     read: a file's samples, from its path and a name for messages. Raises APIError.
     """
+    import soundfile
+
     found = []
     for reference in references:
         named = shown(reference.name)
@@ -85,9 +84,7 @@ def store_references(
                 raise refused(f"{REFERENCES}[]", message)
             files.append(tempfile.TemporaryFile())
             heard = samples.read(0, len(samples))
-            with wave.open(files[-1], "wb") as file:
-                file.setparams((1, 2, SAMPLE_RATE, 0, "NONE", ""))
-                file.writeframes(np.rint(heard * 32768).astype("<i2").tobytes())
+            soundfile.write(files[-1], heard, SAMPLE_RATE, format="WAV", subtype="FLOAT")
             files[-1].flush()
         finally:
             samples.close()

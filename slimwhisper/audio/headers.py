@@ -51,25 +51,18 @@ def _cut_wav_bytes(file: BinaryIO) -> int:
     return found
 
 
-def plain_wav_bytes(file: BinaryIO) -> int:
-    """The bytes of samples in an intact 16-bit 16 kHz mono PCM WAV, with `file` at the first of
-    them; 0 for anything else, with `file` at its start.
-    """
-    size, plain = file.seek(0, os.SEEK_END), False
-    file.seek(0)
+def is_plain_wav(file: BinaryIO) -> bool:
+    """Whether `file`, at its start, is a 16-bit 16 kHz mono PCM WAV, by its first format chunk."""
     head = file.read(12)
+    plain = False
     if head[:4] == b"RIFF" and head[8:] == b"WAVE":
-        for name, at, length in _wav_chunks(file):
+        for name, at, _ in _wav_chunks(file):
             if name == b"fmt ":
                 file.seek(at)
                 plain = file.read(16) == PLAIN_WAV
-            elif name == b"data":
-                if plain and length and length % 2 == 0 and at + length <= size:
-                    file.seek(at)
-                    return length
                 break
     file.seek(0)
-    return 0
+    return plain
 
 
 def _wav_chunks(file: BinaryIO) -> Iterator[tuple[bytes, int, int]]:

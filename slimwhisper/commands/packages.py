@@ -18,6 +18,7 @@ PACKAGES = (
     ("triton", False, "triton", "for kernels on a GPU; elsewhere not used"),
     ("openai-whisper", True, "whisper", "for its tokenizer and list of models"),
     ("av", True, "av", "decodes audio"),
+    ("soundfile", True, "soundfile", "reads WAV"),
     (
         "torchaudio",
         False,
@@ -96,4 +97,6 @@ def _libraries(module: Any) -> str:
         known = [f"{n} {'.'.join(map(str, v))}" for n, v in module.library_versions.items()]
         names = ("libavcodec", "libavformat")
         return f" (FFmpeg {', '.join(text for text in known if text.startswith(names))})"
+    if module.__name__ == "soundfile":
+        return f" (libsndfile {module.__libsndfile_version__})"
     return ""

@@ -23,7 +23,7 @@ from slimwhisper.commands.packages import PACKAGES, Check, check_package
 from slimwhisper.kernels.cpu.library import library
 
 LINES = (
-    "python, slimwhisper, torch, triton, openai-whisper, av, torchaudio, soxr, "
+    "python, slimwhisper, torch, triton, openai-whisper, av, soundfile, torchaudio, soxr, "
     "safetensors, huggingface_hub, tokenizers, silero-vad, gradio, CPU, GPU, kernels, C compiler, "
     "decoding audio, resampling, speakers, models folder, hub cache"
 ).split(", ")
@@ -65,6 +65,7 @@ def test_looks_at_everything_on_this_machine() -> None:
     assert found["torch"].value == torch.__version__
     assert metadata.version("openai-whisper") in found["openai-whisper"].value
     assert "libavcodec" in found["av"].value
+    assert "libsndfile" in found["soundfile"].value
     assert found["decoding audio"].value.startswith("PyAV decodes")
     assert found["resampling"].value.startswith(audio.resampler()[0])
     text = printed(found)
