@@ -102,7 +102,7 @@ def test_runs_as_a_module() -> None:
 
 @pytest.mark.parametrize(
     "package",
-    ["slimwhisper", *(f"slimwhisper.{p}" for p in ("engine", "model"))],
+    ["slimwhisper", *(f"slimwhisper.{p}" for p in ("audio", "checkpoint", "engine", "model"))],
 )
 def test_type_checkers_see_the_same_names(package: str) -> None:
     """What a package imports for type checkers is what it gives when it is asked."""
