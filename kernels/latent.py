@@ -21,16 +21,16 @@ EIGHT = torch.float8_e4m3fn
 class Latent:
     """What is kept: in the model's dtype, or as float8 with a factor for each position."""
 
-    values: Tensor  # [S, T, d]
+    values: Tensor  # [S, T, d], or [S, G, T, d] for G groups
     factors: Tensor | None = None  # [S, T] float32: position t is factors[s, t] * values[s, t]
 
     @staticmethod
     def allocate(
-        shape: tuple[int, int, int], device: torch.device, dtype: torch.dtype, eight: bool = False
+        shape: tuple[int, ...], device: torch.device, dtype: torch.dtype, eight: bool = False
     ) -> "Latent":
         """Zeros; shape [S, T, d]. eight: in float8."""
         values = torch.zeros(shape, device=device, dtype=EIGHT if eight else dtype)
-        factors = torch.zeros(shape[:2], device=device, dtype=torch.float32) if eight else None
+        factors = torch.zeros(shape[:-1], device=device, dtype=torch.float32) if eight else None
         return Latent(values, factors)
 
     def tensors(self) -> tuple[Tensor, ...]:

@@ -76,20 +76,8 @@ def test_composes_command_is_ours() -> None:
     a = build_parser().parse_args(service["command"])
     assert (a.command, a.host, a.port) == ("serve", "0.0.0.0", 7860)
     assert int(service["stop_grace_period"].removesuffix("s")) > a.patience + 5
-
-
-def test_compose() -> None:
-    service = compose("compose.yaml")["services"]["slimwhisper"]
     (port,) = service["ports"]
-    assert port.startswith("${SLIMWHISPER_ADDRESS:-127.0.0.1}:") and port.endswith(":7860")
-    devices = service["deploy"]["resources"]["reservations"]["devices"]
-    assert devices == [{"driver": "nvidia", "count": "all", "capabilities": ["gpu"]}]
-    places = [volume.removesuffix(":ro").rsplit(":", 1)[-1] for volume in service["volumes"]]
-    assert places == ["/models", "/outputs", "/data"]
-    assert "SLIMWHISPER_API_KEY" in service["environment"]  # passed on, unset where it is unset
-    over = compose("compose.cpu.yaml")["services"]["slimwhisper"]
-    assert over["build"]["args"] == {"VARIANT": "cpu"}
-    assert over["deploy"]["resources"]["reservations"]["devices"] == []
+    assert port.startswith("${SLIMWHISPER_ADDRESS:-127.0.0.1}:"), "not open to the network"
 
 
 def test_one_version() -> None:
@@ -107,10 +95,3 @@ def test_notices_name_every_package() -> None:
     packages = locked()
     elsewhere = {"colorama", "httpx2-jsfetch"}  # Windows, browsers
     assert {p for p in packages if not p.startswith("nvidia-")} - named == elsewhere
-
-
-def test_links_lead_somewhere() -> None:
-    pages = ["SECURITY.md", "CONTRIBUTING.md", "CHANGELOG.md", "THIRD_PARTY.md"]
-    for page in [*(ROOT / p for p in pages), ROOT / "docs" / "deployment.md"]:
-        for link in re.findall(r"\]\(([^)#:]+)(?:#[^)]*)?\)", page.read_text()):
-            assert (page.parent / link).exists(), f"{page.name}: {link}"

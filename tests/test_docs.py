@@ -134,7 +134,10 @@ def test_curl(page: Path, folder: Path, live: Live) -> None:
         assert DIGIT.search(done.stdout)
 
 
-@pytest.mark.parametrize("page", [pytest.param(p, id=p.name) for p in PAGES])
+@pytest.mark.parametrize(
+    "page",
+    [pytest.param(p, id=p.name) for p in [*PAGES, ROOT / "SECURITY.md", ROOT / "THIRD_PARTY.md"]],
+)
 def test_what_is_named_exists(page: Path) -> None:
     """Links to files, and paths such as `tests/cache/test_caches.py::test_self_forms`."""
     text = re.sub(r"^```.*?^```", "", page.read_text(), flags=re.S | re.M)

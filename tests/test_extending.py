@@ -16,6 +16,7 @@ from slimwhisper.cache.base import CrossStore, Room
 from slimwhisper.cache.fold import Attention, Context, Folded, fold_latent
 from slimwhisper.cache.latent import LatentCross, LatentStore
 from slimwhisper.outputs import formats
+from slimwhisper.outputs.layout import Layout
 from slimwhisper.types import Transcript
 from tests.support.command import Run
 from tests.support.paths import SAMPLES
@@ -57,7 +58,7 @@ def negated() -> Iterator[str]:
 
 @pytest.fixture
 def shout() -> Iterator[str]:
-    def write(transcript: Transcript, file: TextIO, layout: formats.Layout) -> None:
+    def write(transcript: Transcript, file: TextIO, layout: Layout) -> None:
         file.write(transcript.text.strip().upper() + "\n")
 
     formats.register(formats.Format("shout", "text/x-shout", write))

@@ -11,7 +11,8 @@ from typing import TYPE_CHECKING, Any
 from fastapi.responses import JSONResponse, PlainTextResponse, Response
 
 from slimwhisper.app.api.wanted import Wanted
-from slimwhisper.outputs.formats import FORMATS, SENTENCES, write_transcript
+from slimwhisper.outputs.formats import FORMATS, write_transcript
+from slimwhisper.outputs.layout import SENTENCES
 from slimwhisper.tokens.openai import byte_letters
 from slimwhisper.tokens.vocabulary import Vocabulary
 from slimwhisper.types import (

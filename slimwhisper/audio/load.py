@@ -4,7 +4,6 @@ Files are decoded with FFmpeg's libraries (PyAV), to the same samples that `whis
 from the `ffmpeg` program, which is not needed. Unlike there, a file that ends early is an error.
 """
 
-import tempfile
 from collections.abc import Callable
 from contextlib import closing
 from functools import cache
@@ -70,13 +69,17 @@ def load_samples(
     if isinstance(source, (np.ndarray, torch.Tensor)):
         return ArraySamples(as_waveform(source, sample_rate=sample_rate))
     _check_rate(sample_rate, for_file=True)
-    if isinstance(source, RemoteFile):
-        return _excerpt(source, _load_remote(source, allow_truncated, readers))
     if readers is not None and isinstance(source, str | PathLike) and readers.can_read(source):
         return readers.read(source, allow_truncated=allow_truncated)
     name, file = open_source(source)
     with file:
-        return StoredSamples(name, pieces_of(name, file, allow_truncated))
+        if not isinstance(source, RemoteFile):
+            return StoredSamples(name, pieces_of(name, file, allow_truncated))
+        if readers is not None and readers.count:
+            samples = readers.read(file.name, name, allow_truncated=allow_truncated)
+        else:
+            samples = StoredSamples(name, pieces_of(name, file, allow_truncated))
+    return _excerpt(source, samples)
 
 
 def stem_of(source: AudioSource) -> str:
@@ -84,21 +87,6 @@ def stem_of(source: AudioSource) -> str:
     if isinstance(source, (str, PathLike, RemoteFile)):
         return Path(str(source)).stem
     return ""
-
-
-def _load_remote(source: RemoteFile, allow_truncated: bool, readers: Readers | None) -> Samples:
-    """All samples of a remote file; readers get it as a temporary file."""
-    if readers is None or not readers.count:
-        name, file = open_source(source)
-        with file:
-            return StoredSamples(name, pieces_of(name, file, allow_truncated))
-    name = shown_name(str(source))
-    if source.local is not None:
-        return readers.read(source.local, name, allow_truncated=allow_truncated)
-    with tempfile.NamedTemporaryFile() as temporary:
-        source.fetch(temporary)
-        temporary.flush()
-        return readers.read(temporary.name, name, allow_truncated=allow_truncated)
 
 
 def _excerpt(source: RemoteFile, samples: Samples) -> Samples:

@@ -16,13 +16,6 @@ Loaded = TypeVar("Loaded")
 WORKERS = min(8, max(1, (os.cpu_count() or 2) // 2))
 
 
-class _End:
-    """The end of the queue, after the last source."""
-
-    def __init__(self, error: BaseException | None) -> None:
-        self.error = error  # raised by the sources' iterator
-
-
 class Loader(Generic[Source, Loaded]):
     """Runs `load` on sources in other threads; returns the results in the sources' order.
 
@@ -44,14 +37,14 @@ class Loader(Generic[Source, Loaded]):
         self._pool = ThreadPoolExecutor(
             workers or WORKERS, "slimwhisper-load", initializer=use_one_thread
         )
-        self._queue: SimpleQueue[tuple[Source, Future[Loaded]] | _End] = SimpleQueue()
+        # at the end what the sources' iterator raised, mostly StopIteration
+        self._queue: SimpleQueue[tuple[Source, Future[Loaded]] | BaseException] = SimpleQueue()
         self._head: tuple[Source, Future[Loaded]] | None = None
         self._closed = False
         # a daemon: it may wait for an iterator that never ends
         threading.Thread(target=self._take, args=(sources,), daemon=True).start()
 
     def _take(self, sources: Iterable[Source]) -> None:
-        error: BaseException | None = None
         try:
             iterator = iter(sources)
             while not self._closed:
@@ -60,11 +53,8 @@ class Loader(Generic[Source, Loaded]):
                     return
                 source = next(iterator)
                 self._queue.put((source, self._pool.submit(self._load, source)))
-        except StopIteration:
-            pass
         except BaseException as problem:
-            error = problem
-        self._queue.put(_End(error))
+            self._queue.put(problem)
 
     def next(self, block: bool) -> tuple[Source, Loaded | SlimWhisperError] | None:
         """The next source and its result; None if it is not ready and `block` is False, or if none
@@ -75,10 +65,10 @@ class Loader(Generic[Source, Loaded]):
                 found = self._queue.get(block)
             except Empty:
                 return None
-            if isinstance(found, _End):
+            if isinstance(found, BaseException):
                 self.exhausted = True
-                if found.error is not None:
-                    raise found.error
+                if not isinstance(found, StopIteration):
+                    raise found
                 return None
             self._head = found
         if self._head is None or not (block or self._head[1].done()):
@@ -97,7 +87,7 @@ class Loader(Generic[Source, Loaded]):
         pending = [] if self._head is None else [self._head]
         while not self._queue.empty():
             found = self._queue.get()
-            if not isinstance(found, _End):
+            if not isinstance(found, BaseException):
                 pending.append(found)
 
         def drop(future: "Future[Loaded]") -> None:

@@ -22,7 +22,6 @@ from slimwhisper.types import SAMPLE_RATE
 WAV_BLOCK = 1 << 19  # samples per read
 
 Source = str | os.PathLike[str] | bytes | BinaryIO  # what has a file's bytes
-FETCHED_IN_MEMORY = 64 << 20  # bytes; a larger remote file goes to a temporary one
 
 
 def open_source(source: Source | RemoteFile) -> tuple[str, BinaryIO]:
@@ -41,7 +40,7 @@ def open_source(source: Source | RemoteFile) -> tuple[str, BinaryIO]:
                     file = io.BytesIO(file.read())
         elif isinstance(source, RemoteFile):
             name = shown_name(str(source))
-            file = fetched(source)
+            file = _fetched(source)
         else:
             data = source if isinstance(source, (bytes, bytearray, memoryview)) else source.read()
             if isinstance(data, str):
@@ -63,17 +62,17 @@ def open_source(source: Source | RemoteFile) -> tuple[str, BinaryIO]:
     return name, file
 
 
-def fetched(source: RemoteFile) -> BinaryIO:
-    """A remote file's bytes in a temporary file, at its start."""
+def _fetched(source: RemoteFile) -> BinaryIO:
+    """A remote file's bytes at their start, in a file that has a name while it is open."""
     if source.local is not None:
         return cast(BinaryIO, source.local.open("rb"))
-    file = cast(BinaryIO, tempfile.SpooledTemporaryFile(FETCHED_IN_MEMORY))
+    file = cast(BinaryIO, tempfile.NamedTemporaryFile())
     try:
         source.fetch(file)
+        file.seek(0)
     except BaseException:
         file.close()
         raise
-    file.seek(0)
     return file
 
 

@@ -5,13 +5,14 @@ from collections.abc import Callable, Iterable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from copy import copy
 from functools import cache
-from typing import Any, Protocol
+from typing import Any
 
 import numpy as np
 import torch
 from numpy.typing import NDArray
 from torch import nn
 
+from slimwhisper.audio.samples import Samples
 from slimwhisper.audio.threads import one_thread
 from slimwhisper.errors import DependencyError
 from slimwhisper.types import SAMPLE_RATE
@@ -24,17 +25,8 @@ _BLOCK_FRAMES = 938  # 30 s
 DROP = 0.15  # speech goes on while its probability is above the threshold less this, as in silero
 
 
-class Readable(Protocol):
-    """A recording at 16 kHz."""
-
-    def __len__(self) -> int: ...
-
-    def read(self, start: int, stop: int) -> NDArray[np.float32]:
-        """float32 [stop - start] in [-1, 1]."""
-
-
 def speech_regions(
-    samples: Readable,
+    samples: Samples,
     *,
     threshold: float = 0.5,
     min_speech_ms: int = 0,

@@ -202,7 +202,7 @@ FORMS: dict[str, Form] = {
             "KeyformerLatentSettings",
             "fold_keyformer_latent",
             None,
-            "KeyformerLatentSelf",
+            "KeyformerSelf",
             "ladder_latent",
         ),
         _approximate(

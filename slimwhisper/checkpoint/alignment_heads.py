@@ -3,11 +3,10 @@
 import base64
 import gzip
 from collections.abc import Mapping, Sequence
-from pathlib import Path
+from typing import Any
 
 import numpy as np
 
-from slimwhisper.checkpoint.files import read_json_of
 from slimwhisper.errors import OptionError
 from slimwhisper.tokens.whisper_package import alignment_dumps
 from slimwhisper.types import Dims
@@ -45,21 +44,16 @@ def dumped_heads(dump: bytes, dims: Dims) -> Heads:
     return _by_layer(pairs)
 
 
-def folder_heads(folder: Path, dims: Dims) -> Heads | None:
-    """The "alignment_heads" of a folder, if valid: in Hugging Face's generation_config.json, or in
-    CTranslate2's config.json. Raises CheckpointError for a file that is not JSON.
-    """
-    content = read_json_of(folder, "generation_config.json")
-    if content is None:
-        content = read_json_of(folder, "config.json") or {}
+def heads_of(pairs: Any, dims: Dims) -> Heads | None:
+    """The heads of a folder's "alignment_heads", [layer, head] each; None if they are not valid."""
     try:
-        pairs = [(int(layer), int(head)) for layer, head in content["alignment_heads"]]
-    except (ValueError, KeyError, TypeError):
+        found = [(int(layer), int(head)) for layer, head in pairs]
+    except (ValueError, TypeError):
         return None
     layers, heads = range(dims.n_text_layer), range(dims.n_text_head)
-    if not pairs or any(layer not in layers or head not in heads for layer, head in pairs):
+    if not found or any(layer not in layers or head not in heads for layer, head in found):
         return None
-    return _by_layer(pairs)
+    return _by_layer(found)
 
 
 def _by_layer(pairs: Sequence[Sequence[int]]) -> Heads:

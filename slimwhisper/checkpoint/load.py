@@ -8,7 +8,7 @@ PEFT's LoRA adapters for all of them (see `adapters`). Nothing except tensors is
 import logging
 import os
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from difflib import get_close_matches
 from os import PathLike
 from pathlib import Path
@@ -16,7 +16,7 @@ from pathlib import Path
 from torch import Tensor
 
 from slimwhisper.checkpoint.adapters import adapter_folder, merge_adapters, read_adapter
-from slimwhisper.checkpoint.alignment_heads import Heads, folder_heads, official_heads
+from slimwhisper.checkpoint.alignment_heads import Heads, official_heads
 from slimwhisper.checkpoint.bundled import BUNDLED, bundled_file
 from slimwhisper.checkpoint.errors import problem
 from slimwhisper.checkpoint.files import expand_user
@@ -98,32 +98,25 @@ def load_checkpoint(
     label = os.fspath(name)
     try:
         path = _locate(name, download_root, local_files_only)
-        reader = reader_of(path)
-        dims, state = reader(path)
-        folders = [adapter_folder(each, local_files_only) for each in as_adapters(adapter)]
-        adapters = [read_adapter(folder) for folder in folders]
+        adapters = [
+            read_adapter(adapter_folder(each, local_files_only)) for each in as_adapters(adapter)
+        ]
+        found = _read(path, label)
     except OSError as error:  # a parent folder is not readable, or a name is too long
         raise problem(
             f"{label[:300]}: cannot be read: {error.strerror or error}; give another file, "
             "or make this one readable for this user"
         ) from error
-    if path.is_file() and dims.n_vocab not in SIZES:
-        raise problem(
-            f"{label}: a vocabulary of {dims.n_vocab} is not one of Whisper's own {SIZES}; give a "
-            "Hugging Face folder with its tokenizer"
-        )
-    validate(label, dims, state)
-    heads, vocabulary, settings = _describe(path, label, dims)
     if adapters:
-        state = merge_adapters(state, adapters)
-        label = f"{label} with {', '.join(Path(each).name for each in as_adapters(adapter))}"
-    for row in settings.ignored:
-        logger.warning("%s: %s %s is %s, %s", label, settings.file, row.name, row.value, row.effect)
-    tensors = {name: tensor.detach() for name, tensor in state.items()}
+        names = ", ".join(Path(each).name for each in as_adapters(adapter))
+        state = merge_adapters(found.state, adapters)
+        found = replace(found, name=f"{label} with {names}", state=state)
+    for row in found.settings.ignored:
+        file = found.settings.file
+        logger.warning("%s: %s %s is %s, %s", found.name, file, row.name, row.value, row.effect)
     if in_memory:
-        tensors = {name: tensor.clone() for name, tensor in tensors.items()}
-    source = path if reader is read_folder else None
-    return Checkpoint(label, dims, tensors, heads, vocabulary, settings, source)
+        found = replace(found, state={name: t.clone() for name, t in found.state.items()})
+    return found
 
 
 def _locate(
@@ -143,14 +136,22 @@ def _locate(
     raise _unknown(label)
 
 
-def _describe(
-    path: Path, name: str, dims: Dims
-) -> tuple[Heads | None, Vocabulary | None, Settings]:
-    """What is known of a model besides its weights, from its folder or its official name."""
+def _read(path: Path, label: str) -> Checkpoint:
+    """A file or folder, checked. Raises CheckpointError, OSError."""
+    reader = reader_of(path)
+    dims, tensors = reader(path)
+    if path.is_file() and dims.n_vocab not in SIZES:
+        raise problem(
+            f"{label}: a vocabulary of {dims.n_vocab} is not one of Whisper's own {SIZES}; give a "
+            "Hugging Face folder with its tokenizer"
+        )
+    validate(label, dims, tensors)
+    state = {name: tensor.detach() for name, tensor in tensors.items()}
     if path.is_file():
-        return official_heads(name, dims), None, WHISPERS
-    settings = read_settings(path, dims)
-    return folder_heads(path, dims), *read_vocabulary(path, dims, settings)
+        return Checkpoint(label, dims, state, official_heads(label, dims))
+    vocabulary, settings = read_vocabulary(path, dims, read_settings(path, dims))
+    heads, folder = settings.alignment_heads, path if reader is read_folder else None
+    return Checkpoint(label, dims, state, heads, vocabulary, settings, folder)
 
 
 def _unknown(label: str) -> CheckpointError:

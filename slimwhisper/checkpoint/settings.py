@@ -9,6 +9,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+from slimwhisper.checkpoint.alignment_heads import Heads, heads_of
 from slimwhisper.checkpoint.errors import problem
 from slimwhisper.checkpoint.files import Fields, read_json_of
 from slimwhisper.tokens.vocabulary import TASKS
@@ -86,7 +87,7 @@ class Settings:
     decoder_start_token_id: int | None = None
     no_timestamps_token_id: int | None = None
     prev_sot_token_id: int | None = None
-    alignment_heads: int | None = None  # how many are given
+    alignment_heads: Heads | None = None
     forced: tuple[tuple[int, int | None], ...] = ()  # forced_decoder_ids: place, token
     ignored: tuple[Setting, ...] = field(default=())  # cannot be followed
 
@@ -107,9 +108,12 @@ class Settings:
             value = getattr(self, name)
             if value is None or value == ():
                 continue
-            count = isinstance(value, Mapping) or (isinstance(value, tuple) and len(value) > 6)
             words = value if isinstance(value, tuple) else (value,)
-            shown = f"{len(value)} tokens" if count else ", ".join(map(str, words))
+            shown = ", ".join(map(str, words))
+            if name == "alignment_heads":
+                shown = str(sum(map(len, value.values())))
+            elif isinstance(value, Mapping) or len(words) > 6:
+                shown = f"{len(value)} tokens"
             followed = name != "return_timestamps" or value
             effect = effect if followed else f"not followed: {effect}"
             found.append(Setting(name, shown, effect, flag, followed))
@@ -212,7 +216,6 @@ def read_settings(folder: Path, dims: Dims) -> Settings:
     task, language = fields.get("task", str), fields.get("language", str)
     if task is not None and task not in TASKS:
         raise fields.wrong("task", f"neither {TASKS[0]!r} nor {TASKS[1]!r}")
-    heads = content.get("alignment_heads")
     return Settings(
         file=name,
         suppress_tokens=fields.tokens("suppress_tokens"),
@@ -229,7 +232,7 @@ def read_settings(folder: Path, dims: Dims) -> Settings:
         decoder_start_token_id=fields.token("decoder_start_token_id") if own else None,
         no_timestamps_token_id=fields.token("no_timestamps_token_id"),
         prev_sot_token_id=fields.token("prev_sot_token_id"),
-        alignment_heads=len(heads) if isinstance(heads, list) and heads else None,
+        alignment_heads=heads_of(content.get("alignment_heads"), dims),
         forced=fields.placed("forced_decoder_ids"),
         ignored=tuple(
             Setting(key, str(content[key]), "not followed", followed=False)

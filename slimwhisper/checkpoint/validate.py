@@ -1,6 +1,7 @@
 """Is this a complete Whisper model with finite weights?"""
 
 from collections.abc import Mapping
+from dataclasses import astuple
 
 import torch
 from torch import Tensor
@@ -53,23 +54,22 @@ def validate(name: str, dims: Dims, state: Mapping[str, Tensor]) -> None:
 
     state: OpenAI's name -> tensor, matrices [out, in].
     """
+    if min(astuple(dims)) < 1:
+        raise problem(f"{name}: its dimensions are {list(astuple(dims))}; copy it again")
+    width = dims.n_text_state
     wrong = {
         f"{dims.n_mels} mel bands are not Whisper's 80 or 128": dims.n_mels not in (80, 128),
-        f"{dims.n_audio_ctx} audio positions are not 1 to 1500, the last timestamp's": (
-            not 1 <= dims.n_audio_ctx <= 1500
+        f"{dims.n_audio_ctx} audio positions are beyond 1500, the last timestamp's": (
+            dims.n_audio_ctx > 1500
         ),
         f"{dims.n_text_ctx} text positions are not 8 to {LONGEST_TEXT}": (
             not 8 <= dims.n_text_ctx <= LONGEST_TEXT
         ),
-        f"encoder and decoder differ in width: {dims.n_audio_state}, {dims.n_text_state}": (
-            dims.n_audio_state != dims.n_text_state
+        f"encoder and decoder differ in width: {dims.n_audio_state}, {width}": (
+            dims.n_audio_state != width
         ),
-        f"{dims.n_audio_state} is not divisible by {dims.n_audio_head} heads": (
-            dims.n_audio_state % dims.n_audio_head != 0
-        ),
-        f"{dims.n_text_state} is not divisible by {dims.n_text_head} heads": (
-            dims.n_text_state % dims.n_text_head != 0
-        ),
+        f"{width} is not divisible by {dims.n_audio_head} heads": width % dims.n_audio_head,
+        f"{width} is not divisible by {dims.n_text_head} heads": width % dims.n_text_head,
     }
     for reason, holds in wrong.items():
         if holds:

@@ -114,36 +114,31 @@ def _of_tokens(folder: Path, dims: Dims, tokens: Tokens, settings: Settings) -> 
             f"model has {size} tokens; copy the tokenizer of this model"
         )
 
-    def token(name: str, given: int | None) -> int | None:
-        return ids.get(name) if given is None else given
-
-    eot = token("<|endoftext|>", settings.eos_token_id)
-    sot = token("<|startoftranscript|>", settings.decoder_start_token_id)
-    if eot is None or sot is None:
-        lacks = "<|endoftext|>" if eot is None else "<|startoftranscript|>"
-        raise problem(
-            f"{folder}: the tokenizer has no {lacks}, and no {settings.file} names it; copy the "
-            "tokenizer of this model"
-        )
-    no_timestamps = token("<|notimestamps|>", settings.no_timestamps_token_id)
-    timestamps = _timestamps(ids, no_timestamps, size)
+    named = {  # as the settings say, else as the tokenizer does
+        "<|endoftext|>": settings.eos_token_id,
+        "<|startoftranscript|>": settings.decoder_start_token_id,
+        "<|startoflm|>": None,
+        "<|startofprev|>": settings.prev_sot_token_id,
+        "<|nospeech|>": None,
+        "<|notimestamps|>": settings.no_timestamps_token_id,
+    }
+    found = {name: ids.get(name) if i is None else i for name, i in named.items()}
+    special = {name: i for name, i in found.items() if i is not None}
+    for name in ("<|endoftext|>", "<|startoftranscript|>"):
+        if name not in special:
+            raise problem(
+                f"{folder}: the tokenizer has no {name}, and no {settings.file} names it; copy the "
+                "tokenizer of this model"
+            )
+    eot, sot = special["<|endoftext|>"], special["<|startoftranscript|>"]
+    timestamps = _timestamps(ids, found["<|notimestamps|>"], size)
     named_tasks = {task: ids[f"<|{task}|>"] for task in TASKS if f"<|{task}|>" in ids}
     tasks = named_tasks | {k: i for k, i in (settings.task_to_id or {}).items() if k in TASKS}
     languages = _languages(ids, sot, min(tasks.values(), default=size), settings)
     if settings.is_multilingual is False:
         languages, tasks = {}, {}
-    special = {f"<|{name}|>": i for name, i in tasks.items()}
+    special |= {f"<|{name}|>": i for name, i in tasks.items()}
     special |= {f"<|{code}|>": i for i, code in languages.items()}
-    sot_prev = token("<|startofprev|>", settings.prev_sot_token_id)
-    others = {
-        "<|endoftext|>": eot,
-        "<|startoftranscript|>": sot,
-        "<|startoflm|>": ids.get("<|startoflm|>"),
-        "<|startofprev|>": sot_prev,
-        "<|nospeech|>": ids.get("<|nospeech|>"),
-        "<|notimestamps|>": no_timestamps,
-    }
-    special |= {name: i for name, i in others.items() if i is not None}
     core = {*special.values(), *timestamps}
     texts = ranges_of(i for n, i in tokens.ids.items() if n not in tokens.special and i not in core)
     if not texts:
@@ -163,14 +158,14 @@ def _of_tokens(folder: Path, dims: Dims, tokens: Tokens, settings: Settings) -> 
         size=size,
         eot=eot,
         sot=sot,
-        no_speech=special.get("<|nospeech|>"),
-        no_timestamps=no_timestamps,
+        no_speech=found["<|nospeech|>"],
+        no_timestamps=found["<|notimestamps|>"],
         timestamps=timestamps,
         languages=languages,
         texts=texts,
         make_tokenizer=tokenizer,
         tasks=tuple(tasks),
-        sot_prev=sot_prev,
+        sot_prev=found["<|startofprev|>"],
         suppressed=settings.suppress_tokens,
         suppressed_first=settings.begin_suppress_tokens,
     )

@@ -6,7 +6,8 @@ from typing import Any
 from slimwhisper.errors import OptionError
 from slimwhisper.flags import FlagGroup, add_main_flags, add_model_flags, boolean, none_or, positive
 from slimwhisper.jobs.decoding_flags import add_decoding
-from slimwhisper.outputs import formats
+from slimwhisper.outputs.formats import FORMATS
+from slimwhisper.outputs.layout import DIARIZE, LAYOUT, SENTENCES
 
 
 def add_transcribe(commands: Any) -> None:
@@ -55,7 +56,7 @@ def _add_outputs(parser: argparse.ArgumentParser) -> None:
         "-f",
         "--output_format",
         default="all",
-        choices=(*formats.FORMATS, "all", "parquet"),
+        choices=(*FORMATS, "all", "parquet"),
         help="file format; all: txt, vtt, srt, tsv, json, and rttm with --diarize; "
         "parquet: one table of all recordings",
     )
@@ -113,7 +114,7 @@ def check_engine(arguments: argparse.Namespace) -> None:
 
 def layout_of(arguments: argparse.Namespace) -> dict[str, Any]:
     """The subtitle options that differ from their defaults."""
-    names = (*formats.LAYOUT, formats.SENTENCES, formats.DIARIZE)
+    names = (*LAYOUT, SENTENCES, DIARIZE)
     chosen = {name: getattr(arguments, name) for name in names}
     return {name: value for name, value in chosen.items() if value not in (None, False)}
 

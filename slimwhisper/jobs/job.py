@@ -37,7 +37,7 @@ from slimwhisper.jobs.results.marks import Mark, Written
 from slimwhisper.jobs.results.report import Earlier, Report
 from slimwhisper.jobs.results.sinks import open_sink, write_result
 from slimwhisper.jobs.survey import Survey
-from slimwhisper.outputs.formats import check_layout
+from slimwhisper.outputs.layout import check_layout
 from slimwhisper.storage.files import StoredFile
 from slimwhisper.storage.inputs import are_stored
 from slimwhisper.storage.stamps import Stamp

@@ -203,28 +203,44 @@ def guarded_plan(
 ) -> tuple[CachePlan, list[Inspection]]:
     """Fold for the requested forms; layers that the guard rejects fall back to an exact form.
 
-    `mel` [n_mels, 3000] as in `record_activations`; `learned` as in `exact_plan`.
+    `mel` [n_mels, 3000] as in `record_activations`; `learned` as in `exact_plan`, from a file.
+    Raises `CacheError` where that does not fit the forms: a tensor is missing, is too many, or has
+    the wrong shape.
     """
     asked: tuple[tuple[Literal["cross", "self"], str], ...] = (("cross", cross), ("self", self_))
-    forms = [form_of(form) for _, form in asked]
-    learns = learned is None and any(form.learns for form in forms)
-    guarded = any(form.inverse is not None for form in forms)
+    guarded = [(attention, form) for attention, form in asked if form_of(form).inverse is not None]
+    learns = learned is None and any(form_of(form).learns for _, form in asked)
     activations = record_activations(checkpoint, mel) if learns or guarded else None
-    exact = exact_plan(
-        checkpoint.state,
-        checkpoint.dims,
-        *unguarded(cross, self_),
-        activations,
-        learned,
-    )
-    weights = {"cross": exact.cross, "self": exact.self_}
-    records: list[Inspection] = []
-    for attention, form in asked:
-        if form_of(form).inverse is not None:
-            assert activations is not None
-            weights[attention], seen = inspect_form(checkpoint, attention, form, dtype, activations)
-            records += seen
+    exact = unguarded(cross, self_)
+    try:
+        plan = exact_plan(checkpoint.state, checkpoint.dims, *exact, activations, learned)
+    except _MISFITS as error:
+        if learned is None:
+            raise
+        reason = one_line(error, kind=True)
+        raise CacheError(
+            f"the file's tensors do not fit caches {cross!r} and {self_!r} ({reason}); {_AGAIN}"
+        ) from error
+    if learned is not None:
+        _check_shapes(learned, learned_by(plan))
+    weights, records = {"cross": plan.cross, "self": plan.self_}, []
+    for attention, form in guarded:
+        assert activations is not None
+        weights[attention], seen = inspect_form(checkpoint, attention, form, dtype, activations)
+        records += seen
     return CachePlan(weights["cross"], weights["self"]), records
+
+
+def _check_shapes(given: Learned, used: Learned) -> None:
+    """Raise CacheError for a tensor that no form has used, or not in this shape."""
+    shapes, wanted = (
+        {(site, name): tuple(t.shape) for site, some in found.items() for name, t in some.items()}
+        for found in (given, used)
+    )
+    for site, name in sorted(shapes.keys() | wanted.keys()):
+        has, asked = shapes.get((site, name)), wanted.get((site, name))
+        if has != asked:
+            raise CacheError(f"tensor {name!r} of {site} has shape {has}, not {asked}; {_AGAIN}")
 
 
 def learned_by(plan: CachePlan) -> Learned:
@@ -235,48 +251,6 @@ def learned_by(plan: CachePlan) -> Learned:
         for layer, folded in enumerate(layers)
         if folded.learned
     }
-
-
-def learned_plan(
-    checkpoint: Checkpoint,
-    cross: str,
-    self_: str,
-    dtype: torch.dtype,
-    mel: Tensor | None,
-    learned: Learned,
-) -> tuple[CachePlan, list[Inspection]]:
-    """`guarded_plan` with what the forms have learned before, as a file gives it.
-
-    Raises `CacheError` where that does not fit the forms: a tensor is missing, is too many, or has
-    the wrong shape.
-    """
-    unwanted = [
-        site
-        for site in learned
-        if not form_of({"cross": cross, "self": self_}[site.partition(".")[0]]).learns
-    ]
-    if unwanted:
-        raise CacheError(f"tensors for {unwanted[0]}, whose form learns nothing; {_AGAIN}")
-    try:
-        plan, records = guarded_plan(checkpoint, cross, self_, dtype, mel, learned)
-    except _MISFITS as error:
-        reason = one_line(error, kind=True)
-        raise CacheError(
-            f"the file's tensors do not fit caches {cross!r} and {self_!r} ({reason}); {_AGAIN}"
-        ) from error
-    used = learned_by(plan)
-    for site in sorted({*learned, *used}):
-        given, asked = (
-            {name: tuple(t.shape) for name, t in found.get(site, {}).items()}
-            for found in (learned, used)
-        )
-        for name in sorted({*given, *asked}):
-            if given.get(name) != asked.get(name):
-                raise CacheError(
-                    f"tensor {name!r} of {site} has shape {given.get(name)}, not "
-                    f"{asked.get(name)}; {_AGAIN}"
-                )
-    return plan, records
 
 
 def describe_fallbacks(records: Sequence[Inspection]) -> list[str]:

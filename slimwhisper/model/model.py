@@ -17,7 +17,6 @@ from slimwhisper.model.calibration import (
     Learned,
     describe_fallbacks,
     guarded_plan,
-    learned_plan,
 )
 from slimwhisper.model.decoder import Decoder
 from slimwhisper.model.encoder import Encoder
@@ -52,10 +51,7 @@ class Model:
         self.vocabulary, self.settings = checkpoint.tokens, checkpoint.settings
         self.alignment_heads = checkpoint.alignment_heads or default_heads(self.dims)
         guard = guard or Guard()
-        if learned is None:
-            plan, self.inspections = guarded_plan(checkpoint, *forms, dtype, guard.mel)
-        else:
-            plan, self.inspections = learned_plan(checkpoint, *forms, dtype, guard.mel, learned)
+        plan, self.inspections = guarded_plan(checkpoint, *forms, dtype, guard.mel, learned)
         self.fallbacks = describe_fallbacks(self.inspections)
         if self.fallbacks and guard.strict:
             first = self.fallbacks[0].partition(";")[0]

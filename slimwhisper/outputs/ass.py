@@ -2,6 +2,7 @@
 
 from typing import TextIO
 
+from slimwhisper.outputs.layout import HIGHLIGHT, SENTENCES, Layout
 from slimwhisper.subtitles.cues import Cue, to_cues
 from slimwhisper.types import Transcript
 
@@ -32,19 +33,14 @@ _ENCODINGS = {"he": _HEBREW, "yi": _HEBREW} | dict.fromkeys(("ar", "fa", "ps", "
 _WORD_JOINER = "\u2060"  # invisible; a backslash before it begins no tag
 
 
-def write_ass(
-    transcript: Transcript, file: TextIO, *, broken: bool = False, highlight: bool = False
-) -> None:
-    """Write a transcript.
-
-    Arguments:
-        broken: in lines of 42 columns; else the player breaks lines.
-        highlight: words change colour as they are spoken, where their times are known.
+def write_ass(transcript: Transcript, file: TextIO, layout: Layout) -> None:
+    """Write a transcript: sentences in lines of 42 columns, else the player breaks lines; with
+    `HIGHLIGHT`, words change colour as they are spoken, where their times are known.
     """
     file.write(_HEADER.format(encoding=_ENCODINGS.get(transcript.language, _DEFAULT)))
-    for cue in to_cues(transcript, broken=broken):
+    for cue in to_cues(transcript, broken=bool(layout.get(SENTENCES))):
         name = " ".join((cue.speaker or "").replace(",", " ").split())
-        text = _karaoke(cue) if highlight and cue.timed else _escape(cue.text)
+        text = _karaoke(cue) if layout.get(HIGHLIGHT) and cue.timed else _escape(cue.text)
         start, end = _hundredths(cue.start), _hundredths(cue.end)
         print(f"Dialogue: 0,{_clock(start)},{_clock(end)},Default,{name},0,0,0,,{text}", file=file)
 

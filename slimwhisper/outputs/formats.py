@@ -6,22 +6,19 @@ format is a row of `FORMATS`: the command, the page, its downloads and the journ
 table.
 """
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Any, TextIO
+from typing import TextIO
 
 from slimwhisper.errors import OptionError
 from slimwhisper.outputs import speakers
 from slimwhisper.outputs.ass import write_ass
+from slimwhisper.outputs.layout import DIARIZE, SENTENCES, Layout
 from slimwhisper.outputs.lrc import write_lrc
 from slimwhisper.outputs.srt_vtt import write_srt, write_vtt
 from slimwhisper.types import Segment, Transcript
 
-Layout = Mapping[str, Any]
-# for subtitles: highlight_words, and how words are broken into lines
-LAYOUT = ("highlight_words", "max_line_width", "max_line_count", "max_words_per_line")
-DIARIZE = "diarize"  # the key of a layout: speakers are asked for
-SENTENCES = "sentences"  # the key of a layout: segments are sentences, so show two lines at most
+Write = Callable[[Transcript, TextIO, Layout], None]
 
 
 @dataclass(frozen=True, slots=True)
@@ -30,65 +27,42 @@ class Format:
 
     name: str
     media_type: str  # over HTTP
-    write: Callable[[Transcript, TextIO, Layout], None]  # the last holds some of `LAYOUT`
+    write: Write
     in_all: bool = True  # whether "all" includes it
     speakers: bool = False  # it says who speaks, and nothing else; "all" includes it if asked for
 
 
-Write = Callable[[Transcript, TextIO, Layout], None]
-
-
-def _by_whisper(name: str, with_speakers: Write | None = None) -> Write:
-    """whisper's writer, and ours for transcripts that have speakers."""
+def _by_whisper(
+    name: str, with_speakers: Write | None = None, of_sentences: Write | None = None
+) -> Write:
+    """whisper's writer, and ours for transcripts that have speakers, or are sentences."""
 
     def write(transcript: Transcript, file: TextIO, layout: Layout) -> None:
-        if with_speakers is not None and speakers.has_speakers(transcript):
+        if of_sentences is not None and layout.get(SENTENCES):
+            of_sentences(transcript, file, layout)
+        elif with_speakers is not None and speakers.has_speakers(transcript):
             with_speakers(transcript, file, layout)
-            return
-        from slimwhisper.tokens.whisper_package import utils
-
-        writer = getattr(utils, name)(output_dir="")
-        writer.write_result(transcript.as_dict(), file=file, options=dict(layout))
-
-    return write
-
-
-def _subtitles(name: str, ours: Callable[..., None], with_speakers: Write) -> Write:
-    """whisper's writer, or for sentences ours."""
-    theirs = _by_whisper(name, with_speakers)
-
-    def write(transcript: Transcript, file: TextIO, layout: Layout) -> None:
-        if layout.get(SENTENCES):
-            ours(transcript, file, highlight=bool(layout.get("highlight_words")))
         else:
-            theirs(transcript, file, layout)
+            from slimwhisper.tokens.whisper_package import utils
+
+            writer = getattr(utils, name)(output_dir="")
+            writer.write_result(transcript.as_dict(), file=file, options=dict(layout))
 
     return write
-
-
-def _ass(transcript: Transcript, file: TextIO, layout: Layout) -> None:
-    highlight = bool(layout.get("highlight_words"))
-    write_ass(transcript, file, broken=bool(layout.get(SENTENCES)), highlight=highlight)
-
-
-def _lrc(transcript: Transcript, file: TextIO, layout: Layout) -> None:
-    write_lrc(transcript, file)
 
 
 FORMATS: dict[str, Format] = {
     row.name: row
     for row in (
         Format("txt", "text/plain", _by_whisper("WriteTXT", speakers.write_txt)),
-        Format("vtt", "text/vtt", _subtitles("WriteVTT", write_vtt, speakers.write_vtt)),
+        Format("vtt", "text/vtt", _by_whisper("WriteVTT", speakers.write_vtt, write_vtt)),
         Format(
-            "srt",
-            "application/x-subrip",
-            _subtitles("WriteSRT", write_srt, speakers.write_srt),
+            "srt", "application/x-subrip", _by_whisper("WriteSRT", speakers.write_srt, write_srt)
         ),
         Format("tsv", "text/tab-separated-values", _by_whisper("WriteTSV", speakers.write_tsv)),
         Format("json", "application/json", _by_whisper("WriteJSON")),
-        Format("lrc", "text/x-lrc", _lrc, in_all=False),
-        Format("ass", "text/x-ssa", _ass, in_all=False),
+        Format("lrc", "text/x-lrc", write_lrc, in_all=False),
+        Format("ass", "text/x-ssa", write_ass, in_all=False),
         Format("rttm", "text/plain", speakers.write_rttm, in_all=False, speakers=True),
     )
 }
@@ -121,7 +95,7 @@ def register(row: Format) -> None:
 def write_transcript(
     transcript: Transcript, format: str, file: TextIO, layout: Layout | None = None
 ) -> None:
-    """Write one of `FORMATS` to an open text file; `layout` holds some of `LAYOUT` and `SENTENCES`.
+    """Write one of `FORMATS` to an open text file; `layout` has keys of `layout`.
 
     Raises OptionError for an unknown format.
     """
@@ -136,26 +110,3 @@ def segment_line(segment: Segment) -> str:
 
     start, end = format_timestamp(segment.start), format_timestamp(segment.end)
     return f"[{start} --> {end}] {segment.text}"
-
-
-def check_layout(layout: Layout, word_timestamps: bool) -> list[str]:
-    """Warnings about options without effect; OptionError for one that needs word timestamps, or
-    that contradicts another.
-    """
-    for name in LAYOUT[1:]:
-        if layout.get(SENTENCES) and layout.get(name) is not None:
-            raise OptionError(f"--{name}: --sentences breaks lines at 42 characters; drop one")
-    if not word_timestamps:
-        for name in LAYOUT:
-            if layout.get(name):
-                raise OptionError(f"--{name} requires --word_timestamps True")
-    for name in LAYOUT[1:]:
-        value = layout.get(name)
-        if value is not None and value < 1:
-            raise OptionError(f"--{name} {value} is not a positive number")
-    warnings = []
-    if layout.get("max_line_count") and not layout.get("max_line_width"):
-        warnings.append("--max_line_count has no effect without --max_line_width")
-    if layout.get("max_words_per_line") and layout.get("max_line_width"):
-        warnings.append("--max_words_per_line has no effect with --max_line_width")
-    return warnings

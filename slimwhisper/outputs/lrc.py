@@ -3,6 +3,7 @@
 import re
 from typing import TextIO
 
+from slimwhisper.outputs.layout import Layout
 from slimwhisper.subtitles.cues import to_cues
 from slimwhisper.types import Transcript
 
@@ -10,7 +11,7 @@ _SILENCE = 1.5  # seconds after a line, from which it is cleared
 _TAG = re.compile(r"[\[<](?=\d+:\d)")  # in a text, what would be read as a time
 
 
-def write_lrc(transcript: Transcript, file: TextIO) -> None:
+def write_lrc(transcript: Transcript, file: TextIO, layout: Layout) -> None:
     """Write a line for each segment, `[mm:ss.xx]text`; minutes do not end at 60 or 99."""
     end = None
     print(f"[la:{transcript.language}]\n[re:slimwhisper]", file=file)

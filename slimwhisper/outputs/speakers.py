@@ -4,16 +4,15 @@ openai-whisper's writers lay out the cues. None of them has more than one speake
 name in each, as a voice; txt and SubRip where the speaker changes, before the text.
 """
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from itertools import groupby
-from typing import Any, TextIO
+from typing import TextIO
 
+from slimwhisper.outputs.layout import HIGHLIGHT, RECORDING, Layout
 from slimwhisper.outputs.srt_vtt import voice
 from slimwhisper.subtitles.cues import label
 from slimwhisper.types import Segment, Transcript
 
-Layout = Mapping[str, Any]
-RECORDING = "recording"  # the key of a layout: the recording's name, without suffix
 TURN_GAP = 0.5  # seconds: neighbours of one speaker that are nearer are one turn
 
 
@@ -33,7 +32,7 @@ def write_srt(transcript: Transcript, file: TextIO, layout: Layout) -> None:
     for number, (speaker, first, start, end, text) in enumerate(
         _cues("WriteSRT", transcript, layout), start=1
     ):
-        before = label(speaker) if first or layout.get("highlight_words") else ""
+        before = label(speaker) if first or layout.get(HIGHLIGHT) else ""
         print(f"{number}\n{start} --> {end}\n{before}{text}\n", file=file)
 
 

@@ -7,26 +7,27 @@ from collections.abc import Callable, Iterator
 from html import escape
 from typing import TextIO
 
+from slimwhisper.outputs.layout import HIGHLIGHT, Layout
 from slimwhisper.subtitles.cues import Cue, to_cues
 from slimwhisper.types import Transcript
 
 
-def write_srt(transcript: Transcript, file: TextIO, *, highlight: bool = False) -> None:
-    """Write SubRip; `highlight`: each word is underlined while it is spoken."""
+def write_srt(transcript: Transcript, file: TextIO, layout: Layout) -> None:
+    """Write SubRip; with `HIGHLIGHT`, each word is underlined while it is spoken."""
     number = 0
     for cue in to_cues(transcript, broken=True, labelled=True):
-        for start, end, text in _shown(cue, _plain, highlight):
+        for start, end, text in _shown(cue, _plain, layout):
             number += 1
             print(f"{number}\n{cue_clock(start, ',')} --> {cue_clock(end, ',')}", file=file)
             print(f"{cue.label}{text}\n", file=file)
 
 
-def write_vtt(transcript: Transcript, file: TextIO, *, highlight: bool = False) -> None:
-    """Write WebVTT; speakers are voices. `highlight`: as for SubRip."""
+def write_vtt(transcript: Transcript, file: TextIO, layout: Layout) -> None:
+    """Write WebVTT; speakers are voices. `HIGHLIGHT` as for SubRip."""
     print("WEBVTT\n", file=file)
     for cue in to_cues(transcript, broken=True):
         before = voice(cue.speaker)
-        for start, end, text in _shown(cue, _escaped, highlight):
+        for start, end, text in _shown(cue, _escaped, layout):
             print(f"{cue_clock(start, '.')} --> {cue_clock(end, '.')}\n{before}{text}\n", file=file)
 
 
@@ -45,10 +46,10 @@ def _escaped(text: str) -> str:
 
 
 def _shown(
-    cue: Cue, write: Callable[[str], str], highlight: bool
+    cue: Cue, write: Callable[[str], str], layout: Layout
 ) -> Iterator[tuple[float, float, str]]:
     """What is shown of a cue, one after the other: the whole, or each word underlined."""
-    if not (highlight and cue.timed):
+    if not (layout.get(HIGHLIGHT) and cue.timed):
         yield cue.start, cue.end, write(cue.text)
         return
     last = cue.start

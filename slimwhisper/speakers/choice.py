@@ -23,25 +23,18 @@ INSTALL = "pip install 'slimwhisper[diarize]'"
 
 @dataclass(frozen=True, slots=True)
 class Backend:
-    """One row: a way to find speakers in samples."""
+    """A way to find speakers in samples."""
 
-    name: str
     module: str  # has `find_turns`
     needs: tuple[str, ...]  # packages, as they are imported
     install: str
 
 
-BACKENDS: dict[str, Backend] = {
-    row.name: row
-    for row in (
-        Backend("embedding", "slimwhisper.speakers.embedding", ("resemblyzer", "sklearn"), INSTALL),
-        Backend(
-            "pyannote",
-            "slimwhisper.speakers.pyannote",
-            ("pyannote.audio",),
-            "pip install pyannote.audio",
-        ),
-    )
+BACKENDS = {
+    "embedding": Backend("slimwhisper.speakers.embedding", ("resemblyzer", "sklearn"), INSTALL),
+    "pyannote": Backend(
+        "slimwhisper.speakers.pyannote", ("pyannote.audio",), "pip install pyannote.audio"
+    ),
 }
 
 

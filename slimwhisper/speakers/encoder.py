@@ -6,10 +6,11 @@ they need packages for reading and trimming audio that often do not install.
 """
 
 import threading
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable
 from concurrent.futures import ThreadPoolExecutor
 from functools import cache
 from importlib import util
+from itertools import islice
 from pathlib import Path
 
 import numpy as np
@@ -62,19 +63,10 @@ class Encoder(nn.Module):
 
     @torch.inference_mode()
     def _embed_all(self, windows: Iterable[NDArray[np.float32]]) -> NDArray[np.float32]:
-        parts, some = [np.zeros((0, SIZE), np.float32)], list[NDArray[np.float32]]()
-        for window in windows:
-            some.append(window)
-            if len(some) == _BATCH:
-                parts.append(self._embed_batch(some))
-                some = []
-        if some:
-            parts.append(self._embed_batch(some))
+        parts, left = [np.zeros((0, SIZE), np.float32)], iter(windows)
+        while some := list(islice(left, _BATCH)):
+            parts.append(self(torch.from_numpy(np.stack(some))).numpy())
         return np.concatenate(parts)
-
-    def _embed_batch(self, windows: Sequence[NDArray[np.float32]]) -> NDArray[np.float32]:
-        vectors: NDArray[np.float32] = self(torch.from_numpy(np.stack(windows))).numpy()
-        return vectors
 
 
 def load_encoder() -> Encoder:

@@ -17,7 +17,6 @@ from slimwhisper.text import one_line, shown
 
 logger = logging.getLogger("slimwhisper")
 
-_FIELDS = 8  # at least; a speaker's name is the last of them
 _FIRST_NAMES = 5  # of recordings, that a message lists
 
 
@@ -34,21 +33,23 @@ def read_rttm(path: Path) -> dict[str, list[Turn]]:
         raise OptionError(f"{path}: cannot be read as RTTM ({one_line(error)})") from None
     for number, line in enumerate(lines, start=1):
         fields = line.split()
-        if not fields or fields[0] != "SPEAKER":
-            if fields and not fields[0].isupper() and not fields[0].startswith(";"):
-                raise _damaged(path, number, line)
+        if not fields or fields[0].startswith(";"):
+            continue
+        if fields[0] != "SPEAKER" and fields[0].isupper():
             continue
         try:
-            start, duration = float(fields[3]), float(fields[4])
-        except (ValueError, IndexError):
-            raise _damaged(path, number, line) from None
-        if len(fields) < _FIELDS or not (
-            start >= 0 and duration >= 0 and math.isfinite(start + duration)
-        ):
-            raise _damaged(path, number, line)
-        turns = found.setdefault(fields[1], [])
-        if duration:
-            turns.append(Turn(start, start + duration, fields[7]))
+            _, name, _, start, duration, _, _, speaker, *_ = fields
+            begin, seconds = float(start), float(duration)
+            if not (begin >= 0 and seconds >= 0 and math.isfinite(begin + seconds)):
+                raise ValueError
+        except ValueError:
+            raise OptionError(
+                f"{path}, line {number}: {shown(line[:60])!r} is not RTTM: "
+                "SPEAKER recording channel start duration <NA> <NA> speaker"
+            ) from None
+        turns = found.setdefault(name, [])
+        if seconds:
+            turns.append(Turn(begin, begin + seconds, speaker))
     if not found:
         raise OptionError(f"{path}: no SPEAKER lines; give a file in the format RTTM")
     return {name: sorted(turns, key=lambda t: (t.start, t.end)) for name, turns in found.items()}
@@ -85,10 +86,3 @@ def turns_of_recording(place: Path, name: str) -> list[Turn]:
 def _read_once(path: Path, changed: int, size: int) -> dict[str, list[Turn]]:
     """A file is parsed once for all recordings of a job, unless it changes."""
     return read_rttm(path)
-
-
-def _damaged(path: Path, number: int, line: str) -> OptionError:
-    return OptionError(
-        f"{path}, line {number}: {shown(line[:60])!r} is not RTTM: "
-        "SPEAKER recording channel start duration <NA> <NA> speaker"
-    )

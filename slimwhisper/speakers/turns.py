@@ -1,8 +1,7 @@
 """Turns: who speaks from when to when. What every back end finds."""
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, replace
-from typing import Protocol
 
 from slimwhisper.audio.samples import Samples
 from slimwhisper.speakers.choice import UNNAMED
@@ -17,14 +16,9 @@ class Turn:
     speaker: str
 
 
-class FindTurns(Protocol):
-    """What a back end's module has as `find_turns`."""
-
-    def __call__(self, samples: Samples, speakers: int | None) -> list[Turn]:
-        """The turns of a recording, 16 kHz; they may overlap. speakers: how many; None: find out.
-
-        Called from several threads. Raises DependencyError.
-        """
+# what a back end's module has as `find_turns`: samples at 16 kHz, and how many speakers there are
+# (None: find out) -> turns, which may overlap. Called from several threads; raises DependencyError
+FindTurns = Callable[[Samples, int | None], list[Turn]]
 
 
 def by_first_speech(turns: Iterable[Turn], keep: Sequence[str] = ()) -> list[Turn]:

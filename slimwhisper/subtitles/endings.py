@@ -7,39 +7,13 @@ stop does unless what follows it is in lower case. Abbreviations, initials and o
 import re
 import unicodedata
 
+from slimwhisper.subtitles.languages import words
 from slimwhisper.subtitles.scripts import is_closing, is_spaceless
 
 # Sentence_Terminal of Unicode, in the scripts of Whisper's languages, and the ellipsis
 _ENDS = "!?…。！？｡．‼⁇⁈⁉؟۔।॥։።፧፨။។៕།༎"
 _STOPS = "."
 _LATE = {"el": ";"}  # the Greek question mark is written as a semicolon
-
-# Abbreviations that stand before a name or a number, so no sentence ends with them ...
-_BEFORE = {
-    "en": "dr mr mrs ms prof rev hon st gen col maj capt cpt lt sgt sen rep gov pres no nos vol "
-    "fig figs pp vs ca approx messrs mt ft",
-    "de": "dr prof hr fr hrn st nr abb bd ca bzw vgl dipl ing med phil evtl ggf inkl sog z d u a",
-    "fr": "m mm mme mlle mgr dr pr st ste no art vol fig p pp chap env cf",
-    "es": "sr sra srta dr dra d dña ud uds lic ing prof núm vol pág págs art fig",
-    "pt": "sr sra srta dr dra prof profa eng exmo núm vol pág art fig d",
-    "it": "sig sigg dott prof ing avv arch on rev vol fig pag art n ca",
-    "nl": "dr mr mevr dhr prof ir ing drs st nr blz fig ca bijv",
-    "pl": "dr prof mgr inż ul al nr np ks gen płk św im tzw tzn",
-    "ru": "г гг ул д стр рис см им проф акад тов гр т тыс",
-    "uk": "м вул д стр рис див ім проф акад т",
-    "cs": "dr ing mgr prof sv tj tzv č str např",
-    "sv": "dr prof st nr s k t ex bl ca",
-    "da": "dr prof st nr s f eks ca hr",
-    "no": "dr prof st nr s f eks ca hr",
-    "tr": "dr prof sn av no vb",
-    "hu": "dr prof id ifj ún pl",
-    "ro": "dr prof dl dna str nr art",
-    "ca": "sr sra dr dra st núm pàg",
-    "el": "κ κα δρ αρ σελ",
-}
-# ... and languages that write ordinals with a full stop: "am 3. Oktober"
-_ORDINALS = frozenset("bs cs da de et eu fi fo hr hu is lb lv nn no pl sk sl sr tr".split())
-_BEFORE_SETS = {language: frozenset(words.split()) for language, words in _BEFORE.items()}
 
 _WORD = re.compile(r"[^\W_]+(?:\.[^\W_]+)*\Z")  # the last word, with full stops inside
 _QUOTED_ON = ("と", "って", "という")  # Japanese: a quotation is part of the sentence
@@ -108,7 +82,7 @@ def _abbreviated(text: str, language: str, *, before_number: bool) -> bool:
     if len(word) == 1 and word.isalpha():  # an initial; but "and I."
         return not (language == "en" and word == "i")
     if word.isdigit():
-        return language in _ORDINALS and len(word) <= 2
-    return word in _BEFORE_SETS.get(language, ()) or (
+        return language in words("ordinals") and len(word) <= 2
+    return word in words("abbreviations", language) or (
         "." in word and all(len(part) == 1 and part.isalpha() for part in word.split("."))
     )

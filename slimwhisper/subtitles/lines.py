@@ -8,31 +8,12 @@ from collections.abc import Sequence
 from itertools import accumulate
 
 from slimwhisper.subtitles.endings import ends_sentence
+from slimwhisper.subtitles.languages import words
 from slimwhisper.subtitles.scripts import columns, is_spaceless, is_wide, may_break
 
 LINE_COLUMNS, WIDE_COLUMNS = 42, 32  # a wide character takes two
 MAX_LINES = 2
 
-# Words that belong to what follows: articles, conjunctions, prepositions. A line ends before them.
-_LEADING = {
-    "en": "a an the and or but nor so that which who if when while because as than of to in on at "
-    "for with from by about into over my your his her its our their this these i we they he she",
-    "de": "der die das den dem des ein eine einen einem einer und oder aber denn dass weil wenn "
-    "als ob in im an am auf aus bei mit nach von vom zu zum zur für über unter ich wir sie er es",
-    "fr": "le la les l un une des de du d et ou mais donc que qu qui si quand dans en à au aux "
-    "pour par avec sans sur sous je tu il elle nous vous ils elles ce cette ces mon ma mes",
-    "es": "el la los las un una unos unas de del y e o u pero que si cuando en a al con por para "
-    "sin sobre entre mi tu su sus este esta yo se no",
-    "it": "il lo la i gli le un uno una di del della dei e o ma che se quando in a al alla con "
-    "per da dal su tra fra mio mia suo sua questo questa",
-    "pt": "o a os as um uma uns umas de do da dos das e ou mas que se quando em no na a ao à com "
-    "por para sem sobre meu minha seu sua este esta",
-    "nl": "de het een en of maar dat die als omdat in op aan van voor met naar bij uit over ik we "
-    "hij zij mijn zijn haar",
-    "ru": "и а но или что чтобы если когда как в во на с со к ко о об от до из у за по под для не",
-    "pl": "i a ale lub że żeby jeśli gdy jak w we na z ze do o od po za dla przy nie",
-}
-_LEADING_SETS = {language: frozenset(words.split()) for language, words in _LEADING.items()}
 _CLAUSE_ENDS = ",;:，、；：،؛၊—–"
 _TRAILING = "\"'”’»)]}）」』"
 
@@ -66,7 +47,7 @@ def break_cost(before: str, after: str, language: str) -> float:
     if language == "ja":  # a phrase mostly ends with hiragana, and the next one begins without
         last, first = map(_is_hiragana, (before.rstrip()[-1:], after.lstrip()[:1]))
         return 2.0 if last and not first else 4.0 if first == last else 5.0
-    leading = _LEADING_SETS.get(language, frozenset())
+    leading = words("leading", language)
     if before.strip().lower() in leading:
         return 6.0
     return 2.0 if after.strip().lower() in leading else 3.0

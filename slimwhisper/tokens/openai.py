@@ -54,15 +54,9 @@ def byte_letters() -> tuple[str, ...]:
     return tuple(chr(byte if byte in kept else next(free)) for byte in range(256))
 
 
-@cache
-def _letters() -> dict[int, str]:
-    """`byte_letters` by byte."""
-    return dict(enumerate(byte_letters()))
-
-
 def spelled(token: bytes) -> str:
     """A token of text as GPT-2's vocabulary files spell it: b" a" is "Ġa"."""
-    return token.decode("latin-1").translate(_letters())
+    return token.decode("latin-1").translate(byte_letters())
 
 
 def full_table(tokenizer: "Tokenizer") -> list[str]:

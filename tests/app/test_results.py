@@ -11,7 +11,8 @@ import pytest
 
 from slimwhisper.app.page.transcripts.results import Results
 from slimwhisper.outputs import formats
-from slimwhisper.outputs.formats import FORMATS, Format, Layout
+from slimwhisper.outputs.formats import FORMATS, Format
+from slimwhisper.outputs.layout import Layout
 from slimwhisper.types import Transcript
 from tests.support.page_calls import PHONE, call, upload
 

@@ -1,8 +1,6 @@
 """Arrays and tensors as waveforms, and the two resamplers."""
 
 import builtins
-import sys
-import types
 
 import numpy as np
 import pytest
@@ -94,59 +92,23 @@ def test_sample_rate_must_be_positive_and_whole_and_is_not_for_files(rate, tmp_p
         as_waveform(write(tmp_path / "a.wav"), sample_rate=8000)
 
 
-# Resamplers
-
-
-@pytest.fixture
-def fresh_import():
-    """Forget which resampler was found, before and after."""
-    audio._torchaudio_resample.cache_clear()
-    yield
-    audio._torchaudio_resample.cache_clear()
-
-
-def test_torchaudio_is_used_where_it_imports(monkeypatch, fresh_import):
-    calls = []
-
-    def record(waveform, source_rate, target_rate):
-        calls.append((waveform.dtype, tuple(waveform.shape), source_rate, target_rate))
-        return waveform[::3]
-
-    fake = types.ModuleType("torchaudio")
-    fake.__version__ = "9.9"
-    fake.functional = types.ModuleType("torchaudio.functional")
-    fake.functional.resample = record
-    monkeypatch.setitem(sys.modules, "torchaudio", fake)
-    monkeypatch.setitem(sys.modules, "torchaudio.functional", fake.functional)
-    samples = sine(48000, np.float32)
-    samples.flags.writeable = False
-    np.testing.assert_array_equal(resample(samples, 48000), samples[::3])
-    assert calls == [(torch.float32, (48000,), 48000, 16000)]
-    assert resampler() == ("torchaudio", "torchaudio 9.9 imports")
-
-
 @pytest.mark.parametrize("error", [ImportError, OSError, RuntimeError])
-def test_soxr_is_used_where_torchaudio_does_not_import(monkeypatch, fresh_import, error):
-    tries = []
+def test_soxr_is_used_where_torchaudio_does_not_import(monkeypatch, error):
     real_import = builtins.__import__
 
     def fail(name, *args, **options):
         if name.startswith("torchaudio"):
-            tries.append(name)
             raise error("libc10_cuda.so:\nno such file")
         return real_import(name, *args, **options)
 
-    monkeypatch.setattr(builtins, "__import__", fail)
-    spy = []
-    real_resample = audio.soxr.resample
-    monkeypatch.setattr(
-        audio.soxr, "resample", lambda *args, **kw: spy.append(kw) or real_resample(*args, **kw)
-    )
-    assert resample(sine(48000, np.float32), 48000).shape == (16000,)
-    assert resample(sine(8000, np.float32), 8000).shape == (16000,)
-    samples = sine(16000, np.float32)
-    assert resample(samples, 16000) is samples
-    assert spy == [{"quality": "HQ"}] * 2
-    name, why = resampler()
+    samples = sine(48000, np.float32)
+    samples.flags.writeable = False
+    usual = resample(samples, 48000)
+    with monkeypatch.context() as patch:
+        patch.setattr(builtins, "__import__", fail)
+        audio._torchaudio_resample.cache_clear()
+        by_soxr = resample(samples, 48000)
+        name, why = resampler()
+    audio._torchaudio_resample.cache_clear()
     assert name == "soxr" and f"{error.__name__}: libc10_cuda.so: no such file" in why
-    assert tries == ["torchaudio"]  # once
+    np.testing.assert_allclose(by_soxr[100:-100], usual[100:-100], atol=1e-3)

@@ -1,18 +1,13 @@
 """Windows of `Spectrogram` are slices of whisper's spectrogram of the whole recording."""
 
-import subprocess
-import sys
 import threading
 from concurrent.futures import Future, wait
-from pathlib import Path
 
 import numpy as np
 import pytest
 import torch
 from whisper.audio import log_mel_spectrogram, pad_or_trim
 
-from slimwhisper.audio import samples as samples_module
-from slimwhisper.audio.load import load_audio, load_samples
 from slimwhisper.audio.mel import (
     AHEAD_THREADS,
     KEPT_BLOCKS,
@@ -20,9 +15,7 @@ from slimwhisper.audio.mel import (
     calibration_mel,
     first_window,
 )
-from slimwhisper.audio.samples import ArraySamples, Excerpts
-from tests.support.paths import ROOT
-from tests.support.recordings import ffmpeg, needs_ffmpeg, write
+from slimwhisper.audio.samples import ArraySamples
 from tests.support.sounds import noise_bursts
 
 LENGTHS = [1, 159, 160, 199, 200, 201, 479_799, 479_800, 479_999, 480_000, 480_001, 95 * 16_000]
@@ -194,68 +187,8 @@ def test_windows_share_neither_the_input_nor_the_blocks():
     np.testing.assert_array_equal(waveform, before)
 
 
-def test_excerpts():
-    waveform = recording(100 * 16_000)
-    regions = [(1_000, 300_000), (300_001, 900_000), (1_234_567, 1_400_000)]
-    expected = whispers(np.concatenate([waveform[start:stop] for start, stop in regions]))
-    spectrogram = Spectrogram(Excerpts(ArraySamples(waveform), regions), 80)
-    for start in (0, 1_700, 3_000, 5_900):
-        frames = min(3000, spectrogram.frames - start)
-        part = pad_or_trim(expected[:, start : start + frames], 3000)
-        assert_close(spectrogram.window(start, frames), part)
-
-
-def test_spooled_file_equals_memory(tmp_path, monkeypatch):
-    path = write(tmp_path / "a.flac", seconds=70)
-    monkeypatch.setattr(samples_module, "SPOOL_SECONDS", 5)
-    spectrogram = Spectrogram(load_samples(path), 80)
-    assert spectrogram.samples._file is not None
-    in_memory = Spectrogram(ArraySamples(load_audio(path)), 80)
-    for start in (6000, 0, 4321):
-        frames = min(3000, spectrogram.frames - start)
-        actual, expected = (each.window(start, frames) for each in (spectrogram, in_memory))
-        torch.testing.assert_close(actual, expected, rtol=0, atol=0)
-    spectrogram.close()
-    spectrogram.close()
-    with pytest.raises(ValueError):
-        spectrogram.window(0, 3000)
-
-
 def test_calibration_window():
     mel = calibration_mel(80)
     assert mel.shape == (80, 3000) and mel.dtype == torch.float32
     assert torch.equal(mel, calibration_mel(80))
     assert mel.std() > 0.1
-
-
-PEAK = """
-import re, sys
-from pathlib import Path
-from slimwhisper.audio.load import load_samples
-from slimwhisper.audio.mel import Spectrogram
-
-spectrogram = Spectrogram(load_samples(sys.argv[1]), 128)
-for start in range(0, 30_000, 3_000):
-    spectrogram.window(start, 3_000)
-status = Path("/proc/self/status").read_text()  # ru_maxrss would begin with the parent's peak
-print(spectrogram.frames, re.search(r"VmHWM:\\s+(\\d+) kB", status)[1])
-"""
-
-
-@needs_ffmpeg
-@pytest.mark.slow
-@pytest.mark.skipif(not Path("/proc/self/status").exists(), reason="needs Linux's /proc")
-@pytest.mark.parametrize("suffix", ["wav", "flac"])
-def test_memory_does_not_grow_with_the_recording(tmp_path, suffix):
-    loop = write(tmp_path / "loop.wav", seconds=60)
-    peaks = []
-    for minutes in (2, 30):
-        path = tmp_path / f"{minutes}.{suffix}"
-        ffmpeg("-stream_loop", "-1", "-i", loop, "-t", 60 * minutes, path)
-        command = [sys.executable, "-c", PEAK, path]
-        done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=True)
-        frames, peak = map(int, done.stdout.split())
-        assert frames == 6_000 * minutes
-        peaks.append(peak * 1024 / 1e6)
-    # its samples are kept: 54 MB more of int16, of which the imports' peak may hide a part
-    assert peaks[1] - peaks[0] < 66

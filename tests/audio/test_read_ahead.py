@@ -150,19 +150,6 @@ def test_closing_discards_what_was_not_handed_out() -> None:
     assert len(taken) <= 6
 
 
-def test_closing_does_not_wait_for_an_endless_list() -> None:
-    never = threading.Event()
-
-    def sources() -> Iterator[int]:
-        yield 1
-        never.wait()
-
-    loading = Loader(sources(), lambda i: i, ahead=4)
-    loading.close(lambda _: None)
-    assert not never.is_set(), "close came back while the list was still endless"
-    never.set()
-
-
 def test_workers_use_one_thread_and_leave_others_theirs() -> None:
     before = torch.get_num_threads()
     counts: list[int] = []

@@ -214,10 +214,3 @@ def test_regions_are_clipped():
     assert [excerpts.original(position) for position in range(5)] == [0, 1, 2, N - 2, N - 1]
     for nothing in (Excerpts(ArraySamples(whole()), []), StoredSamples("a", [])):
         assert len(nothing) == 0 and nothing.read(0, 9).shape == (0,)
-
-
-def test_excerpts_close_the_samples(spooling, folder):
-    excerpts = Excerpts(StoredSamples("a", pieces()), REGIONS)
-    assert len(excerpts.read(0, N)) == 10_150 and files_open_in(folder)
-    excerpts.close()
-    assert not files_open_in(folder)

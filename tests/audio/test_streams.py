@@ -1,6 +1,5 @@
 """Audio from pipes and addresses: the same samples as from files, as they come, and errors."""
 
-import http.server
 import io
 import os
 import socket
@@ -19,6 +18,7 @@ from slimwhisper.audio.load import load_audio
 from slimwhisper.audio.streams import pipe_pieces, url_pieces
 from slimwhisper.errors import AudioError, OptionError
 from tests.support.recordings import convert, ffmpeg, needs_ffmpeg, sound, write
+from tests.support.servers import Server, serving
 
 NAME = "standard input"
 
@@ -130,58 +130,32 @@ def test_errors_come_after_what_was_heard(pipe: Pipe, data: bytes, words: str) -
 TITLE = b"\x01StreamTitle='x';"  # one unit of 16 bytes
 
 
-class Site(http.server.BaseHTTPRequestHandler):
-    """Pages of a little server; `Site.pages` has them."""
-
-    pages: dict[str, bytes] = {}  # noqa: RUF012
-    endless = False  # no length is stated
-    titles = 0  # bytes of sound between a station's titles; 0: none
-
-    def do_GET(self) -> None:
-        body = self.pages.get(self.path)
-        self.send_response(200 if body is not None else 404)
-        if body and self.titles and self.headers["Icy-MetaData"] == "1":
-            self.send_header("icy-metaint", str(self.titles))
-            starts = range(0, len(body) - self.titles, self.titles)
-            body = b"".join(body[i : i + self.titles] + TITLE for i in starts)
-        if not self.endless:
-            self.send_header("Content-Length", str(len(body or b"")))
-        self.end_headers()
-        self.wfile.write(body or b"")
-
-    def log_message(self, *_: object) -> None:
-        pass
-
-
 @pytest.fixture
-def site(monkeypatch: pytest.MonkeyPatch) -> Iterator[str]:
-    server = http.server.ThreadingHTTPServer(("127.0.0.1", 0), Site)
-    thread = threading.Thread(target=server.serve_forever, args=(0.01,))
-    thread.start()
-    monkeypatch.setattr(Site, "pages", {})
-    yield f"http://127.0.0.1:{server.server_port}"
-    server.shutdown()
-    thread.join()
-    server.server_close()
+def site() -> Iterator[Server]:
+    with serving() as server:
+        yield server
 
 
-def test_http(site: str) -> None:
+def test_http(site: Server) -> None:
     data = wav(sound(16_000, 1, 1.0), 16_000, format="FLAC")
-    Site.pages["/talk.flac"] = data
-    url = f"{site}/talk.flac"
+    site.pages["/talk.flac"] = data
+    url = f"{site.url}/talk.flac"
     assert np.array_equal(np.concatenate(list(url_pieces(url, url))), load_audio(data))
 
 
-def test_titles_of_a_station_are_no_sound(site: str, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_titles_of_a_station_are_no_sound(site: Server) -> None:
     """Without a stated length, the end of the connection is not the end of the audio."""
-    Site.pages["/radio"] = wav(sound(16_000, 1, 3.0), 16_000, "MPEG_LAYER_III", "MP3")
-    monkeypatch.setattr(Site, "endless", True)
+    sent, step = wav(sound(16_000, 1, 3.0), 16_000, "MPEG_LAYER_III", "MP3"), 999
+    starts = range(0, len(sent) - step, step)
+    site.endless = True
     found: list[list[np.ndarray]] = [[], []]
-    for titles, pieces in zip((0, 999), found, strict=True):
-        monkeypatch.setattr(Site, "titles", titles)
+    site.pages["/radio"] = sent
+    for pieces in found:
         with pytest.raises(AudioError, match=r"radio: ended, or .* after \d\.\d s"):
-            for piece in url_pieces(f"{site}/radio", "radio"):
+            for piece in url_pieces(f"{site.url}/radio", "radio"):
                 pieces.append(piece)
+        site.pages["/radio"] = b"".join(sent[i : i + step] + TITLE for i in starts)
+        site.headers = {"icy-metaint": f"{step}"}
     plain, titled = map(np.concatenate, found)
     assert len(plain) >= 3 * 16_000
     assert 0 <= len(plain) - len(titled) < 4_000  # the last bytes make no whole unit
@@ -196,24 +170,24 @@ def playlist(names: list[str], ended: bool) -> bytes:
 
 @pytest.mark.slow
 @needs_ffmpeg
-def test_hls(site: str, tmp_path: Path) -> None:
+def test_hls(site: Server, tmp_path: Path) -> None:
     """A playlist that is whole; and one that grows: what it has is heard before there is more."""
     speech = write(tmp_path / "speech.wav", seconds=5.0)
     made = ("-c:a", "aac", "-f", "hls", "-hls_time", "1", "-hls_list_size", "0")
     convert(speech, tmp_path / "whole.m3u8", *made)
-    Site.pages |= {f"/{file.name}": file.read_bytes() for file in tmp_path.glob("*.*")}
-    url = f"{site}/whole.m3u8"
+    site.pages |= {f"/{file.name}": file.read_bytes() for file in tmp_path.glob("*.*")}
+    url = f"{site.url}/whole.m3u8"
     found = np.concatenate(list(url_pieces(url, url)))
     raw = ffmpeg("-i", tmp_path / "whole.m3u8", "-f", "s16le", "-ac", "1", "-ar", "16000", "-")
     expected = np.frombuffer(raw, np.int16) / 32768
     np.testing.assert_allclose(found, expected, atol=2 / 32768)
     names = sorted(file.name for file in tmp_path.glob("*.ts"))
     assert len(names) >= 4
-    Site.pages["/live.m3u8"] = playlist(names[:3], ended=False)
-    pieces, count = url_pieces(f"{site}/live.m3u8", "radio"), 0
+    site.pages["/live.m3u8"] = playlist(names[:3], ended=False)
+    pieces, count = url_pieces(f"{site.url}/live.m3u8", "radio"), 0
     while count < 2.5 * 16_000:
         count += len(next(pieces))
-    Site.pages["/live.m3u8"] = playlist(names, ended=True)
+    site.pages["/live.m3u8"] = playlist(names, ended=True)
     with pytest.raises(AudioError, match=r"radio: ended, or .* after 5\.\d s"):
         for _ in pieces:
             pass
@@ -252,19 +226,19 @@ def test_udp(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     assert count > 16_000
 
 
-def test_a_playlist_reaches_no_files(site: str, tmp_path: Any) -> None:
+def test_a_playlist_reaches_no_files(site: Server, tmp_path: Any) -> None:
     secret = tmp_path / "secret.aac"
     secret.write_bytes(b"x" * 1_000)
-    Site.pages["/live.m3u8"] = (
+    site.pages["/live.m3u8"] = (
         f"#EXTM3U\n#EXT-X-TARGETDURATION:2\n#EXTINF:2,\nfile://{secret}\n#EXT-X-ENDLIST\n"
     ).encode()
     with pytest.raises(AudioError, match="radio: "):
-        list(url_pieces(f"{site}/live.m3u8", "radio"))
+        list(url_pieces(f"{site.url}/live.m3u8", "radio"))
 
 
-def test_what_cannot_be_opened(site: str) -> None:
+def test_what_cannot_be_opened(site: Server) -> None:
     with pytest.raises(AudioError, match=r"radio: .*opened"):
-        list(url_pieces(f"{site}/none", "radio"))
+        list(url_pieces(f"{site.url}/none", "radio"))
     for url in ("file:///etc/hostname", "concat:a|b"):
         with pytest.raises(OptionError, match="address"):
             url_pieces(url, url)

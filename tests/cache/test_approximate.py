@@ -14,7 +14,7 @@ import slimwhisper
 from slimwhisper.cache.activations import Activations
 from slimwhisper.cache.approximate.compact import Compact, merge_neighbours
 from slimwhisper.cache.approximate.keyformer import (
-    KeyformerLayer,
+    KeyformerSelf,
     KeyformerSettings,
     gumbel,
 )
@@ -355,7 +355,7 @@ def test_keyformer_keeps_a_budget() -> None:
 def test_keyformer_keeps_the_papers_tokens(spec: str) -> None:
     layer, text = allocate("e", spec, 1).self_.layers[1], noise(20, WIDTH, seed=4) * 2
     run_text(layer, text, 9)
-    assert isinstance(layer, KeyformerLayer)
+    assert isinstance(layer, KeyformerSelf)
     zeta = gumbel(settings_of(spec).seed, 1, HEADS, LENGTH).double()
     asked, by_head = settings_of(spec), "latent" not in spec
     _, kept = papers.decode_keyformer(plain("self", 1), text, 9, asked, zeta, LENGTH, by_head)
@@ -379,7 +379,7 @@ def test_gumbel_noise() -> None:
 def test_keyformers_temperature_and_window() -> None:
     """Section 3.2: tau_init = 1 in the prompt, tau_end = 2 after T steps; 4.4.4: 20 to 30 %."""
     layer = allocate("e", "keyformer:steps=8").self_.layers[0]
-    assert isinstance(layer, KeyformerLayer)
+    assert isinstance(layer, KeyformerSelf)
     found = layer.chosen.temperature(torch.tensor([0, 1, 2, 4, 8, 9, 100])).tolist()
     assert found == [1.0, 1.125, 1.25, 1.5, 2.0, 2.0, 2.0]
     for budget, recent, sinks, window in (

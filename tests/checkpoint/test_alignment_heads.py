@@ -1,13 +1,12 @@
 """Which heads word timestamps are read from."""
 
-import json
 from pathlib import Path
 
 import pytest
 import torch
 import whisper
 
-from slimwhisper.checkpoint.alignment_heads import default_heads, folder_heads, official_heads
+from slimwhisper.checkpoint.alignment_heads import default_heads, heads_of, official_heads
 from slimwhisper.checkpoint.load import load_checkpoint
 from slimwhisper.model.model import Model
 from slimwhisper.types import Dims
@@ -58,31 +57,25 @@ def test_unknown_weights_use_the_upper_half() -> None:
     assert plain(default_heads(dims)) == as_whisper(dims, None) == {2: [0, 1], 3: [0, 1], 4: [0, 1]}
 
 
-def write(folder: Path, content: object) -> Path:
-    (folder / "generation_config.json").write_text(json.dumps(content))
-    return folder
-
-
-def test_heads_of_a_hugging_face_folder(tmp_path: Path) -> None:
-    dims = dims_of(4, 6)
-    pairs = [[3, 5], [1, 2], [3, 0]]
-    assert folder_heads(write(tmp_path, {"alignment_heads": pairs}), dims) == {1: [2], 3: [0, 5]}
-
-
 @pytest.mark.parametrize(
-    "content",
-    [{}, {"alignment_heads": []}, {"alignment_heads": [[4, 0]]}, {"alignment_heads": 3}],
+    ("pairs", "expected"),
+    [
+        ([[3, 5], [1, 2], [3, 0]], {1: [2], 3: [0, 5]}),
+        (None, None),
+        ([], None),
+        ([[4, 0]], None),
+        (3, None),
+    ],
 )
-def test_unusable_heads_are_passed_over(tmp_path: Path, content: object) -> None:
-    assert folder_heads(tmp_path, dims_of(4, 6)) is None
-    assert folder_heads(write(tmp_path, content), dims_of(4, 6)) is None
+def test_heads_of_a_folder(pairs: object, expected: dict[int, list[int]] | None) -> None:
+    assert heads_of(pairs, dims_of(4, 6)) == expected
 
 
 def test_checkpoints_bring_their_heads(tmp_path: Path) -> None:
     dims = tiny_dims(width=64, heads=2, multilingual=False)
     state = random_state(dims, seed=0)
     folder = save_hf(tmp_path / "model", dims, state)
-    write(folder, {"alignment_heads": [[0, 1]]})
+    (folder / "generation_config.json").write_text('{"alignment_heads": [[0, 1]]}')
     file = save_openai(tmp_path / "model.pt", dims, state)
     for path, expected in ((folder, {0: [1]}), (file, plain(default_heads(dims)))):
         model = Model(load_checkpoint(path), torch.device("cpu"), torch.float32)

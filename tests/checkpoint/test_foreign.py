@@ -152,13 +152,13 @@ CT2_DAMAGE: dict[str, tuple[dict[str, Any], str]] = {
 # variables, and in whose place; None: left out
 PLACE, QKV = "decoder/position_encodings/encodings", "encoder/layer_0/self_attention/linear_0/bias"
 CT2_VARIABLES: dict[str, tuple[dict[str, torch.Tensor | None], str]] = {
-    "no heads": ({"encoder/num_heads": None}, "num_heads"),
-    "zero heads": ({"decoder/num_heads": torch.tensor(0).short()}, "num_heads"),
-    "no positions": ({PLACE: None}, "decoder.positional_embedding"),
+    "no heads": ({"encoder/num_heads": None}, "missing"),
+    "zero heads": ({"decoder/num_heads": torch.tensor(0).short()}, "dimensions"),
+    "no positions": ({PLACE: None}, "missing"),
     "a vector for a kernel": ({"encoder/conv1/weight": torch.zeros(8)}, "dimensions"),
     "a missing matrix": ({"decoder/layer_1/ffn/linear_1/weight": None}, "misses tensor"),
-    "a foreign variable": ({"decoder/layer_0/relative/bias": torch.zeros(4)}, "is not one of"),
-    "QKV of odd length": ({QKV: torch.zeros(25)}, "is not one of Whisper's"),
+    "a foreign variable": ({"decoder/layer_0/relative/bias": torch.zeros(4)}, "unknown tensor"),
+    "QKV of odd length": ({QKV: torch.zeros(25)}, "has shape [9]"),
     "infinity": ({"encoder/conv1/bias": torch.full((8,), torch.inf)}, "NaN or infinity"),
 }
 

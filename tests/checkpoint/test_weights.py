@@ -6,7 +6,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 import torch
-from safetensors.torch import load_file, save_file
+from safetensors.torch import save_file
 from whisper.audio import log_mel_spectrogram
 
 from slimwhisper.api import SlimWhisper
@@ -39,23 +39,19 @@ def other_output(state: State) -> State:
     return state | {OUTPUT: torch.randn(state[EMBEDDING].shape, generator=generator)}
 
 
-@pytest.mark.parametrize("pickled", [False, True])
-def test_shards(tmp_path: Path, state: State, pickled: bool) -> None:
-    folder = save_hf(tmp_path / "m", DIMS, state, shards=3, pickled=pickled)
-    assert_equal(load_checkpoint(folder).state, state)
-
-
 def test_safetensors_are_read_before_pickles(folder: Path, state: State) -> None:
     (folder / "pytorch_model.bin").write_bytes(b"never read")
     assert_equal(load_checkpoint(folder).state, state)
 
 
-@pytest.mark.parametrize("both", [False, True])
-def test_tied_output_under_its_own_name(folder: Path, state: State, both: bool) -> None:
-    """And names without their prefix."""
+@pytest.mark.parametrize("dtype", [None, torch.float32, torch.float64])
+def test_tied_output_under_its_own_name(
+    folder: Path, state: State, dtype: torch.dtype | None
+) -> None:
+    """Alone, or beside the embedding, in any dtype; and names without their prefix."""
     tensors = {hf_name(n).removeprefix("model."): t for n, t in state.items()}
-    tensors[OUTPUT] = tensors["decoder.embed_tokens.weight"].clone()
-    if not both:
+    tensors[OUTPUT] = tensors["decoder.embed_tokens.weight"].to(dtype or torch.float32, copy=True)
+    if dtype is None:
         del tensors["decoder.embed_tokens.weight"]
     save_file(tensors, folder / "model.safetensors")
     assert_equal(load_checkpoint(folder).state, state)
@@ -86,17 +82,6 @@ def test_mixed_dtypes(tmp_path: Path, state: State, shards: int) -> None:
     )
     model = Model(found, CPU, torch.float32)
     assert torch.equal(model.logits(tokens, features), whole.logits(tokens, features))
-
-
-@pytest.mark.parametrize("dtype", [torch.float32, torch.float16])
-def test_output_that_is_the_embedding_once_more(
-    tmp_path: Path, state: State, dtype: torch.dtype
-) -> None:
-    cast = {name: t.to(dtype) for name, t in state.items()}
-    folder = save_hf(
-        tmp_path / "m", DIMS, cast | {OUTPUT: cast[EMBEDDING].to(torch.float32, copy=True)}
-    )
-    assert set(load_checkpoint(folder).state) == set(state)
 
 
 @pytest.mark.parametrize("forms", [("e", "x"), ("kv", "kv"), ("k", "v")])
@@ -141,14 +126,14 @@ def test_output_matrix_in_an_openai_file(tmp_path: Path, state: State) -> None:
 @pytest.mark.parametrize(("n_audio_ctx", "n_text_ctx"), [(750, 32), (10, 460), (1, 8)])
 def test_other_contexts(tmp_path: Path, n_audio_ctx: int, n_text_ctx: int) -> None:
     """Logits, also of the last position, and the bytes of a window."""
-    dims = replace(tiny_dims(heads=2), n_audio_ctx=n_audio_ctx, n_text_ctx=n_text_ctx)
+    dims = replace(tiny_dims(width=16, heads=2), n_audio_ctx=n_audio_ctx, n_text_ctx=n_text_ctx)
     state = random_state(dims, seed=3)
     model = Model(load_checkpoint(save_hf(tmp_path / "m", dims, state)), CPU, torch.float64)
-    features = torch.randn(1, n_audio_ctx, 64, dtype=torch.float64)
+    features = torch.randn(1, n_audio_ctx, 16, dtype=torch.float64)
     text = torch.randint(0, 50_000, (n_text_ctx,), generator=torch.Generator().manual_seed(1))
     wanted = whisper_logits(whisper_model(dims, state, torch.float64), text.tolist(), features[0])
     assert (model.logits(text[None], features)[0] - wanted).abs().max() < 1e-10 * wanted.abs().max()
-    slim = n_audio_ctx * 64 + n_text_ctx * 64 * 2  # values: E once, X in both layers
+    slim = n_audio_ctx * 16 + n_text_ctx * 16 * 2  # values: E once, X in both layers
     assert model.bytes_per_window() == slim * 8
 
 
@@ -174,13 +159,10 @@ def test_windows_of_other_lengths() -> None:
 
 
 def test_encoder_and_decoder_differ(tmp_path: Path) -> None:
-    """Layers and heads may, widths may not."""
+    """Layers and heads may."""
     dims = replace(tiny_dims(width=16, heads=2, n_text_ctx=8), n_audio_layer=3, n_audio_head=4)
     state = random_state(dims, seed=3)
     assert load_checkpoint(save_hf(tmp_path / "m", dims, state)).dims == dims
-    wide = replace(dims, n_text_state=32)
-    message = refusal(save_openai(tmp_path / "m.pt", wide, random_state(wide, seed=3)))
-    assert "encoder and decoder differ in width: 16, 32" in message
 
 
 def test_missing_output_matrix(folder: Path) -> None:
@@ -195,6 +177,3 @@ def test_surplus_shard_is_not_read(tmp_path: Path, state: State) -> None:
     folder = save_hf(tmp_path / "m", DIMS, state, shards=2)
     save_file({"x": torch.ones(1)}, folder / "model-00003-of-00003.safetensors")
     assert_equal(load_checkpoint(folder).state, state)
-    first = folder / "model-00001-of-00002.safetensors"
-    save_file({**load_file(first), "x": torch.ones(1)}, first)
-    assert "tensor x" in refusal(folder)

@@ -16,7 +16,8 @@ from slimwhisper.jobs.results.files import (
     prepare_output_dir,
     write_outputs,
 )
-from slimwhisper.outputs.formats import FORMATS, check_layout, segment_line
+from slimwhisper.outputs.formats import FORMATS, segment_line
+from slimwhisper.outputs.layout import check_layout
 from slimwhisper.types import Segment, Transcript, Word
 
 TRANSCRIPT = Transcript(
@@ -89,6 +90,8 @@ def test_layout_needs_words() -> None:
         check_layout({"max_line_width": 40}, False)
     with pytest.raises(OptionError, match="--max_line_count -1 is not a positive number"):
         check_layout({"max_line_count": -1}, True)
+    with pytest.raises(OptionError, match="--max_line_width"):
+        check_layout({"sentences": True, "max_line_width": 30}, True)
     (warning,) = check_layout({"max_line_count": 2}, True)
     assert warning == "--max_line_count has no effect without --max_line_width"
     (warning,) = check_layout({"max_words_per_line": 2, "max_line_width": 40}, True)

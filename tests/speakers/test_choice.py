@@ -75,7 +75,7 @@ def test_not_installed(monkeypatch: pytest.MonkeyPatch, backend: str, package: s
 
 def test_what_is_missing_is_found_without_importing(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.undo()
-    row = choice.Backend("x", "x", ("json", "no_such_package", "no_such.part"), "pip install x")
+    row = choice.Backend("x", ("json", "no_such_package", "no_such.part"), "pip install x")
     monkeypatch.setitem(choice.BACKENDS, "x", row)
     assert choice.missing("x") == ["no_such_package", "no_such.part"]
 

@@ -9,7 +9,7 @@ import soundfile
 import slimwhisper
 from slimwhisper import cli
 from slimwhisper.api import SlimWhisper
-from slimwhisper.errors import AudioError, OptionError
+from slimwhisper.errors import OptionError
 from tests.support.spoken import WORDS, spoken_words
 from tests.support.voices import made_up_voices
 
@@ -94,9 +94,3 @@ def test_before_anything_is_read(model: SlimWhisper, tmp_path: Path) -> None:
     bad.write_text("nothing\n")
     with pytest.raises(OptionError, match=r"bad\.rttm, line 1"):
         model.transcribe_many(["missing.wav"], diarize=str(bad))
-
-
-def test_a_recording_without_its_file(model: SlimWhisper, talk: Path, tmp_path: Path) -> None:
-    (tmp_path / "other.rttm").write_text("SPEAKER other 1 0 1 <NA> <NA> ann\n")
-    with pytest.raises(AudioError, match=r"^talk: no .*talk\.rttm says who speaks in it"):
-        model.transcribe(talk, diarize=str(tmp_path))

@@ -9,8 +9,7 @@ from typing import Any
 
 import pytest
 
-from slimwhisper.errors import OptionError
-from slimwhisper.outputs.formats import FORMATS, check_layout, formats_of, write_transcript
+from slimwhisper.outputs.formats import write_transcript
 from slimwhisper.subtitles.cues import to_cues
 from slimwhisper.subtitles.sentences import to_sentences
 from slimwhisper.types import Segment, Transcript, Word
@@ -145,15 +144,6 @@ def test_lrc() -> None:
     for line in written(sentences(), "lrc").splitlines()[2:]:
         times = [seconds(t) for t in re.findall(r"[\[<](\d+:\d\d\.\d\d)[\]>]", line)]
         assert times and times == sorted(times)
-
-
-def test_which_formats_there_are() -> None:
-    assert formats_of("all") == ("txt", "vtt", "srt", "tsv", "json")  # whisper's
-    assert {"lrc", "ass"} <= set(FORMATS) - set(formats_of("all"))
-    assert formats_of("ass") == ("ass",)
-    assert check_layout({"sentences": True, "highlight_words": True}, True) == []
-    with pytest.raises(OptionError, match="--max_line_width"):
-        check_layout({"sentences": True, "max_line_width": 30}, True)
 
 
 def test_without_sentences_srt_and_vtt_are_whisper_s() -> None:

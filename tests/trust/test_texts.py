@@ -1,17 +1,20 @@
 """Phrases, pace and scripts: what is found, and what is nearly so."""
 
+import tomllib
+
 import pytest
 
 from slimwhisper.trust.pace import least_seconds
-from slimwhisper.trust.phrases import COMMON, CREDITS, is_common, is_credit
+from slimwhisper.trust.phrases import TABLE, is_common, is_credit
 from slimwhisper.trust.scripts import is_foreign
 
 
 def test_every_phrase_of_the_tables_is_found() -> None:
-    for language, phrases in CREDITS.items():
+    table = tomllib.loads(TABLE.read_text(encoding="utf-8"))
+    for language, phrases in table["credits"].items():
         for phrase in phrases:
             assert is_credit(f" {phrase}."), (language, phrase)
-    for language, phrases in COMMON.items():
+    for language, phrases in table["common"].items():
         assert len(set(phrases)) == len(phrases), language
         for phrase in phrases:
             assert is_common(f" {phrase}!") and is_common(f"{phrase}. {phrase}."), phrase

@@ -23,7 +23,8 @@ from starlette.exceptions import HTTPException
 
 from slimwhisper.app.page.tempdir import Kept, Store
 from slimwhisper.app.page.transcripts.edits import Edits
-from slimwhisper.outputs.formats import FORMATS, SENTENCES, Format, formats_for
+from slimwhisper.outputs.formats import FORMATS, Format, formats_for
+from slimwhisper.outputs.layout import SENTENCES
 from slimwhisper.types import Transcript
 
 GONE = "no longer available; transcribe the recording again"

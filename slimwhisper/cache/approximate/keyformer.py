@@ -31,13 +31,12 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
+from slimwhisper.cache.approximate.groups import LatentGroups, groups_of
 from slimwhisper.cache.base import Buffers, Room, Rows, SelfLayer, Step
 from slimwhisper.cache.fold import Attention, Context, Folded, fold_float8, fold_latent
-from slimwhisper.cache.kv import HeadAttention
-from slimwhisper.cache.latent import LatentAttention, kept
 from slimwhisper.kernels.heads import head_attention
 from slimwhisper.kernels.latent import Latent
-from slimwhisper.kernels.linear import at_least_float32
+from slimwhisper.kernels.linear import at_least_float32, linear
 from slimwhisper.types import Dims
 
 NOISES = ("gumbel", "none")
@@ -211,93 +210,54 @@ def fold_keyformer_latent(block: Attention, context: Context) -> Folded:
     return (fold_float8 if context.settings.float8 else fold_latent)(block, context)
 
 
-class KeyformerLayer(SelfLayer):
-    """What the two have in common."""
+class KeyformerSelf(SelfLayer):
+    """Self-attention of one layer over k kept tokens: keys and values, each [rows, h, k, d_k], with
+    a choice for each head, or a latent [rows, 1, k, d], with one for all.
+    """
 
-    chosen: KeptTokens
+    def __init__(self, weights: Folded, room: Room) -> None:
+        self.groups, self.length = groups_of(weights, room.kernels), room.length
+        self.chosen = KeptTokens(weights, room, self.groups.count)
+        shape = (room.count, self.groups.count, self.chosen.budget, self.groups.width)
+        float8 = weights.columns is not None
+        self.kept = [
+            Latent.allocate(shape, room.device, room.dtype, float8)
+            for _ in range(1 if isinstance(self.groups, LatentGroups) else 2)
+        ]
+        tensors = [t for buffer in self.kept for t in buffer.tensors()]
+        super().__init__(*tensors, *self.chosen.tensors)
 
     def read_bytes(self, row: int, tokens: int) -> float:
         """Of k tokens at most."""
         budget = self.chosen.budget
         return sum(t[row].nbytes for t in self.tensors) * min(tokens, budget) / budget
 
-    def places(self, extent: int) -> int:
-        """How many places hold a token, if the longest row has `extent` of them."""
-        return min(extent, self.chosen.budget)
-
-
-class KeyformerSelf(KeyformerLayer):
-    """Self-attention of one layer over k kept keys and values, each [rows, h, k, d_k]."""
-
-    def __init__(self, weights: Folded, room: Room) -> None:
-        self.heads, self.length = HeadAttention(weights, room.kernels), room.length
-        self.chosen = KeptTokens(weights, room, weights.heads)
-        shape = (room.count, weights.heads, self.chosen.budget, self.heads.width)
-        self.keys = torch.zeros(shape, device=room.device, dtype=room.dtype)
-        self.values = torch.zeros_like(self.keys)
-        super().__init__(self.keys, self.values, *self.chosen.tensors)
-
     def prefill(self, x: Tensor, rows: Rows) -> Tensor:
-        """x [R, T, d] -> [R, T, d]; keeps K and V of at most k tokens a row."""
-        lengths, q = rows.prompt_lengths(x.shape[1]), self.heads.queries(x)
-        keys, values = self.heads.keys_values(x)
-        scores = self.chosen.prompt(q, keys, lengths)
-        tokens = self.chosen.start(rows.ids, scores, lengths)[..., None]  # [R, h, n, 1]
-        for buffer, fresh in ((self.keys, keys), (self.values, values)):
-            buffer[rows.ids] = 0  # the previous text: a NaN would pass the mask
-            best = fresh.gather(2, tokens.expand(-1, -1, -1, self.heads.width))
-            buffer[rows.ids, :, : tokens.shape[2]] = best
-        return self.heads.output(head_attention(q, keys, values, causal=True))
+        """x [R, T, d] -> [R, T, d]; keeps at most k tokens a row."""
+        lengths, (q, keys, values) = rows.prompt_lengths(x.shape[1]), self.groups.by_head(x)
+        tokens = self.chosen.start(rows.ids, self.chosen.prompt(q, keys, lengths), lengths)
+        every = [torch.arange(n, device=x.device) for n in tokens.shape[1:]]
+        where = (rows.ids[:, None, None], every[0][:, None], every[1])
+        for buffer, fresh in zip(self.kept, self.groups.kept(x), strict=True):
+            for t in buffer.tensors():
+                t[rows.ids] = 0  # the previous text: a NaN would pass the mask
+            best = tokens[..., None].expand(-1, -1, -1, fresh.shape[3])
+            buffer.write(where, fresh.gather(2, best))
+        mixed = head_attention(q, keys, values, causal=True)
+        weights = self.groups.weights
+        return linear(mixed.transpose(1, 2).flatten(2), weights.out, weights.out_bias)
 
     def step(self, x: Tensor, step: Step) -> Tensor:
-        """x [R, 1, d] -> [R, 1, d]; keeps K and V of the token instead of the worst ones."""
-        wide, count, place = self.chosen.wide, self.places(step.extent), self.chosen.admit(step)
+        """x [R, 1, d] -> [R, 1, d]; keeps the token instead of the worst one."""
+        place, wide = self.chosen.admit(step), self.chosen.wide
         where = (step.rows.ids[:, None], torch.arange(place.shape[1], device=place.device), place)
-        read = []
-        for buffer, fresh in zip((self.keys, self.values), self.heads.keys_values(x), strict=True):
-            buffer[where] = fresh[:, :, 0]
-            held, ids = step.rows.of_rows(buffer[:, :, :count])
-            read.append((held if ids is None else held[ids]).to(wide))  # [R, h, n, d_k]
-        keys, values = read
-        scores = (self.heads.queries(x).to(wide) @ keys.mT).squeeze(2) * self.heads.width**-0.5
-        mixed = self.chosen.weights(scores, step).unsqueeze(2) @ values
-        return self.heads.output(mixed.to(x.dtype))
-
-
-class KeyformerLatentSelf(KeyformerLayer):
-    """Self-attention of one layer over k kept tokens of the latent, [rows, k, d]."""
-
-    def __init__(self, weights: Folded, room: Room) -> None:
-        self.attention, self.length = LatentAttention(weights, room.kernels), room.length
-        self.chosen = KeptTokens(weights, room, 1)
-        shape = (room.count, self.chosen.budget, weights.width)
-        self.latent = Latent.allocate(shape, room.device, room.dtype, weights.settings.float8)
-        super().__init__(*self.latent.tensors(), *self.chosen.tensors)
-
-    def prefill(self, x: Tensor, rows: Rows) -> Tensor:
-        """x [R, T, d] -> [R, T, d]; keeps the latents of at most k tokens a row."""
-        lengths, q = rows.prompt_lengths(x.shape[1]), self.attention.queries(x)  # [R, T, h, d_k]
-        fresh = kept(self.attention.weights, x)
-        scores = self.chosen.prompt(q.transpose(1, 2), self.attention.keys(fresh), lengths)
-        tokens = self.chosen.start(rows.ids, scores, lengths)[:, 0]  # [R, n]
-        for t in self.latent.tensors():
-            t[rows.ids] = 0
-        places = torch.arange(tokens.shape[1], device=x.device)
-        best = fresh.gather(1, tokens[:, :, None].expand(-1, -1, fresh.shape[-1]))
-        self.latent.write((rows.ids[:, None], places), best)
-        return self.attention.output(self.attention.by_heads(q, fresh, causal=True))
-
-    def step(self, x: Tensor, step: Step) -> Tensor:
-        """x [R, 1, d] -> [R, 1, d]; keeps the token's latent instead of the worst one."""
-        attention, wide = self.attention, self.chosen.wide
-        place = self.chosen.admit(step)[:, 0]
-        self.latent.write((step.rows.ids, place), kept(attention.weights, x[:, 0]))
-        held, ids = step.rows.of_rows(self.latent)
-        held = held[:, : self.places(step.extent)]
-        latent = (held if ids is None else held[ids]).plain(wide).to(wide)  # [R, n, d]
-        folded = attention.fold_queries(attention.queries(x)[:, 0]).to(wide)  # [R, h, d]
-        weights = self.chosen.weights(folded @ latent.mT * attention.scale, step)
-        mix, maps = (weights @ latent).to(x.dtype), attention.weights.value_map
-        assert maps is not None
-        mixed = torch.bmm(mix.transpose(0, 1), maps.transpose(1, 2)).transpose(0, 1)  # [R, h, d_k]
-        return attention.output(mixed.unsqueeze(1))
+        count = min(step.extent, self.chosen.budget)  # places that hold a token
+        held = []
+        for buffer, fresh in zip(self.kept, self.groups.kept(x), strict=True):
+            buffer.write(where, fresh[:, :, 0])
+            read, ids = step.rows.of_rows(buffer)
+            read = (read if ids is None else read[ids])[:, :, :count]
+            held.append(read.plain(wide).to(wide))  # [R, G, n, w]
+        scores = self.groups.asked(x).to(wide) @ held[0].mT * self.groups.scale
+        weights = self.chosen.weights(scores.flatten(1, 2), step).view_as(scores)
+        return self.groups.found((weights @ held[-1]).to(x.dtype))

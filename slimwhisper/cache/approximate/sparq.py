@@ -15,7 +15,7 @@ queries share keys and values (appendix B), so do they i1, of the sum of their |
 sum of their s^. A latent, E or X, is one key and value for all h heads, asked by the folded queries
 q_i A_i (`slimwhisper.cache.fold`): so `sparq` has G = h groups of one query, `sparq_latent` one
 group of h. Every row of a window chooses for itself, its beams too. Prompts and the words' times
-are dense, and so is a step that has at most k tokens to read.
+are dense; a step that has at most k tokens reads all of them, so it is exact.
 
 A step of one head moves S r + 2 k d_k + 4 d_k values (appendix C2): r components of all keys, then
 K and V of k positions; 2 d_k to write the token's own K and V, and 2 d_k to read and write the
@@ -30,12 +30,12 @@ from typing import cast
 import torch
 from torch import Tensor
 
+from slimwhisper.cache.approximate.groups import HeadGroups, LatentGroups, for_each, groups_of
 from slimwhisper.cache.base import CrossLayer, CrossStore, Room, Rows, SelfLayer, Step
 from slimwhisper.cache.fold import Folded
 from slimwhisper.cache.kv import KVCross, KVSelf, KVStore
-from slimwhisper.cache.latent import LatentAttention, LatentCross, LatentSelf, LatentStore
+from slimwhisper.cache.latent import LatentCross, LatentSelf, LatentStore
 from slimwhisper.kernels.linear import at_least_float32
-from slimwhisper.kernels.norm import Place
 from slimwhisper.types import Dims
 
 
@@ -62,6 +62,17 @@ class SparQ:
     def positions(self, tokens: int) -> int:
         """k of this many tokens."""
         return tokens if self.k is None else min(self.k, tokens)
+
+    def columns(self, keys: Tensor) -> tuple[Tensor, ...]:
+        """What `twice` keeps: nothing, or zeros like keys [count, G, S, w], as [count, G, w, S]."""
+        return (torch.zeros_like(keys.mT.contiguous()),) if self.twice else ()
+
+    def read_values(self, groups: HeadGroups | LatentGroups, tokens: int) -> int:
+        """That a step of one row reads of so many tokens; see above."""
+        width, k = groups.width, self.positions(tokens)
+        read = tokens * self.components(width) + k * width if self.twice and k < tokens else 0
+        read = read or tokens * width
+        return groups.count * (read if isinstance(groups, LatentGroups) else read + k * width)
 
 
 @dataclass(frozen=True, slots=True)
@@ -130,72 +141,29 @@ def sparq(
     return (alpha * found + (1 - alpha) * mean.to(wide).unsqueeze(2)).to(q.dtype)
 
 
-class Groups:
-    """A block's keys and values as Algorithm 1 sees them: G groups of g queries of width w."""
-
-    def __init__(self, exact: KVCross | KVSelf | LatentCross | LatentSelf, weights: Folded) -> None:
-        """exact: the layer whose projections and buffers these are."""
-        self.settings: SparQ = weights.settings
-        self.scale = (weights.width // weights.heads) ** -0.5
-        self.projections = exact.heads if isinstance(exact, KVCross | KVSelf) else exact.attention
-        self.is_latent = isinstance(self.projections, LatentAttention)
-
-    def views(self, kept: KVStore | KVSelf | LatentStore | LatentSelf) -> tuple[Tensor, Tensor]:
-        """Keys and values of the buffers, each [slots or rows, G, S, w]."""
-        if isinstance(kept, KVStore | KVSelf):
-            return kept.keys, kept.values
-        latent = kept.latent.values.unsqueeze(1)
-        return latent, latent
-
-    def queries(self, x: Tensor) -> Tensor:
-        """x [R, 1, d] -> [R, G, g, w]."""
-        if isinstance(self.projections, LatentAttention):
-            return self.projections.fold_queries(self.projections.queries(x)[:, 0]).unsqueeze(1)
-        return self.projections.queries(x)
-
-    def output(self, found: Tensor) -> Tensor:
-        """[R, G, g, w] -> [R, 1, d]."""
-        if not isinstance(self.projections, LatentAttention):
-            return self.projections.output(found)
-        maps = self.projections.weights.value_map
-        assert maps is not None
-        by_head = found[:, 0].transpose(0, 1) @ maps.transpose(1, 2)  # [h, R, d_k]
-        return self.projections.output(by_head.transpose(0, 1).unsqueeze(1))
-
-    def columns(self, keys: Tensor) -> tuple[Tensor, ...]:
-        """What `twice` keeps: nothing, or zeros like keys, [count, G, w, S]."""
-        return (torch.zeros_like(keys.mT.contiguous()),) if self.settings.twice else ()
-
-    def read_values(self, keys: Tensor, tokens: int) -> int:
-        """That a step of one row reads of the views, `tokens` positions long; see above."""
-        _, groups, _, width = keys.shape
-        r, k = self.settings.components(width), self.settings.positions(tokens)
-        found = tokens * r + k * width if self.settings.twice and k < tokens else tokens * width
-        return groups * (found if self.is_latent else found + k * width)
-
-
-def _of_each(t: Tensor, chosen: Tensor | None, count: int) -> Tensor:
-    """What `Rows.of_slots` or `of_rows` gives -> [count, ...]: a row for each query."""
-    t = t if chosen is None else t[chosen]
-    return t if len(t) == count else t.repeat_interleave(count // len(t), dim=0)
+def views(kept: KVStore | KVSelf | LatentStore | LatentSelf) -> tuple[Tensor, Tensor]:
+    """Keys and values of the buffers, each [slots or rows, G, S, w]."""
+    if isinstance(kept, KVStore | KVSelf):
+        return kept.keys, kept.values
+    latent = kept.latent.values.unsqueeze(1)
+    return latent, latent
 
 
 class SparQStore(CrossStore):
     """An exact store, the mean of its values [slots, G, w] and, if asked, its keys by component."""
 
-    def __init__(self, exact: KVStore | LatentStore, groups: Groups) -> None:
+    def __init__(self, exact: KVStore | LatentStore, settings: SparQ) -> None:
         self.exact = exact
-        self.keys, self.values = groups.views(exact)
+        self.keys, self.values = views(exact)
         self.mean = torch.zeros_like(self.values[:, :, 0].contiguous())
-        self.columns = groups.columns(self.keys)
+        self.columns = settings.columns(self.keys)
         super().__init__(*exact.tensors, self.mean, *self.columns)
 
     def put(self, slots: Tensor, features: Tensor) -> None:
         """features [G, p, d] in `slots` [G] int64."""
         self.exact.put(slots, features)
         values = self.values[slots]
-        wide = at_least_float32(values.dtype)
-        self.mean[slots] = values.mean(2, dtype=wide).to(values.dtype)
+        self.mean[slots] = values.mean(2, dtype=at_least_float32(values.dtype)).to(values.dtype)
         for columns in self.columns:
             columns[slots] = self.keys[slots].mT
 
@@ -213,8 +181,9 @@ class SparQCross(CrossLayer):
             self.exact = LatentCross(
                 weights, room, cast(LatentStore, store.exact) if store else None
             )
-        self.groups, self.length = Groups(self.exact, weights), room.length
-        self.store = store or SparQStore(self.exact.store, self.groups)
+        self.settings: SparQ = weights.settings
+        self.groups, self.length = groups_of(weights, room.kernels), room.length
+        self.store = store or SparQStore(self.exact.store, self.settings)
 
     def attend(self, x: Tensor, rows: Rows) -> Tensor:
         """x [R, T, d] -> [R, T, d], dense."""
@@ -226,23 +195,17 @@ class SparQCross(CrossLayer):
 
     def step(self, x: Tensor, rows: Rows) -> Tensor:
         """x [R, 1, d] -> [R, 1, d]."""
-        groups, store = self.groups, self.store
-        if groups.settings.positions(self.length) == self.length:
-            return self.attend(x, rows)
+        store = self.store
         columns = store.columns[0] if store.columns else store.keys.mT
-        keys, by_component, values, mean = (
-            _of_each(*rows.of_slots(t), len(x))
-            for t in (store.keys, columns, store.values, store.mean)
-        )
-        q = groups.queries(x)
-        return groups.output(
-            sparq(q, keys, by_component, values, mean, groups.settings, groups.scale)
-        )
+        seen = (store.keys, columns, store.values, store.mean)
+        keys, by_component, values, mean = (for_each(rows.of_slots(t), len(x)) for t in seen)
+        q, settings, scale = self.groups.asked(x), self.settings, self.groups.scale
+        return self.groups.found(sparq(q, keys, by_component, values, mean, settings, scale))
 
     def read_bytes(self, slot: int) -> float:
         """Bytes of the store that a step of one row reads, the mean among them."""
         mean = self.store.mean[slot]
-        read = self.groups.read_values(self.store.keys, self.length)
+        read = self.settings.read_values(self.groups, self.length)
         return (read + mean.numel()) * mean.itemsize
 
 
@@ -253,11 +216,12 @@ class SparQSelf(SelfLayer):
 
     def __init__(self, weights: Folded, room: Room) -> None:
         self.exact = (KVSelf if weights.key_map is None else LatentSelf)(weights, room)
-        self.groups, self.length = Groups(self.exact, weights), room.length
-        self.keys, self.values = self.groups.views(self.exact)
+        self.settings: SparQ = weights.settings
+        self.groups, self.length = groups_of(weights, room.kernels), room.length
+        self.keys, self.values = views(self.exact)
         first = self.values[:, :, 0]
         self.sums = torch.zeros(first.shape, device=room.device, dtype=at_least_float32(room.dtype))
-        self.columns = self.groups.columns(self.keys)
+        self.columns = self.settings.columns(self.keys)
         super().__init__(*self.exact.tensors, self.sums, *self.columns)
 
     def prefill(self, x: Tensor, rows: Rows) -> Tensor:
@@ -271,33 +235,22 @@ class SparQSelf(SelfLayer):
             t[ids] = self.keys[ids].mT
         return mixed
 
-    def place(self, step: Step) -> Place | None:
-        """The exact layer's."""
-        return self.exact.place(step)
-
     def step(self, x: Tensor, step: Step) -> Tensor:
-        """x [R, 1, d] -> [R, 1, d]; keeps the token, unless its place has it, and reads some."""
-        groups, ids, extent, at = self.groups, step.rows.ids, step.extent, step.positions
-        dense = groups.settings.positions(extent) == extent
-        mixed = self.exact.step(x, step) if dense else None
-        if isinstance(self.exact, KVSelf) and not dense:
-            keys, values = self.exact.heads.keys_values(x)
-            self.exact.keep((ids, at), keys[:, :, 0], values[:, :, 0])
+        """x [R, 1, d] -> [R, 1, d]; keeps the token, and reads some."""
+        ids, extent, at = step.rows.ids, step.extent, step.positions
+        fresh = self.groups.kept(x)  # of a latent, keys and values are one
+        self.keys[ids, :, at], self.values[ids, :, at] = fresh[0][:, :, 0], fresh[-1][:, :, 0]
         self.sums[ids] += self.values[ids, :, at].to(self.sums.dtype)
         for t in self.columns:
             t[ids, :, :, at] = self.keys[ids, :, at]
-        if mixed is not None:
-            return mixed
         columns = self.columns[0] if self.columns else self.keys.mT
         seen = (self.keys[:, :, :extent], columns[..., :extent], self.values[:, :, :extent])
-        keys, by_component, values = (_of_each(*step.rows.of_rows(t), len(x)) for t in seen)
+        keys, by_component, values = (for_each(step.rows.of_rows(t), len(x)) for t in seen)
         mean = self.sums[ids] / (at + 1)[:, None, None]
-        q = groups.queries(x)
-        return groups.output(
-            sparq(q, keys, by_component, values, mean, groups.settings, groups.scale, at)
-        )
+        q, settings, scale = self.groups.asked(x), self.settings, self.groups.scale
+        return self.groups.found(sparq(q, keys, by_component, values, mean, settings, scale, at))
 
     def read_bytes(self, row: int, tokens: int) -> float:
         """Bytes that a step of one row reads with `tokens` tokens, the sum among them."""
-        read = self.groups.read_values(self.keys, tokens) * self.keys.itemsize
+        read = self.settings.read_values(self.groups, tokens) * self.keys.itemsize
         return read + self.sums[row].nbytes

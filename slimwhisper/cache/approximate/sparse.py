@@ -20,6 +20,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
+from slimwhisper.cache.approximate.groups import for_each
 from slimwhisper.cache.base import CrossStore, Room, Rows, Step
 from slimwhisper.cache.fold import Folded
 from slimwhisper.cache.kv import KVCross, KVSelf
@@ -83,13 +84,8 @@ class SparseCross(KVCross):
 
     def step(self, x: Tensor, rows: Rows) -> Tensor:
         """x [R, 1, d] -> [R, 1, d]."""
-        (keys, slots), (values, _) = map(rows.of_slots, self.store.tensors)
-        if slots is not None:
-            keys, values = keys[slots], values[slots]
-        queries = self.heads.queries(x)[:, :, 0]  # [R, h, d_k]
-        together = queries.unflatten(0, (len(keys), -1)).transpose(1, 2)  # [W, h, R / W, d_k]
-        mixed = self.sparse.mix(together, keys, values, None)
-        return self.heads.output(mixed.transpose(1, 2).flatten(0, 1).unsqueeze(2))
+        keys, values = (for_each(rows.of_slots(t), len(x)) for t in self.store.tensors)
+        return self.heads.output(self.sparse.mix(self.heads.queries(x), keys, values, None))
 
     def read_bytes(self, slot: int) -> float:
         """Bytes of the store that a step of one row reads."""
@@ -105,10 +101,11 @@ class SparseSelf(KVSelf):
 
     def step(self, x: Tensor, step: Step) -> Tensor:
         """x [R, 1, d] -> [R, 1, d]; keeps K and V of the token, reads step.extent of them."""
-        keys, values = self.heads.keys_values(x)
-        self.keep(self.step_places(step), keys[:, :, 0], values[:, :, 0])
-        read = [step.rows.of_rows(t[:, :, : step.extent]) for t in self.tensors]
-        keys, values = (t if chosen is None else t[chosen] for t, chosen in read)
+        ids = step.rows.ids
+        for buffer, fresh in zip(self.tensors, self.heads.keys_values(x), strict=True):
+            buffer[ids, :, step.positions] = fresh[:, :, 0]
+        read = [t[:, :, : step.extent] for t in self.tensors]
+        keys, values = (for_each(step.rows.of_rows(t), len(x)) for t in read)
         bias = None if step.bias is None else step.bias().unsqueeze(1)
         return self.heads.output(self.sparse.mix(self.heads.queries(x), keys, values, bias))
 

@@ -6,8 +6,7 @@ aliases of variables. Strings have a uint16 length that counts the zero byte at 
 """
 
 import json
-import re
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from pathlib import Path
 
 import torch
@@ -35,31 +34,26 @@ HINT = (
 _DTYPES = (torch.float32, torch.int8, torch.int16, torch.int32, torch.float16, torch.bfloat16)
 _FLOATS = (torch.float32, torch.float16, torch.bfloat16)
 
-_WHOLE = {  # theirs: ours
-    "encoder/position_encodings/encodings": "encoder.positional_embedding",
-    "decoder/position_encodings/encodings": "decoder.positional_embedding",
-    "decoder/embeddings/weight": "decoder.token_embedding.weight",
-    "decoder/projection/weight": "proj_out.weight",
-}
-_TOP = {
-    "encoder/conv1": ("encoder.conv1",),
-    "encoder/conv2": ("encoder.conv2",),
-    "encoder/layer_norm": ("encoder.ln_post",),
-    "decoder/layer_norm": ("decoder.ln",),
-}
-_BLOCK = {  # inside a layer; several names where matrices are one below the other
-    "self_attention/layer_norm": ("attn_ln",),
-    "self_attention/linear_0": ("attn.query", "attn.key", "attn.value"),
-    "self_attention/linear_1": ("attn.out",),
-    "attention/layer_norm": ("cross_attn_ln",),
-    "attention/linear_0": ("cross_attn.query",),
-    "attention/linear_1": ("cross_attn.key", "cross_attn.value"),
-    "attention/linear_2": ("cross_attn.out",),
-    "ffn/layer_norm": ("mlp_ln",),
-    "ffn/linear_0": ("mlp.0",),
-    "ffn/linear_1": ("mlp.2",),
-}
-_PARTS = {"gamma": "weight", "beta": "bias", "weight": "weight", "bias": "bias"}
+_RENAMED = (  # a part of their name, ours; "+" where matrices are one below the other
+    ("self_attention/layer_norm", "attn_ln"),
+    ("self_attention/linear_0", "attn/query+key+value"),
+    ("self_attention/linear_1", "attn/out"),
+    ("attention/layer_norm", "cross_attn_ln"),
+    ("attention/linear_0", "cross_attn/query"),
+    ("attention/linear_1", "cross_attn/key+value"),
+    ("attention/linear_2", "cross_attn/out"),
+    ("ffn/layer_norm", "mlp_ln"),
+    ("ffn/linear_0", "mlp/0"),
+    ("ffn/linear_1", "mlp/2"),
+    ("encoder/layer_norm", "encoder/ln_post"),
+    ("decoder/layer_norm", "decoder/ln"),
+    ("/layer_", "/blocks/"),
+    ("position_encodings/encodings", "positional_embedding"),
+    ("decoder/embeddings", "decoder/token_embedding"),
+    ("decoder/projection", "proj_out"),
+    ("/gamma", "/weight"),
+    ("/beta", "/bias"),
+)
 
 
 def read_ctranslate2(folder: Path) -> tuple[Dims, Mapping[str, Tensor]]:
@@ -72,11 +66,18 @@ def read_ctranslate2(folder: Path) -> tuple[Dims, Mapping[str, Tensor]]:
     variables = _read_variables(path)
     state: dict[str, Tensor] = {}
     for name, tensor in variables.items():
-        for ours, part in _translated(path, name, tensor):
-            if not (ours.endswith(".key.bias") and not part.any()):  # Whisper has none
-                state[ours] = part
+        if tensor.dim():  # else it is a setting
+            for theirs, ours in _RENAMED:
+                name = name.replace(theirs, ours)
+            *scope, parts, last = ["", *name.split("/")]
+            names = [".".join([*scope[1:], part, last]) for part in parts.split("+")]
+            pieces = (piece.clone() for piece in tensor.tensor_split(len(names)))
+            state |= zip(names, pieces, strict=True)
+    for name in [n for n in state if n.endswith(".key.bias") and not state[n].any()]:
+        del state[name]  # Whisper has none
     tie_output(state)
-    dims = _dims(path, variables, state)
+    with reading(path, "a tensor is missing, or has other dimensions than Whisper's"):
+        dims = _dims(variables, state)
     _check_vocabulary(folder, dims)
     return dims, state
 
@@ -123,43 +124,18 @@ def _read_variables(path: Path) -> dict[str, Tensor]:
     return found
 
 
-def _translated(path: Path, name: str, tensor: Tensor) -> Iterator[tuple[str, Tensor]]:
-    """OpenAI's names and tensors of one variable; numbers, which are settings, have none."""
-    if not tensor.dim():
-        return
-    if name in _WHOLE:
-        yield _WHOLE[name], tensor
-        return
-    scope, _, last = name.rpartition("/")
-    match = re.fullmatch(r"(encoder|decoder)/layer_(\d+)/(\w+/\w+)", scope)
-    names = _BLOCK.get(match[3], ()) if match else _TOP.get(scope, ())
-    before = f"{match[1]}.blocks.{match[2]}." if match else ""
-    if last in _PARTS and names and tensor.shape[0] % len(names) == 0:
-        for ours, piece in zip(names, tensor.chunk(len(names)), strict=True):
-            yield f"{before}{ours}.{_PARTS[last]}", piece.clone()
-        return
-    raise problem(f"{path}: variable {name} is not one of Whisper's; {HINT}")
+def _dims(variables: Mapping[str, Tensor], state: Mapping[str, Tensor]) -> Dims:
+    """Raises Exception where something is missing, or is not what it should be."""
 
+    def sizes(side: str) -> tuple[int, int, int, int]:
+        """Context, width, heads, layers."""
+        context, width = state[f"{side}.positional_embedding"].shape
+        layers = {n.split(".")[2] for n in state if n.startswith(f"{side}.blocks.")}
+        return context, width, int(variables[f"{side}/num_heads"]), len(layers)
 
-def _dims(path: Path, variables: Mapping[str, Tensor], state: Mapping[str, Tensor]) -> Dims:
-    def layers(side: str) -> int:
-        return len({n.split(".")[2] for n in state if n.startswith(f"{side}.blocks.")})
-
-    try:
-        _, n_mels, _ = state["encoder.conv1.weight"].shape
-        sizes = {}  # of each side: context, width, heads, layers
-        for side in ("encoder", "decoder"):
-            context, width = state[f"{side}.positional_embedding"].shape
-            heads = variables[f"{side}/num_heads"]
-            if heads.dim() or heads.is_floating_point() or heads < 1:
-                raise problem(f"{path}: {side}/num_heads is no number; {HINT}")
-            sizes[side] = (context, width, int(heads), layers(side))
-        n_vocab = len(state["decoder.token_embedding.weight"])
-    except KeyError as error:
-        raise problem(f"{path}: misses tensor {error}; convert the original again") from error
-    except ValueError as error:  # how many values a shape has
-        raise problem(f"{path}: a tensor has other dimensions than Whisper's; {HINT}") from error
-    return Dims(n_mels, *sizes["encoder"], n_vocab, *sizes["decoder"])
+    _, n_mels, _ = state["encoder.conv1.weight"].shape
+    n_vocab = len(state["decoder.token_embedding.weight"])
+    return Dims(n_mels, *sizes("encoder"), n_vocab, *sizes("decoder"))
 
 
 def _check_vocabulary(folder: Path, dims: Dims) -> None:

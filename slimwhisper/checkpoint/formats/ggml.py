@@ -7,7 +7,6 @@ length of its name, its type, its dimensions (the fastest first), and its name.
 """
 
 from collections.abc import Mapping
-from dataclasses import fields
 from pathlib import Path
 
 import torch
@@ -29,6 +28,7 @@ _FILE_TYPES = {0: "f32", 1: "f16", 2: "q4_0", 3: "q4_1", 7: "q8_0", 8: "q5_0", 9
 _TENSOR_TYPES = {0: torch.float32, 1: torch.float16, 30: torch.bfloat16}
 _QUANTISED = {2: "q4_0", 3: "q4_1", 6: "q5_0", 7: "q5_1", 8: "q8_0"}
 _MAX_DIMS = 4
+_DIMS = (9, 1, 2, 3, 4, 0, 5, 6, 7, 8)  # where each number of `Dims` stands in the header
 
 
 def read_ggml(path: Path) -> tuple[Dims, Mapping[str, Tensor]]:
@@ -40,7 +40,7 @@ def read_ggml(path: Path) -> tuple[Dims, Mapping[str, Tensor]]:
     with BinaryFile(path, KIND) as file:
         file.take(len(MAGIC))
         numbers = file.numbers("11i")
-        dims = _dims(file, numbers[:10])
+        dims = Dims(*(numbers[i] for i in _DIMS))
         kind = numbers[10] % 1000  # the thousands count versions of the quantised layouts
         if kind not in (0, 1):
             raise _quantised(path, _FILE_TYPES.get(kind, f"type {kind}"))
@@ -53,15 +53,6 @@ def read_ggml(path: Path) -> tuple[Dims, Mapping[str, Tensor]]:
                 raise file.damaged(f"it has {name} twice")
             state[name] = tensor
     return dims, state
-
-
-def _dims(file: BinaryFile, numbers: tuple[int, ...]) -> Dims:
-    if min(numbers) < 1:
-        raise file.damaged(f"its dimensions are {list(numbers)}")
-    # of the audio: context, width, heads, layers; then the same of the text
-    vocab, *sizes, mels = numbers
-    in_order = (mels, *sizes[:4], vocab, *sizes[4:])
-    return Dims(**dict(zip((f.name for f in fields(Dims)), in_order, strict=True)))
 
 
 def _check_filters(file: BinaryFile, n_mels: int) -> None:

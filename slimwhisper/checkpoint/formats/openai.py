@@ -88,8 +88,6 @@ def read_openai(file: Path) -> tuple[Dims, Mapping[str, Tensor]]:
     names = [f.name for f in fields(Dims)]
     if not isinstance(given, dict) or not isinstance(state, dict):
         raise problem(foreign)
-    if set(given) != set(names) or not all(type(v) is int and v > 0 for v in given.values()):
-        raise problem(
-            f"{file}: its 'dims' are not the ten positive whole numbers {', '.join(names)}"
-        )
+    if set(given) != set(names) or not all(type(v) is int for v in given.values()):
+        raise problem(f"{file}: its 'dims' are not the ten whole numbers {', '.join(names)}")
     return Dims(**given), state

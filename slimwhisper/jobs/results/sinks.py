@@ -43,7 +43,7 @@ from slimwhisper.jobs.results.files import (
 )
 from slimwhisper.jobs.results.marks import Mark, Outputs, Written
 from slimwhisper.outputs.formats import formats_of, write_transcript
-from slimwhisper.outputs.speakers import RECORDING
+from slimwhisper.outputs.layout import RECORDING
 from slimwhisper.storage import tables
 from slimwhisper.storage.digests import Digests
 from slimwhisper.storage.outputs import OutputStore

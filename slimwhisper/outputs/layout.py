@@ -1,0 +1,37 @@
+"""What writers are asked for besides the format, by key."""
+
+from collections.abc import Mapping
+from typing import Any
+
+from slimwhisper.errors import OptionError
+
+Layout = Mapping[str, Any]
+HIGHLIGHT = "highlight_words"
+# for subtitles: words that light up as they are spoken, and how words are broken into lines
+LAYOUT = (HIGHLIGHT, "max_line_width", "max_line_count", "max_words_per_line")
+DIARIZE = "diarize"  # speakers are asked for
+SENTENCES = "sentences"  # segments are sentences, so show two lines at most
+RECORDING = "recording"  # the recording's name, without suffix
+
+
+def check_layout(layout: Layout, word_timestamps: bool) -> list[str]:
+    """Warnings about options without effect; OptionError for one that needs word timestamps, or
+    that contradicts another.
+    """
+    for name in LAYOUT[1:]:
+        if layout.get(SENTENCES) and layout.get(name) is not None:
+            raise OptionError(f"--{name}: --sentences breaks lines at 42 characters; drop one")
+    if not word_timestamps:
+        for name in LAYOUT:
+            if layout.get(name):
+                raise OptionError(f"--{name} requires --word_timestamps True")
+    for name in LAYOUT[1:]:
+        value = layout.get(name)
+        if value is not None and value < 1:
+            raise OptionError(f"--{name} {value} is not a positive number")
+    warnings = []
+    if layout.get("max_line_count") and not layout.get("max_line_width"):
+        warnings.append("--max_line_count has no effect without --max_line_width")
+    if layout.get("max_words_per_line") and layout.get("max_line_width"):
+        warnings.append("--max_words_per_line has no effect with --max_line_width")
+    return warnings
