@@ -2,27 +2,23 @@
 
 import argparse
 import json
-import sys
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import asdict, dataclass
-from functools import partial
 from pathlib import Path
-from typing import Any, TextIO
 
-import torch
-from rich.console import Console
 from rich.table import Table
 
-from slimwhisper.cache.forms import PRESETS
 from slimwhisper.checkpoint.load import load_checkpoint
 from slimwhisper.commands.costs import (
     PAPER_MODELS,
     SOURCE,
+    Predicted,
     Report,
     allocate,
     known_dims,
     make_report,
 )
+from slimwhisper.commands.tables import console
 from slimwhisper.devices import as_dtype
 from slimwhisper.engine.draft_model import decoder_weights
 from slimwhisper.errors import OptionError
@@ -30,6 +26,8 @@ from slimwhisper.text import human_size
 from slimwhisper.types import Dims
 
 LABEL_WIDTH, MAX_NAME = 32, 17  # characters, printed
+OPTIONS = ("baseline", "option 1", "option 2")
+GAP = ("", "")
 
 
 def run_report(arguments: argparse.Namespace) -> int:
@@ -50,7 +48,7 @@ def run_report(arguments: argparse.Namespace) -> int:
     elif arguments.json:
         print(json.dumps([report.as_dict() for report in reports]))
     else:
-        print_report(reports, sys.stdout)
+        print_report(reports)
     return 0
 
 
@@ -92,91 +90,90 @@ def costs_of_draft(theirs: Dims, report: Report, draft: str) -> DraftCost:
     return DraftCost(draft, report.model, weights, text.self_bytes, window, alone.bytes_per_window)
 
 
-Row = tuple[str, Callable[[Report], str]]  # a label, and the cell of a model
+Row = tuple[str, str]  # a label, and a model's cell; empty between two groups
 
 
-def print_report(reports: Sequence[Report], file: TextIO) -> None:
+def print_report(reports: Sequence[Report]) -> None:
     """Print models side by side, as many as fit the width; all with the same batch and dtype."""
-    console = Console(file=file, highlight=False, markup=False, emoji=False)
+    page = console(None)
     batch, dtype = reports[0].batch, reports[0].dtype
     names = [Path(r.model).name[:MAX_NAME] for r in reports]
-    count = max(1, (console.width - LABEL_WIDTH) // max(9, *(len(n) + 1 for n in names)))
+    count = max(1, (page.width - LABEL_WIDTH) // max(9, *(len(n) + 1 for n in names)))
     for start in range(0, len(reports), count):
-        shown = slice(start, start + count)
-        for title, groups in (
-            (f"Predicted by the paper, in millions of values, batch {batch}", _paper_rows(batch)),
-            (f"Allocated by the engine, in bytes of {dtype}, E counted", _live_rows(batch)),
+        some = slice(start, start + count)
+        for title, rows in (
+            (f"Predicted by the paper, in millions of values, batch {batch}", _paper_rows),
+            (f"Allocated by the engine, in bytes of {dtype}, E counted", _live_rows),
         ):
             table = Table(box=None, header_style="bold", padding=(0, 0, 0, 1), pad_edge=False)
             table.add_column(min_width=LABEL_WIDTH - 1)
-            for name in names[shown]:
+            for name in names[some]:
                 table.add_column(name, justify="right", min_width=8, no_wrap=True)
-            for rows in groups:
-                for label, cell in rows:
-                    table.add_row(label, *map(cell, reports[shown]))
-                table.add_row()
-            console.print(title, style="bold")
-            console.print(table)
+            for row in zip(*map(rows, reports[some]), strict=True):
+                table.add_row(row[0][0], *(cell for _, cell in row))
+            page.print(title, style="bold")
+            page.print(table)
     for note in _notes(reports):
-        console.print(note)
+        page.print(note)
 
 
-def _each(
-    field: str, labels: Sequence[str], what: str, cell: Callable[[Any], str], first: int = 0
-) -> list[Row]:
-    """One row for each of a report's "predicted" or "allocated" from index `first` on."""
-
-    def row(i: int) -> Row:
-        return f"{what}, {labels[i]}", lambda report: cell(getattr(report, field)[i])
-
-    return [row(i) for i in range(first, len(labels))]
-
-
-def _paper_rows(batch: int) -> Iterator[list[Row]]:
+def _paper_rows(report: Report) -> Iterator[Row]:
     """The paper's table, in groups."""
-    each = partial(_each, "predicted", ("baseline", "option 1", "option 2"))
-    bare = partial(_each, "predicted", ("baseline", "option 1", "option 2, E not counted"))
-    yield [
-        ("E, one copy for all layers", lambda r: _millions(r.e_cache)),
-        ("cross KV", lambda r: _millions(r.cross_kv)),
-        ("self KV", lambda r: _millions(r.self_kv)),
-    ]
-    yield [
-        *bare("cache", lambda p: _millions(p.cache)),
-        ("cache, option 2, E counted", lambda r: _millions(r.predicted[2].cache_with_e)),
-    ]
-    yield [
-        *bare("saving", lambda p: _times(p.saving), 1),
-        ("saving, option 2, E counted", lambda r: _times(r.predicted[2].saving_with_e)),
-    ]
-    yield each("decoder parameters", lambda p: _millions(p.parameters))
+    batch, options = report.batch, dict(zip(OPTIONS, report.predicted, strict=True))
+    two = options["option 2"]
+
+    def each(what: str, cell: Callable[[Predicted], str], bare: bool = False) -> Iterator[Row]:
+        """bare: option 2's does not count E."""
+        for name, predicted in options.items():
+            counted = ", E not counted" if bare and predicted is two else ""
+            yield f"{what}, {name}{counted}", cell(predicted)
+
+    def gains(what: str, cell: Callable[[Predicted], str], bare: bool = False) -> list[Row]:
+        """Of all but the baseline."""
+        return list(each(what, cell, bare))[1:]
+
+    yield "E, one copy for all layers", _millions(report.e_cache)
+    yield "cross KV", _millions(report.cross_kv)
+    yield "self KV", _millions(report.self_kv)
+    yield GAP
+    yield from each("cache", lambda p: _millions(p.cache), True)
+    yield "cache, option 2, E counted", _millions(two.cache_with_e)
+    yield GAP
+    yield from gains("saving", lambda p: _times(p.saving), True)
+    yield "saving, option 2, E counted", _times(two.saving_with_e)
+    yield GAP
+    yield from each("decoder parameters", lambda p: _millions(p.parameters))
+    yield GAP
     if batch > 1:
-        yield each("reads, batch 1", lambda p: _millions(p.reads_at_batch_1))
-    yield each(f"reads, batch {batch}", lambda p: _millions(p.reads))
+        yield from each("reads, batch 1", lambda p: _millions(p.reads_at_batch_1))
+        yield GAP
+    yield from each(f"reads, batch {batch}", lambda p: _millions(p.reads))
+    yield GAP
     digits = 1 if batch > 1 else 2
-    yield [
-        *each("predicted speed-up", lambda p: f"{p.speedup:.{digits}f}x", 1),
-        ("same, E read by every layer", lambda r: f"{r.predicted[2].speedup_with_e:.{digits}f}x"),
-        *(each("same, batch 1", lambda p: f"{p.speedup_at_batch_1:.2f}x", 1) if batch > 1 else ()),
-    ]
-    yield each("cross-phase, 10^9", lambda p: f"{p.cross_phase / 1e9:,.1f}")
-
-
-def _live_rows(batch: int) -> Iterator[list[Row]]:
-    """What the presets allocate, in groups."""
-    labels = [f"{preset} ({cross}, {own})" for preset, (cross, own) in PRESETS.items()]
-    each = partial(_each, "allocated", labels)
-
-    def without_e(report: Report) -> str:
-        return human_size(report.predicted[2].cache * getattr(torch, report.dtype).itemsize)
-
-    yield [
-        *each("a window", lambda a: human_size(a.bytes_per_window)),
-        ("paper's option 2, E not counted", without_e),
-    ]
+    yield from gains("predicted speed-up", lambda p: _times(p.speedup, digits))
+    yield "same, E read by every layer", _times(two.speedup_with_e, digits)
     if batch > 1:
-        yield each(f"{batch} windows", lambda a: human_size(a.total_bytes))
-    yield each("saving", lambda a: _times(a.saving), 1)
+        yield from gains("same, batch 1", lambda p: _times(p.speedup_at_batch_1, 2))
+    yield GAP
+    yield from each("cross-phase, 10^9", lambda p: f"{p.cross_phase / 1e9:,.1f}")
+    yield GAP
+
+
+def _live_rows(report: Report) -> Iterator[Row]:
+    """What the presets allocate, in groups."""
+    presets = {f"{a.preset} ({a.cross_form}, {a.self_form})": a for a in report.allocated}
+    for label, found in presets.items():
+        yield f"a window, {label}", human_size(found.bytes_per_window)
+    bare = report.predicted[2].cache * as_dtype(report.dtype).itemsize
+    yield "paper's option 2, E not counted", human_size(bare)
+    yield GAP
+    if report.batch > 1:
+        for label, found in presets.items():
+            yield f"{report.batch} windows, {label}", human_size(found.total_bytes)
+        yield GAP
+    for label, found in list(presets.items())[1:]:
+        yield f"saving, {label}", _times(found.saving)
+    yield GAP
 
 
 def _notes(reports: Sequence[Report]) -> Iterator[str]:
@@ -204,5 +201,5 @@ def _millions(values: float) -> str:
     return f"{values / 1e6:,.1f}"
 
 
-def _times(ratio: float) -> str:
-    return f"{ratio:.1f}x"
+def _times(ratio: float, digits: int = 1) -> str:
+    return f"{ratio:.{digits}f}x"

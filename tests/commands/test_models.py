@@ -76,7 +76,11 @@ def test_shapes_of_known_names() -> None:
         assert known_dims(name) == known_dims(model.repository) == OFFICIAL_DIMS.get(model.shape)
     assert known_dims("openai/whisper-large") == OFFICIAL_DIMS["large-v1"]
     assert known_dims("openai/whisper-tiny") == OFFICIAL_DIMS["tiny"]
-    assert known_dims("someone/whisper-tiny") is None
+    assert known_dims("someone/whisper-tiny") is known_dims("./turbo") is None
+    assert set(whisper.available_models()) <= set(OFFICIAL_DIMS)
+    for name, dims in OFFICIAL_DIMS.items():
+        assert dims.is_multilingual is not name.endswith(".en")
+        assert (dims.n_mels == 128) is (dims.n_vocab == 51_866)
 
 
 def test_what_is_here(
