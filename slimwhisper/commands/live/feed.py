@@ -62,7 +62,8 @@ class Feed:
 
     def __init__(self, pieces: Iterator[Piece], threaded: bool) -> None:
         self.error: Exception | None = None  # what ended the source
-        self._pieces, self.threaded = stepped(pieces), threaded
+        self.threaded = threaded
+        self._pieces = stepped(pieces)
         self._stopped = False
         self._queue: queue.SimpleQueue[Piece | None] = queue.SimpleQueue()
         self._room = threading.Semaphore(AHEAD)
@@ -76,19 +77,20 @@ class Feed:
         self._queue.put(None)
 
     def __iter__(self) -> Iterator[Piece]:
-        if self.threaded:  # what has been read is given out, also after `stop`
-            while (piece := self._taken()) is not None:
-                yield piece
-            self._stopped = True
-            self._room.release()  # the thread may be waiting
+        if not self.threaded:
+            try:
+                for piece in self._pieces:
+                    if self._stopped:
+                        return
+                    yield piece
+            except SlimWhisperError as error:
+                self.error = error
             return
-        try:
-            for read in self._pieces:
-                if self._stopped:
-                    return
-                yield read
-        except SlimWhisperError as error:
-            self.error = error
+        while (read := self._queue.get()) is not None:  # what has been read, also after `stop`
+            self._room.release()
+            yield read
+        self._stopped = True
+        self._room.release()  # the thread may be waiting
 
     def pump(self, stream: Stream, update: float, late: Callable[[float], None]) -> None:
         """Give all of it to a stream, and finish that.
@@ -100,12 +102,12 @@ class Feed:
         was_level = told = False  # loading the model takes a while
         try:
             for piece in self:
-                if self._is_fast():
+                if self._ahead > FAST:
                     self._wait(stream, update)
                 stream.append(piece)
                 behind = stream.backlog
                 was_level = was_level or behind < 2 * update
-                if was_level and behind > BEHIND + update and not told and not self._is_fast():
+                if was_level and behind > BEHIND + update and not told and self._ahead <= FAST:
                     told = True
                     late(behind)
         finally:
@@ -119,20 +121,13 @@ class Feed:
             if stream.backlog != backlog:
                 end, backlog = time.monotonic() + PATIENCE, stream.backlog
 
-    def _taken(self) -> Piece | None:
-        """The next piece that the thread has read; None: the end."""
-        piece = self._queue.get()
-        self._room.release()
-        return piece
-
     def _read(self) -> None:
         """The thread."""
         before = time.monotonic()
         try:
             for piece in self._pieces:
                 now = time.monotonic()
-                passed, before = now - before, now
-                came = len(piece) / SAMPLE_RATE
+                came, passed, before = len(piece) / SAMPLE_RATE, now - before, now
                 self._ahead = max(self._ahead + came - FORGETS * passed, 0.0)
                 self._room.acquire()
                 if self._stopped:
@@ -141,7 +136,3 @@ class Feed:
         except Exception as error:
             self.error = error
         self._queue.put(None)
-
-    def _is_fast(self) -> bool:
-        """Whether the source comes faster than real time."""
-        return self._ahead > FAST
