@@ -15,6 +15,7 @@ from whisper.decoding import DecodingTask
 from slimwhisper.checkpoint.formats.hugging_face import hugging_face_name
 from slimwhisper.checkpoint.load import Checkpoint, load_checkpoint
 from slimwhisper.commands.conversion import convert as command
+from slimwhisper.commands.conversion import hf_folder
 from slimwhisper.commands.conversion.convert import convert
 from slimwhisper.errors import CheckpointError
 from tests.support.adapters import query_and_value_factors, save_adapter
@@ -82,8 +83,9 @@ def test_names_are_both_tables(folder: Path) -> None:
     assert set(load_file(folder / "model.safetensors")) == {hf_name(name) for name in STATE}
 
 
-def test_shards(openai_file: Path, tmp_path: Path) -> None:
-    made = convert(str(openai_file), tmp_path / "m", shard_bytes=1_000_000).path
+def test_shards(openai_file: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(hf_folder, "SHARD_BYTES", 1_000_000)
+    made = convert(str(openai_file), tmp_path / "m").path
     index = read(made / "model.safetensors.index.json")
     assert len(set(index["weight_map"].values())) == 2
     assert_equal(load_checkpoint(made).state, STATE)
@@ -165,7 +167,7 @@ def test_settings_that_stay_behind_are_named(
     run = Run(capsys, "convert", str(other), str(tmp_path / "out.pt"))
     assert run.status == 0
     assert run.err.count("\n") == 1
-    assert "no place for alignment_heads, language, suppress_tokens; they stay behind" in run.err
+    assert "no place for alignment_heads, suppress_tokens, language; they stay behind" in run.err
 
 
 def test_alignment_heads_go_along(folder: Path, tmp_path: Path, monkeypatch: Any) -> None:
