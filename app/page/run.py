@@ -27,8 +27,8 @@ from slimwhisper.app.service.jobs import (
 from slimwhisper.app.service.service import Service
 from slimwhisper.audio.samples import Samples
 from slimwhisper.errors import SlimWhisperError
+from slimwhisper.outputs.formats import Format
 from slimwhisper.trust import REASONS
-from slimwhisper.types import Transcript
 
 MIN_UPDATE = 0.3  # seconds between two updates
 MAX_UPDATE = 1.0  # seconds: places in the queue change without an event
@@ -48,7 +48,7 @@ class Part:
         self.text = ""
         self.language = ""
         self.peaks = ""
-        self.revision = 0  # of the transcript's corrections
+        self.revision = -1  # of the transcript's corrections that are shown
         self.job: Job | None = None
         self.result: Result | None = None
 
@@ -77,27 +77,11 @@ class Part:
                 self.text += "".join(segment.text for segment in segments)
             case Finished(transcript=transcript, seconds=seconds):
                 self.state, self.done, self.seconds = "done", seconds, seconds
-                self._finish(transcript)
+                self.language = transcript.language
+                assert self.job is not None and self.result is not None
+                self.result.finish(transcript, bool(self.job.options.get("sentences")))
             case Failed(error=error):
                 self.fail(error)
-
-    def _finish(self, transcript: Transcript) -> None:
-        self.language = transcript.language
-        self._show(transcript)
-        if self.result is not None:
-            asked = {} if self.job is None else self.job.options
-            self.result.finish(transcript, bool(asked.get("sentences")))
-
-    def _show(self, transcript: Transcript) -> None:
-        self.segments = [segment_view(segment) for segment in transcript.segments]
-        self.text = transcript.text
-
-    def _take_edits(self) -> None:
-        """Show the transcript as it was corrected."""
-        edits = self.result.edits if self.result is not None else None
-        if edits is not None and edits.revision != self.revision:
-            self.revision = edits.revision
-            self._show(edits.transcript)
 
     def view(self, service: Service) -> dict[str, Any]:
         """The recording as the browser receives it.
@@ -106,11 +90,13 @@ class Part:
         waiting. edit, revision: where corrections go, and how many there are; None and 0 until the
         end. downloads: address by format. Addresses are relative to the server's root.
         """
-        self._take_edits()
-        token = self.result.token if self.result is not None else None
+        token, edits, formats = None, None, list[Format]()
+        if self.result is not None:
+            token, edits, formats = self.result.token, self.result.edits, self.result.formats()
+        if edits is not None and edits.revision != self.revision:
+            self.revision, self.text = edits.revision, edits.transcript.text
+            self.segments = [segment_view(segment) for segment in edits.transcript.segments]
         waits = self.state == "waiting"
-        finished = self.state == "done"
-        formats = self.result.formats() if self.result is not None and finished else []
         return {
             "name": self.name,
             "state": self.state,
@@ -123,8 +109,8 @@ class Part:
             "language": self.language,
             "segments": self.segments,
             "peaks": self.peaks,
-            "revision": self.revision,
-            "edit": f"page/edit/{token}" if token and finished else None,
+            "revision": max(self.revision, 0),
+            "edit": f"page/edit/{token}" if edits else None,
             "audio": f"page/audio/{token}" if token and self.peaks else None,
             "downloads": {f.name: f"page/result/{token}.{f.name}" for f in formats},
         }

@@ -10,7 +10,7 @@ from typing import Any
 import httpx
 import pytest
 
-from slimwhisper.app.page.run import Part
+from slimwhisper.app.page.transcripts.results import Result
 from slimwhisper.outputs.formats import FORMATS
 from slimwhisper.types import Segment, Transcript, Word
 from tests.support.browser import Shown
@@ -30,7 +30,7 @@ SENTENCES = (
 )
 
 
-def dressed(_: Transcript) -> Transcript:
+def dressed() -> Transcript:
     """What two people say, instead of digits: half a second for each word."""
     segments = []
     for i, (speaker, text, flags) in enumerate(SENTENCES):
@@ -46,8 +46,8 @@ def dressed(_: Transcript) -> Transcript:
 @pytest.fixture(scope="module", autouse=True)
 def all_are_dressed() -> Iterator[None]:
     with pytest.MonkeyPatch.context() as patch:
-        finish = Part._finish
-        patch.setattr(Part, "_finish", lambda part, found: finish(part, dressed(found)))
+        finish = Result.finish
+        patch.setattr(Result, "finish", lambda kept, *_: finish(kept, dressed()))
         yield
 
 
