@@ -73,23 +73,6 @@ def test_a_registered_format_is_downloaded(
     assert not any(name.endswith(".chapters") for name in zipped(client, view))
 
 
-def test_a_format_that_is_removed_while_it_is_written(client: httpx.Client, view: Any) -> None:
-    """The download is finished, and so is the zip."""
-
-    def write(transcript: Transcript, file: TextIO, layout: Layout) -> None:
-        file.write(transcript.text)
-        FORMATS.pop("fleeting", None)
-
-    path = view["files"][0]["downloads"]["txt"].removesuffix("txt")
-    try:
-        for address in (f"{path}fleeting", view["zip"]):
-            formats.register(Format("fleeting", "text/plain", write))
-            found = client.get(f"/{address}")
-            assert found.status_code == 200, found.text
-    finally:
-        FORMATS.pop("fleeting", None)
-
-
 def test_what_is_kept_and_for_how_long(tmp_path: Path) -> None:
     results = Results(tmp_path / "kept", max_bytes=30, keep=3600, max_count=3)
     source = tmp_path / "a.wav"

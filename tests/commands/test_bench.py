@@ -17,12 +17,9 @@ from slimwhisper.checkpoint.validate import expected_shapes
 from slimwhisper.commands import bench as benchmark
 from slimwhisper.commands.bench import make_cases, measure_apart
 from slimwhisper.commands.measurement import (
-    DIFFERENT,
     Case,
-    EncoderClock,
     Memory,
     measure,
-    recordings,
 )
 from slimwhisper.commands.parsers import BATCHES
 from slimwhisper.errors import OptionError, SlimWhisperError
@@ -217,23 +214,6 @@ def test_random_checkpoint() -> None:
     assert not torch.equal(one.state[name], other.state[name])
     for forms in PRESETS.values():
         assert Model(one, CPU, torch.bfloat16, forms).fallbacks == []
-
-
-def test_recordings_are_seeded_and_shared() -> None:
-    first, again = recordings(DIFFERENT + 1), recordings(2)
-    assert (first[0] == again[0]).all() and not (first[0] == first[1]).all()
-    assert first[DIFFERENT] is first[0]
-    assert len(first) == DIFFERENT + 1 and len(first[0]) == 29 * 16_000
-
-
-def test_clock_counts_windows_and_seconds() -> None:
-    clock = EncoderClock(CPU)
-    timed = clock.wrap(lambda mel: mel * 2)
-    assert timed(torch.ones(3, 80, 10)).sum() == 2 * 3 * 80 * 10
-    timed(torch.ones(1, 80, 10))
-    assert clock.windows == 4 and clock.seconds() > 0
-    clock.clear()
-    assert clock.windows == 0 and clock.seconds() == 0
 
 
 @pytest.mark.skipif(not Path("/proc/self/status").exists(), reason="needs Linux's /proc")

@@ -45,17 +45,32 @@ def utterance(number: int, text: str) -> list[LiveEvent]:
 
 
 class Model:
-    """Says one of `SAID` for each second of audio."""
+    """Says one of `SAID` for each second of audio. It is its own stream, fed by another thread."""
 
     def __init__(self) -> None:
         self.pieces: list[int] = []
         self.options: dict[str, Any] = {}
         self.fails: Exception | None = None
         self.on_piece: Callable[[], object] = lambda: None
+        self.backlog = 0.0
+        self._queue: queue.SimpleQueue[np.ndarray | None] = queue.SimpleQueue()
+        self.append = self._queue.put
+
+    def finish(self) -> None:
+        self.append(None)
+
+    def close(self) -> None: ...
 
     def live(self, source: Iterable[np.ndarray] | None = None, **options: Any) -> Any:
         self.options = options
-        return Live(self) if source is None else self.events(source)
+        return self if source is None else self.events(source)
+
+    def __iter__(self) -> Iterator[LiveEvent]:
+        return self.events(self._pieces())
+
+    def _pieces(self) -> Iterator[np.ndarray]:
+        while (piece := self._queue.get()) is not None:
+            yield piece
 
     def events(self, source: Iterable[np.ndarray]) -> Iterator[LiveEvent]:
         told = 0
@@ -67,30 +82,6 @@ class Model:
                 told += 1
             if self.fails is not None:
                 raise self.fails
-
-
-class Live:
-    """A stream of the model that is fed by another thread."""
-
-    def __init__(self, model: Model) -> None:
-        self._model = model
-        self._queue: queue.SimpleQueue[np.ndarray | None] = queue.SimpleQueue()
-        self.backlog = 0.0
-
-    def append(self, piece: np.ndarray) -> None:
-        self._queue.put(piece)
-
-    def finish(self) -> None:
-        self._queue.put(None)
-
-    def close(self) -> None: ...
-
-    def __iter__(self) -> Iterator[LiveEvent]:
-        return self._model.events(self._pieces())
-
-    def _pieces(self) -> Iterator[np.ndarray]:
-        while (piece := self._queue.get()) is not None:
-            yield piece
 
 
 @pytest.fixture
