@@ -27,7 +27,6 @@ from slimwhisper.app.service.jobs import (
 from slimwhisper.app.service.service import Service
 from slimwhisper.audio.samples import Samples
 from slimwhisper.errors import SlimWhisperError
-from slimwhisper.outputs.formats import Format
 from slimwhisper.trust import REASONS
 
 MIN_UPDATE = 0.3  # seconds between two updates
@@ -48,7 +47,6 @@ class Part:
         self.text = ""
         self.language = ""
         self.peaks = ""
-        self.revision = -1  # of the transcript's corrections that are shown
         self.job: Job | None = None
         self.result: Result | None = None
 
@@ -77,7 +75,8 @@ class Part:
                 self.text += "".join(segment.text for segment in segments)
             case Finished(transcript=transcript, seconds=seconds):
                 self.state, self.done, self.seconds = "done", seconds, seconds
-                self.language = transcript.language
+                self.language, self.text = transcript.language, transcript.text
+                self.segments = [segment_view(segment) for segment in transcript.segments]
                 assert self.job is not None and self.result is not None
                 self.result.finish(transcript, bool(self.job.options.get("sentences")))
             case Failed(error=error):
@@ -87,15 +86,11 @@ class Part:
         """The recording as the browser receives it.
 
         segments: see `segment_view`. peaks: see `outline`. place: in the queue, from 1; 0: not
-        waiting. edit, revision: where corrections go, and how many there are; None and 0 until the
-        end. downloads: address by format. Addresses are relative to the server's root.
+        waiting. edit: where corrections go, once it is done; from then on the browser knows more.
+        downloads: address by format. Addresses are relative to the server's root.
         """
-        token, edits, formats = None, None, list[Format]()
-        if self.result is not None:
-            token, edits, formats = self.result.token, self.result.edits, self.result.formats()
-        if edits is not None and edits.revision != self.revision:
-            self.revision, self.text = edits.revision, edits.transcript.text
-            self.segments = [segment_view(segment) for segment in edits.transcript.segments]
+        token = self.result.token if self.result is not None else None
+        formats = self.result.formats() if self.result is not None else []
         waits = self.state == "waiting"
         return {
             "name": self.name,
@@ -109,8 +104,7 @@ class Part:
             "language": self.language,
             "segments": self.segments,
             "peaks": self.peaks,
-            "revision": max(self.revision, 0),
-            "edit": f"page/edit/{token}" if edits else None,
+            "edit": f"page/edit/{token}" if self.state == "done" else None,
             "audio": f"page/audio/{token}" if token and self.peaks else None,
             "downloads": {f.name: f"page/result/{token}.{f.name}" for f in formats},
         }

@@ -5,12 +5,14 @@ import json
 import re
 import zipfile
 from collections.abc import Callable, Iterator
+from dataclasses import replace
 from typing import Any
 
 import httpx
 import pytest
 
-from slimwhisper.app.page.transcripts.results import Result
+from slimwhisper.app.page.run import Part
+from slimwhisper.app.service.jobs import Event, Finished
 from slimwhisper.outputs.formats import FORMATS
 from slimwhisper.types import Segment, Transcript, Word
 from tests.support.browser import Shown
@@ -46,8 +48,14 @@ def dressed() -> Transcript:
 @pytest.fixture(scope="module", autouse=True)
 def all_are_dressed() -> Iterator[None]:
     with pytest.MonkeyPatch.context() as patch:
-        finish = Result.finish
-        patch.setattr(Result, "finish", lambda kept, *_: finish(kept, dressed()))
+        update = Part.update
+
+        def dress(part: Part, event: Event) -> None:
+            update(
+                part, replace(event, transcript=dressed()) if isinstance(event, Finished) else event
+            )
+
+        patch.setattr(Part, "update", dress)
         yield
 
 
