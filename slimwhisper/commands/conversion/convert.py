@@ -166,13 +166,10 @@ def _check_place(target: Path, is_file: bool, overwrite: bool) -> None:
         raise OutputError(f"{target}: exists; give another place, or --overwrite")
     if target.is_symlink():
         raise OutputError(f"{target}: is a link; give the place that it points to")
-    if is_file:
-        if not target.is_file():
-            raise OutputError(f"{target}: is no file and is left alone; give another place")
-        return
-    if not target.is_dir():
-        raise OutputError(f"{target}: is no folder and is left alone; give another place")
-    for file in target.iterdir():
+    if not (target.is_file() if is_file else target.is_dir()):
+        kind = "file" if is_file else "folder"
+        raise OutputError(f"{target}: is no {kind} and is left alone; give another place")
+    for file in () if is_file else target.iterdir():
         known = file.name in MODEL_FILES or file.suffix == ".safetensors"
         if not (known and file.is_file()):
             raise OutputError(

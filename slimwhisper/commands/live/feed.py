@@ -4,13 +4,16 @@ import queue
 import threading
 import time
 from collections.abc import Callable, Iterator
-from typing import Protocol
+from typing import TYPE_CHECKING
 
 import numpy as np
 from numpy.typing import NDArray
 
 from slimwhisper.errors import SlimWhisperError
 from slimwhisper.types import SAMPLE_RATE
+
+if TYPE_CHECKING:  # it takes a moment to import
+    from slimwhisper.live.listen import Live
 
 Piece = NDArray[np.float32]  # [n], 16 kHz
 STEP = SAMPLE_RATE // 10  # samples of a piece, at most
@@ -28,30 +31,15 @@ def stepped(pieces: Iterator[Piece]) -> Iterator[Piece]:
             yield piece[start : start + STEP]
 
 
-def paced(
-    pieces: Iterator[Piece],
-    clock: Callable[[], float] = time.monotonic,
-    sleep: Callable[[float], None] = time.sleep,
-) -> Iterator[Piece]:
+def paced(pieces: Iterator[Piece]) -> Iterator[Piece]:
     """The same audio at its own speed: each piece of 0.1 s at the time at which it ends."""
-    began, samples = clock(), 0
+    began, samples = time.monotonic(), 0
     for piece in stepped(pieces):
         samples += len(piece)
-        early = began + samples / SAMPLE_RATE - clock()
+        early = began + samples / SAMPLE_RATE - time.monotonic()
         if early > 0:
-            sleep(early)
+            time.sleep(early)
         yield piece
-
-
-class Stream(Protocol):
-    """What a feed's audio is given to: `slimwhisper.live.listen.Live`."""
-
-    @property
-    def backlog(self) -> float: ...
-
-    def append(self, samples: Piece) -> None: ...
-
-    def finish(self) -> None: ...
 
 
 class Feed:
@@ -92,7 +80,7 @@ class Feed:
         self._stopped = True
         self._room.release()  # the thread may be waiting
 
-    def pump(self, stream: Stream, update: float, late: Callable[[float], None]) -> None:
+    def pump(self, stream: "Live", update: float, late: Callable[[float], None]) -> None:
         """Give all of it to a stream, and finish that.
 
         update: seconds between the stream's updates. What comes faster than real time, as a file
@@ -113,7 +101,7 @@ class Feed:
         finally:
             stream.finish()
 
-    def _wait(self, stream: Stream, update: float) -> None:
+    def _wait(self, stream: "Live", update: float) -> None:
         """Until the stream needs more audio; it may, too, where nothing of it changes."""
         end, backlog = time.monotonic() + PATIENCE, stream.backlog
         while backlog > update and time.monotonic() < end and not self._stopped:
