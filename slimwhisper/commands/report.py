@@ -12,7 +12,6 @@ from slimwhisper.checkpoint.load import load_checkpoint
 from slimwhisper.commands.costs import (
     PAPER_MODELS,
     SOURCE,
-    Predicted,
     Report,
     allocate,
     known_dims,
@@ -26,7 +25,6 @@ from slimwhisper.text import human_size
 from slimwhisper.types import Dims
 
 LABEL_WIDTH, MAX_NAME = 32, 17  # characters, printed
-OPTIONS = ("baseline", "option 1", "option 2")
 GAP = ("", "")
 
 
@@ -90,6 +88,35 @@ def costs_of_draft(theirs: Dims, report: Report, draft: str) -> DraftCost:
     return DraftCost(draft, report.model, weights, text.self_bytes, window, alone.bytes_per_window)
 
 
+def _millions(values: float, _: int = 0) -> str:
+    return f"{values / 1e6:,.1f}"
+
+
+def _times(ratio: float, _: int = 0) -> str:
+    return f"{ratio:.1f}x"
+
+
+def _speedup(ratio: float, batch: int) -> str:
+    return f"{ratio:.{1 if batch > 1 else 2}f}x"
+
+
+OPTIONS = ("baseline", "option 1", "option 2")
+BARE = (*OPTIONS[:2], "option 2, E not counted")
+# whether a group begins, the label of a row, the first option that has it, a field of `Predicted`,
+# and its cell at a batch
+PAPER: tuple[tuple[bool, str, int, str, Callable[[float, int], str]], ...] = (
+    (True, "cache, {1}", 0, "cache", _millions),
+    (False, "cache, option 2, E counted", 2, "cache_with_e", _millions),
+    (True, "saving, {1}", 1, "saving", _times),
+    (False, "saving, option 2, E counted", 2, "saving_with_e", _times),
+    (True, "decoder parameters, {0}", 0, "parameters", _millions),
+    (True, "reads, batch 1, {0}", 0, "reads_at_batch_1", _millions),
+    (True, "reads, batch {batch}, {0}", 0, "reads", _millions),
+    (True, "predicted speed-up, {0}", 1, "speedup", _speedup),
+    (False, "same, E read by every layer", 2, "speedup_with_e", _speedup),
+    (False, "same, batch 1, {0}", 1, "speedup_at_batch_1", lambda ratio, _: _speedup(ratio, 1)),
+    (True, "cross-phase, 10^9, {0}", 0, "cross_phase", lambda count, _: f"{count / 1e9:,.1f}"),
+)
 Row = tuple[str, str]  # a label, and a model's cell; empty between two groups
 
 
@@ -119,43 +146,17 @@ def print_report(reports: Sequence[Report]) -> None:
 
 def _paper_rows(report: Report) -> Iterator[Row]:
     """The paper's table, in groups."""
-    batch, options = report.batch, dict(zip(OPTIONS, report.predicted, strict=True))
-    two = options["option 2"]
-
-    def each(what: str, cell: Callable[[Predicted], str], bare: bool = False) -> Iterator[Row]:
-        """bare: option 2's does not count E."""
-        for name, predicted in options.items():
-            counted = ", E not counted" if bare and predicted is two else ""
-            yield f"{what}, {name}{counted}", cell(predicted)
-
-    def gains(what: str, cell: Callable[[Predicted], str], bare: bool = False) -> list[Row]:
-        """Of all but the baseline."""
-        return list(each(what, cell, bare))[1:]
-
     yield "E, one copy for all layers", _millions(report.e_cache)
     yield "cross KV", _millions(report.cross_kv)
     yield "self KV", _millions(report.self_kv)
-    yield GAP
-    yield from each("cache", lambda p: _millions(p.cache), True)
-    yield "cache, option 2, E counted", _millions(two.cache_with_e)
-    yield GAP
-    yield from gains("saving", lambda p: _times(p.saving), True)
-    yield "saving, option 2, E counted", _times(two.saving_with_e)
-    yield GAP
-    yield from each("decoder parameters", lambda p: _millions(p.parameters))
-    yield GAP
-    if batch > 1:
-        yield from each("reads, batch 1", lambda p: _millions(p.reads_at_batch_1))
-        yield GAP
-    yield from each(f"reads, batch {batch}", lambda p: _millions(p.reads))
-    yield GAP
-    digits = 1 if batch > 1 else 2
-    yield from gains("predicted speed-up", lambda p: _times(p.speedup, digits))
-    yield "same, E read by every layer", _times(two.speedup_with_e, digits)
-    if batch > 1:
-        yield from gains("same, batch 1", lambda p: _times(p.speedup_at_batch_1, 2))
-    yield GAP
-    yield from each("cross-phase, 10^9", lambda p: f"{p.cross_phase / 1e9:,.1f}")
+    for begins, label, first, field, cell in PAPER:
+        if report.batch == 1 and field.endswith("batch_1"):
+            continue
+        if begins:
+            yield GAP
+        for i in range(first, len(OPTIONS)):
+            name = label.format(OPTIONS[i], BARE[i], batch=report.batch)
+            yield name, cell(getattr(report.predicted[i], field), report.batch)
     yield GAP
 
 
@@ -195,11 +196,3 @@ def _notes(reports: Sequence[Report]) -> Iterator[str]:
         "inverse that few checkpoints allow in half precision; slim needs none. "
         "`slimwhisper inspect MODEL` measures it."
     )
-
-
-def _millions(values: float) -> str:
-    return f"{values / 1e6:,.1f}"
-
-
-def _times(ratio: float, digits: int = 1) -> str:
-    return f"{ratio:.{digits}f}x"
