@@ -23,16 +23,6 @@ def view(client: httpx.Client) -> Any:
     return call(client, file, file)[1][1]
 
 
-def test_an_unknown_format_is_one_line(client: httpx.Client, view: Any) -> None:
-    path = view["files"][0]["downloads"]["txt"]
-    for wrong in ("exe", "TXT", "tar.gz", "", "x" * 200):
-        found = client.get(f"/{path.removesuffix('txt')}{wrong}")
-        assert found.status_code == 404
-        message = found.json()["error"]["message"]
-        assert message.endswith("no such format; choose: " + ", ".join(FORMATS)), message
-        assert "\n" not in message
-
-
 @pytest.fixture
 def chapters() -> Iterator[Format]:
     """A format of a user's own, registered for one test."""

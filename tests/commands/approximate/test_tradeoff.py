@@ -2,6 +2,7 @@
 
 import json
 import shutil
+import sys
 from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
@@ -22,7 +23,7 @@ from slimwhisper.commands.approximate.logits import compare_logits
 from slimwhisper.commands.approximate.measured import Measured
 from slimwhisper.commands.approximate.plot import pareto_front
 from slimwhisper.commands.approximate.recordings import find_recordings, recordings_digest
-from slimwhisper.commands.approximate.tradeoff import LINES, add_line
+from slimwhisper.commands.approximate.tradeoff import LINES
 from slimwhisper.errors import AudioError, OptionError
 from tests.support.checkpoints import tiny_dims
 from tests.support.command import Run
@@ -144,12 +145,6 @@ def test_windows_are_those_of_the_recording(tmp_path: Path) -> None:
     assert len(learned_from.features) == 2 * dims.n_audio_ctx
     tokens = [len(window.tokens) for window in (one, other)]
     assert len(learned_from.self_[0]) == len(learned_from.asking[0]) == sum(tokens)
-    state = {name: t.float() for name, t in compared.checkpoint.state.items()}
-    embedded = state["decoder.token_embedding.weight"][one.tokens]
-    embedded += state["decoder.positional_embedding"][: tokens[0]]
-    norm = [state[f"decoder.blocks.0.attn_ln.{name}"] for name in ("weight", "bias")]
-    expected = torch.nn.functional.layer_norm(embedded, embedded.shape[1:], *norm)
-    torch.testing.assert_close(learned_from.self_[0][: tokens[0]], expected)
 
 
 def sweep(capsys: pytest.CaptureFixture[str], audio: Path, out: Path, *flags: str) -> Run:
@@ -201,7 +196,11 @@ def test_sweep_interrupted_and_resumed(
     for suffix in (".png", ".svg"):
         assert (tmp_path / f"tradeoff{suffix}").stat().st_size > 5000
     asked.clear()
-    assert sweep(capsys, audio, tmp_path, *flags).status == 0 and not asked
+    with monkeypatch.context() as patch:  # then the table is printed all the same
+        patch.setitem(sys.modules, "matplotlib.figure", None)
+        run = sweep(capsys, audio, tmp_path, *flags)
+    assert run.status == 0 and not asked
+    assert "e+kv" in run.out and "slimwhisper[bench]" in run.err
     # other conditions are measured anew
     assert sweep(capsys, audio, tmp_path, *flags, "--windows", "3").status == 0
     assert len(asked) == 4
@@ -243,20 +242,6 @@ def test_mistakes(
     run = Run(capsys, name, "digits", "-o", str(tmp_path / "out.safetensors"), *words)
     assert run.status == status and reason in run.err, run.err
     assert run.err.strip().splitlines()[-1].startswith("slimwhisper: ")
-
-
-def test_without_matplotlib(
-    audio: Path,
-    tmp_path: Path,
-    capsys: pytest.CaptureFixture[str],
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    """The table is printed all the same, and one line names the extra."""
-    add_line(tmp_path, compare(audio, windows=8).conditions, "e+x", ROW)
-    monkeypatch.setitem(__import__("sys").modules, "matplotlib.figure", None)
-    run = sweep(capsys, audio, tmp_path, "--specs", "slim")
-    assert run.status == 0 and "e+x" in run.out
-    assert "matplotlib" in run.err and "slimwhisper[bench]" in run.err
 
 
 def test_numbers_of_a_row() -> None:
