@@ -7,8 +7,9 @@ The page shows a dictionary, sent to the browser again and again and drawn by `a
 
 import asyncio
 import time
-from collections.abc import AsyncGenerator, Callable, Sequence
+from collections.abc import AsyncGenerator, Sequence
 from contextlib import suppress
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -127,9 +128,7 @@ class Run:
         options: fields of `slimwhisper.Options`. Needs a running event loop.
         """
         self._service = service
-        self._loop = asyncio.get_running_loop()
-        # None: the run was stopped
-        self._events: asyncio.Queue[tuple[Part, Event] | None] = asyncio.Queue()
+        self._loop, self._changed = asyncio.get_running_loop(), asyncio.Event()
         self.parts = [Part(name) for _, name in recordings]
         for part, (path, name) in zip(self.parts, recordings, strict=True):
             try:
@@ -137,7 +136,7 @@ class Run:
             except OSError:
                 part.state, part.message = "failed", "No longer on the server; add it again"
                 continue
-            kept, listener = part.result.path, self._listener(part)
+            kept, listener = part.result.path, partial(self._listen, part)
             part.job = Job(kept, name, model, options, user, listener, part.take_samples)
             try:
                 service.submit(part.job)
@@ -152,7 +151,7 @@ class Run:
                 part.state = "stopped"
             if part.job is not None:
                 self._service.cancel(part.job)
-        self._events.put_nowait(None)
+        self._loop.call_soon_threadsafe(self._changed.set)
 
     @property
     def running(self) -> bool:
@@ -163,13 +162,12 @@ class Run:
         """The view at each change, up to the last. Closing the generator early stops the run."""
         try:
             while self.running:
+                self._changed.clear()
                 yield self.view()
                 due = time.monotonic() + MIN_UPDATE
                 with suppress(TimeoutError):
-                    self._take(await asyncio.wait_for(self._events.get(), MAX_UPDATE))
+                    await asyncio.wait_for(self._changed.wait(), MAX_UPDATE)
                 await asyncio.sleep(max(due - time.monotonic(), 0))
-                while not self._events.empty():
-                    self._take(self._events.get_nowait())
             yield self.view()
         finally:
             self.stop()
@@ -194,12 +192,11 @@ class Run:
             return self.parts[0].text.strip()
         return "\n\n".join(f"{part.name}\n{part.text.strip()}" for part in self.parts)
 
-    def _listener(self, part: Part) -> Callable[[Event], None]:
-        def listener(event: Event) -> None:
-            self._loop.call_soon_threadsafe(self._events.put_nowait, (part, event))
+    def _listen(self, part: Part, event: Event) -> None:
+        """In the service's thread."""
+        self._loop.call_soon_threadsafe(self._take, part, event)
 
-        return listener
-
-    def _take(self, found: tuple[Part, Event] | None) -> None:
-        if found is not None and not found[0].ended:
-            found[0].update(found[1])
+    def _take(self, part: Part, event: Event) -> None:
+        if not part.ended:
+            part.update(event)
+        self._changed.set()
