@@ -28,7 +28,7 @@ from slimwhisper.app.service.jobs import Limits, ModelChoice
 from slimwhisper.app.service.service import Service
 from slimwhisper.app.service.turns import AHEAD
 from slimwhisper.audio.samples import ArraySamples
-from tests.support.live import Begin, held_readers, start, stop
+from tests.support.live import Begin, held_engines, held_readers, start, stop
 from tests.support.page_calls import PHONE, call, call_begins, upload
 from tests.support.paths import ROOT
 from tests.support.spoken import EXPECTED, SAMPLES
@@ -156,11 +156,12 @@ def test_the_api_keeps_its_paths_and_errors(begin_page: Begin) -> None:
     assert f'"root":"{live.url}/speech"' in page.replace(" ", "")
 
 
-def test_a_shutdown_waits_for_what_runs_and_for_no_open_page(begin_page: Begin) -> None:
-    live = begin_page()
+def test_a_shutdown_waits_for_what_runs_and_for_no_open_page(
+    begin_page: Begin, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    go, live = held_engines(monkeypatch), begin_page()
     with httpx.Client(base_url=live.url, timeout=120) as client:
-        file = upload(client, SAMPLES / "three-minutes.ogg")
-        event = call_begins(client, file)
+        event = call_begins(client, upload(client, PHONE))
         with (
             client.stream("GET", "/gradio_api/heartbeat/page") as alive,
             client.stream("GET", f"/gradio_api/call/transcribe/{event}") as told,
@@ -169,6 +170,7 @@ def test_a_shutdown_waits_for_what_runs_and_for_no_open_page(begin_page: Begin) 
             next(lines)
             next(alive.iter_lines())
             live.server.handle_exit(signal.SIGTERM, None)
+            go.set()
             text = "\n".join(lines)
     _, _, last = text.rpartition("event: complete\ndata: ")
     assert json.loads(last.partition("\n")[0])[1]["files"][0]["state"] == "done"

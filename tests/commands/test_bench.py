@@ -195,13 +195,12 @@ def test_what_cannot_be_measured(
 
 
 def test_a_process_that_fails(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """What it raises is raised here; what is no error of ours, and its end, are told as one."""
+    """What it raises is raised here, and its end is told."""
     with pytest.raises(OptionError, match="no official shape 'enormous'"):
         measure_apart(case(Path("enormous"), random=True))
-    for wrong, message in ((sys.intern, "slim, batch 2: unexpected TypeError"), (die, "memory")):
-        monkeypatch.setattr(benchmark, "measure", wrong)
-        with pytest.raises(SlimWhisperError, match=message):
-            measure_apart(case(tmp_path))
+    monkeypatch.setattr(benchmark, "measure", die)
+    with pytest.raises(SlimWhisperError, match="slim, batch 2: .* for want of memory"):
+        measure_apart(case(tmp_path))
 
 
 def test_random_checkpoint() -> None:
