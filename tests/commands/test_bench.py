@@ -199,7 +199,7 @@ def test_a_process_that_fails(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -
     with pytest.raises(OptionError, match="no official shape 'enormous'"):
         measure_apart(case(Path("enormous"), random=True))
     monkeypatch.setattr(benchmark, "measure", die)
-    with pytest.raises(SlimWhisperError, match="slim, batch 2: .* for want of memory"):
+    with pytest.raises(SlimWhisperError, match=r"slim, batch 2: .* for want of memory"):
         measure_apart(case(tmp_path))
 
 
