@@ -93,8 +93,8 @@ def test_a_correction_is_played_undone_and_downloaded(shown: Shown) -> None:
     before = row(shown, 0).bounding_box()["height"]
     row(shown, 0).get_by_text("Smiht").dblclick()
     field = row(shown, 0).get_by_role("textbox")
-    assert page.evaluate("document.querySelector('.sw-file audio').paused")
-    assert page.evaluate("getSelection().toString()") == "Smiht."
+    page.wait_for_function("document.querySelector('.sw-file audio').paused")
+    page.wait_for_function("getSelection().toString() === 'Smiht.'")
     assert row(shown, 0).bounding_box()["height"] == pytest.approx(before, abs=1), "nothing moves"
     page.keyboard.type("Smythe.")
     page.keyboard.press("Escape")
