@@ -6,9 +6,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from slimwhisper.cache.forms import brief
-from slimwhisper.jobs.inputs.inputs import InputFile
-from slimwhisper.storage.files import StoredFile
-from slimwhisper.storage.stamps import Stamp
+from slimwhisper.storage.files import InputFile, StoredFile
 from slimwhisper.text import clock, human_size, shorten, shown
 
 if TYPE_CHECKING:  # a job with nothing to do does not import torch
@@ -22,7 +20,6 @@ class Current:
     """A file in progress."""
 
     recording: InputFile
-    stamp: Stamp
     began: float = field(default_factory=time.perf_counter)
     seconds: float | None = None  # length, once it is loaded
     done: float = 0.0  # seconds transcribed

@@ -61,7 +61,7 @@ def test_json_lines_tell_what_is_wrong(run: Any, monkeypatch: pytest.MonkeyPatch
 def test_a_bar_on_a_terminal(run: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("slimwhisper.jobs.survey.header_seconds", lambda path: 4.0)
     monkeypatch.setattr(sys.stderr, "isatty", lambda: True)
-    monkeypatch.setattr("slimwhisper.jobs.console.BAR_INTERVAL", 0.0)
+    monkeypatch.setattr("slimwhisper.jobs.console.TerminalConsole.interval", 0.0)
     done = run("in", "--verbose", "False")
     assert done.status == 1
     assert "x real time" in done.err and "3 done, 1 failed" in done.err

@@ -10,9 +10,9 @@ from pathlib import Path
 import pytest
 
 from slimwhisper.errors import AudioError
-from slimwhisper.jobs.inputs.inputs import InputFile, Inputs, read_list
-
-OUT = Path("out")
+from slimwhisper.jobs.inputs.inputs import Inputs, read_list
+from slimwhisper.storage.files import InputFile
+from slimwhisper.storage.stamps import Stamp
 
 
 @pytest.fixture(autouse=True)
@@ -29,20 +29,21 @@ def touch(*names: str) -> None:
 
 
 def recordings(*arguments: str, stdin: bytes = b"") -> list[InputFile]:
-    found = Inputs(arguments, OUT, io.BytesIO(stdin)).files()
+    found = Inputs(arguments, io.BytesIO(stdin)).files()
     return [r for r in found if isinstance(r, InputFile)]
 
 
 def outputs(*arguments: str, stdin: bytes = b"") -> dict[str, str]:
     found = recordings(*arguments, stdin=stdin)
-    result = {r.path.as_posix(): r.output.relative_to(OUT).as_posix() for r in found}
+    result = {str(r.path): r.output for r in found}
     assert len(found) == len(result) == len(set(result.values()))
-    assert not any(".." in r.output.parts for r in found)
+    assert not any(".." in r.output.split("/") or r.output.startswith("/") for r in found)
+    assert all(r.stamp == Stamp.of(Path(str(r.path))) for r in found)
     return result
 
 
 def errors(*arguments: str, stdin: bytes = b"") -> list[str]:
-    found = Inputs(arguments, OUT, io.BytesIO(stdin)).files()
+    found = Inputs(arguments, io.BytesIO(stdin)).files()
     return [str(e) for e in found if isinstance(e, AudioError)]
 
 
@@ -158,7 +159,7 @@ def test_an_unreadable_folder_is_one_error(monkeypatch: pytest.MonkeyPatch) -> N
 
     def closed(path: Path) -> object:
         if Path(path).name == "b":
-            raise PermissionError(13, "Permission denied")
+            raise PermissionError(13, "Permission denied", str(path))
         return scandir(path)
 
     monkeypatch.setattr(os, "scandir", closed)
@@ -200,7 +201,7 @@ def test_lists() -> None:
         found = recordings("-", stdin=text)
         # listed again after other folders; the journal prevents a repetition
         assert [str(r.path) for r in found].count("b/c.wav") == 2
-        assert {str(r.path): str(r.output.relative_to(OUT)) for r in found} == expected
+        assert {str(r.path): r.output for r in found} == expected
         assert errors("-", stdin=text) == ["gone.mp3: no such file; check the list"]
     assert errors("-", stdin=b"\n") == [
         "-: no paths on standard input; pipe in a list with one path per line"
@@ -260,7 +261,7 @@ def test_a_large_tree_is_walked_lazily(large_tree: Path, monkeypatch: pytest.Mon
         return scandir(path)
 
     monkeypatch.setattr(os, "scandir", counting)
-    walk = Inputs([str(large_tree)], OUT).files()
+    walk = Inputs([str(large_tree)]).files()
     assert isinstance(next(walk), InputFile)
     assert len(opened) == 4  # the top, and one folder of each level
 
@@ -287,7 +288,7 @@ def test_a_large_tree_is_walked_lazily(large_tree: Path, monkeypatch: pytest.Mon
 
 def test_globs_are_lazy_too(large_tree: Path) -> None:
     def first(pattern: str) -> Iterator[object]:
-        return islice(Inputs([pattern], OUT).files(), 3)
+        return islice(Inputs([pattern]).files(), 3)
 
     tracemalloc.start()
     try:

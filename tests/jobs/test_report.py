@@ -10,9 +10,10 @@ from typing import Any
 
 import pytest
 
-from slimwhisper.errors import OptionError, OutputError
+from slimwhisper.errors import AudioError, OptionError, OutputError
 from slimwhisper.jobs.interrupts import StopNow
-from slimwhisper.jobs.results.report import UNKNOWN, Earlier, Report
+from slimwhisper.jobs.ledger import Ledger
+from slimwhisper.jobs.results.report import UNKNOWN, Report
 from slimwhisper.types import Segment, Transcript
 from tests.support.fake_model import FakeModel, fake_model
 from tests.support.folder_job import run, tree
@@ -44,11 +45,10 @@ def opened(path: Path) -> Report:
 
 def test_what_is_said_of_a_recording(tmp_path: Path) -> None:
     report = opened(tmp_path / "new" / "r.html")
-    report.done(Path("a.wav"), 12.5, said(" one two", speaker="Ann", flags=("repeats",)))
-    report.done(Path("b.wav"), 7.5, said("今日は 晴れ", "ja"))
-    report.failed(Path("c.wav"), None, "c.wav: damaged\nbadly")
+    report.add(Path("a.wav"), 12.5, said(" one two", speaker="Ann", flags=("repeats",)))
+    report.add(Path("b.wav"), 7.5, said("今日は 晴れ", "ja"))
+    report.add(Path("c.wav"), None, AudioError("c.wav: damaged\nbadly"))
     report.write(["stopped"], {"model": "tiny"}, {"language": None})
-    report.close()
     found = data(tmp_path / "new" / "r.html")
     assert found["by_path"]["a.wav"] == {
         "path": "a.wav",
@@ -75,10 +75,9 @@ def test_what_is_said_of_a_recording(tmp_path: Path) -> None:
 
 def test_nothing_said_is_markup_and_only_the_page_s_own_script_runs(tmp_path: Path) -> None:
     report = opened(tmp_path / "r.html")
-    report.done(HOSTILE, 1.0, said(HOSTILE, HOSTILE, speaker=HOSTILE, flags=("repeats",)))
-    report.failed(HOSTILE, 1.0, HOSTILE)
+    report.add(HOSTILE, 1.0, said(HOSTILE, HOSTILE, speaker=HOSTILE, flags=("repeats",)))
+    report.add(HOSTILE, 1.0, AudioError(HOSTILE))
     report.write([HOSTILE], {"model": HOSTILE}, {"initial_prompt": HOSTILE})
-    report.close()
     page = (tmp_path / "r.html").read_text()
     assert HOSTILE[:9] in page and page.count("<script") == page.count("</script") == 2
     assert data(tmp_path / "r.html")["files"][0]["check"][0][2] == HOSTILE
@@ -90,16 +89,6 @@ def test_nothing_said_is_markup_and_only_the_page_s_own_script_runs(tmp_path: Pa
         digest = base64.b64encode(hashlib.sha256(inline[1].encode()).digest()).decode()
         assert f"{tag}-src 'sha256-{digest}'" in policy[1]
     assert not re.search(r"\son\w+=|https?:|@import|url\(", page)
-
-
-def test_earlier_runs_are_read_from_the_journal() -> None:
-    lines = [{"path": f"{i}.wav", "status": "done", "seconds": i / 2} for i in range(50)]
-    again = {"path": "7.wav", "status": "done", "seconds": 99.0}
-    failed = {"path": "x.wav", "status": "failed", "seconds": None, "error": "damaged"}
-    earlier = Earlier([*lines, failed, again, {"path": "y", "status": "done", "seconds": None}])
-    assert [earlier.seconds(f"{i}.wav") for i in (0, 7, 49)] == [0.0, 99.0, 24.5]
-    assert earlier.seconds("y") is None and Earlier([]).seconds("y") is None
-    assert (earlier.error("x.wav"), earlier.error("z")) == ("damaged", "failed in an earlier run")
 
 
 @pytest.mark.usefixtures("tree", "fake_model")
@@ -138,15 +127,13 @@ def test_a_job_that_resumes(run: Any, fake_model: FakeModel, format: str) -> Non
 
 @pytest.mark.usefixtures("tree", "fake_model")
 def test_an_interrupted_job_has_a_report(run: Any, monkeypatch: pytest.MonkeyPatch) -> None:
-    from slimwhisper.jobs.job import Job
+    ended = Ledger.ended
 
-    finish = Job._finish
-
-    def stop(job: Job, *arguments: Any) -> None:
-        finish(job, *arguments)
+    def stop(ledger: Ledger, *arguments: Any) -> None:
+        ended(ledger, *arguments)
         raise StopNow(143)
 
-    monkeypatch.setattr(Job, "_finish", stop)
+    monkeypatch.setattr(Ledger, "ended", stop)
     assert run("in", "--report", "r.html").status == 143
     found = data("r.html")
     assert len(found["files"]) == 1
@@ -182,10 +169,9 @@ def test_ten_thousand_files_in_a_browser(tmp_path: Path) -> None:
     report = opened(path)
     for i in range(10_000):
         flags = ("repeats",) if i % 100 == 7 else ()
-        report.done(f"talk-{i}.mp3", 60.0 + i, said(" hay", flags=flags))
-    report.failed("bad.mp3", None, HOSTILE)
+        report.add(f"talk-{i}.mp3", 60.0 + i, said(" hay", flags=flags))
+    report.add("bad.mp3", None, AudioError(HOSTILE))
     report.write([], {"model": "tiny"}, {})
-    report.close()
     with chromium() as browser:
         page = browser.new_page(viewport={"width": 390, "height": 800}, color_scheme="dark")
         strange: list[str] = []

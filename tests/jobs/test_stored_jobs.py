@@ -7,13 +7,11 @@ from typing import Any
 import pytest
 
 from slimwhisper.errors import OutputError
-from slimwhisper.jobs.inputs.inputs import InputFile
 from slimwhisper.jobs.journal.journal import Journal
-from slimwhisper.jobs.results.marks import Mark
-from slimwhisper.jobs.results.sinks import open_sink, write_result
+from slimwhisper.jobs.results.sinks import Files, TableSink, write_result
 from slimwhisper.storage import tables
-from slimwhisper.storage.files import StoredFile
-from slimwhisper.storage.outputs import OutputStore
+from slimwhisper.storage.files import InputFile
+from slimwhisper.storage.outputs import OutputFolder
 from slimwhisper.storage.stamps import Stamp
 from slimwhisper.types import Transcript
 from tests.support.command import Run
@@ -188,30 +186,31 @@ def test_rows_that_cannot_be_written_wait(
 ) -> None:
     """They are marked once they are written; what comes meanwhile is turned away."""
     monkeypatch.setattr(tables, "ROWS", 2)
-    sink = open_sink(f"{tmp_path}/out", "parquet")
-    sink.prepare()
-    journal = Journal(sink.journal_place, {"model": "tiny"})
-    sink.start(journal)
+    folder = OutputFolder(f"{tmp_path}/out")
+    folder.check()
+    journal = Journal(folder, {"model": "tiny"})
+    files = Files(folder, ("parquet",), {})
+    sink = TableSink(files, journal, skip_existing=False, retry_failed=False)
 
-    def end(name: str) -> str:
-        path = StoredFile("memory://in", name, Stamp(f"memory://in/{name}", 1, 2))
-        recording = InputFile(path, Path(name))
-        written = write_result(sink, recording, Transcript(name, [], "en"))
-        sink.mark([Mark(recording, path.stamp, 1.0, written)])
-        return written.status
+    def end(name: str) -> None:
+        recording = InputFile(Path(name), name, Stamp(f"memory://in/{name}", 1, 2))
+        result = Transcript(name, [], "en")
+        sink.mark(recording, write_result(sink.write, recording, result))
 
     def broken(*_: Any, **__: Any) -> None:
         raise OutputError("no space")
 
     with monkeypatch.context() as patch:
-        patch.setattr(OutputStore, "put", broken)
-        assert [end(name) for name in "abc"] == ["done", "done", "unwritten"]
-        assert journal.status(Stamp("memory://in/a", 1, 2)) is None
-    assert end("d") == "done"
+        patch.setattr(OutputFolder, "put", broken)
+        end("a")
+        end("b")
+        with pytest.raises(OutputError):
+            end("c")
+        assert not list(journal.records())
+    end("d")
     sink.close()
     assert sorted(row["text"] for row in rows(f"{tmp_path}/out").values()) == ["a", "b", "d"]
-    found = {name: journal.status(Stamp(f"memory://in/{name}", 1, 2)) for name in "abcd"}
-    assert found == {"a": "done", "b": "done", "c": None, "d": "done"}
+    assert [line["path"][-1] for line in journal.records()] == ["a", "b", "d"]
     journal.close()
 
 

@@ -14,7 +14,7 @@ import pytest
 from slimwhisper.errors import OutputError, StorageError
 from slimwhisper.storage.inputs import StoredInputs
 from slimwhisper.storage.listing import Place
-from slimwhisper.storage.outputs import OutputStore
+from slimwhisper.storage.outputs import OutputFolder
 from tests.support.paths import ROOT
 from tests.support.s3_server import Faults, bucket_marks, s3_server
 from tests.support.spoken import SAMPLES
@@ -176,19 +176,19 @@ def test_listing_page_by_page(bucket: Any, monkeypatch: pytest.MonkeyPatch) -> N
     assert [f.path for f in Place("s3://box/in/3/*.wav").files(lambda _: True)] == sorted(
         bucket.glob("box/in/3/*.wav")
     )
-    (error,) = StoredInputs(["s3://no-such-bucket/in"]).recordings()
+    (error,) = StoredInputs(["s3://no-such-bucket/in"]).files()
     assert isinstance(error, StorageError)
     assert str(error).startswith("s3://no-such-bucket/in: cannot be listed (")
 
 
-def test_a_conditional_put(bucket: Any) -> None:
-    store = OutputStore("s3://box/out")
-    store.put("x/one", b"1", new=True)
-    with pytest.raises(OutputError, match="s3://box/out/x/one: cannot be written"):
-        store.put("x/one", b"2", new=True)
-    assert store.get("x/one") == b"1"
-    store.put("x/one", b"3")
-    assert (store.get("x/one"), store.names("x"), store.names("y")) == (b"3", ["x/one"], [])
+def test_outputs(bucket: Any) -> None:
+    folder = OutputFolder("s3://box/out")
+    folder.put("x/one", b"1")
+    folder.put("x/one", b"3")
+    assert (folder.get("x/one"), folder.names("x"), folder.names("y")) == (b"3", ["x/one"], [])
+    assert folder.exists("x/one") and not folder.exists("x")
+    with pytest.raises(OutputError, match="s3://box/out/x/two: cannot be read"):
+        folder.get("x/two")
 
 
 def test_the_same_transcripts(bucket: Any, tmp_path: Path) -> None:

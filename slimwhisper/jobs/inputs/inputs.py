@@ -11,33 +11,17 @@ from pathlib import Path
 from stat import S_ISDIR, S_ISREG
 from typing import BinaryIO, Literal
 
-from slimwhisper.errors import AudioError, SlimWhisperError
-from slimwhisper.jobs.inputs.listing import Listing, is_audio, list_folder
-from slimwhisper.storage.files import StoredFile
-from slimwhisper.storage.inputs import StoredInputs
+from slimwhisper.errors import AudioError
+from slimwhisper.jobs.inputs.listing import Listing, is_audio
+from slimwhisper.storage.files import InputFile
 from slimwhisper.storage.stamps import Stamp
 
-OUTSIDE = "outside"  # subfolder for the outputs of recordings from outside the base folder
+OUTSIDE = Path("outside")  # subfolder for the outputs of recordings from outside the base folder
 EMPTY = {
     "folder": "no audio or video files in this folder; check the path",
     "glob": "matches no audio or video files; check the pattern",
     "list": "no paths on standard input; pipe in a list with one path per line",
 }
-
-
-@dataclass(frozen=True, slots=True)
-class InputFile:
-    """An input file; `output` is the path of its outputs without the format's suffix.
-
-    Where the outputs go to a store, `output` is relative to the output folder.
-    """
-
-    path: Path | StoredFile
-    output: Path
-
-    def stamp(self) -> Stamp:
-        """The file as it is now, or as its store listed it."""
-        return Stamp.of(self.path) if isinstance(self.path, Path) else self.path.stamp
 
 
 @dataclass(frozen=True, slots=True)
@@ -55,10 +39,7 @@ class Inputs:
     An argument is a file, a folder, a glob, or `-` for a list on standard input.
     """
 
-    def __init__(
-        self, arguments: Iterable[str], output_dir: Path, stdin: BinaryIO | None = None
-    ) -> None:
-        self._output_dir = output_dir
+    def __init__(self, arguments: Iterable[str], stdin: BinaryIO | None = None) -> None:
         self._stdin = stdin
         self._listed: tuple[Path, Listing] | None = None  # the last folder listed for a file in it
         self._walked: set[Path] = set()  # absolute folders of a glob, or the last folder of a list
@@ -130,46 +111,47 @@ class Inputs:
 
     def _walk(self, top: Path) -> Iterator[InputFile | AudioError]:
         """All recordings below a folder; does not follow links to folders."""
-        pending: list[Iterator[Path]] = [iter([top])]  # folders still to visit, per level
-        while pending:
-            folder = next(pending[-1], None)
-            if folder is None:
-                pending.pop()
-                continue
-            try:
-                listing = list_folder(folder)
-            except OSError as error:
-                reason = error.strerror
-                yield AudioError(f"{folder}: cannot be listed ({reason}); check its permissions")
-                continue
-            pending.append(map(folder.__truediv__, listing.folders))
-            place = self._place(_absolute(folder))
-            for name, output in listing.outputs.items():
-                yield InputFile(folder / name, place / output)
+        unlisted: list[OSError] = []
+
+        def errors() -> Iterator[AudioError]:
+            while unlisted:
+                error = unlisted.pop()
+                yield AudioError(
+                    f"{error.filename}: cannot be listed ({error.strerror}); check its permissions"
+                )
+
+        for folder, folders, files in os.walk(top, onerror=unlisted.append):
+            yield from errors()
+            folders.sort()
+            place = self._place(_absolute(Path(folder)))
+            for name, output in Listing(files, folders).outputs.items():
+                path = Path(folder, name)
+                if _kind(path) != "special":  # a broken link is reported when it is opened
+                    yield InputFile(path, str(place / output), Stamp.of(path))
+        yield from errors()
 
     def _file(self, path: Path) -> InputFile:
         absolute = _absolute(path)
-        return InputFile(path, self._place(absolute.parent) / self._output_name(absolute))
+        output = self._place(absolute.parent) / self._output_name(absolute)
+        return InputFile(path, str(output), Stamp.of(path))
 
     def _output_name(self, path: Path) -> str:
         if self._listed is None or self._listed[0] != path.parent:
-            try:
-                listing = list_folder(path.parent)
-            except OSError:  # the folder cannot be listed, but its files may be readable
-                listing = Listing()
-            self._listed = (path.parent, listing)
+            # a folder may not be listed, but its files may be readable
+            _, folders, files = next(os.walk(path.parent), ("", [], []))
+            self._listed = (path.parent, Listing(files, folders))
         return self._listed[1].output_of(path.name)
 
     def _place(self, folder: Path) -> Path:
-        """The output folder for the recordings in an absolute folder."""
+        """Where the outputs of the recordings in an absolute folder go, below the output folder."""
         if self._base is None:
-            return self._output_dir
+            return Path()
         if folder.is_relative_to(self._base):
             relative = folder.relative_to(self._base)
             # a folder that is itself called "outside" would collide with the subfolder
-            if not (self.is_list and relative.parts[:1] == (OUTSIDE,)):
-                return self._output_dir / relative
-        return self._output_dir / OUTSIDE / folder.relative_to(folder.anchor)
+            if not (self.is_list and relative.parts[:1] == OUTSIDE.parts):
+                return relative
+        return OUTSIDE / folder.relative_to(folder.anchor)
 
     def _common_base(self) -> Path | None:
         """The folder whose structure the outputs mirror.
@@ -182,26 +164,6 @@ class Inputs:
             if len(set(names)) == len(names):
                 return None
         return Path(os.path.commonpath([a.base for a in known]))
-
-
-class StoredArguments:
-    """The recordings of URIs, manifests, tables and archives, as `Inputs` gives those of paths."""
-
-    is_list = is_one_file = False
-
-    def __init__(self, arguments: Sequence[str], output_dir: Path, column: str | None) -> None:
-        """column: of tables, with the recordings. Raises OptionError, DependencyError."""
-        self._inputs = StoredInputs(arguments, column)
-        self._output_dir = output_dir
-        self.is_job = self._inputs.is_job
-
-    def files(self) -> Iterator[InputFile | SlimWhisperError]:
-        """Every recording, and an error for each that cannot be found or listed."""
-        for found in self._inputs.recordings():
-            if isinstance(found, SlimWhisperError):
-                yield found
-            else:
-                yield InputFile(found[0], self._output_dir / found[1])
 
 
 def read_list(stream: BinaryIO) -> Iterator[str]:

@@ -14,10 +14,9 @@ import time
 from collections.abc import Iterator
 from errno import EACCES, EAGAIN, ELOOP, ENOSPC
 from pathlib import Path
-from typing import Protocol
 
 from slimwhisper.errors import OutputError
-from slimwhisper.storage.outputs import OutputStore
+from slimwhisper.storage.outputs import OutputFolder
 
 JOURNAL_NAME = "slimwhisper-journal.jsonl"
 FOLDER = "slimwhisper-journal"  # of objects
@@ -32,27 +31,10 @@ class JournalError(OutputError):
     """Nothing can be marked any more: the job must end."""
 
 
-class Log(Protocol):
-    """Lines that are never changed. One thread appends."""
-
-    @property
-    def path(self) -> Path | str:
-        """For messages."""
-
-    def lines(self) -> Iterator[bytes]:
-        """All lines of all jobs, as they were when the log was opened; one may be torn."""
-
-    def append(self, lines: bytes) -> None:
-        """Add whole lines, in one write. Raises OutputError."""
-
-    def close(self) -> None:
-        """No more lines. Raises OutputError if the last ones cannot be written."""
-
-
 class FileLog:
-    """In a folder of this machine; a line is on the disk when `append` returns.
+    """Lines in a file of this machine; they are on the disk when `append` returns.
 
-    One process holds the file: it is locked until it is closed.
+    One process holds the file: it is locked until it is closed. One thread appends.
     """
 
     def __init__(self, path: Path) -> None:
@@ -77,6 +59,7 @@ class FileLog:
             raise
 
     def lines(self) -> Iterator[bytes]:
+        """All lines; one may be torn."""
         try:
             with open(self._file, "rb", closefd=False) as file:
                 file.seek(0)  # they may be read more than once
@@ -85,6 +68,7 @@ class FileLog:
             raise self._unwritable(error) from error
 
     def append(self, lines: bytes) -> None:
+        """Add whole lines, in one write. Raises OutputError."""
         data = (b"\n" if self._torn else b"") + lines
         try:
             written = os.write(self._file, data)
@@ -118,25 +102,26 @@ class FileLog:
 
 
 class StoreLog:
-    """In objects. The newest object of a series is put anew, whole, with the lines that have come:
-    at most every few seconds, so the last ones before a kill are lost, and their recordings are
-    done again, to the same outputs.
+    """Lines in objects. The newest object of a series is put anew, whole, with the lines that have
+    come: at most every few seconds, so the last ones before a kill are lost, and their recordings
+    are done again, to the same outputs.
     """
 
-    def __init__(self, store: OutputStore) -> None:
+    def __init__(self, folder: OutputFolder) -> None:
         """The series' name has an ending that no other run has."""
-        self._store = store
-        self.path = store.name(f"{FOLDER}/")
-        self._series = f"{socket.gethostname()}-{secrets.token_hex(4)}"
+        self._folder = folder
+        self.path = folder.name(f"{FOLDER}/")
+        self._series = f"{socket.gethostname()}-{secrets.token_hex(8)}"
         self._number = 0
         self._data = b""  # of the newest object
         self._unsaved = 0  # bytes
         self._saved_at = float("-inf")
 
     def lines(self) -> Iterator[bytes]:
-        for name in self._store.names(FOLDER):
+        """All lines of all jobs, as they were when the log was opened."""
+        for name in self._folder.names(FOLDER):
             if name.endswith(".jsonl"):
-                yield from self._store.get(name).splitlines()
+                yield from self._folder.get(name).splitlines()
 
     def append(self, lines: bytes) -> None:
         self._data += lines
@@ -149,14 +134,14 @@ class StoreLog:
                 logger.warning("%s", error)
 
     def close(self) -> None:
+        """Write what waits. Raises OutputError."""
         self._save()
 
     def _save(self) -> None:
         if not self._unsaved:
             return
         name = f"{FOLDER}/{self._series}-{self._number:06d}.jsonl"
-        # nobody else has this name: the condition guards against a clash of names
-        self._store.put(name, self._data, new=len(self._data) == self._unsaved)
+        self._folder.put(name, self._data)
         self._unsaved, self._saved_at = 0, time.monotonic()
         if len(self._data) >= OBJECT:
             self._number += 1
