@@ -113,19 +113,14 @@ def transcribe_here(plan: JobPlan, recordings: Iterator[InputFile], ledger: Ledg
 
 
 def _found(plan: JobPlan, ledger: Ledger) -> Iterator[InputFile]:
-    """The recordings that the arguments name; reports what cannot be found, listed or written."""
-    for found in plan.inputs.files():
-        try:
-            if isinstance(found, SlimWhisperError):
-                raise found
-            if not plan.is_table:
-                plan.files.check_names(found)
-        except SlimWhisperError as error:
-            ledger.unfound(error)
+    """The recordings that the arguments name; reports errors."""
+    for found in plan.recordings():
+        if isinstance(found, InputFile):
+            yield found
+        else:
+            ledger.unfound(found)
             if ledger.halted:
                 return
-        else:
-            yield found
 
 
 def _start_survey(plan: JobPlan, ledger: Ledger, stack: ExitStack) -> None:
@@ -133,8 +128,8 @@ def _start_survey(plan: JobPlan, ledger: Ledger, stack: ExitStack) -> None:
     shown = ledger.console.has_bar or plan.flags.engine == "ray"
     if not shown or not isinstance(plan.inputs, Inputs) or plan.inputs.is_list:
         return
-    again, end, sink = plan.read_inputs(), Event(), ledger.sink
-    files = (found for found in again.files() if isinstance(found, InputFile))
+    end, sink = Event(), ledger.sink
+    files = (found for found in plan.recordings() if isinstance(found, InputFile))
     new = (file.local for file in files if file.local and sink.done_before(file) is None)
     thread = Thread(target=survey, args=(new, ledger.tally, end), name="survey", daemon=True)
     thread.start()

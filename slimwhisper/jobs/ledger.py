@@ -21,7 +21,6 @@ from slimwhisper.jobs.journal.logs import JournalError
 from slimwhisper.jobs.plan import JobPlan
 from slimwhisper.jobs.progress import Current, Tally, model_terms, summary_facts, summary_lines
 from slimwhisper.jobs.results.sinks import Ended, Sink
-from slimwhisper.storage.digests import Digests, digest_of
 from slimwhisper.storage.files import InputFile, StoredFile
 from slimwhisper.types import Segment, Transcript
 
@@ -44,7 +43,6 @@ class Ledger:
         self.console = console
         self._plan, self._report = plan, plan.report
         self._lock = RLock()
-        self._seen = Digests()  # paths of recordings
         self._next_progress = 0.0
 
     def stopping(self) -> bool:
@@ -63,8 +61,6 @@ class Ledger:
     def starts(self, recording: InputFile) -> bool:
         """Whether a recording has to be transcribed; if so, it is in progress from now on."""
         with self._lock:
-            if not self._seen.add(digest_of(recording.stamp.path.encode(errors="surrogatepass"))):
-                return False  # listed twice
             match before := self.sink.done_before(recording):
                 case None:
                     self.tally.current[recording.path] = Current(recording)

@@ -2,19 +2,21 @@
 
 import argparse
 import sys
+from collections.abc import Iterator
 from typing import TYPE_CHECKING, Any
 
-from slimwhisper.errors import OptionError
+from slimwhisper.errors import AudioError, OptionError, SlimWhisperError
 from slimwhisper.flags import load_chosen, model_arguments
 from slimwhisper.jobs.console import Console, JSONConsole, TerminalConsole
 from slimwhisper.jobs.decoding_flags import changed, options_of
 from slimwhisper.jobs.flags import check_engine, dtype_of, layout_of
-from slimwhisper.jobs.inputs.inputs import Inputs
+from slimwhisper.jobs.inputs.inputs import Inputs, distinct
 from slimwhisper.jobs.journal.identity import accepted_precisions, identify_job, may_have_settings
 from slimwhisper.jobs.journal.journal import Journal
 from slimwhisper.jobs.results.report import Report
 from slimwhisper.jobs.results.sinks import PARQUET, Files, Sink, TableSink
 from slimwhisper.outputs.formats import check_layout, formats_of
+from slimwhisper.storage.files import InputFile
 from slimwhisper.storage.inputs import StoredInputs, are_stored
 from slimwhisper.storage.outputs import OutputFolder
 
@@ -47,6 +49,16 @@ class JobPlan:
         if are_stored(audio):
             return StoredInputs(audio, self.flags.audio_column)
         return Inputs(audio, sys.stdin.buffer if "-" in audio else None)
+
+    def recordings(self) -> Iterator[InputFile | SlimWhisperError]:
+        """Every recording, once, and an error for what cannot be found, listed or written."""
+        for found in distinct(self.read_inputs().files()):
+            try:
+                if isinstance(found, InputFile) and not self.is_table:
+                    self.files.check_names(found)
+                yield found
+            except AudioError as error:
+                yield error
 
     def open_console(self) -> Console:
         """Where the job prints."""

@@ -4,6 +4,7 @@ import os
 import tempfile
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
+from functools import cached_property
 from pathlib import Path
 from typing import Any, BinaryIO
 
@@ -25,12 +26,15 @@ class OutputFolder:
 
     def __init__(self, place: str) -> None:
         self.is_local = protocol_of(place) in LOCAL
-        self._filesystem: Any = None  # of a URI: a folder of this machine needs no fsspec
-        self._root = place
-        if is_uri(place):
-            self._filesystem, root = open_filesystem(place)
-            self._root = root.rstrip("/")
-        self._shown = self._root if self.is_local else shown_uri(place).rstrip("/")
+        self._place = place
+        # of a folder of this machine, its path; files are written there without fsspec
+        self._root = self._opened[1] if is_uri(place) else place
+
+    @cached_property
+    def _opened(self) -> tuple[Any, str]:
+        """fsspec's file system, and the path in it."""
+        filesystem, root = open_filesystem(self._place)
+        return filesystem, root.rstrip("/")
 
     def here(self, name: str) -> Path:
         """The path of a file in a folder of this machine."""
@@ -38,7 +42,9 @@ class OutputFolder:
 
     def name(self, name: str) -> str:
         """A file's path or URI, without credentials."""
-        return str(self.here(name)) if self.is_local else f"{self._shown}/{name}"
+        if self.is_local:
+            return str(self.here(name))
+        return f"{shown_uri(self._place).rstrip('/')}/{name}"
 
     def check(self) -> None:
         """Find out whether the place can be written to. Raises OutputError."""
@@ -62,15 +68,13 @@ class OutputFolder:
                 with atomic_write(self.here(name)) as file:
                     file.write(data)
             else:
-                self._filesystem.pipe_file(self._path(name), data)
+                self._opened[0].pipe_file(self._path(name), data)
 
     @contextmanager
     def open(self, name: str) -> Iterator[BinaryIO]:
         """A file, read where it is."""
         with self._reported(name, "read"):
-            here = self.is_local
-            opened: Any = self.here(name) if here else self._filesystem.open(self._path(name))
-            with opened.open("rb") if here else opened as file:
+            with self._opened[0].open(self._path(name), "rb") as file:
                 yield file
 
     def get(self, name: str) -> bytes:
@@ -83,24 +87,20 @@ class OutputFolder:
         if self.is_local:
             return os.path.exists(self.here(name))  # noqa: PTH110  (False without permission)
         with self._reported(name, "looked up"):
-            return bool(self._filesystem.exists(self._path(name)))
+            return bool(self._opened[0].exists(self._path(name)))
 
     def names(self, folder: str) -> list[str]:
         """The names of the files in one folder, sorted; none if there is no such folder."""
         with self._reported(folder, "listed"):
             try:
-                if self.is_local:
-                    names = [p.name for p in self.here(folder).iterdir() if p.is_file()]
-                else:
-                    found = self._filesystem.ls(self._path(folder), detail=True)
-                    files = (info["name"] for info in found if info["type"] == "file")
-                    names = [file.rpartition("/")[2] for file in files]
+                found = self._opened[0].ls(self._path(folder), detail=True)
             except FileNotFoundError:
                 return []
+            names = (info["name"].rpartition("/")[2] for info in found if info["type"] == "file")
             return sorted(f"{folder}/{name}" for name in names if name)
 
     def _path(self, name: str) -> str:
-        return f"{self._root}/{name}"
+        return f"{self._opened[1]}/{name}"
 
     @contextmanager
     def _reported(self, name: str, what: str) -> Iterator[None]:

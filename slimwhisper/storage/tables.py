@@ -131,8 +131,8 @@ def recover(folder: OutputFolder) -> Iterator[tuple[Finished, dict[str, Any]]]:
             yield Finished(stamp, status, row["seconds"], row["error"]), options
 
 
-def compact(folder: OutputFolder) -> Digests:
-    """Leave only the newest row of each recording; returns the digests of their paths.
+def compact(folder: OutputFolder) -> None:
+    """Leave only the newest row of each recording.
 
     A file is replaced whole. Holds 8 bytes for each row, besides one file.
     """
@@ -140,15 +140,9 @@ def compact(folder: OutputFolder) -> Digests:
     seen = Digests()
     for name in reversed(_parts(folder)):
         paths = _read(folder, name, ["path"]).column(0).to_pylist()
-        keep = [seen.add(path_digest(path)) for path in reversed(paths)][::-1]
+        keep = [seen.add(digest_of(path.encode())) for path in reversed(paths)][::-1]
         if not all(keep):
             folder.put(name, _encoded(_read(folder, name).filter(pa.array(keep))))
-    return seen
-
-
-def path_digest(path: str) -> int:
-    """The digest of a row's `path`."""
-    return digest_of(_utf8(path).encode())
 
 
 def _parts(folder: OutputFolder) -> list[str]:

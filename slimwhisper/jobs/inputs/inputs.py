@@ -5,14 +5,16 @@ No whole tree is ever held in memory: each folder is listed when the walk reache
 
 import glob
 import os
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
+from functools import lru_cache
 from pathlib import Path
 from stat import S_ISDIR, S_ISREG
 from typing import BinaryIO, Literal
 
-from slimwhisper.errors import AudioError
+from slimwhisper.errors import AudioError, SlimWhisperError
 from slimwhisper.jobs.inputs.listing import Listing, is_audio
+from slimwhisper.storage.digests import Digests, digest_of
 from slimwhisper.storage.files import InputFile
 from slimwhisper.storage.stamps import Stamp
 
@@ -42,8 +44,8 @@ class Inputs:
     def __init__(self, arguments: Iterable[str], stdin: BinaryIO | None = None) -> None:
         self._stdin = stdin
         self._listed: tuple[Path, Listing] | None = None  # the last folder listed for a file in it
-        self._walked: set[Path] = set()  # absolute folders of a glob, or the last folder of a list
-        self._arguments = _without_repeats([_classify(a) for a in arguments])
+        self._walked: set[Path] = set()  # absolute folders of globs and lists
+        self._arguments = [_classify(text) for text in dict.fromkeys(arguments)]
         kinds = [a.kind for a in self._arguments]
         self.is_job = bool({"folder", "glob", "list"} & set(kinds))
         self.is_list = "list" in kinds  # standard input can be read only once
@@ -77,14 +79,10 @@ class Inputs:
                     path = Path(text)
                     if any_file or is_audio(text) or _kind(path) == "folder":
                         yield from self._one_of_many(path)
-                self._walked.clear()
             case "list":
                 assert self._stdin is not None
                 for text in read_list(self._stdin):
-                    path = Path(text)
-                    if _kind(path) == "folder" and not self._is_walked(path):
-                        self._walked.clear()  # enough for the order in which `find` prints
-                    yield from self._one_of_many(path)
+                    yield from self._one_of_many(Path(text))
 
     def _one_of_many(self, path: Path) -> Iterator[InputFile | AudioError]:
         """The recordings of one path from a list or glob."""
@@ -166,6 +164,21 @@ class Inputs:
         return Path(os.path.commonpath([a.base for a in known]))
 
 
+def distinct(
+    found: Iterable[InputFile | SlimWhisperError],
+) -> Iterator[InputFile | SlimWhisperError]:
+    """Each recording once. Two paths to a folder are one, but a link to a file is another file."""
+    seen, folder_of = Digests(), lru_cache(64)(os.path.realpath)
+    for one in found:
+        if isinstance(one, InputFile):
+            path, name = one.path, one.stamp.path
+            if isinstance(path, Path):
+                name = os.path.join(folder_of(path.parent), path.name)  # noqa: PTH118  (for speed)
+            if not seen.add(digest_of(os.fsencode(name))):
+                continue
+        yield one
+
+
 def read_list(stream: BinaryIO) -> Iterator[str]:
     """The paths of a list, as they arrive: one per line, or NUL-separated (`find -print0`)."""
     # read1 returns what has arrived, without waiting for a full block
@@ -208,27 +221,6 @@ def _classify(text: str) -> Argument:
     while glob.has_magic(str(path)):
         path = path.parent
     return Argument(text, "glob", _absolute(path))
-
-
-def _without_repeats(arguments: Sequence[Argument]) -> list[Argument]:
-    """Drop arguments that repeat another, and those inside a folder that is also given."""
-    places = [(_identity(a), a) for a in arguments]
-    folders = {place for place, a in places if a.kind == "folder"}
-    kept: dict[Path | str, Argument] = {}
-    for place, argument in places:
-        if not (isinstance(place, Path) and any(p in folders for p in place.parents)):
-            kept.setdefault(place, argument)
-    return list(kept.values())
-
-
-def _identity(argument: Argument) -> Path | str:
-    """The same value for two names of one file or folder; a link to a file is distinct from it."""
-    path = Path(argument.text)
-    if argument.kind == "folder":
-        return path.resolve()
-    if argument.kind == "file":
-        return path.parent.resolve() / path.name
-    return argument.text
 
 
 def _absolute(path: Path) -> Path:

@@ -126,10 +126,6 @@ class Sink:
         # what a killed run has left half written, in the folders that this run writes to
         self._sweep = lru_cache(FOLDERS)(lambda folder: sweep(folder, began))
 
-    def check(self, recording: InputFile) -> None:
-        """Raise AudioError for a recording whose outputs cannot be written."""
-        self._files.check_names(recording)
-
     def done_before(self, recording: InputFile) -> Status | None:
         """The status of a recording that needs no work, from an earlier run."""
         status = None if self.journal is None else self.journal.status(recording.stamp)
@@ -179,17 +175,12 @@ class TableSink(Sink):
         self._parts = tables.Parts(folder)
         if folder.is_local:
             self._sweep(folder.here(tables.FOLDER))
-        self._earlier = tables.compact(folder)  # paths that have a row
-        self._replaced = False
         if journal is not None:
             for finished, options in tables.recover(folder):
                 journal.adopt(finished, options)
 
     def _exists(self, recording: InputFile, *, marked: bool) -> bool:
         return marked
-
-    def check(self, recording: InputFile) -> None:
-        """Rows have no names."""
 
     def mark(self, recording: InputFile, ended: Ended) -> None:
         """Let a row wait, and mark what is written. Raises OutputError if there is no room for a
@@ -202,8 +193,6 @@ class TableSink(Sink):
             self._flush()
         transcript = ended.result if isinstance(ended.result, Transcript) else None
         self._parts.add(ended.finished(recording), transcript)
-        # a result takes the place of an earlier one, of a file that has changed or had failed
-        self._replaced |= tables.path_digest(recording.stamp.path) in self._earlier
         if self._parts.full:
             try:
                 self._flush()
@@ -213,10 +202,11 @@ class TableSink(Sink):
                 pass
 
     def close(self) -> None:
-        """Write and mark the rows that wait. Raises OutputError."""
+        """Write and mark the rows that wait, and leave one row for each recording: the newest, of
+        a file that has changed or had failed. Raises OutputError.
+        """
         self._flush()
-        if self._replaced:
-            tables.compact(self._files.folder)
+        tables.compact(self._files.folder)
 
     def _flush(self) -> None:
         written = self._parts.write({} if self.journal is None else self.journal.recorded)
