@@ -91,7 +91,7 @@ class Ledger:
         if self.journal is not None:
             self.journal.record_variant(precision)
         self.console.start(facts | {"options": changed(self._plan.options)})
-        self.tally.start()
+        self.tally.began = time.perf_counter()
 
     def duration(self, path: Path | StoredFile, seconds: float) -> None:
         """A recording has been opened, and has this length."""

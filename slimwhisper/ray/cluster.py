@@ -163,7 +163,7 @@ class Workers:
         self._calls[self._actors[worker].outlive.remote()] = worker, None
         self._on_ready(ready)
 
-    def _down(self, worker: int, error: RayError) -> list[tuple[InputFile, Ended]]:
+    def _down(self, worker: int, error: RayError) -> Outcomes:
         """Replace a worker that has died; what is given up is reported."""
         if not any(node["Alive"] for node in ray.nodes()):
             self._actors.clear()  # nothing to end
@@ -180,5 +180,5 @@ class Workers:
                 f"({one_line(error)}); try one recording without --engine ray"
             )
         self._start()
-        blamed = [(r, SlimWhisperError(f"{r.path}: {BLAMED}")) for r in lost if given_up]
-        return [(recording, Ended("failed", error)) for recording, error in blamed]
+        for recording in lost if given_up else ():
+            yield recording, Ended("failed", SlimWhisperError(f"{recording.path}: {BLAMED}"))

@@ -78,13 +78,7 @@ class Container:
         Hugging Face's `Audio`: a struct of `bytes` and `path`. With paths, the columns `duration`
         and `offset` mean what they mean in a manifest.
         """
-        try:
-            import pyarrow
-            from pyarrow import parquet
-        except ImportError as error:
-            raise DependencyError(
-                "parquet needs another package: pip install 'slimwhisper[parquet]'"
-            ) from error
+        pyarrow, parquet = import_pyarrow()
         try:
             table = parquet.ParquetFile(file)
         except pyarrow.ArrowInvalid as error:
@@ -215,6 +209,18 @@ READERS: dict[str, Callable[[Container, IO[bytes]], Found]] = {
     ".tar.gz": Container.tar,
     ".tgz": Container.tar,
 }
+
+
+def import_pyarrow() -> tuple[Any, Any]:
+    """pyarrow and pyarrow.parquet. Raises DependencyError."""
+    try:
+        import pyarrow
+        from pyarrow import parquet
+    except ImportError as error:
+        raise DependencyError(
+            "parquet needs another package: pip install 'slimwhisper[parquet]'"
+        ) from error
+    return pyarrow, parquet
 
 
 def is_container(path: str) -> bool:

@@ -19,7 +19,8 @@ from dataclasses import asdict
 from datetime import UTC, datetime
 from typing import Any
 
-from slimwhisper.errors import DependencyError, OutputError
+from slimwhisper.errors import OutputError
+from slimwhisper.storage.containers import import_pyarrow
 from slimwhisper.storage.digests import Digests, digest_of
 from slimwhisper.storage.outputs import OutputFolder
 from slimwhisper.storage.stamps import Finished, Stamp, Status
@@ -49,7 +50,7 @@ def schema() -> Any:
     words are those of `Transcript.as_dict`. `words` is null unless they were asked for; `text`,
     `language` and `segments` are null where `error` is not.
     """
-    pa, _ = _pyarrow()
+    pa, _ = import_pyarrow()
 
     def fields(text: str) -> list[tuple[str, Any]]:
         kinds = (field.split() for field in text.split(", "))
@@ -107,7 +108,7 @@ class Parts:
         """Write the rows that wait to a new file; returns what is in it. Raises OutputError."""
         rows = self._rows
         if rows:
-            pa, _ = _pyarrow()
+            pa, _ = import_pyarrow()
             common = {
                 "options": json.dumps(options, sort_keys=True),
                 "time": int(time.time() * 1000),
@@ -136,7 +137,7 @@ def compact(folder: OutputFolder) -> None:
 
     A file is replaced whole. Holds 8 bytes for each row, besides one file.
     """
-    pa, _ = _pyarrow()
+    pa, _ = import_pyarrow()
     seen = Digests()
     for name in reversed(_parts(folder)):
         paths = _read(folder, name, ["path"]).column(0).to_pylist()
@@ -151,7 +152,7 @@ def _parts(folder: OutputFolder) -> list[str]:
 
 
 def _read(folder: OutputFolder, name: str, columns: list[str] | None = None) -> Any:
-    pa, parquet = _pyarrow()
+    pa, parquet = import_pyarrow()
     with folder.open(name) as file:
         try:
             return parquet.read_table(file, columns=columns)
@@ -186,18 +187,7 @@ def _utf8(text: str) -> str:
 
 
 def _encoded(table: Any) -> bytes:
-    _, parquet = _pyarrow()
+    _, parquet = import_pyarrow()
     buffer = io.BytesIO()
     parquet.write_table(table, buffer, compression="zstd")
     return buffer.getvalue()
-
-
-def _pyarrow() -> tuple[Any, Any]:
-    try:
-        import pyarrow
-        from pyarrow import parquet
-    except ImportError as error:
-        raise DependencyError(
-            "parquet needs another package: pip install 'slimwhisper[parquet]'"
-        ) from error
-    return pyarrow, parquet

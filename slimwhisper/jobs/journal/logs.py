@@ -12,7 +12,7 @@ import secrets
 import socket
 import time
 from collections.abc import Iterator
-from errno import EACCES, EAGAIN, ELOOP, ENOSPC
+from errno import ELOOP, ENOSPC
 from pathlib import Path
 
 from slimwhisper.errors import OutputError
@@ -86,13 +86,13 @@ class FileLog:
     def _lock(self) -> None:
         try:
             fcntl.flock(self._file, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except OSError as error:
-            if error.errno in (EAGAIN, EACCES):
-                raise OutputError(
-                    f"{self.path}: another job is writing to this folder; wait for it to end, "
-                    "or choose another --output_dir"
-                ) from error
-            # otherwise the file system has no locks
+        except BlockingIOError as error:
+            raise OutputError(
+                f"{self.path}: another job is writing to this folder; wait for it to end, "
+                "or choose another --output_dir"
+            ) from error
+        except OSError:  # the file system has no locks
+            pass
 
     def _unwritable(self, error: OSError) -> OutputError:
         return JournalError(

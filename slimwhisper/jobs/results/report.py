@@ -13,6 +13,7 @@ import tempfile
 import time
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
+from string import Template
 from typing import IO, Any
 
 from slimwhisper.atomic import atomic_write
@@ -169,34 +170,26 @@ def _said(segments: Sequence[Mapping[str, Any]], language: str) -> dict[str, Any
 
 
 def _page(job: Mapping[str, Any], lines: Iterable[str]) -> Iterator[str]:
-    """The page in parts: report.html, with what stands in it for the words in brackets."""
+    """The page in parts: report.html, with the values of its $names, and the data."""
     here = Path(__file__)
     page, style, script = (
         here.with_suffix(suffix).read_text(encoding="utf-8") for suffix in (".html", ".css", ".js")
     )
     parts = {
-        "[policy]": f"default-src 'none'; base-uri 'none'; form-action 'none'; "
+        "policy": f"default-src 'none'; base-uri 'none'; form-action 'none'; "
         f"style-src '{_hash(style)}'; script-src '{_hash(script)}'",
-        "[counts]": f"{job['done']} files transcribed, {job['failed']} failed, "
+        "counts": f"{job['done']} files transcribed, {job['failed']} failed, "
         f"{job['to_check']} segments to check.",
-        "[style]": style,
-        "[script]": script,
+        "style": style,
+        "script": script,
     }
-    before, after = page.split("[data]")
-    yield _filled(before, parts)
-    yield '{"job": ' + _data(job) + ', "files": ['
+    before, after = (Template(part).substitute(parts) for part in page.split("[data]"))
+    yield before + '{"job": ' + _data(job) + ', "files": ['
     separator = "\n"
     for line in lines:
         yield separator + line.rstrip("\n")
         separator = ",\n"
-    yield "\n]}"
-    yield _filled(after, parts)
-
-
-def _filled(page: str, parts: Mapping[str, str]) -> str:
-    for name, text in parts.items():
-        page = page.replace(name, text)
-    return page
+    yield "\n]}" + after
 
 
 def _data(value: Any) -> str:
