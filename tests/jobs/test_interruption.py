@@ -12,8 +12,6 @@ from tests.support.paths import ROOT
 
 __all__ = ["tree"]
 
-pytestmark = pytest.mark.usefixtures("many")
-
 CHILD = """
 import sys
 sys.path.insert(0, {root!r})
@@ -27,62 +25,33 @@ class Slow(FakeModel):
             print("finished", n + 1, file=sys.stderr, flush=True)
 
 install(Slow(ahead=4, delay=0.05), lambda target, key, value: target.__setitem__(key, value))
-sys.exit(main(sys.argv[1:]))
+sys.exit(main(["transcribe", "in", "-o", "out", "-f", "txt", "--verbose", "False"]))
 """
 
 
-def start_child(*arguments: str) -> subprocess.Popen[str]:
-    """A job in a process of its own, and its first file finished."""
-    command = [sys.executable, "-c", CHILD.format(root=str(ROOT))]
-    child = subprocess.Popen(
-        [*command, "transcribe", *arguments, "-o", "out", "-f", "txt", "--verbose", "False"],
-        stderr=subprocess.PIPE,
-        text=True,
-    )
-    assert child.stderr is not None
-    for line in child.stderr:
-        if line.startswith("finished 1"):
-            return child
-    raise AssertionError("the child finished nothing")
-
-
-def end(child: subprocess.Popen[str]) -> tuple[int, str]:
-    _, err = child.communicate(timeout=60)
-    assert not list(Path("out").rglob(".slimwhisper-*"))
-    return child.returncode, err
-
-
-@pytest.fixture
-def many(tree: Path) -> None:
+@pytest.mark.parametrize(
+    ("signals", "expected"), [(["SIGINT"], 130), (["SIGINT", "SIGINT"], 130), (["SIGTERM"], 143)]
+)
+def test_signals(tree: Path, signals: list[str], expected: int) -> None:
+    """The first Ctrl-C finishes what is in progress; a second one and SIGTERM stop at once."""
     for number in range(400):
         (tree / f"{number}.wav").write_text("good")
-
-
-def test_ctrl_c_finishes_what_is_in_progress() -> None:
-    child = start_child("in")
-    child.send_signal(signal.SIGINT)
-    status, err = end(child)
-    assert status == 130
-    assert "slimwhisper: finishing " in err and "press Ctrl-C again to stop at once" in err
-    assert "stopped early; finished files are saved; run the same command again to resume" in err
-    lines = journal()
-    assert 2 <= len(lines) < 400
-    finished = err.count("\nfinished") + 1
-    assert len(lines) == finished == len(list(Path("out").rglob("*.txt")))
-
-
-@pytest.mark.parametrize(("signals", "expected"), [(["SIGINT", "SIGINT"], 130), (["SIGTERM"], 143)])
-def test_stopping_at_once(signals: list[str], expected: int) -> None:
-    child = start_child("in")
-    for name in signals:
-        child.send_signal(signal.Signals[name])
-        if name != signals[-1]:
-            assert child.stderr is not None
-            while "finishing" not in child.stderr.readline():
-                pass
-    status, err = end(child)
-    assert status == expected
-    assert "Traceback" not in err
-    assert "stopped early; finished files are saved" in err
-    assert {line["status"] for line in journal()} <= {"done", "failed"}
-    assert len(journal()) < 400
+    command = [sys.executable, "-c", CHILD.format(root=str(ROOT))]
+    with subprocess.Popen(command, stderr=subprocess.PIPE, text=True) as child:
+        assert child.stderr is not None
+        said = ""
+        for name, after in zip(signals, ("finished 1", "finishing"), strict=False):
+            while after not in said:
+                said += child.stderr.readline()
+            child.send_signal(signal.Signals[name])
+        said += child.communicate(timeout=60)[1]
+    assert child.returncode == expected and "Traceback" not in said
+    assert "stopped early; finished files are saved; run the same command again to resume" in said
+    assert not list(Path("out").rglob(".slimwhisper-*"))
+    marked = journal()
+    assert 1 <= len(marked) < 400
+    assert {line["status"] for line in marked} <= {"done", "failed"}
+    if signals == ["SIGINT"]:
+        assert "finishing " in said and "press Ctrl-C again to stop at once" in said
+        written = len(list(Path("out").rglob("*.txt")))
+        assert len(marked) == said.count("finished ") - said.count("finished files") == written

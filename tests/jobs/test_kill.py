@@ -1,5 +1,6 @@
 """A job that is killed at random moments and resumed ends as if nothing had happened."""
 
+import shutil
 import subprocess
 import sys
 from collections.abc import Iterator
@@ -74,31 +75,24 @@ def test_fifty_kills(tmp_path: Path) -> None:
 def test_the_judge_sees_what_is_wrong(tmp_path: Path) -> None:
     """A check that cannot fail proves nothing."""
     good, bad = plant(tmp_path / "in")
-    logs, out = tmp_path / "logs", tmp_path / "out"
+    logs, out, before = (tmp_path / name for name in ("logs", "out", "before"))
     logs.mkdir()
     with forking(
         *("transcribe", str(tmp_path / "in"), "--verbose", "False", "-f", "txt", "-o", str(out))
     ) as parent:
         kills = Kills(lambda log: Forked(parent, log), tmp_path / "in", out, logs, ("txt",))
         kills.run(random_moments(1, 0.5, seed=0))
-        victim = next(iter(kills.seen))
-        before = tmp_path / "before"
-        before.mkdir()
-        for path in out.rglob("*.txt"):
-            target = before / path.relative_to(out)
-            target.parent.mkdir(parents=True, exist_ok=True)
-            target.write_bytes(path.read_bytes())
+        shutil.copytree(out, before, ignore=shutil.ignore_patterns("*.jsonl"))
         assert kills.problems(good, bad, before) == []
+        victim = next(iter(kills.seen))
         (changed,) = kills.states(Path(victim))
         changed.unlink()
         kills.run([])  # does the file again
         (out / "left.part").touch()
         (before / "extra.txt").touch()
-    problems = "\n".join(kills.problems(good, bad, before))
-    assert f"{victim}: done twice" in problems
-    assert f"{victim}: extra lines with status done: 1" in problems
-    assert "left.part: unexpected" in problems
-    assert "extra.txt: missing" in problems
-    missing = kills.problems(good | {tmp_path / "in/no.wav"}, bad | {tmp_path / "in/b.wav"}, before)
-    assert f"{tmp_path}/in/no.wav: no line with status done" in missing
-    assert f"{tmp_path}/in/b.wav: reported 0 times" in missing
+    gone, unseen = tmp_path / "in/no.wav", tmp_path / "in/b.wav"
+    assert set(kills.problems(good | {gone}, bad | {unseen}, before)) >= {
+        *(f"{victim}: done twice", f"{victim}: extra lines with status done: 1"),
+        *("left.part: unexpected", "extra.txt: missing"),
+        *(f"{gone}: no line with status done", f"{unseen}: reported 0 times"),
+    }

