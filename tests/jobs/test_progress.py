@@ -1,6 +1,5 @@
 """Signals, the survey of a job's length, and the words of the progress line."""
 
-import os
 import signal
 import threading
 import time
@@ -16,29 +15,7 @@ from slimwhisper.jobs.progress import Current, Tally, summary_facts, summary_lin
 from slimwhisper.jobs.survey import header_seconds, survey
 from slimwhisper.storage.files import InputFile
 from slimwhisper.storage.stamps import Stamp
-from slimwhisper.text import clock, shorten, shown
-
-
-@pytest.mark.parametrize(
-    ("seconds", "text"), [(0, "0:00"), (7.9, "0:07"), (750, "12:30"), (3720, "1:02:00")]
-)
-def test_clock(seconds: float, text: str) -> None:
-    assert clock(seconds) == text
-
-
-@pytest.mark.parametrize(
-    ("name", "text"),
-    [
-        ("plain 日本é.mp3", "plain 日本é.mp3"),
-        ("a\nb\r\t\x1b[0m\x7f", "a\\nb\\r\\t\\x1b[0m\\x7f"),
-        ("\u2028\u2029", "\\u2028\\u2029"),
-        (os.fsdecode(b"\xe9"), "\\udce9"),
-        ("👩‍🚀\u3000", "👩‍🚀\u3000"),
-    ],
-)
-def test_shown(name: str, text: str) -> None:
-    assert shown(name) == text
-    shown(name).encode()
+from slimwhisper.text import shorten
 
 
 def test_shorten() -> None:

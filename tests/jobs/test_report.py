@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from slimwhisper.errors import AudioError, OptionError, OutputError
+from slimwhisper.errors import AudioError
 from slimwhisper.jobs.interrupts import StopNow
 from slimwhisper.jobs.ledger import Ledger
 from slimwhisper.jobs.results.report import UNKNOWN, Report
@@ -123,10 +123,7 @@ def test_an_interrupted_job_has_a_report(run: Any, monkeypatch: pytest.MonkeyPat
     assert run("in", "--report", "r.html").status == 143
     found = data("r.html")
     assert len(found["files"]) == 1
-    assert found["job"]["notices"] == [
-        "The job was stopped early. Run the same command again to resume."
-    ]
-    assert [p.name for p in Path().iterdir() if p.name.endswith(".part")] == []
+    assert "stopped early" in found["job"]["notices"][0]
 
 
 @pytest.mark.usefixtures("tree")
@@ -135,15 +132,14 @@ def test_a_place_that_cannot_be_written_is_refused_before_the_work(
 ) -> None:
     (tmp_path / "file").write_text("")
     (tmp_path / "folder.html").mkdir()
-    for path, remedy, error in (
-        ("in/a.wav", "a file of this machine that ends in .html", OptionError),
-        ("s3://bucket/r.html", "a file of this machine that ends in .html", OptionError),
-        ("file/r.html", "cannot be written (File exists)", OutputError),
-        ("folder.html", "cannot be written (it is a folder)", OutputError),
+    for path, remedy, status in (
+        ("in/a.wav", "a file of this machine that ends in .html", 2),
+        ("s3://bucket/r.html", "a file of this machine that ends in .html", 2),
+        ("file/r.html", "cannot be written (File exists)", 1),
+        ("folder.html", "cannot be written (it is a folder)", 1),
     ):
         done = run("in", "--report", path)
-        assert done.status == (2 if error is OptionError else 1)
-        assert path in done.err and remedy in done.err and done.err.count("\n") == 1
+        assert done.status == status and path in done.err and remedy in done.err
     assert fake_model.taken == [] and not Path("out").exists()
 
 
@@ -165,22 +161,22 @@ def test_ten_thousand_files_in_a_browser(tmp_path: Path) -> None:
         page.on("console", lambda m: strange.append(m.text))
         page.on("pageerror", lambda e: strange.append(str(e)))
         page.goto(path.as_uri())
-        assert page.locator("#rows tr").count() == 200
+        rows = page.locator("#rows tr")
+        assert rows.count() == 200
         assert page.evaluate("document.documentElement.scrollWidth") <= 390
         page.click("#more")
-        assert page.locator("#rows tr").count() == 1200
+        assert rows.count() == 1200
         page.set_viewport_size({"width": 1200, "height": 800})
-        page.click("th:nth-child(2) button")
-        assert page.locator("#rows tr").first.locator("td").first.inner_text() == "talk-0.mp3"
-        page.click("th:nth-child(2) button")
-        assert page.locator("#rows tr").first.locator("td").first.inner_text() == "talk-9999.mp3"
+        for first in ("talk-0.mp3", "talk-9999.mp3"):
+            page.click("th:nth-child(2) button")
+            assert rows.first.locator("td").first.inner_text() == first
         page.click("#kinds button:nth-child(2)")
-        assert page.locator("#rows tr").count() == 100
+        assert rows.count() == 100
         page.click("#rows summary >> nth=0")
         assert page.locator("#rows li small").first.inner_text() == "the text repeats itself"
         page.click("#kinds button:nth-child(3)")
-        assert HOSTILE in page.locator("#rows tr").first.inner_text()
+        assert HOSTILE in rows.first.inner_text()
         page.click("#kinds button:nth-child(1)")
         page.fill("#find", "TALK-4321.")
-        assert page.locator("#rows tr").count() == 1
+        assert rows.count() == 1
     assert strange == []

@@ -36,11 +36,14 @@ def run(capsys: pytest.CaptureFixture[str], tmp_path: Path, monkeypatch: pytest.
 def test_from_a_store_to_a_store(store: Any, run: Any, fake_model: FakeModel) -> None:  # noqa: F811
     fill(store, FILES)
     to = ("-o", "memory://out/t", "-f", "txt")
-    first = run("memory://in", *to)
+    first = run("memory://in", *to, "--log_json", "True")
     assert first.status == 1
     assert texts(store, "out/t") == WRITTEN
-    assert "memory://in/x/c.wav: damaged; copy the file again" in first.err
-    assert "journal: memory://out/t/slimwhisper-journal/" in first.err
+    events = [json.loads(line) for line in first.out.splitlines()]
+    files = {e["path"]: e for e in events if e["event"] == "file"}
+    assert files["memory://in/a.wav"]["outputs"] == ["memory://out/t/a.wav.txt"]
+    assert files["memory://in/x/c.wav"]["error"].startswith("memory://in/x/c.wav: damaged")
+    assert events[-1]["journal"] == "memory://out/t/slimwhisper-journal/"
     lines = {line["path"]: line for line in journal(store, "out/t")}
     assert {path: line["status"] for path, line in lines.items()} == {
         "memory://in/a.wav": "done",
@@ -56,18 +59,6 @@ def test_from_a_store_to_a_store(store: Any, run: Any, fake_model: FakeModel) ->
     assert len(fake_model.taken) == 5
     run("memory://in", *to, "--skip_existing", "True", "--beam_size", "None")
     assert len(fake_model.taken) == 6  # the bad one
-
-
-def test_from_a_store_to_a_folder(store: Any, run: Any) -> None:  # noqa: F811
-    fill(store, FILES)
-    done = run("memory://in", "-o", "out", "-f", "txt", "--log_json", "True")
-    events = [json.loads(line) for line in done.out.splitlines()]
-    files = {e["path"]: e for e in events if e["event"] == "file"}
-    assert files["memory://in/a.wav"]["outputs"] == ["out/a.wav.txt"]
-    assert {str(p.relative_to("out")): p.read_text() for p in Path("out").rglob("*.txt")} == WRITTEN
-    assert "Nothing to do" in run("memory://in", "-o", "out", "-f", "txt").err
-    Path("out/a.wav.txt").unlink()
-    assert "1 of 1 file transcribed" in run("memory://in", "-o", "out", "-f", "txt").err
 
 
 def test_from_a_folder_to_a_store(store: Any, run: Any) -> None:  # noqa: F811
@@ -162,8 +153,7 @@ def test_parquet(store: Any, run: Any, parquet: Any) -> None:  # noqa: F811
     }
     one = found["memory://in/a.wav"]
     assert (one["language"], one["seconds"], one["words"]) == ("en", 3.0, None)
-    (segment,) = one["segments"]
-    assert (segment["start"], segment["end"], segment["tokens"]) == (0.0, 1.5, [1])
+    assert one["segments"][0]["tokens"] == [1]
     assert json.loads(one["options"])["model"] == "tiny"
     assert "Nothing to do: 2 files already done, 1 failed" in run("memory://in", *to).err
 
@@ -211,12 +201,9 @@ def test_rows_that_cannot_be_written_wait(
 
 
 def test_parquet_for_readers(store: Any, run: Any, parquet: Any) -> None:  # noqa: F811
-    pandas = pytest.importorskip("pandas")
+    duckdb = pytest.importorskip("duckdb")
     fill(store, FILES)
     run("memory://in", "-o", "out", "-f", "parquet")
-    frame = pandas.read_parquet("out/transcripts")
-    assert sorted(frame.text.dropna()) == [" one", " two"]
-    duckdb = pytest.importorskip("duckdb")
     query = "SELECT text, segments[1].end FROM 'out/transcripts/*.parquet' WHERE error IS NULL"
     assert sorted(duckdb.sql(query).fetchall()) == [(" one", 1.5), (" two", 1.5)]
 

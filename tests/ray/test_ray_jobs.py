@@ -205,29 +205,22 @@ def test_ray_data(tmp_path: Path) -> None:
     name = SAMPLES / "door-code.mp3"
     samples = load_audio(SAMPLES / "phone-number.wav")
     rows = [
-        {"id": 0, "path": str(name)},
-        {"id": 1, "path": "unread", "bytes": (SAMPLES / "countdown.flac").read_bytes()},
-        {"id": 2, "samples": samples.tolist(), "sample_rate": 16_000},
-        {"id": 3, "path": str(SAMPLES / "broken.m4a")},
-        {"id": 4},
+        {"path": str(name)},
+        {"path": "unread", "bytes": (SAMPLES / "countdown.flac").read_bytes()},
+        {"samples": samples.tolist(), "sample_rate": 16_000},
+        {"path": str(SAMPLES / "broken.m4a")},
+        {},
     ]
-    given = tmp_path / "recordings" / "0.parquet"
-    given.parent.mkdir()
-    pq.write_table(
-        pa.Table.from_pylist(
-            [dict.fromkeys(("bytes", "samples", "sample_rate")) | r for r in rows]
-        ),
-        given,
-    )
+    empty = dict.fromkeys(("path", "bytes", "samples", "sample_rate"))
+    table = pa.Table.from_pylist([empty | {"id": n} | row for n, row in enumerate(rows)])
+    (tmp_path / "recordings").mkdir()
+    pq.write_table(table, tmp_path / "recordings" / "0.parquet")
     script = tmp_path / "script.py"
     script.write_text(example())
+    environment = RayRun.environment()
+    command = [sys.executable, str(script)]
     done = subprocess.run(
-        [sys.executable, script],
-        cwd=tmp_path,
-        capture_output=True,
-        text=True,
-        env=RayRun.environment(),
-        timeout=200,
+        command, cwd=tmp_path, capture_output=True, text=True, env=environment, timeout=200
     )
     assert done.returncode == 0, done.stderr
     found = {row["id"]: row for row in json.loads(done.stdout.splitlines()[-1])}

@@ -6,7 +6,6 @@ import sys
 import time
 from collections import Counter
 from collections.abc import Callable, Iterator
-from pathlib import Path
 from typing import Any
 
 import pytest
@@ -17,7 +16,6 @@ from slimwhisper.storage.listing import Place
 from slimwhisper.storage.outputs import OutputFolder
 from tests.support.paths import ROOT
 from tests.support.s3_server import Faults, bucket_marks, s3_server
-from tests.support.spoken import SAMPLES
 
 s3fs = pytest.importorskip("s3fs", reason="needs s3fs: pip install 'fsspec[s3]'")
 pytest.importorskip("moto.server", reason="needs moto[server], an S3 server for tests")
@@ -177,22 +175,3 @@ def test_outputs(bucket: Any) -> None:
     assert (folder.get("x/one"), folder.names("x"), folder.names("y")) == (b"3", ["x/one"], [])
     with pytest.raises(OutputError, match="s3://box/out/x/two: cannot be read"):
         folder.get("x/two")
-
-
-def test_the_same_transcripts(bucket: Any, tmp_path: Path) -> None:
-    """What a store has is decoded as what a folder has, with a real model."""
-    names = ["countdown.flac", "flight.m4a", "phone-number.wav"]
-    for name in names:
-        bucket.pipe_file(f"box/talks/{name}", (SAMPLES / name).read_bytes())
-    common = ("--model", "digits", "--beam_size", "None", "--threads", "1", "--verbose", "False")
-    command = [sys.executable, "-m", "slimwhisper", "transcribe", *common]
-    for inputs, out in (
-        (["s3://box/talks"], "s3://box/texts"),
-        ([str(SAMPLES / name) for name in names], str(tmp_path)),
-    ):
-        done = subprocess.run([*command, *inputs, "-o", out], capture_output=True, text=True)
-        assert done.returncode == 0, done.stderr
-    for name in names:
-        for suffix in ("txt", "json", "srt"):
-            here = (tmp_path / f"{Path(name).stem}.{suffix}").read_bytes()
-            assert bucket.cat_file(f"box/texts/{name}.{suffix}") == here

@@ -43,12 +43,9 @@ def test_a_recording_does_not_show_its_uri() -> None:
     assert "secret" not in f"{file} {file!r}"
 
 
-def test_what_a_uri_is() -> None:
+def test_which_kinds_there_are() -> None:
     assert is_uri("s3://b") and is_uri("hf://datasets/x") and is_uri("memory://x")
     assert not any(map(is_uri, ("talks/a.wav", "/a//b", "C:/x", "a:b", "-", "://x")))
-
-
-def test_unknown_kinds() -> None:
     for uri in ("gopher://x:y@host/a", "tar://a.wav::s3://b/c.tar"):
         with pytest.raises(OptionError, match="unknown kind of address") as caught:
             open_filesystem(uri)
