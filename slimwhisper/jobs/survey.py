@@ -12,20 +12,12 @@ def header_seconds(path: Path) -> float:
     """The length of a file's audio according to its header; 0 if unknown or unreadable."""
     import av  # slow: a single file needs it for some formats only
 
-    try:
-        # open the file ourselves and allow no protocols, so that FFmpeg cannot take a name for a
-        # pattern or a URL
-        with (
-            path.open("rb") as file,
-            av.open(file, mode="r", options={"protocol_whitelist": "none"}) as container,
-        ):
-            if container.duration is not None:
-                return max(0.0, container.duration / 1_000_000)  # FFmpeg counts microseconds
-            for stream in container.streams.audio:
-                if stream.duration is not None and stream.time_base is not None:
-                    return max(0.0, float(stream.duration * stream.time_base))
-    except (OSError, ValueError, av.error.FFmpegError):
-        pass
+    # open the file ourselves and allow no protocols, so that FFmpeg cannot take a name for a pattern
+    # or a URL
+    allowed = {"protocol_whitelist": "none"}
+    with suppress(OSError, ValueError, av.error.FFmpegError):
+        with path.open("rb") as file, av.open(file, mode="r", options=allowed) as container:
+            return max(0.0, (container.duration or 0) / 1_000_000)  # FFmpeg counts microseconds
     return 0.0
 
 

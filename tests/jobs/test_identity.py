@@ -15,7 +15,6 @@ from slimwhisper.digests import MIB, WHOLE_FILE, file_digest
 from slimwhisper.errors import OptionError
 from slimwhisper.jobs.journal.identity import (
     accepted_precisions,
-    folder_digest,
     identify_caches,
     identify_model,
     identify_precision,
@@ -102,7 +101,7 @@ def test_models(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
         ("generation_config.json", "{}"),
     ):
         (folder / name).write_text(text)
-        digests.append(folder_digest(folder))
+        digests.append(identify_model(str(folder)).get("digest"))
     assert len(set(digests)) == 5
     (folder / "README.md").write_text("not read by the loader")
     os.utime(folder / "config.json", (5, 5))

@@ -43,8 +43,8 @@ class Inputs:
 
     def __init__(self, arguments: Iterable[str], stdin: BinaryIO | None = None) -> None:
         self._stdin = stdin
-        self._listed: tuple[Path, Listing] | None = None  # the last folder listed for a file in it
-        self._walked: set[Path] = set()  # absolute folders of globs and lists
+        self._listing = lru_cache(1)(Listing.of)  # the last folder listed for a file in it
+        self._walked: set[Path] = set()  # absolute folders of a glob or list
         self._arguments = [_classify(text) for text in dict.fromkeys(arguments)]
         kinds = [a.kind for a in self._arguments]
         self.is_job = bool({"folder", "glob", "list"} & set(kinds))
@@ -56,6 +56,7 @@ class Inputs:
         """Every recording, and an error for each path that cannot be found or listed."""
         for argument in self._arguments:
             is_empty = True
+            self._walked.clear()
             for found in self._expand(argument):
                 is_empty = False
                 yield found
@@ -105,7 +106,7 @@ class Inputs:
         `find` and `**` name a folder first and its files later, which would be a repetition.
         """
         absolute = _absolute(path)
-        return absolute in self._walked or any(p in self._walked for p in absolute.parents)
+        return not self._walked.isdisjoint([absolute, *absolute.parents])
 
     def _walk(self, top: Path) -> Iterator[InputFile | AudioError]:
         """All recordings below a folder; does not follow links to folders."""
@@ -130,15 +131,8 @@ class Inputs:
 
     def _file(self, path: Path) -> InputFile:
         absolute = _absolute(path)
-        output = self._place(absolute.parent) / self._output_name(absolute)
-        return InputFile(path, str(output), Stamp.of(path))
-
-    def _output_name(self, path: Path) -> str:
-        if self._listed is None or self._listed[0] != path.parent:
-            # a folder may not be listed, but its files may be readable
-            _, folders, files = next(os.walk(path.parent), ("", [], []))
-            self._listed = (path.parent, Listing(files, folders))
-        return self._listed[1].output_of(path.name)
+        name = self._listing(absolute.parent).output_of(absolute.name)
+        return InputFile(path, str(self._place(absolute.parent) / name), Stamp.of(path))
 
     def _place(self, folder: Path) -> Path:
         """Where the outputs of the recordings in an absolute folder go, below the output folder."""
@@ -158,8 +152,9 @@ class Inputs:
         """
         known = [a for a in self._arguments if a.kind != "missing"]
         if all(a.kind == "file" for a in known):
-            names = [self._output_name(_absolute(Path(a.text))).casefold() for a in known]
-            if len(set(names)) == len(names):
+            paths = [_absolute(Path(a.text)) for a in known]
+            names = {self._listing(p.parent).output_of(p.name).casefold() for p in paths}
+            if len(names) == len(paths):
                 return None
         return Path(os.path.commonpath([a.base for a in known]))
 

@@ -22,6 +22,12 @@ class Listing:
         self._blocked = {Path(f).stem.casefold() for f in folders if f.lower().endswith(ends)}
         self.outputs = self._distinct(name for name in self._files if is_audio(name))
 
+    @staticmethod
+    def of(folder: Path) -> "Listing":
+        """Of a folder; as if it were empty where it cannot be listed, but its files may be read."""
+        _, folders, files = next(os.walk(folder), ("", [], []))
+        return Listing(files, folders)
+
     def output_of(self, name: str) -> str:
         """The output name of any file in the folder.
 
