@@ -12,8 +12,7 @@ def header_seconds(path: Path) -> float:
     """The length of a file's audio according to its header; 0 if unknown or unreadable."""
     import av  # slow: a single file needs it for some formats only
 
-    # open the file ourselves and allow no protocols, so that FFmpeg cannot take a name for a pattern
-    # or a URL
+    # opened here, and without protocols, so that FFmpeg cannot take a name for a pattern or a URL
     allowed = {"protocol_whitelist": "none"}
     with suppress(OSError, ValueError, av.error.FFmpegError):
         with path.open("rb") as file, av.open(file, mode="r", options=allowed) as container:
