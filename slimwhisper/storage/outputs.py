@@ -51,13 +51,14 @@ class OutputFolder:
         if not self.is_local:
             self.put(PROBE, b"")
             return
+        here = self.here("")
         try:
-            self.here("").mkdir(parents=True, exist_ok=True)
-            with tempfile.TemporaryFile(dir=self._root):
+            here.mkdir(parents=True, exist_ok=True)
+            with tempfile.TemporaryFile(dir=here):
                 pass
         except OSError as error:
             raise OutputError(
-                f"{self._root}: cannot write there ({error.strerror}); choose another --output_dir"
+                f"{here}: cannot write there ({error.strerror}); choose another --output_dir"
             ) from error
 
     def put(self, name: str, data: bytes) -> None:

@@ -90,9 +90,7 @@ def test_what_settles_a_file(path: Path) -> None:
         journal.close()
 
 
-def test_every_line_is_on_disk_when_it_was_added(
-    path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_lines_are_on_disk_soon_and_in_the_end(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     synced = []
     monkeypatch.setattr(os, "fsync", lambda _: synced.append(path.read_bytes()))
     write(path, (STAMP, "done"), (STAMP, "failed"))

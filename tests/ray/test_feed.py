@@ -66,7 +66,7 @@ def test_slots_are_filled_again_while_others_run(digits: SlimWhisper) -> None:
         future.add_done_callback(lambda _, name=name: order.append(name))
     feed.close()
     assert order == ["door-code.mp3", "door-code.mp3", "countdown.flac"]
-    assert feed.counts.steps < feed.counts.filled < 2 * feed.counts.steps
+    assert feed.counts.steps < feed.counts.filled_slots < 2 * feed.counts.steps
 
 
 def test_a_broken_engine_fails_all_that_it_has(

@@ -99,8 +99,8 @@ class Journal:
         return None
 
     def add(self, *finished: Finished) -> None:
-        """Append recordings that have ended, in one write; in a folder, the lines are on disk when
-        this returns. If the process is killed meanwhile, one line at most is torn.
+        """Append recordings that have ended, in one write. If the process is killed meanwhile, one
+        line at most is torn.
         """
         if finished:
             # ASCII, so that names that are not UTF-8 survive as escaped surrogates

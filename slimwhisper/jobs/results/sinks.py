@@ -24,6 +24,7 @@ from slimwhisper.jobs.journal.logs import JournalError
 from slimwhisper.outputs.formats import write_transcript
 from slimwhisper.outputs.speakers import RECORDING
 from slimwhisper.storage import tables
+from slimwhisper.storage.digests import Digests, digest_of
 from slimwhisper.storage.files import InputFile
 from slimwhisper.storage.outputs import OutputFolder, sweep
 from slimwhisper.storage.stamps import Finished, Status
@@ -175,8 +176,11 @@ class TableSink(Sink):
         self._parts = tables.Parts(folder)
         if folder.is_local:
             self._sweep(folder.here(tables.FOLDER))
-        if journal is not None:
-            for finished, options in tables.recover(folder):
+        self._paths = Digests()  # that have a row
+        self._doubled = False
+        for finished, options in tables.recover(folder):
+            self._note(finished)
+            if journal is not None:
                 journal.adopt(finished, options)
 
     def _exists(self, recording: InputFile, *, marked: bool) -> bool:
@@ -193,6 +197,7 @@ class TableSink(Sink):
             self._flush()
         transcript = ended.result if isinstance(ended.result, Transcript) else None
         self._parts.add(ended.finished(recording), transcript)
+        self._note(ended.finished(recording))
         if self._parts.full:
             try:
                 self._flush()
@@ -206,7 +211,12 @@ class TableSink(Sink):
         a file that has changed or had failed. Raises OutputError.
         """
         self._flush()
-        tables.compact(self._files.folder)
+        if self._doubled:
+            tables.compact(self._files.folder)
+
+    def _note(self, finished: Finished) -> None:
+        path = finished.stamp.path.encode(errors="surrogatepass")
+        self._doubled |= not self._paths.add(digest_of(path))
 
     def _flush(self) -> None:
         written = self._parts.write({} if self.journal is None else self.journal.recorded)
