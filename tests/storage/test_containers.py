@@ -16,98 +16,27 @@ import pytest
 
 from slimwhisper.audio.load import load_samples
 from slimwhisper.audio.readers import Readers
-from slimwhisper.errors import AudioError, OptionError, SlimWhisperError, StorageError
+from slimwhisper.errors import AudioError
 from slimwhisper.storage import containers, held
-from slimwhisper.storage.files import InputFile, StoredFile, longest_first, media_fragment
+from slimwhisper.storage.files import StoredFile, longest_first, media_fragment
 from slimwhisper.storage.held import HeldBytes
-from slimwhisper.storage.inputs import StoredInputs, are_stored
-from slimwhisper.storage.listing import Place
+from slimwhisper.storage.inputs import StoredInputs
 from slimwhisper.storage.stamps import Stamp
-from tests.support.memory_store import fill, store, tar_of  # noqa: F401
+from tests.support.memory_store import (  # noqa: F401
+    contents,
+    fill,
+    found,
+    listed,
+    problems,
+    store,
+    stored,
+    tar_of,
+)
 from tests.support.spoken import SAMPLES
-
-
-def found(*arguments: str, column: str | None = None) -> list[InputFile]:
-    return [f for f in StoredInputs(arguments, column).files() if isinstance(f, InputFile)]
-
-
-def stored(*arguments: str) -> list[StoredFile]:
-    return [f.path for f in found(*arguments) if isinstance(f.path, StoredFile)]
-
-
-def problems(*arguments: str, column: str | None = None) -> list[str]:
-    files = StoredInputs(arguments, column).files()
-    return [str(f) for f in files if isinstance(f, SlimWhisperError)]
-
-
-def listed(*arguments: str, column: str | None = None) -> dict[str, str]:
-    """Name -> output of each recording."""
-    assert not problems(*arguments, column=column)
-    files = found(*arguments, column=column)
-    assert all(str(f.path) == f.stamp.path for f in files)
-    return {str(f.path): f.output for f in files}
-
-
-def contents(file: StoredFile) -> bytes:
-    target = io.BytesIO()
-    file.fetch(target)
-    return target.getvalue()
 
 
 def lines(*rows: Any) -> str:
     return "".join(json.dumps(row) + "\n" for row in rows)
-
-
-def test_folders_and_patterns(store: Any) -> None:  # noqa: F811
-    names = ("b/x/a.mp3", "b/x/a.wav", "b/x/y/c.FLAC", "b/x/n.txt", "b/z/a.wav")
-    fill(store, dict.fromkeys(names, "hi"))
-    one = {f"memory://b/x/{name}": name for name in ("a.mp3", "a.wav", "y/c.FLAC")}
-    assert listed("memory://b/x") == listed("memory://b/x/") == one
-    both = {name: f"x/{output}" for name, output in one.items()}
-    both["memory://b/z/a.wav"] = "z/a.wav"
-    assert listed("memory://b/x", "memory://b/z") == listed("memory://b") == both
-    assert listed("memory://b/x/a.mp3") == {"memory://b/x/a.mp3": "a.mp3"}
-    assert problems("memory://b/none") == [
-        "memory://b/none: no recordings there; check the address"
-    ]
-    assert not StoredInputs(["memory://b/x/a.mp3"]).is_job
-    assert StoredInputs(["memory://b/x"]).is_job
-    assert list(listed("memory://b/*/a.wav").values()) == ["x/a.wav", "z/a.wav"]
-    assert set(listed("memory://b/**/?.*").values()) == {*both.values(), "x/n.txt"}
-    assert list(listed("memory://b/x/?.mp3").values()) == ["a.mp3"]
-
-
-def test_patterns_here(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.chdir(tmp_path)
-    for number in range(2):
-        path = tmp_path / "shards" / f"{number}" / "s.tar"
-        path.parent.mkdir(parents=True)
-        path.write_bytes(tar_of({"a.wav": b"x"}))
-    there = f"{tmp_path}/shards"
-    expected = {f"tar://a.wav::{there}/{n}/s.tar": f"{n}/s.tar/a.wav" for n in range(2)}
-    assert listed("shards/*/s.tar") == listed(f"{there}/**/*.tar") == expected
-    assert "shards/none.tar: no recordings there" in problems("shards/none.tar")[0]
-    (tmp_path / "talks").mkdir()
-    (tmp_path / "talks" / "a.wav").write_bytes(b"x")
-    (tmp_path / "talks" / "b.wav").symlink_to("a.wav")
-    (tmp_path / "talks" / "again").symlink_to(".")  # no link to a folder is followed
-    files = found(f"file://{tmp_path}/talks")
-    assert {str(f.path): f.output for f in files} == {
-        f"{tmp_path}/talks/{name}": name for name in ("a.wav", "b.wav")
-    }
-    assert files[0].stamp == Stamp.of(tmp_path / "talks" / "a.wav")
-
-
-def test_a_stamp_has_what_the_store_says(monkeypatch: pytest.MonkeyPatch) -> None:
-    place = Place("memory://b")
-    for info, stamp in (
-        ({"ETag": '"abc"', "LastModified": "x"}, (3, None, "abc")),
-        ({"mtime": 1.5}, (3, 1_500_000_000, None)),
-    ):
-        described = {"name": "/b/a.wav", "size": 3, "type": "file"} | info
-        monkeypatch.setattr(place._filesystem, "info", lambda _, told=described: told)
-        file = place.info("/b/a.wav")
-        assert file is not None and file.stamp == Stamp("memory://b/a.wav", *stamp)
 
 
 def test_manifests(store: Any, tmp_path: Path) -> None:  # noqa: F811
@@ -254,15 +183,6 @@ def test_tables_that_name_no_recordings(store: Any) -> None:  # noqa: F811
         assert error.startswith(f"memory://t/{name}.parquet") and problem in error
 
 
-def test_which_arguments_are_stored() -> None:
-    assert are_stored(["s3://b/x", "s3://b/y.tar"]) and are_stored(["a.jsonl"])
-    assert not are_stored(["talks", "talks/a.json"])  # a transcript beside its recording
-    with pytest.raises(OptionError, match="s3://b/x: paths and URIs have no place in common"):
-        are_stored(["talks", "s3://me:secret@b/x"])
-    with pytest.raises(OptionError, match="stores of several kinds"):
-        StoredInputs(["memory://a", "data.jsonl"])
-
-
 def test_the_longest_first_within_bounds() -> None:
     lengths = np.random.default_rng(0).uniform(0, 100, 500)
     order = list(longest_first(((x, x) for x in lengths), ahead=50))
@@ -329,20 +249,6 @@ def test_samples(store: Any, loaders: int, tmp_path: Path) -> None:  # noqa: F81
                 load_samples(file, readers=readers)
     finally:
         readers.close()
-
-
-def test_stores_that_fail(store: Any, monkeypatch: pytest.MonkeyPatch) -> None:  # noqa: F811
-    fill(store, {"b/a.wav": "aaaa"})
-    (file,) = stored("memory://b/a.wav")
-
-    def broken(*_: Any, **__: Any) -> bytes:
-        raise OSError("503 from https://h/a?Signature=s3cret")
-
-    monkeypatch.setattr(type(store), "cat_file", lambda *_: b"aa")
-    with pytest.raises(StorageError, match="2 of its 4 bytes arrived"):
-        contents(file)
-    monkeypatch.setattr(type(store), "ls", broken)
-    assert problems("memory://b")[0].startswith("memory://b: cannot be listed (503 from")
 
 
 def test_members_wait_on_disk_until_there_is_room(monkeypatch: pytest.MonkeyPatch) -> None:

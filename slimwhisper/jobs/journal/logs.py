@@ -12,7 +12,6 @@ import secrets
 import socket
 import time
 from collections.abc import Iterator
-from contextlib import suppress
 from errno import ELOOP, ENOSPC
 from pathlib import Path
 
@@ -87,9 +86,12 @@ class FileLog:
 
     def close(self) -> None:
         """Close the file, which releases the lock."""
-        with suppress(OSError):
+        try:
             os.fsync(self._file)
-        os.close(self._file)
+        except OSError as failure:
+            raise self._unwritable(failure) from failure
+        finally:
+            os.close(self._file)
 
     def _lock(self) -> None:
         try:
