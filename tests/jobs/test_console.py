@@ -7,10 +7,7 @@ from typing import Any
 
 import pytest
 
-from tests.support.fake_model import fake_model
-from tests.support.folder_job import GOOD, run, tree, written
-
-__all__ = ["fake_model", "run", "tree"]
+from tests.support.folder_job import GOOD, written
 
 pytestmark = pytest.mark.usefixtures("fake_model", "tree")
 

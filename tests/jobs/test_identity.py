@@ -20,10 +20,8 @@ from slimwhisper.jobs.journal.identity import (
     identify_precision,
 )
 from slimwhisper.jobs.journal.journal import JOURNAL_NAME
-from tests.support.fake_model import FakeModel, fake_model
-from tests.support.folder_job import journal, run, tree
-
-__all__ = ["fake_model", "run", "tree"]
+from tests.support.fake_model import FakeModel
+from tests.support.folder_job import journal
 
 
 @pytest.fixture

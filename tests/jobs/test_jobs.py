@@ -12,10 +12,8 @@ import pytest
 from slimwhisper.jobs.journal.journal import JOURNAL_NAME
 from slimwhisper.outputs.formats import formats_of
 from tests.support.command import Run
-from tests.support.fake_model import FakeModel, fake_model
-from tests.support.folder_job import DONE, GOOD, journal, run, statuses, tree, written
-
-__all__ = ["fake_model", "run", "tree"]
+from tests.support.fake_model import FakeModel
+from tests.support.folder_job import DONE, GOOD, journal, statuses, written
 
 pytestmark = pytest.mark.usefixtures("fake_model", "tree")
 

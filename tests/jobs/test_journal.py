@@ -17,7 +17,7 @@ from slimwhisper.jobs.journal.journal import JOURNAL_NAME, Journal
 from slimwhisper.storage.digests import MERGE, Digests
 from slimwhisper.storage.outputs import OutputFolder
 from slimwhisper.storage.stamps import Finished, Stamp, Status
-from tests.support.memory_store import journal, store  # noqa: F401
+from tests.support.memory_store import journal
 
 OPTIONS: dict[str, Any] = {"model": "tiny", "formats": ("txt",), "temperature": (0.0, 0.2)}
 STAMP = Stamp("/in/a.wav", 100, 1_700_000_000_123_456_789)
@@ -232,7 +232,7 @@ def test_an_etag_is_part_of_the_key(tmp_path: Path) -> None:
     again.close()
 
 
-def test_in_a_store(store: Any, monkeypatch: pytest.MonkeyPatch) -> None:  # noqa: F811
+def test_in_a_store(store: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     """Two jobs at once, each with objects of its own; the last lines wait for others."""
     monkeypatch.setattr(logs, "OBJECT", 1500)
     folder = OutputFolder("memory://out")
@@ -253,9 +253,7 @@ def test_in_a_store(store: Any, monkeypatch: pytest.MonkeyPatch) -> None:  # noq
 
 
 def test_a_store_that_does_not_answer_for_a_while(
-    store: Any,  # noqa: F811
-    monkeypatch: pytest.MonkeyPatch,
-    caplog: pytest.LogCaptureFixture,
+    store: Any, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     monkeypatch.setattr(logs, "PERIOD", 0.0)
     one = Journal(OutputFolder("memory://me:secret@out"), OPTIONS)

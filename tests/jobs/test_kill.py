@@ -13,11 +13,9 @@ from pathlib import Path
 import pytest
 
 from slimwhisper.outputs.formats import formats_of
-from tests.support.folder_job import journal, tree
+from tests.support.folder_job import journal
 from tests.support.kills import Kills, journal_lines, random_moments
 from tests.support.paths import ROOT
-
-__all__ = ["tree"]
 
 
 class Forked:

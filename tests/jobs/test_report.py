@@ -15,10 +15,7 @@ from slimwhisper.jobs.interrupts import StopNow
 from slimwhisper.jobs.ledger import Ledger
 from slimwhisper.jobs.results.report import UNKNOWN, Report
 from slimwhisper.types import Segment, Transcript
-from tests.support.fake_model import FakeModel, fake_model
-from tests.support.folder_job import run, tree
-
-__all__ = ["fake_model", "run", "tree"]
+from tests.support.fake_model import FakeModel
 
 CHECK = [1.0, 3.0, "one two", ["repeats"]]
 HOSTILE = '</script><script>alert("x")</script><b>&amp;'

@@ -15,8 +15,8 @@ from slimwhisper.storage.outputs import OutputFolder
 from slimwhisper.storage.stamps import Stamp
 from slimwhisper.types import Transcript
 from tests.support.command import Run
-from tests.support.fake_model import FakeModel, fake_model  # noqa: F401
-from tests.support.memory_store import fill, journal, store, tar_of, texts  # noqa: F401
+from tests.support.fake_model import FakeModel
+from tests.support.memory_store import fill, journal, tar_of, texts
 
 pytestmark = pytest.mark.usefixtures("fake_model")
 FILES: dict[str, str | bytes] = {"in/a.wav": "one", "in/x/a.mp3": "two", "in/x/c.wav": "bad"}
@@ -33,7 +33,7 @@ def run(capsys: pytest.CaptureFixture[str], tmp_path: Path, monkeypatch: pytest.
     return call
 
 
-def test_from_a_store_to_a_store(store: Any, run: Any, fake_model: FakeModel) -> None:  # noqa: F811
+def test_from_a_store_to_a_store(store: Any, run: Any, fake_model: FakeModel) -> None:
     fill(store, FILES)
     to = ("-o", "memory://out/t", "-f", "txt")
     first = run("memory://in", *to, "--log_json", "True")
@@ -61,7 +61,7 @@ def test_from_a_store_to_a_store(store: Any, run: Any, fake_model: FakeModel) ->
     assert len(fake_model.taken) == 6  # the bad one
 
 
-def test_from_a_folder_to_a_store(store: Any, run: Any) -> None:  # noqa: F811
+def test_from_a_folder_to_a_store(store: Any, run: Any) -> None:
     """Outputs have the names and contents that they have in a folder; one file keeps no journal."""
     Path("in/x").mkdir(parents=True)
     for name, text in FILES.items():
@@ -77,7 +77,7 @@ def test_from_a_folder_to_a_store(store: Any, run: Any) -> None:  # noqa: F811
     assert journal(store, "all") == []
 
 
-def test_containers(store: Any, run: Any) -> None:  # noqa: F811
+def test_containers(store: Any, run: Any) -> None:
     fill(store, {"w/s0.tar": tar_of({"a.wav": b"one", "b.wav": b"two"})})
     run("memory://w/*.tar", "-o", "out", "-f", "txt")
     assert sorted(str(p) for p in Path("out").rglob("*.txt")) == [
@@ -93,9 +93,7 @@ def test_containers(store: Any, run: Any) -> None:  # noqa: F811
 
 
 def test_a_store_that_does_not_answer(
-    store: Any,  # noqa: F811
-    run: Any,
-    monkeypatch: pytest.MonkeyPatch,
+    store: Any, run: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Its recordings have not failed: the next run tries them again."""
     fill(store, {"in/a.wav": "one", "in/b.wav": "two"})
@@ -118,7 +116,7 @@ def test_a_store_that_does_not_answer(
     assert "2 of 2 files transcribed" in run("memory://in", "-o", "memory://out", "-f", "txt").err
 
 
-def test_faults_in_one_line(store: Any, run: Any) -> None:  # noqa: F811
+def test_faults_in_one_line(store: Any, run: Any) -> None:
     assert "no recordings there; check the address" in run("memory://none", "-o", "out").err
     assert "paths and URIs have no place in common" in run("x.wav", "memory://in", "-o", "out").err
     assert "unknown kind of address" in run("gopher://in", "-o", "out").err
@@ -141,7 +139,7 @@ def parquet() -> Any:
     return pytest.importorskip("pyarrow", reason="needs the extra parquet")
 
 
-def test_parquet(store: Any, run: Any, parquet: Any) -> None:  # noqa: F811
+def test_parquet(store: Any, run: Any, parquet: Any) -> None:
     fill(store, FILES)
     to = ("-o", "out", "-f", "parquet")
     assert run("memory://in", *to).status == 1
@@ -200,7 +198,7 @@ def test_rows_that_cannot_be_written_wait(
     journal.close()
 
 
-def test_parquet_for_readers(store: Any, run: Any, parquet: Any) -> None:  # noqa: F811
+def test_parquet_for_readers(store: Any, run: Any, parquet: Any) -> None:
     duckdb = pytest.importorskip("duckdb")
     fill(store, FILES)
     run("memory://in", "-o", "out", "-f", "parquet")
@@ -208,7 +206,7 @@ def test_parquet_for_readers(store: Any, run: Any, parquet: Any) -> None:  # noq
     assert sorted(duckdb.sql(query).fetchall()) == [(" one", 1.5), (" two", 1.5)]
 
 
-def test_parquet_in_a_store(store: Any, run: Any, parquet: Any) -> None:  # noqa: F811
+def test_parquet_in_a_store(store: Any, run: Any, parquet: Any) -> None:
     """Its rows say what is done, if a job is killed between a part and its marks."""
     fill(store, FILES)
     to = ("-o", "memory://out", "-f", "parquet")
@@ -219,7 +217,7 @@ def test_parquet_in_a_store(store: Any, run: Any, parquet: Any) -> None:  # noqa
     assert len(journal(store, "out")) == 3
 
 
-def test_parquet_in_a_folder_killed(store: Any, run: Any, parquet: Any) -> None:  # noqa: F811
+def test_parquet_in_a_folder_killed(store: Any, run: Any, parquet: Any) -> None:
     fill(store, FILES)
     to = ("-o", "out", "-f", "parquet")
     run("memory://in", *to)

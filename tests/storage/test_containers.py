@@ -22,16 +22,7 @@ from slimwhisper.storage.files import StoredFile, longest_first, media_fragment
 from slimwhisper.storage.held import HeldBytes
 from slimwhisper.storage.inputs import StoredInputs
 from slimwhisper.storage.stamps import Stamp
-from tests.support.memory_store import (  # noqa: F401
-    contents,
-    fill,
-    found,
-    listed,
-    problems,
-    store,
-    stored,
-    tar_of,
-)
+from tests.support.memory_store import contents, fill, found, listed, problems, stored, tar_of
 from tests.support.spoken import SAMPLES
 
 
@@ -39,7 +30,7 @@ def lines(*rows: Any) -> str:
     return "".join(json.dumps(row) + "\n" for row in rows)
 
 
-def test_manifests(store: Any, tmp_path: Path) -> None:  # noqa: F811
+def test_manifests(store: Any, tmp_path: Path) -> None:
     here = tmp_path / "far.wav"
     here.write_bytes(b"far")
     rows = [
@@ -85,7 +76,7 @@ def test_a_bad_line_of_a_manifest_costs_itself_alone(tmp_path: Path, bad: bytes)
     assert [f.output for f in found(str(path))] == ["a.wav", "c.wav"]
 
 
-def test_archives(store: Any) -> None:  # noqa: F811
+def test_archives(store: Any) -> None:
     files = {"k/1.wav": b"one", "k/1.txt": b"no", "../2.flac": b"two", "/3.mp3": b"three"}
     fill(
         store, {f"w/s{n}.tar": tar_of(files) for n in range(3)} | {"w/z.tgz": tar_of(files, "w:gz")}
@@ -151,7 +142,7 @@ def test_members_that_are_links_or_too_large(
         ),
     ],
 )
-def test_tables(store: Any, columns: Any, column: str | None, expected: dict[str, str]) -> None:  # noqa: F811
+def test_tables(store: Any, columns: Any, column: str | None, expected: dict[str, str]) -> None:
     fill(store, {"t/a.wav": "aa", "t/b.wav": "bb", "t/x.parquet": table(columns)})
     assert listed("memory://t/x.parquet", column=column) == expected
     files = found("memory://t/x.parquet", column=column)
@@ -167,7 +158,7 @@ def table(columns: Any) -> bytes:
     return buffer.getvalue()
 
 
-def test_tables_that_name_no_recordings(store: Any) -> None:  # noqa: F811
+def test_tables_that_name_no_recordings(store: Any) -> None:
     fill(
         store,
         {"t/x.parquet": table({"flac": [None]}), "t/p.parquet": table({"path": [None, "a.wav"]})},
@@ -219,7 +210,7 @@ def test_a_long_manifest_takes_little_memory(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("loaders", [0, 1])
-def test_samples(store: Any, loaders: int, tmp_path: Path) -> None:  # noqa: F811
+def test_samples(store: Any, loaders: int, tmp_path: Path) -> None:
     """A remote recording's samples are those of the file, and an excerpt's are a part of them."""
     path = SAMPLES / "phone-number.wav"
     fill(store, {"s/a.wav": path.read_bytes(), "s/empty.wav": b"", "s/bad.wav": b"no" * 99})

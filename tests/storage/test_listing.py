@@ -11,16 +11,7 @@ from slimwhisper.storage.inputs import StoredInputs, are_stored
 from slimwhisper.storage.listing import Place
 from slimwhisper.storage.stamps import Stamp
 from slimwhisper.storage.uris import hide, hide_in, is_uri, open_filesystem, reason
-from tests.support.memory_store import (  # noqa: F401
-    contents,
-    fill,
-    found,
-    listed,
-    problems,
-    store,
-    stored,
-    tar_of,
-)
+from tests.support.memory_store import contents, fill, found, listed, problems, stored, tar_of
 
 
 @pytest.mark.parametrize(
@@ -79,7 +70,7 @@ def test_a_package_that_is_missing(monkeypatch: pytest.MonkeyPatch) -> None:
     assert str(caught.value) == "s3:// needs another package: pip install 'fsspec[s3]'"
 
 
-def test_folders_and_patterns(store: Any) -> None:  # noqa: F811
+def test_folders_and_patterns(store: Any) -> None:
     names = ("b/x/a.mp3", "b/x/a.wav", "b/x/y/c.FLAC", "b/x/n.txt", "b/z/a.wav")
     fill(store, dict.fromkeys(names, "hi"))
     one = {f"memory://b/x/{name}": name for name in ("a.mp3", "a.wav", "y/c.FLAC")}
@@ -140,7 +131,7 @@ def test_which_arguments_are_stored() -> None:
         StoredInputs(["memory://a", "data.jsonl"])
 
 
-def test_stores_that_fail(store: Any, monkeypatch: pytest.MonkeyPatch) -> None:  # noqa: F811
+def test_stores_that_fail(store: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     fill(store, {"b/a.wav": "aaaa"})
     (file,) = stored("memory://b/a.wav")
 
