@@ -5,7 +5,7 @@ import sys
 from collections.abc import Iterator
 from typing import TYPE_CHECKING, Any
 
-from slimwhisper.errors import AudioError, OptionError, SlimWhisperError
+from slimwhisper.errors import OptionError, SlimWhisperError
 from slimwhisper.flags import load_chosen, model_arguments
 from slimwhisper.jobs.console import Console, JSONConsole, TerminalConsole
 from slimwhisper.jobs.decoding_flags import changed, options_of
@@ -52,13 +52,8 @@ class JobPlan:
 
     def recordings(self) -> Iterator[InputFile | SlimWhisperError]:
         """Every recording, once, and an error for what cannot be found, listed or written."""
-        for found in distinct(self.read_inputs().files()):
-            try:
-                if isinstance(found, InputFile) and not self.is_table:
-                    self.files.check_names(found)
-                yield found
-            except AudioError as error:
-                yield error
+        found = distinct(self.read_inputs().files())
+        return found if self.is_table else map(self.files.checked, found)
 
     def open_console(self) -> Console:
         """Where the job prints."""

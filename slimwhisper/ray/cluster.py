@@ -73,9 +73,9 @@ Outcomes = Iterator[tuple[InputFile, Ended]]
 class Workers:
     """The actors of a job. One that dies is replaced by another with a new number."""
 
-    def __init__(self, plan: Plan, on_ready: Callable[[Ready], None], *arguments: Any) -> None:
-        """on_ready: called for each worker that has loaded its model. arguments: of `Worker`, after
-        the threads.
+    def __init__(self, plan: Plan, on_ready: Callable[..., None], *arguments: Any) -> None:
+        """on_ready: called with what a worker's `load` returns. arguments: of `Worker`, after the
+        threads.
         """
         self.scheduler: Scheduler[InputFile] = Scheduler()
         self.fill: dict[int, float] = {}  # worker -> share of its slots in use, so far
@@ -157,11 +157,11 @@ class Workers:
             yield from self._down(worker, reason)
 
     def _up(self, worker: int, ready: Ready) -> None:
-        slots = ready.facts["batch_size"]
+        slots = ready[0]["batch_size"]
         self.fill[worker] = 0.0
         self.scheduler.up(worker, slots + max(AHEAD, slots // 2))
         self._calls[self._actors[worker].outlive.remote()] = worker, None
-        self._on_ready(ready)
+        self._on_ready(*ready)
 
     def _down(self, worker: int, error: RayError) -> Outcomes:
         """Replace a worker that has died; what is given up is reported."""

@@ -6,6 +6,7 @@ from collections.abc import Iterator
 from contextlib import closing
 from functools import partial
 from pathlib import Path
+from typing import Any
 
 from slimwhisper.audio.read_ahead import Loader
 from slimwhisper.jobs.inputs.inputs import Inputs
@@ -14,7 +15,6 @@ from slimwhisper.jobs.ledger import Ledger
 from slimwhisper.jobs.plan import JobPlan
 from slimwhisper.ray.cluster import Workers, started
 from slimwhisper.ray.transcriber import Transcriber
-from slimwhisper.ray.worker import Ready
 from slimwhisper.storage.files import InputFile, longest_first
 from slimwhisper.storage.outputs import sweep
 from slimwhisper.types import Transcript
@@ -42,11 +42,10 @@ def transcribe_on_ray(plan: JobPlan, recordings: Iterator[InputFile], ledger: Le
         **plan.decoding(),
     )
 
-    def ready(worker: Ready) -> None:
-        if ledger.facts is None:
-            for warning in worker.warnings:
-                ledger.console.warning(warning)
-        ledger.loaded(worker.facts)
+    def ready(facts: dict[str, Any], warnings: list[str]) -> None:
+        for warning in warnings if ledger.facts is None else ():
+            ledger.console.warning(warning)
+        ledger.loaded(facts)
 
     with started(plan.flags) as cluster:
         source = Loader(ordered, lambda _: None, LOOKAHEAD, 1)

@@ -7,7 +7,7 @@ import time
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from logging.handlers import BufferingHandler
 from typing import Any
 
@@ -22,12 +22,7 @@ from slimwhisper.storage.files import InputFile
 logger = logging.getLogger("slimwhisper.ray")
 
 
-@dataclass(frozen=True, slots=True)
-class Ready:
-    """A worker has loaded its model."""
-
-    facts: dict[str, Any]  # `model_facts`
-    warnings: list[str]
+Ready = tuple[dict[str, Any], list[str]]  # `model_facts`, and warnings
 
 
 class Worker:
@@ -64,7 +59,7 @@ class Worker:
         # those about caches are in `model_facts`
         own = [r for r in logged.buffer if not r.name.startswith("slimwhisper.cache")]
         warnings = [r.getMessage() for r in own if r.levelno >= logging.WARNING]
-        return Ready(model_facts(self._transcriber.model, self._transcriber.feed.slots), warnings)
+        return model_facts(self._transcriber.model, self._transcriber.feed.slots), warnings
 
     async def outlive(self) -> None:
         """Never returns: the call fails when the process has died."""

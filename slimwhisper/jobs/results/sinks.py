@@ -91,15 +91,17 @@ class Files:
         """Whether all outputs of a recording are there."""
         return all(map(self.folder.exists, self._names(recording)))
 
-    def check_names(self, recording: InputFile) -> None:
-        """Raise AudioError where the name of an output would be too long."""
-        names = (name.rpartition("/")[2] for name in self._names(recording))
-        most = max(len(os.fsencode(name)) for name in names)
-        if self.folder.is_local and most > LONGEST_NAME:
-            raise AudioError(
-                f"{recording.path}: its outputs would have names of {most} bytes, and "
-                f"{LONGEST_NAME} are possible; give it a shorter name"
-            )
+    def checked(self, found: InputFile | SlimWhisperError) -> InputFile | SlimWhisperError:
+        """The same; an error for a recording whose outputs would have names that are too long."""
+        if isinstance(found, SlimWhisperError) or not self.folder.is_local:
+            return found
+        most = max(len(os.fsencode(name.rpartition("/")[2])) for name in self._names(found))
+        if most <= LONGEST_NAME:
+            return found
+        return AudioError(
+            f"{found.path}: its outputs would have names of {most} bytes, and {LONGEST_NAME} are "
+            "possible; give it a shorter name"
+        )
 
     def _is_input(self, name: str, recording: InputFile) -> bool:
         source = recording.local if self.folder.is_local else None
