@@ -41,7 +41,7 @@ class Ledger:
         self.in_progress: Callable[[], int] = lambda: 0
         self.interrupts = Interrupts(lambda: self.in_progress(), quiet=plan.flags.log_json)
         self.console = console
-        self._plan, self._report = plan, plan.report
+        self._plan = plan
         self._lock = RLock()
         self._next_progress = 0.0
 
@@ -54,8 +54,8 @@ class Ledger:
         with self._lock:
             self.tally.failed += 1
             self.console.error(str(error))
-            if self._report is not None:
-                self._report.add("", None, error)
+            if (report := self._plan.report) is not None:
+                report.add("", None, error)
             self.halted |= self._plan.flags.fail_fast
 
     def starts(self, recording: InputFile) -> bool:
@@ -69,8 +69,8 @@ class Ledger:
                     self.tally.skipped += 1
                 case _:
                     self.tally.failed_earlier += 1
-            if self._report is not None:
-                self._report.settled(recording, before, self.sink)
+            if (report := self._plan.report) is not None:
+                report.settled(recording, before, self.sink)
             return False
 
     def loaded(self, facts: dict[str, Any]) -> None:
@@ -132,8 +132,8 @@ class Ledger:
                 tally.failed += 1
                 self.halted |= self._plan.flags.fail_fast
             self.console.ended(path, ended)
-            if self._report is not None:
-                self._report.add(path, ended.seconds, ended.result)
+            if (report := self._plan.report) is not None:
+                report.add(path, ended.seconds, ended.result)
             if ended.status != "done":
                 # after it was told: if the job is killed in between, the error appears twice
                 # rather than never
@@ -157,13 +157,13 @@ class Ledger:
             self.console.error(str(error))
             status = status or 1
         facts = summary_facts(self.tally, status, self.journal.path if self.journal else None)
-        if self._report is not None:
-            facts["report"] = str(self._report.path)
+        if (report := self._plan.report) is not None:
+            facts["report"] = str(report.path)
         self.console.summary(facts, summary_lines(facts, self.facts))
         return status
 
     def write_report(self, notices: Sequence[str]) -> None:
         """Write the report, if there is one, with these lines at its top. Raises OutputError."""
-        if self._report is not None:
+        if (report := self._plan.report) is not None:
             terms = model_terms(self.facts, self._plan.flags.model)
-            self._report.write(notices, terms, self._plan.options_shown())
+            report.write(notices, terms, self._plan.options_shown())
