@@ -50,15 +50,9 @@ FACTS = MODEL | {"batch_size": 16, "fallbacks": [], "settings": [], "bytes_per_w
 @pytest.mark.parametrize(
     ("tally", "status", "line"),
     [
-        (Tally(), 0, "Nothing to do."),
         (Tally(skipped=1), 0, "Nothing to do: 1 file already done."),
-        (
-            Tally(skipped=2, failed_earlier=1),
-            1,
-            "Nothing to do: 2 files already done, 1 failed in an earlier run.",
-        ),
+        (Tally(failed_earlier=2), 1, "Nothing to do: 2 files failed in an earlier run."),
         (Tally(), 130, "No files transcribed."),
-        (Tally(skipped=2), 130, "No files transcribed: 2 files already done."),
         (Tally(failed=1), 1, "0 of 1 file transcribed, 1 failed"),
         (
             Tally(done=2, skipped=1, failed_earlier=3, audio=1.5),
