@@ -1,18 +1,14 @@
 """bench/gpu.sh runs here in tiny shapes."""
 
-import importlib
 import json
 import os
 import re
 import subprocess
 import sys
-from dataclasses import replace
 from pathlib import Path
-from types import SimpleNamespace
 from typing import Any
 
 import pytest
-import torch
 
 from tests.support.paths import ROOT
 
@@ -88,17 +84,6 @@ def test_a_failing_step_does_not_stop_the_others(tmp_path: Path, stand_in: str) 
     assert [r["step"] for r in rows_of(out)] == ["decode", "tune", "machine", "machine"]
 
 
-def test_wheels_are_installed_first(tmp_path: Path, stand_in: str) -> None:
-    wheels = tmp_path / "wheels"
-    wheels.mkdir()
-    (wheels / "peer-1-py3-none-any.whl").touch()
-    done = run(tmp_path / "out", "--small", "machine", PYTHON=stand_in, WHEELS=str(wheels))
-    assert done.returncode == 0
-    assert [row["step"] for row in rows_of(tmp_path / "out")] == ["wheels", "machine"]
-    assert f"--no-deps --no-compile --target {os.sep}" in done.stdout
-    assert str(wheels / "peer-1-py3-none-any.whl") in (tmp_path / "out" / "log.txt").read_text()
-
-
 def test_wrong_calls(tmp_path: Path, stand_in: str) -> None:
     done = run(tmp_path, "kernel")
     assert done.returncode == 2 and done.stderr.startswith("no step kernel; the steps: machine")
@@ -108,50 +93,6 @@ def test_wrong_calls(tmp_path: Path, stand_in: str) -> None:
     failing.write_text("#!/bin/sh\nexit 1\n")
     done = run(tmp_path, "machine", PYTHON=stand_in)
     assert done.returncode == 2 and "to try this on a CPU: bench/gpu.sh --small" in done.stderr
-
-
-def test_names_of_gpus() -> None:
-    short_name = importlib.import_module("rows").short_name
-    names = {
-        "NVIDIA H200": "h200",
-        "NVIDIA H100 80GB HBM3": "h100",
-        "NVIDIA A100-SXM4-80GB": "a100",
-        "NVIDIA L4": "l4",
-        "NVIDIA GeForce RTX 4090": "4090",
-        "NVIDIA L40S": "l40s",
-        "Quadro": "quadro",
-    }
-    assert {name: short_name(name) for name in names} == names
-
-
-def test_the_table_is_in_the_order_of_the_times(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """The fastest first, also where it needs less shared memory; what does not run, last."""
-    tune, rows = (importlib.import_module(name) for name in ("tune", "rows"))
-    shape = next(c for c in tune.configurations() if c.kernel == "latent" and c.capability == 80)
-    times = {300: None, 200: 2.0, 100: 1.0, 999: 0.1}  # shared memory: milliseconds
-    some = [replace(shape, shared=shared) for shared in times]
-
-    def timed(c: Any) -> float:
-        if (found := times[c.shared]) is None:
-            raise RuntimeError("out of resources")
-        return found
-
-    monkeypatch.setattr(tune, "milliseconds", timed)
-    monkeypatch.setattr(
-        tune.torch.cuda,
-        "get_device_properties",
-        lambda _: SimpleNamespace(shared_memory_per_block_optin=500),
-    )
-    written = rows.Rows(tmp_path / "results.jsonl", "tune", torch.device("cpu"))
-    order = tune.fastest(some, written)
-    assert [c.shared for c in order] == [100, 200, 300, 999]
-    assert [r["milliseconds"] for r in rows_of(tmp_path)] == [2.0, 1.0]
-    order[1] = replace(order[1], capability=70)  # of use to older GPUs
-    tune.write(tune.useful(order), tmp_path / "table.json")
-    table = json.loads((tmp_path / "table.json").read_text())
-    assert [row["shared"] for row in table] == [100, 200]
 
 
 @pytest.mark.slow

@@ -7,7 +7,6 @@ import subprocess
 import sys
 from collections.abc import Iterator
 from pathlib import Path
-from types import ModuleType
 from typing import Any
 
 import pytest
@@ -44,28 +43,6 @@ def bench(monkeypatch: pytest.MonkeyPatch) -> Iterator[Any]:
             del sys.modules[name]
 
 
-def test_rows_are_found_again(
-    bench: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
-    """Of the same case and commit; a line that was cut off is left out."""
-    rows: ModuleType = bench("rows")
-    path = tmp_path / "rows.jsonl"
-    monkeypatch.setattr(rows, "commit", lambda: "0123")
-    row = rows.Rows(path, "peers", CPU).add(shape="tiny", batch=8, seconds=1.0)
-    with path.open("a") as file:
-        file.write('{"bench": "peers", "sec')  # stopped within a line
-    again = rows.Rows(path, "peers", CPU)
-    assert "line 2 is no JSON" in capsys.readouterr().out
-    assert again.kept(shape="tiny", batch=8) == [row] and again.kept(batch=1) == []
-    more = again.add(shape="tiny", batch=1)
-    assert rows.Rows(path, "peers", CPU).kept(shape="tiny") == [row, more]
-    assert rows.Rows(path, "live", CPU).kept() == []
-    known, _, lines = next(rows.tables([row, more])).partition("\n\n")
-    assert "shape tiny" in known and lines.startswith("| batch | seconds |")
-    monkeypatch.setattr(rows, "commit", lambda: "4567")
-    assert rows.Rows(path, "peers", CPU).kept() == []
-
-
 @pytest.mark.slow
 def test_peers(tmp_path: Path) -> None:
     """With the two that are installed wherever the tests run; they must say the same."""
@@ -77,19 +54,6 @@ def test_peers(tmp_path: Path) -> None:
     assert all(row["same_texts"] == 1 and row["sampled"] > 5 for row in found)
     assert last_line(*command)["rows"] == found, "measured once"
     assert len((tmp_path / "rows.jsonl").read_text().splitlines()) == 2
-
-
-@pytest.mark.slow
-def test_formats_of_peers(bench: Any, tmp_path: Path) -> None:
-    """What is written for other projects is the model."""
-    from slimwhisper.checkpoint.load import load_checkpoint
-
-    checkpoint = load_checkpoint("digits")
-    for kind, name in (("openai", "openai.pt"), ("hugging_face", "hugging_face")):
-        bench("peers_engines").convert(checkpoint, tmp_path, kind, torch.float32)
-        state = load_checkpoint(str(tmp_path / name)).state
-        for weight, tensor in state.items():
-            assert torch.equal(tensor, checkpoint.state[weight].float()), weight
 
 
 @pytest.mark.slow

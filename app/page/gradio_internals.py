@@ -2,7 +2,7 @@
 
 Gradio has no documented way to bound the uploads of all users together, to give a login's cookie to
 one site only, to refuse addresses, to keep tracebacks out of the log, and to end open pages at
-shutdown. tests/app/test_gradio_internals.py names what a release of Gradio no longer has.
+shutdown.
 """
 
 from typing import Any
@@ -70,4 +70,5 @@ def refuse_addresses() -> None:
         raise gr.Error("Send a file, not an address.", print_exception=False)
 
     for name in FETCHING:
+        assert hasattr(processing_utils, name), f"Gradio {gr.__version__} has no {name}"
         setattr(processing_utils, name, refuse)

@@ -1,15 +1,16 @@
 """What the page's buttons do."""
 
-import math
 import secrets
 from collections.abc import AsyncGenerator
 from pathlib import Path
-from typing import Any
+from typing import Annotated, Any
 
 import gradio as gr
+from pydantic import BaseModel, BeforeValidator, Field, ValidationError
 
 from slimwhisper.app.api.request import display_name
-from slimwhisper.app.page.cache_costs import costs_of, panel
+from slimwhisper.app.page.cache_costs import panel
+from slimwhisper.app.page.posted import first_problem
 from slimwhisper.app.page.run import Run
 from slimwhisper.app.page.tempdir import FILES
 from slimwhisper.app.page.transcripts.results import Results
@@ -20,12 +21,50 @@ from slimwhisper.app.service.settings import Settings
 from slimwhisper.cache.forms import PRESETS
 from slimwhisper.errors import SlimWhisperError
 from slimwhisper.speakers.choice import BACKENDS
+from slimwhisper.types import MOST_SPEAKERS
 
 EXAMPLES = Path(__file__).with_name("samples")
 MOST_BEAMS = 10
 EXAMPLES_MODEL = "digits"  # bundled; it understands little else
 
 Shown = tuple[str, dict[str, Any]]  # a run's text, and its view
+
+
+class Asked(BaseModel):
+    """The options of a call: Gradio passes on whatever was sent. None, or "": the default."""
+
+    language: str | None = None
+    task: str | None = None
+    words: bool | None = None
+    prompt: str | None = None
+    model: str | None = None
+    cache: str | None = None
+    beams: Annotated[int, Field(ge=1, le=MOST_BEAMS)] | None = None
+    temperature: Annotated[
+        float | None, Field(allow_inf_nan=False), BeforeValidator(lambda v: None if v == "" else v)
+    ] = None
+    vad: bool | None = None
+    diarize: str | None = None
+    speakers: Annotated[int, Field(ge=1, le=MOST_SPEAKERS)] | None = None
+    sentences: bool | None = None
+
+    def options(self) -> dict[str, Any]:
+        """Of `slimwhisper.Options`. Raises gr.Error."""
+        if self.diarize and self.diarize not in BACKENDS:  # a path, too, would do for `Options`
+            known = ", ".join(BACKENDS)
+            raise _error(f"diarize {self.diarize[:100]!r} is not one of: {known}")
+        options: dict[str, Any] = {
+            "task": self.task or "transcribe",
+            "language": self.language or None,
+            "initial_prompt": self.prompt or None,
+            "word_timestamps": bool(self.words),
+            "beam_size": None if self.beams == 1 else self.beams,
+            "vad_filter": bool(self.vad),
+            "diarize": self.diarize or None,
+            "speakers": self.speakers if self.diarize else None,
+            "sentences": bool(self.sentences),
+        }
+        return options | ({} if self.temperature is None else {"temperature": self.temperature})
 
 
 class Handlers:
@@ -39,11 +78,10 @@ class Handlers:
         self.runs: dict[Run, str] = {}  # those that run, with their browsers' sessions
         self._preset = settings.cache
         self._uploads = (settings.page / FILES).resolve()
-        some = models.default == EXAMPLES_MODEL
-        found = sorted(EXAMPLES.iterdir()) if some else []
+        found = sorted(EXAMPLES.iterdir()) if models.default == EXAMPLES_MODEL else []
         self.examples = {path.stem.replace("-", " ").capitalize(): path for path in found}
 
-    # Gradio passes the values of `Layout.arguments`. Its API shows these names and the docstring.
+    # Gradio passes values in this order. Its API shows these names and the docstring.
     async def transcribe(
         self,
         request: gr.Request,
@@ -63,32 +101,23 @@ class Handlers:
         sentences: bool | None = False,
     ) -> AsyncGenerator[Shown, None]:
         """Recordings -> (their text, all that the page shows), at each update."""
-        _check_texts(language=language, task=task, prompt=prompt)
-        _check_texts(model=model, cache=cache, diarize=diarize)
-        choice = self._choice(model, cache)
-        if diarize and diarize not in BACKENDS:  # a path, too, would do for `slimwhisper.Options`
-            raise _error(f"diarize {diarize[:100]!r} is not one of: {', '.join(BACKENDS)}")
-        options: dict[str, Any] = {
-            "task": task or "transcribe",
-            "language": language or None,
-            "initial_prompt": prompt or None,
-            "word_timestamps": bool(words),
-            "beam_size": _beams(beams) if beams and beams != 1 else None,
-            "vad_filter": bool(vad),
-            "diarize": diarize or None,
-            "speakers": int(_number("speakers", speakers)) if diarize and speakers else None,
-            "sentences": bool(sentences),
-        }
-        if temperature not in (None, ""):
-            options["temperature"] = _number("temperature", temperature)
-        recordings = self._recordings(files, recording)
+        given = locals()
+        try:
+            asked = Asked.model_validate({name: given[name] for name in Asked.model_fields})
+        except ValidationError as error:
+            raise _error(first_problem(error)) from None
+        choice, options = self._choice(asked.model, asked.cache), asked.options()
+        recordings = [self._upload(file, str(file.get("orig_name"))) for file in files or []]
+        if recording:
+            recordings.append(self._upload(recording, "recording.wav"))
+        if not recordings:
+            raise _error("Add a file or record something first.")
         async for shown in self._run(request, recordings, choice, options):
             yield shown
 
     async def try_example(self, request: gr.Request, name: str) -> AsyncGenerator[Shown, None]:
         """An example's name -> what `transcribe` gives, with times of words."""
-        _check_texts(name=name)
-        path = self.examples.get(name)
+        path = self.examples.get(name) if isinstance(name, str) else None
         if path is None:
             raise _error(f"There is no example {str(name)[:100]!r}.")
         choice, options = self._choice(None, None), {"word_timestamps": True}
@@ -123,21 +152,8 @@ class Handlers:
     def costs(self) -> str:
         """The chart of the cache costs, in HTML."""
         loaded = self.service.engines.loaded
-        name = self.models.shown
-        if loaded is not None and loaded.name != self.models.default:
-            name = loaded.name
-        return panel(costs_of(self.service.engines, name))
-
-    def _recordings(
-        self, files: list[dict[str, Any]] | None, recording: dict[str, Any] | None
-    ) -> list[tuple[Path, str]]:
-        """(path, name to show) of each file, then of the recording."""
-        found = [self._upload(file, str(file.get("orig_name"))) for file in files or []]
-        if recording:
-            found.append(self._upload(recording, "recording.wav"))
-        if not found:
-            raise _error("Add a file or record something first.")
-        return found
+        other = loaded is not None and loaded.name != self.models.default
+        return panel(self.service.engines, loaded.name if loaded and other else self.models.shown)
 
     def _upload(self, file: dict[str, Any], name: str) -> tuple[Path, str]:
         """An upload's path and its name to show. Any other file of the server is refused."""
@@ -154,30 +170,6 @@ class Handlers:
         if cache and cache not in PRESETS:
             raise _error(f"There is no cache form {cache[:100]!r}.")
         return ModelChoice(name, None if cache in ("", self._preset) else cache)
-
-
-def _check_texts(**given: object) -> None:
-    """Gradio passes on whatever was sent."""
-    for name, text in given.items():
-        if not isinstance(text, str | None):
-            raise _error(f"{name} is not a text")
-
-
-def _number(what: str, value: Any) -> float:
-    try:
-        number = float(value)
-    except (TypeError, ValueError, OverflowError):
-        number = math.nan
-    if not math.isfinite(number):
-        raise _error(f"{what} {str(value)[:100]!r} is not a number")
-    return number
-
-
-def _beams(value: Any) -> int:
-    number = _number("beams", value)
-    if not 1 <= number <= MOST_BEAMS:
-        raise _error(f"beams {number:g} is not between 1 and {MOST_BEAMS}")
-    return int(number)
 
 
 def _error(message: str) -> gr.Error:

@@ -83,15 +83,11 @@ class LiveSegment(Timed):
 
     def made(self, number: int) -> Segment:
         """The segment as the writers take it."""
-        text = f" {clean(self.text)}"
-        ratio = self.compression_ratio
-        return Segment(
-            *(number, round(100 * self.start), self.start, self.end, text, self.tokens),
-            *(self.temperature, self.avg_logprob),
-            compression_ratio(text) if ratio is None else ratio,
-            self.no_speech_prob,
-            [word.made() for word in self.words or ()],
-        )
+        given = self.model_dump(exclude={"words"}) | {"text": f" {clean(self.text)}"}
+        if self.compression_ratio is None:
+            given["compression_ratio"] = compression_ratio(given["text"])
+        words = [word.made() for word in self.words or ()]
+        return Segment(id=number, seek=round(100 * self.start), words=words, **given)
 
 
 class LiveTranscript(BaseModel):

@@ -5,7 +5,6 @@ Importing this module imports Gradio, which takes seconds; only a server with a 
 
 import inspect
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -34,67 +33,75 @@ QUICK: dict[str, Any] = {  # in Gradio's queue, as `api.paths` serves no other r
 Arguments = dict[str, Component]  # by the names of the parameters of `Handlers.transcribe`
 
 
-@dataclass(frozen=True, slots=True)
-class Layout:
-    """The components that the page's events use."""
-
-    arguments: Arguments
-    examples: list[gr.Button]  # of the names that they show
-    transcribe: gr.Button
-    stop: gr.Button
-    view: gr.HTML  # the results
-    costs: gr.Accordion  # of the cache
-    chart: gr.HTML
-    text: gr.Textbox
-    clock: gr.Timer
-
-
 def make_page(handlers: Handlers, preset: str | None, live: bool) -> Blocks:
-    """The whole page. preset: the server's; live: whether it takes live streams."""
+    """The whole page. preset: the server's; None: not a preset. live: whether the server takes live
+    streams.
+    """
+    title = f"<h1>{asset('icon.svg')}slimwhisper</h1><p>{SUBTITLE}</p>"
     with Blocks(title="slimwhisper", analytics_enabled=False, fill_width=True) as blocks:
-        layout = _lay_out(handlers.models, list(handlers.examples), preset, live)
-        _connect(layout, handlers)
+        gr.HTML(title, elem_id="sw-title", apply_default_css=False)
+        if live:
+            with gr.Tabs(elem_id="sw-tabs"):
+                with gr.Tab("Files", elem_id="sw-tab-files"):
+                    _lay_out_files(handlers, preset)
+                with gr.Tab("Live", elem_id="sw-tab-live"):
+                    _lay_out_live()
+        else:
+            _lay_out_files(handlers, preset)
         blocks.unload(handlers.stop)
     blocks.max_threads = handlers.service.limits.queue
     blocks.queue(default_concurrency_limit=None)
     return blocks
 
 
-def _lay_out(models: Models, examples: Sequence[str], preset: str | None, live: bool) -> Layout:
-    """Make all components, within a `gr.Blocks`.
-
-    examples: names. preset: the server's; None: not a preset. live: whether the server takes live
-    streams.
-    """
-    title = f"<h1>{asset('icon.svg')}slimwhisper</h1><p>{SUBTITLE}</p>"
-    gr.HTML(title, elem_id="sw-title", apply_default_css=False)
-    if not live:
-        return _lay_out_files(models, examples, preset)
-    with gr.Tabs(elem_id="sw-tabs"):
-        with gr.Tab("Files", elem_id="sw-tab-files"):
-            layout = _lay_out_files(models, examples, preset)
-        with gr.Tab("Live", elem_id="sw-tab-live"):
-            _lay_out_live()
-    return layout
-
-
-def _lay_out_files(models: Models, examples: Sequence[str], preset: str | None) -> Layout:
-    arguments = _inputs()
-    buttons = []
-    if examples:
+def _lay_out_files(handlers: Handlers, preset: str | None) -> None:
+    arguments, examples = _inputs(), list[gr.Button]()
+    if handlers.examples:
         with gr.Row(elem_id="sw-examples"):
             gr.HTML("Or try an example:", apply_default_css=False)
-            buttons = [gr.Button(name, size="sm", min_width=60) for name in examples]
-    arguments |= _options("sw-options") | _more_options(models, preset)
+            examples = [gr.Button(name, size="sm", min_width=60) for name in handlers.examples]
+    arguments |= _options("sw-options") | _more_options(handlers.models, preset)
     with gr.Row(elem_id="sw-buttons"):
         transcribe = gr.Button("Transcribe", variant="primary", elem_id="sw-go", scale=3)
         stop = gr.Button("Stop", visible=False, elem_id="sw-stop", scale=1)
     view = _drawn("sw-results", "player", asset("player.html"))
+    _lay_out_costs(handlers)
+    text = gr.Textbox(label="Text", visible=False)
+
+    def starts(
+        button: gr.Button, run: Callable[..., Any], given: list[Component], **api: Any
+    ) -> None:
+        """Connect a button that starts a run. api: the name of the call for programs, if any."""
+        button.click(lambda: gr.update(visible=True), None, stop, **QUICK)
+        event = button.click(
+            run,
+            given,
+            [text, view],
+            preprocess=False,
+            show_progress="hidden",
+            concurrency_limit=None,
+            trigger_mode="once",
+            **api,
+        )
+        event.then(lambda: gr.update(visible=False), None, stop, **QUICK)
+
+    _, *names = inspect.signature(handlers.transcribe).parameters  # after the request
+    given = [arguments[name] for name in names]
+    starts(transcribe, handlers.transcribe, given, api_name="transcribe", api_visibility="public")
+    for example in examples:
+        starts(example, handlers.try_example, [example], api_visibility="private")
+    stop.click(handlers.stop, None, None, **QUICK)
+
+
+def _lay_out_costs(handlers: Handlers) -> None:
+    """The costs of the cache, which change while they are shown."""
     with gr.Accordion("What the cache costs", open=False, elem_id="sw-costs") as costs:
         chart = gr.HTML(elem_id="sw-chart", apply_default_css=False)
-    text = gr.Textbox(label="Text", visible=False)
     clock = gr.Timer(PANEL_SECONDS, active=False)
-    return Layout(arguments, buttons, transcribe, stop, view, costs, chart, text, clock)
+    shown = [chart, clock]
+    costs.expand(lambda: (handlers.costs(), gr.Timer(active=True)), None, shown, **QUICK)
+    costs.collapse(lambda: gr.Timer(active=False), None, clock, **QUICK)
+    clock.tick(handlers.costs, None, chart, **QUICK)
 
 
 def _lay_out_live() -> None:
@@ -210,40 +217,3 @@ def _drawn(elem_id: str, name: str, html: str) -> gr.HTML:
     return gr.HTML(
         None, html_template=html, js_on_load=script, apply_default_css=False, elem_id=elem_id
     )
-
-
-def _connect(layout: Layout, handlers: Handlers) -> None:
-    """Connect the components' events to the handlers."""
-    _, *names = inspect.signature(handlers.transcribe).parameters  # after the request
-    arguments = [layout.arguments[name] for name in names]
-    _connect_start(layout, layout.transcribe, handlers.transcribe, arguments, "transcribe")
-    for example in layout.examples:
-        _connect_start(layout, example, handlers.try_example, [example])
-    layout.stop.click(handlers.stop, None, None, **QUICK)
-    shown = [layout.chart, layout.clock]
-    layout.costs.expand(lambda: (handlers.costs(), gr.Timer(active=True)), None, shown, **QUICK)
-    layout.costs.collapse(lambda: gr.Timer(active=False), None, layout.clock, **QUICK)
-    layout.clock.tick(handlers.costs, None, layout.chart, **QUICK)
-
-
-def _connect_start(
-    layout: Layout,
-    button: gr.Button,
-    run: Callable[..., Any],
-    arguments: list[Component],
-    api_name: str | None = None,
-) -> None:
-    """Connect a button that starts a run. api_name: of the call for programs; None: no call."""
-    button.click(lambda: gr.update(visible=True), None, layout.stop, **QUICK)
-    event = button.click(
-        run,
-        arguments,
-        [layout.text, layout.view],
-        api_name=api_name,
-        api_visibility="public" if api_name else "private",
-        preprocess=False,
-        show_progress="hidden",
-        concurrency_limit=None,
-        trigger_mode="once",
-    )
-    event.then(lambda: gr.update(visible=False), None, layout.stop, **QUICK)

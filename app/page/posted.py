@@ -20,9 +20,13 @@ async def read_posted(request: Request, kind: type[Body]) -> Body:
     try:
         return kind.model_validate_json(await request.body())
     except ValidationError as error:
-        first = error.errors(include_url=False, include_input=False)[0]
-        place = ".".join(map(str, first["loc"])) or "the body"
-        raise HTTPException(400, f"{place}: {first['msg']}") from None
+        raise HTTPException(400, first_problem(error)) from None
+
+
+def first_problem(error: ValidationError) -> str:
+    """The first field that is wrong, and why; without what was sent."""
+    first = error.errors(include_url=False, include_input=False)[0]
+    return f"{'.'.join(map(str, first['loc'])) or 'the body'}: {first['msg']}"
 
 
 def clean(text: str) -> str:

@@ -7,8 +7,9 @@ The page shows a dictionary, sent to the browser again and again and drawn by `a
 
 import asyncio
 import time
-from collections.abc import AsyncGenerator, Callable, Sequence
+from collections.abc import AsyncGenerator, Sequence
 from contextlib import suppress
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -28,7 +29,6 @@ from slimwhisper.app.service.service import Service
 from slimwhisper.audio.samples import Samples
 from slimwhisper.errors import SlimWhisperError
 from slimwhisper.trust import REASONS
-from slimwhisper.types import Transcript
 
 MIN_UPDATE = 0.3  # seconds between two updates
 MAX_UPDATE = 1.0  # seconds: places in the queue change without an event
@@ -48,7 +48,6 @@ class Part:
         self.text = ""
         self.language = ""
         self.peaks = ""
-        self.revision = 0  # of the transcript's corrections
         self.job: Job | None = None
         self.result: Result | None = None
 
@@ -77,40 +76,23 @@ class Part:
                 self.text += "".join(segment.text for segment in segments)
             case Finished(transcript=transcript, seconds=seconds):
                 self.state, self.done, self.seconds = "done", seconds, seconds
-                self._finish(transcript)
+                self.language, self.text = transcript.language, transcript.text
+                self.segments = [segment_view(segment) for segment in transcript.segments]
+                assert self.job is not None and self.result is not None
+                self.result.finish(transcript, bool(self.job.options.get("sentences")))
             case Failed(error=error):
                 self.fail(error)
-
-    def _finish(self, transcript: Transcript) -> None:
-        self.language = transcript.language
-        self._show(transcript)
-        if self.result is not None:
-            asked = {} if self.job is None else self.job.options
-            self.result.finish(transcript, bool(asked.get("sentences")))
-
-    def _show(self, transcript: Transcript) -> None:
-        self.segments = [segment_view(segment) for segment in transcript.segments]
-        self.text = transcript.text
-
-    def _take_edits(self) -> None:
-        """Show the transcript as it was corrected."""
-        edits = self.result.edits if self.result is not None else None
-        if edits is not None and edits.revision != self.revision:
-            self.revision = edits.revision
-            self._show(edits.transcript)
 
     def view(self, service: Service) -> dict[str, Any]:
         """The recording as the browser receives it.
 
         segments: see `segment_view`. peaks: see `outline`. place: in the queue, from 1; 0: not
-        waiting. edit, revision: where corrections go, and how many there are; None and 0 until the
-        end. downloads: address by format. Addresses are relative to the server's root.
+        waiting. edit: where corrections go, once it is done; from then on the browser knows more.
+        downloads: address by format. Addresses are relative to the server's root.
         """
-        self._take_edits()
         token = self.result.token if self.result is not None else None
+        formats = self.result.formats() if self.result is not None else []
         waits = self.state == "waiting"
-        finished = self.state == "done"
-        formats = self.result.formats() if self.result is not None and finished else []
         return {
             "name": self.name,
             "state": self.state,
@@ -123,8 +105,7 @@ class Part:
             "language": self.language,
             "segments": self.segments,
             "peaks": self.peaks,
-            "revision": self.revision,
-            "edit": f"page/edit/{token}" if token and finished else None,
+            "edit": f"page/edit/{token}" if self.state == "done" else None,
             "audio": f"page/audio/{token}" if token and self.peaks else None,
             "downloads": {f.name: f"page/result/{token}.{f.name}" for f in formats},
         }
@@ -147,9 +128,7 @@ class Run:
         options: fields of `slimwhisper.Options`. Needs a running event loop.
         """
         self._service = service
-        self._loop = asyncio.get_running_loop()
-        # None: the run was stopped
-        self._events: asyncio.Queue[tuple[Part, Event] | None] = asyncio.Queue()
+        self._loop, self._changed = asyncio.get_running_loop(), asyncio.Event()
         self.parts = [Part(name) for _, name in recordings]
         for part, (path, name) in zip(self.parts, recordings, strict=True):
             try:
@@ -157,7 +136,7 @@ class Run:
             except OSError:
                 part.state, part.message = "failed", "No longer on the server; add it again"
                 continue
-            kept, listener = part.result.path, self._listener(part)
+            kept, listener = part.result.path, partial(self._listen, part)
             part.job = Job(kept, name, model, options, user, listener, part.take_samples)
             try:
                 service.submit(part.job)
@@ -172,7 +151,7 @@ class Run:
                 part.state = "stopped"
             if part.job is not None:
                 self._service.cancel(part.job)
-        self._events.put_nowait(None)
+        self._loop.call_soon_threadsafe(self._changed.set)
 
     @property
     def running(self) -> bool:
@@ -183,13 +162,12 @@ class Run:
         """The view at each change, up to the last. Closing the generator early stops the run."""
         try:
             while self.running:
+                self._changed.clear()
                 yield self.view()
                 due = time.monotonic() + MIN_UPDATE
                 with suppress(TimeoutError):
-                    self._take(await asyncio.wait_for(self._events.get(), MAX_UPDATE))
+                    await asyncio.wait_for(self._changed.wait(), MAX_UPDATE)
                 await asyncio.sleep(max(due - time.monotonic(), 0))
-                while not self._events.empty():
-                    self._take(self._events.get_nowait())
             yield self.view()
         finally:
             self.stop()
@@ -214,12 +192,11 @@ class Run:
             return self.parts[0].text.strip()
         return "\n\n".join(f"{part.name}\n{part.text.strip()}" for part in self.parts)
 
-    def _listener(self, part: Part) -> Callable[[Event], None]:
-        def listener(event: Event) -> None:
-            self._loop.call_soon_threadsafe(self._events.put_nowait, (part, event))
+    def _listen(self, part: Part, event: Event) -> None:
+        """In the service's thread."""
+        self._loop.call_soon_threadsafe(self._take, part, event)
 
-        return listener
-
-    def _take(self, found: tuple[Part, Event] | None) -> None:
-        if found is not None and not found[0].ended:
-            found[0].update(found[1])
+    def _take(self, part: Part, event: Event) -> None:
+        if not part.ended:
+            part.update(event)
+        self._changed.set()

@@ -1,37 +1,38 @@
 """The `bench` command: compares caches, batch sizes and openai-whisper on this machine.
 
-Each measurement runs in a separate process (see `measurement`), one at a time. They take turns, so
-that a machine that slows down slows all of them.
+Each measurement runs in a process of its own (see `measurement`), one at a time. They take turns,
+so that a machine that slows down slows all of them.
 """
 
 import argparse
 import json
+import logging
+import multiprocessing
 import os
 import platform
 import re
+import signal
 import statistics
-import subprocess
-import sys
+import warnings
 from collections.abc import Callable, Sequence
+from concurrent.futures import ProcessPoolExecutor
+from concurrent.futures.process import BrokenProcessPool
 from contextlib import suppress
-from dataclasses import asdict
 from importlib.metadata import version
 from pathlib import Path
-from typing import Any, TextIO
+from typing import Any
 
-from rich.console import Console
 from tqdm import tqdm
 
 from slimwhisper import __version__
-from slimwhisper.commands.measurement import RECORDING_SECONDS, Case, Measured
-from slimwhisper.commands.tables import table
-from slimwhisper.errors import OptionError, SlimWhisperError
+from slimwhisper.commands.measurement import RECORDING_SECONDS, Case, measure
+from slimwhisper.commands.tables import console, table
+from slimwhisper.errors import OptionError, SlimWhisperError, as_ours
 from slimwhisper.text import human_size
 
 WHISPER = "openai-whisper"
 AS_ASKED = ("tokens", "model_dir", "adapter", "device", "dtype", "threads", "beam_size")
 FEWEST, MOST = 4, 128  # windows of a measurement, unless a batch takes more
-
 
 Row = dict[str, Any]  # of the JSON, see `summarize`
 
@@ -52,22 +53,22 @@ def run_bench(arguments: argparse.Namespace) -> int:
     """The `bench` command: measure, print a table, then one line of JSON."""
     cases = make_cases(arguments)
     found = measure_in_turns(cases, arguments.rounds)
-    rows = summarize(cases, found)
+    place = found[0][0]["place"]
     answer = {
         "bench": "decode",
-        "machine": describe_machine(found[0][0]),
+        "machine": describe_machine(place["threads"], place["gpu"]),
         "model": cases[0].model,
         "random": cases[0].random,
-        "device": found[0][0].device,
-        "dtype": found[0][0].dtype,
+        "device": place["device"],
+        "dtype": place["dtype"],
         "tokens": arguments.tokens,
         "beam_size": arguments.beam_size,
         "rounds": arguments.rounds,
         "recording_seconds": RECORDING_SECONDS,
-        "rows": rows,
+        "rows": summarize(cases, found),
     }
     if not arguments.json:
-        print_bench(answer, rows, sys.stdout)
+        print_bench(answer)
     print(json.dumps(answer), flush=True)
     return 0
 
@@ -98,9 +99,9 @@ def make_cases(arguments: argparse.Namespace) -> list[Case]:
     ]
 
 
-def measure_in_turns(cases: Sequence[Case], rounds: int) -> list[list[Measured]]:
+def measure_in_turns(cases: Sequence[Case], rounds: int) -> list[list[Row]]:
     """All cases in each round; every other round in reverse order."""
-    found: list[list[Measured]] = [[] for _ in cases]
+    found: list[list[Row]] = [[] for _ in cases]
     with tqdm(total=rounds * len(cases), disable=None) as bar:
         for number in range(rounds):
             order = range(len(cases))
@@ -111,80 +112,80 @@ def measure_in_turns(cases: Sequence[Case], rounds: int) -> list[list[Measured]]
     return found
 
 
-def measure_apart(case: Case) -> Measured:
-    """One measurement in a separate process. Raises what that raised."""
-    done = subprocess.run(
-        [sys.executable, "-m", "slimwhisper.commands.measurement"],
-        input=json.dumps(asdict(case)),
-        capture_output=True,
-        text=True,
-        check=False,
-    )
-    if done.returncode < 0:
-        raise SlimWhisperError(
-            f"{_title(case)}: ended by signal {-done.returncode}, perhaps for want of memory; "
-            "choose a smaller --batch"
-        )
-    if done.returncode > 0:
-        reason = (done.stderr.strip() or f"exit status {done.returncode}").splitlines()[-1]
-        raise SlimWhisperError(f"{_title(case)}: {reason}")
-    answer = json.loads(done.stdout.splitlines()[-1])
-    if "error" in answer:
-        raise (OptionError if answer["usage"] else SlimWhisperError)(answer["error"])
-    return Measured(**answer)
+def measure_apart(case: Case) -> Row:
+    """One measurement in a process of its own. Raises what that raised."""
+    spawn = multiprocessing.get_context("spawn")
+    with ProcessPoolExecutor(1, spawn, _begin) as process:
+        try:
+            return process.submit(measure, case).result()
+        except BrokenProcessPool as error:
+            raise SlimWhisperError(
+                f"{_title(case)}: its process was ended, perhaps for want of memory; choose a "
+                "smaller --batch"
+            ) from error
+        except Exception as error:
+            raise as_ours(error, f"{_title(case)}: ") from None
+
+
+def _begin() -> None:
+    """In the process: what there is to say is in its answer, and Ctrl-C needs no words."""
+    logging.disable()
+    warnings.simplefilter("ignore")
+    signal.signal(signal.SIGINT, signal.SIG_DFL)
 
 
 def _title(case: Case) -> str:
     return WHISPER if case.cache is None else f"{case.cache}, batch {case.batch}"
 
 
-def summarize(cases: Sequence[Case], found: Sequence[Sequence[Measured]]) -> list[Row]:
+def summarize(cases: Sequence[Case], found: Sequence[Sequence[Row]]) -> list[Row]:
     """A row for each case: medians over the rounds. Rates are per second unless stated otherwise;
     "decode": of the time outside the encoder; "times_whisper": of openai-whisper's files per hour.
     """
-    hourly = [
-        3600 * case.windows / statistics.median(m.seconds for m in measured)
-        for case, measured in zip(cases, found, strict=True)
-    ]
-    whisper = hourly[0] if cases[0].cache is None else None
+    rows: list[Row] = []
+    for case, rounds in zip(cases, found, strict=True):
 
-    def row(case: Case, measured: Sequence[Measured], files: float) -> Row:
-        def median(value: Callable[[Measured], float]) -> float:
-            return statistics.median(map(value, measured))
+        def median(key: str, less: str | None = None, rounds: Sequence[Row] = rounds) -> float:
+            return statistics.median(r[key] - (r[less] if less else 0) for r in rounds)
 
-        first = measured[0]
-        return {
+        sampled, files = rounds[0]["tokens_sampled"], 3600 * case.windows / median("seconds")
+        row = {
             "cache": case.cache or WHISPER,
-            "forms": None if first.forms is None else "+".join(first.forms),
+            "forms": rounds[0]["forms"],
             "batch": case.batch,
             "windows": case.windows,
-            "tokens_sampled": first.sampled,
-            "tokens_per_second": median(lambda m: m.sampled / m.seconds),
-            "decode_tokens_per_second": median(
-                lambda m: m.sampled / (m.seconds - m.encoder_seconds)
-            ),
+            "tokens_sampled": sampled,
+            "tokens_per_second": sampled / median("seconds"),
+            "decode_tokens_per_second": sampled / median("seconds", "encoder_seconds"),
             "times_real_time": files * RECORDING_SECONDS / 3600,
             "files_per_hour": files,
-            "first_token_seconds": median(lambda m: m.first_token_seconds),
-            "memory_bytes": round(median(lambda m: m.memory_bytes)),
-            "peak_bytes": round(median(lambda m: m.peak_bytes)),
-            "times_whisper": None if whisper is None else files / whisper,
-            "seconds": [m.seconds for m in measured],
-            "encoder_seconds": [m.encoder_seconds for m in measured],
-            "fallbacks": first.fallbacks,
+            "first_token_seconds": median("first_token_seconds"),
+            "memory_bytes": round(median("memory_bytes")),
+            "peak_bytes": round(median("peak_bytes")),
+            "seconds": [r["seconds"] for r in rounds],
+            "encoder_seconds": [r["encoder_seconds"] for r in rounds],
+            "fallbacks": rounds[0]["fallbacks"],
         }
+        first = (rows or [row])[0]
+        against = first["cache"] == WHISPER
+        rows.append(row | {"times_whisper": files / first["files_per_hour"] if against else None})
+    return rows
 
-    return [row(*parts) for parts in zip(cases, found, hourly, strict=True)]
 
-
-def describe_machine(measured: Measured) -> dict[str, Any]:
+def describe_machine(threads: int, gpu: str | None) -> dict[str, Any]:
     """The machine and the versions."""
+    cpu, memory = platform.processor() or platform.machine(), None
+    with suppress(OSError):
+        if found := re.search(r"model name\s*: (.+)", Path("/proc/cpuinfo").read_text()):
+            cpu = found[1].strip()
+    with suppress(ValueError, OSError):
+        memory = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
     return {
-        "cpu": _cpu_name(),
+        "cpu": cpu,
         "cores": os.cpu_count(),
-        "threads": measured.threads,
-        "memory_bytes": _memory_bytes(),
-        "gpu": measured.gpu,
+        "threads": threads,
+        "memory_bytes": memory,
+        "gpu": gpu,
         "system": f"{platform.system()} {platform.machine()}",
         "python": platform.python_version(),
         "slimwhisper": __version__,
@@ -193,33 +194,19 @@ def describe_machine(measured: Measured) -> dict[str, Any]:
     }
 
 
-def _cpu_name() -> str:
-    with suppress(OSError):
-        found = re.search(r"model name\s*: (.+)", Path("/proc/cpuinfo").read_text())
-        if found:
-            return found[1].strip()
-    return platform.processor() or platform.machine()
-
-
-def _memory_bytes() -> int | None:
-    with suppress(ValueError, OSError):
-        return os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
-    return None
-
-
-def print_bench(answer: dict[str, Any], rows: Sequence[Row], file: TextIO) -> None:
+def print_bench(answer: dict[str, Any]) -> None:
     """Print the table and what its numbers mean."""
-    console = Console(file=file, highlight=False, markup=False, emoji=False)
+    page, rows = console(None), answer["rows"]
     machine, random = answer["machine"], ", random weights" if answer["random"] else ""
     search = f"{answer['beam_size']} beams" if answer["beam_size"] else "greedy"
     place = machine["gpu"] or f"threads: {machine['threads']}"
     memory = f", {machine['memory_bytes'] / 2**30:.0f} GiB" if machine["memory_bytes"] else ""
-    console.print(
+    page.print(
         f"{answer['model']}{random}, {answer['dtype']} on {answer['device']} ({place}), {search}, "
         f"{answer['tokens']} tokens a window; medians of {answer['rounds']}",
         style="bold",
     )
-    console.print(
+    page.print(
         f"{machine['cpu']}, {machine['cores']} cores{memory}; torch {machine['torch']}, "
         f"python {machine['python']}, slimwhisper {machine['slimwhisper']}"
     )
@@ -227,12 +214,12 @@ def print_bench(answer: dict[str, Any], rows: Sequence[Row], file: TextIO) -> No
     # one line per word, so that all columns fit in 80 characters
     headings = ("cache", *(heading.replace(" ", "\n") for heading, _ in columns))
     cells = ((row["cache"], *(cell(row) for _, cell in columns)) for row in rows)
-    console.print(table(headings, cells, ("cache",), gap=1))
-    console.print(
+    page.print(table(headings, cells, ("cache",), gap=1))
+    page.print(
         f"Files: recordings of {RECORDING_SECONDS} s, one window each, read from memory. Decode "
         "alone: tokens a second of the time outside the encoder. First token: from the call, one "
         "recording. Memory: the peak, less what was in use with the model loaded."
     )
     for row in rows:
         for line in row["fallbacks"]:
-            console.print(f"{row['cache']}, batch {row['batch']}: {line}")
+            page.print(f"{row['cache']}, batch {row['batch']}: {line}")

@@ -116,15 +116,6 @@ def _gpu() -> Check:
     return Check(value, None, f"the CPU is used, slower; {advice}")
 
 
-def _has_gpu() -> bool:
-    try:
-        import torch
-
-        return torch.cuda.is_available()
-    except Exception:
-        return False
-
-
 def _kernels() -> Check:
     """Which kernels are used; on a GPU one is run."""
     import torch
@@ -142,23 +133,18 @@ def _kernels() -> Check:
     if not bool((ones == 1).all()):
         return Check("the attention on the GPU gives a wrong result", False, _TORCH_ONLY)
     by_triton = kernels.used["latent", "triton"] > 0
-    advice = "" if by_triton else f"slower than Triton: {_triton_advice(kernels.describe())}"
-    return Check(kernels.describe(), by_triton or None, advice)
+    return Check(kernels.describe(), by_triton or None, "" if by_triton else _WITHOUT_TRITON)
 
 
 _NOT_COMPILED = (
     "one window at a time is about half as fast: the functions in C were not compiled, or are "
     "turned off, or the processor has no AVX2; install gcc, then slimwhisper again"
 )
+_WITHOUT_TRITON = (
+    "slower than with Triton: see triton above and the C compiler below; or set TRITON_CACHE_DIR "
+    "to a folder that can be written"
+)
 _TORCH_ONLY = "set SLIMWHISPER_KERNELS=torch and report it"
-
-
-def _triton_advice(why: str) -> str:
-    if "No module named 'triton'" in why or "triton does not load" in why:
-        return f"pip install 'triton{wanted_versions('triton')}'"
-    if "Error: [Errno" in why:
-        return "set TRITON_CACHE_DIR to a folder that can be written"
-    return "see the C compiler below"
 
 
 def _c_compiler() -> Check:
@@ -166,17 +152,14 @@ def _c_compiler() -> Check:
     chosen = os.environ.get("CC")
     path = next(filter(None, map(shutil.which, [chosen] if chosen else ["gcc", "clang"])), None)
     headers = Path(sysconfig.get_paths()["include"]) / "Python.h"
-    if path is not None and headers.is_file():
-        return Check(f"{path}, Python.h found", True)
-    value, advice = "none found", "apt-get install gcc python3-dev"
-    if path is not None:
-        value = f"{path}, but no {headers}"
-    elif chosen:
-        value, advice = f"CC is {chosen!r}, which is not there", f"unset CC; {advice}"
-    elif shutil.which("cc"):
-        value, advice = "cc, which Triton does not look for", "export CC=cc"
-    use = "Triton needs it to start kernels on a GPU" + ("" if _has_gpu() else ", so not here")
-    return Check(value, None, f"{advice}; {use}")
+    advice = "apt-get install gcc python3-dev; on a GPU, Triton needs them to start kernels"
+    if path is None and chosen:
+        return Check(f"CC is {chosen!r}, which is not there", None, f"unset CC; {advice}")
+    if path is None:
+        return Check("none found", None, advice)
+    if not headers.is_file():
+        return Check(f"{path}, but no {headers}", None, advice)
+    return Check(f"{path}, Python.h found", True)
 
 
 def _decoding() -> Check:

@@ -3,19 +3,16 @@
 import argparse
 import json
 import math
-import sys
 from collections.abc import Sequence
 from dataclasses import asdict
-from typing import Any, Literal, TextIO
-
-from rich.console import Console
+from typing import Any, Literal
 
 from slimwhisper.audio.load import as_waveform
 from slimwhisper.audio.mel import first_window
 from slimwhisper.cache.forms import cross_names, self_names
 from slimwhisper.cache.guard import MARGIN, Inspection
 from slimwhisper.checkpoint.settings import Settings
-from slimwhisper.commands.tables import table
+from slimwhisper.commands.tables import console, table
 from slimwhisper.devices import choose_device, choose_dtype
 from slimwhisper.flags import load_weights
 from slimwhisper.model.calibration import inspect_form, record_activations
@@ -30,48 +27,37 @@ def run_inspect(arguments: argparse.Namespace) -> int:
         dims = checkpoint.dims
         mel = first_window(as_waveform(arguments.audio), dims.n_mels, dims.window_frames)
     activations = record_activations(checkpoint, mel)
-    records: list[Inspection] = []
-    every: tuple[tuple[Literal["cross", "self"], tuple[str, ...]], ...] = (
-        ("cross", cross_names()),
-        ("self", self_names()),
+    every: tuple[tuple[Literal["cross", "self"], str], ...] = (
+        *(("cross", form) for form in cross_names()),
+        *(("self", form) for form in self_names()),
     )
-    for attention, forms in every:
-        for form in forms:
-            if form != "kv":
-                records += inspect_form(checkpoint, attention, form, dtype, activations)[1]
-    settings = checkpoint.settings
-    name = str(dtype).removeprefix("torch.")
+    records = [
+        record
+        for attention, form in every
+        if form != "kv"
+        for record in inspect_form(checkpoint, attention, form, dtype, activations)[1]
+    ]
+    settings, name = checkpoint.settings, str(dtype).removeprefix("torch.")
     if arguments.json:
-        print(
-            json.dumps(
-                as_json(checkpoint.name, name, records)
-                | {"settings": [asdict(row) for row in settings.rows()]}
-            )
-        )
+        rows = [asdict(row) for row in settings.rows()]
+        layers = [_finite(asdict(record)) for record in records]
+        content = {"model": checkpoint.name, "dtype": name, "margin": MARGIN}
+        print(json.dumps({**content, "layers": layers, "settings": rows}))
     else:
         source = arguments.audio or "bursts of noise (--audio FILE measures on real speech)"
-        print_inspections(checkpoint.name, name, source, records, sys.stdout)
-        print_settings(settings, sys.stdout)
+        print_inspections(checkpoint.name, name, source, records)
+        print_settings(settings)
     return 0
 
 
-def as_json(model: str, dtype: str, records: Sequence[Inspection]) -> dict[str, Any]:
-    """Every number of the table; infinities, which JSON does not have, become null."""
-    layers = [
-        {
-            key: None if isinstance(value, float) and not math.isfinite(value) else value
-            for key, value in asdict(record).items()
-        }
-        for record in records
-    ]
-    return {"model": model, "dtype": dtype, "margin": MARGIN, "layers": layers}
+def _finite(row: dict[str, Any]) -> dict[str, Any]:
+    """Infinities, which JSON does not have, become null."""
+    return {k: None if isinstance(v, float) and not math.isfinite(v) else v for k, v in row.items()}
 
 
-def print_inspections(
-    model: str, dtype: str, source: str, records: Sequence[Inspection], file: TextIO
-) -> None:
-    console = Console(file=file, highlight=False, soft_wrap=True)
-    console.print(f"{model}, {dtype}, measured on {source}")
+def print_inspections(model: str, dtype: str, source: str, records: Sequence[Inspection]) -> None:
+    page = console()
+    page.print(f"{model}, {dtype}, measured on {source}")
     numbers = ("layer", "condition", "max folded", "error", "baseline")
     cells = (
         (
@@ -87,22 +73,21 @@ def print_inspections(
         for r in records
     )
     words = ("attention", "form", "decision")
-    console.print(table((*words[:2], *numbers, words[2]), cells, words))
-    console.print(
+    page.print(table((*words[:2], *numbers, words[2]), cells, words))
+    page.print(
         "condition: of the matrix that the form inverts, else of W_K; max folded: largest folded "
         "weight;\nerror: of keys and values against float64, relative; baseline: the same of form "
         f"kv.\nA form is exact where its error is at most {MARGIN:g} times the baseline's."
     )
 
 
-def print_settings(settings: Settings, file: TextIO) -> None:
+def print_settings(settings: Settings) -> None:
     """What came with the model about decoding, and the flags that override it."""
-    console = Console(file=file, highlight=False, soft_wrap=True)
-    rows = settings.rows()
+    page, rows = console(), settings.rows()
     if not rows:
-        console.print("\nsettings: Whisper's own; none came with the model")
+        page.print("\nsettings: Whisper's own; none came with the model")
         return
-    console.print(f"\nsettings of {settings.file}, see docs/checkpoints.md")
+    page.print(f"\nsettings of {settings.file}, see docs/checkpoints.md")
     headings = ("setting", "value", "effect", "overridden by")
     cells = ((row.name, row.value, row.effect, row.flag) for row in rows)
-    console.print(table(headings, cells, headings))
+    page.print(table(headings, cells, headings))

@@ -1,14 +1,11 @@
-"""One measurement for the `bench` command, in a separate process: JSON in, a line of JSON out.
-
-Separate, because memory that an earlier measurement has freed would distort the peak.
+"""One measurement for the `bench` command, in a process of its own: memory that an earlier one has
+freed would distort the peak.
 """
 
 import ctypes
 import gc
-import json
 import re
 import statistics
-import sys
 import time
 from collections.abc import Callable, Iterator
 from contextlib import suppress
@@ -57,24 +54,6 @@ class Case:
     dtype: str | None = None
     threads: int = 0  # of the CPU; 0: as many as torch chooses
     beam_size: int | None = None  # None: greedy
-
-
-@dataclass(frozen=True, slots=True)
-class Measured:
-    """The results."""
-
-    seconds: float  # all windows
-    encoder_seconds: float  # of these, in the encoder
-    first_token_seconds: float  # from the call to the first token of one recording, median
-    sampled: int  # tokens, counted in the transcripts
-    memory_bytes: int  # the peak, less what was in use with the model loaded
-    peak_bytes: int  # of the process; on a GPU, of its tensors
-    device: str
-    dtype: str
-    gpu: str | None
-    threads: int
-    forms: tuple[str, str] | None  # cross, self
-    fallbacks: list[str]  # forms that the guard rejected, so that others were measured
 
 
 class EncoderClock:
@@ -226,10 +205,12 @@ def _theirs(
     return run
 
 
-def measure(case: Case) -> Measured:
+def measure(case: Case) -> dict[str, Any]:
     """Load the model, time first tokens, then decode all windows.
 
-    Raises `SlimWhisperError`, also if the number of sampled tokens is not the requested one.
+    Returns what a row of the answer has of one round (`bench.summarize`), and its "place": on what,
+    and in which dtype. Raises `SlimWhisperError`, also if the number of sampled tokens is not the
+    requested one.
     """
     if case.threads:
         torch.set_num_threads(case.threads)
@@ -243,14 +224,14 @@ def measure(case: Case) -> Measured:
         raise OptionError(
             f"{name}: bench measures windows of 30 s, and this model's are {seconds:g} s"
         )
-    model = None
+    forms, fallbacks = None, list[str]()
     if case.cache is None:
         run = _theirs(checkpoint, device, dtype, clock)
     else:
-        forms = choose_forms(case.cache)
-        network = Model(checkpoint, device, dtype, forms, int8=case.dtype == INT8)
-        model = SlimWhisper(network)
-        run = _ours(case, model, clock)
+        chosen = choose_forms(case.cache)
+        network = Model(checkpoint, device, dtype, chosen, int8=case.dtype == INT8)
+        forms, fallbacks = "+".join(chosen), network.fallbacks
+        run = _ours(case, SlimWhisper(network), clock)
     del checkpoint
     audio = recordings(case.windows)
     once, all_of_it = (fixed_length(vocabulary, case, n) for n in (1, case.tokens))
@@ -264,36 +245,25 @@ def measure(case: Case) -> Measured:
             f"{name}: {clock.windows} windows sampled {sum(counts)} tokens, not {case.windows} "
             f"with {case.tokens} each; use --random"
         )
-    return Measured(
-        seconds=seconds,
-        encoder_seconds=clock.seconds(),
-        first_token_seconds=statistics.median(waits),
-        sampled=sum(counts),
-        memory_bytes=memory.grown(),
-        peak_bytes=memory.peak(),
-        device=str(device),
-        dtype=str(dtype).removeprefix("torch.") if model is None else model.compute_type,
-        gpu=torch.cuda.get_device_name(device) if device.type == "cuda" else None,
-        threads=torch.get_num_threads(),
-        forms=None if model is None else model.forms,
-        fallbacks=[] if model is None else model.fallbacks,
-    )
+    return {
+        "forms": forms,
+        "tokens_sampled": sum(counts),
+        "seconds": seconds,  # all windows
+        "encoder_seconds": clock.seconds(),  # of these
+        "first_token_seconds": statistics.median(waits),  # from the call, one recording
+        "memory_bytes": memory.grown(),  # the peak, less what was in use with the model loaded
+        "peak_bytes": memory.peak(),  # of the process; on a GPU, of its tensors
+        "fallbacks": fallbacks,  # forms that the guard rejected, so that others were measured
+        "place": {
+            "device": str(device),
+            "dtype": INT8 if case.dtype == INT8 else str(dtype).removeprefix("torch."),
+            "gpu": torch.cuda.get_device_name(device) if device.type == "cuda" else None,
+            "threads": torch.get_num_threads(),
+        },
+    }
 
 
 def _seconds(run: Run, audio: list[Audio], options: dict[str, Any]) -> tuple[float, list[int]]:
     began = time.perf_counter()
     counts = list(run(audio, options))
     return time.perf_counter() - began, counts
-
-
-def main() -> None:
-    """A `Case` as JSON on standard input -> a `Measured`, or {"error", "usage"}, as JSON."""
-    try:
-        answer = asdict(measure(Case(**json.load(sys.stdin))))
-    except SlimWhisperError as error:
-        answer = {"error": str(error), "usage": isinstance(error, OptionError)}
-    print(json.dumps(answer))
-
-
-if __name__ == "__main__":
-    main()

@@ -3,32 +3,29 @@
 import argparse
 import json
 import math
-import sys
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
-from typing import TextIO
 
 import torch
-from rich.console import Console
 
 from slimwhisper.cache.forms import PRESETS
 from slimwhisper.checkpoint.bundled import BUNDLED, bundled_file
 from slimwhisper.checkpoint.files import expand_user
 from slimwhisper.checkpoint.formats.openai import default_download_root, read_openai
-from slimwhisper.checkpoint.formats.shards import WHOLE, index_of
+from slimwhisper.checkpoint.hub import fetch_model
 from slimwhisper.checkpoint.load import available_models
 from slimwhisper.checkpoint.names import HUB_MODELS
 from slimwhisper.checkpoint.validate import expected_shapes
 from slimwhisper.commands.costs import allocate, known_dims
-from slimwhisper.commands.tables import table
+from slimwhisper.commands.tables import console, table
+from slimwhisper.errors import CheckpointError
 from slimwhisper.text import human_size
 from slimwhisper.tokens.openai import language_count
 from slimwhisper.tokens.whisper_package import model_urls
 from slimwhisper.types import Dims
 
 PRESET = "slim"
-WIDTH = 200  # characters of the table, at most
 
 
 @dataclass(frozen=True, slots=True)
@@ -51,7 +48,7 @@ def run_models(arguments: argparse.Namespace) -> int:
     if arguments.json:
         print(json.dumps([asdict(model) for model in found]))
     else:
-        print_models(found, sys.stdout)
+        print_models(found)
     return 0
 
 
@@ -88,26 +85,13 @@ def _existing(file: Path) -> Path | None:
 
 def _cached(repository: str) -> Path | None:
     """The folder of a hub model whose config and weights are all in the hub's cache."""
-    from huggingface_hub import try_to_load_from_cache
-
-    config = try_to_load_from_cache(repository, "config.json")
-    if not isinstance(config, str):
+    try:
+        return fetch_model(repository, local_files_only=True)
+    except CheckpointError:
         return None
-    folder = Path(config).parent
-    for weights in WHOLE:
-        if (folder / weights).is_file():
-            return folder
-        try:
-            content = json.loads((folder / index_of(weights)).read_text(encoding="utf-8"))
-            shards = set(content["weight_map"].values())
-            if shards and all((folder / shard).is_file() for shard in shards):
-                return folder
-        except (OSError, ValueError, KeyError, AttributeError, TypeError):
-            continue
-    return None
 
 
-def print_models(models: Sequence[Known], file: TextIO) -> None:
+def print_models(models: Sequence[Known]) -> None:
     """Print a table, never cut at the terminal's width, and what its columns mean."""
     headings = ("name", "here", "languages", "weights", "a window", "source")
     cells = (
@@ -121,13 +105,12 @@ def print_models(models: Sequence[Known], file: TextIO) -> None:
         )
         for model in models
     )
-    console = Console(file=file, highlight=False, markup=False, emoji=False, width=WIDTH)
-    console.print(table(headings, cells, (*headings[:3], "source")))
-    print(
+    page = console()
+    page.print(table(headings, cells, (*headings[:3], "source")))
+    page.print(
         "languages: how many, or the code of the one that it was trained for. weights, a window:\n"
         f"in float16, computed from the dimensions; a window: its caches, preset {PRESET}. Any\n"
-        "Hugging Face id, folder or .pt file works too.",
-        file=file,
+        "Hugging Face id, folder or .pt file works too."
     )
 
 

@@ -2,18 +2,12 @@
 
 import argparse
 import json
-import sys
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import asdict, dataclass
-from functools import partial
 from pathlib import Path
-from typing import Any, TextIO
 
-import torch
-from rich.console import Console
 from rich.table import Table
 
-from slimwhisper.cache.forms import PRESETS
 from slimwhisper.checkpoint.load import load_checkpoint
 from slimwhisper.commands.costs import (
     PAPER_MODELS,
@@ -23,6 +17,7 @@ from slimwhisper.commands.costs import (
     known_dims,
     make_report,
 )
+from slimwhisper.commands.tables import console
 from slimwhisper.devices import as_dtype
 from slimwhisper.engine.drafting.draft_model import decoder_weights
 from slimwhisper.errors import OptionError
@@ -30,6 +25,7 @@ from slimwhisper.text import human_size
 from slimwhisper.types import Dims
 
 LABEL_WIDTH, MAX_NAME = 32, 17  # characters, printed
+GAP = ("", "")
 
 
 def run_report(arguments: argparse.Namespace) -> int:
@@ -50,7 +46,7 @@ def run_report(arguments: argparse.Namespace) -> int:
     elif arguments.json:
         print(json.dumps([report.as_dict() for report in reports]))
     else:
-        print_report(reports, sys.stdout)
+        print_report(reports)
     return 0
 
 
@@ -92,91 +88,93 @@ def costs_of_draft(theirs: Dims, report: Report, draft: str) -> DraftCost:
     return DraftCost(draft, report.model, weights, text.self_bytes, window, alone.bytes_per_window)
 
 
-Row = tuple[str, Callable[[Report], str]]  # a label, and the cell of a model
+def _millions(values: float, _: int = 0) -> str:
+    return f"{values / 1e6:,.1f}"
 
 
-def print_report(reports: Sequence[Report], file: TextIO) -> None:
+def _times(ratio: float, _: int = 0) -> str:
+    return f"{ratio:.1f}x"
+
+
+def _speedup(ratio: float, batch: int) -> str:
+    return f"{ratio:.{1 if batch > 1 else 2}f}x"
+
+
+OPTIONS = ("baseline", "option 1", "option 2")
+BARE = (*OPTIONS[:2], "option 2, E not counted")
+# whether a group begins, the label of a row, the first option that has it, a field of `Predicted`,
+# and its cell at a batch
+PAPER: tuple[tuple[bool, str, int, str, Callable[[float, int], str]], ...] = (
+    (True, "cache, {1}", 0, "cache", _millions),
+    (False, "cache, option 2, E counted", 2, "cache_with_e", _millions),
+    (True, "saving, {1}", 1, "saving", _times),
+    (False, "saving, option 2, E counted", 2, "saving_with_e", _times),
+    (True, "decoder parameters, {0}", 0, "parameters", _millions),
+    (True, "reads, batch 1, {0}", 0, "reads_at_batch_1", _millions),
+    (True, "reads, batch {batch}, {0}", 0, "reads", _millions),
+    (True, "predicted speed-up, {0}", 1, "speedup", _speedup),
+    (False, "same, E read by every layer", 2, "speedup_with_e", _speedup),
+    (False, "same, batch 1, {0}", 1, "speedup_at_batch_1", lambda ratio, _: _speedup(ratio, 1)),
+    (True, "cross-phase, 10^9, {0}", 0, "cross_phase", lambda count, _: f"{count / 1e9:,.1f}"),
+)
+Row = tuple[str, str]  # a label, and a model's cell; empty between two groups
+
+
+def print_report(reports: Sequence[Report]) -> None:
     """Print models side by side, as many as fit the width; all with the same batch and dtype."""
-    console = Console(file=file, highlight=False, markup=False, emoji=False)
+    page = console(None)
     batch, dtype = reports[0].batch, reports[0].dtype
     names = [Path(r.model).name[:MAX_NAME] for r in reports]
-    count = max(1, (console.width - LABEL_WIDTH) // max(9, *(len(n) + 1 for n in names)))
+    count = max(1, (page.width - LABEL_WIDTH) // max(9, *(len(n) + 1 for n in names)))
     for start in range(0, len(reports), count):
-        shown = slice(start, start + count)
-        for title, groups in (
-            (f"Predicted by the paper, in millions of values, batch {batch}", _paper_rows(batch)),
-            (f"Allocated by the engine, in bytes of {dtype}, E counted", _live_rows(batch)),
+        some = slice(start, start + count)
+        for title, rows in (
+            (f"Predicted by the paper, in millions of values, batch {batch}", _paper_rows),
+            (f"Allocated by the engine, in bytes of {dtype}, E counted", _live_rows),
         ):
             table = Table(box=None, header_style="bold", padding=(0, 0, 0, 1), pad_edge=False)
             table.add_column(min_width=LABEL_WIDTH - 1)
-            for name in names[shown]:
+            for name in names[some]:
                 table.add_column(name, justify="right", min_width=8, no_wrap=True)
-            for rows in groups:
-                for label, cell in rows:
-                    table.add_row(label, *map(cell, reports[shown]))
-                table.add_row()
-            console.print(title, style="bold")
-            console.print(table)
+            for row in zip(*map(rows, reports[some]), strict=True):
+                table.add_row(row[0][0], *(cell for _, cell in row))
+            page.print(title, style="bold")
+            page.print(table)
     for note in _notes(reports):
-        console.print(note)
+        page.print(note)
 
 
-def _each(
-    field: str, labels: Sequence[str], what: str, cell: Callable[[Any], str], first: int = 0
-) -> list[Row]:
-    """One row for each of a report's "predicted" or "allocated" from index `first` on."""
-
-    def row(i: int) -> Row:
-        return f"{what}, {labels[i]}", lambda report: cell(getattr(report, field)[i])
-
-    return [row(i) for i in range(first, len(labels))]
-
-
-def _paper_rows(batch: int) -> Iterator[list[Row]]:
+def _paper_rows(report: Report) -> Iterator[Row]:
     """The paper's table, in groups."""
-    each = partial(_each, "predicted", ("baseline", "option 1", "option 2"))
-    bare = partial(_each, "predicted", ("baseline", "option 1", "option 2, E not counted"))
-    yield [
-        ("E, one copy for all layers", lambda r: _millions(r.e_cache)),
-        ("cross KV", lambda r: _millions(r.cross_kv)),
-        ("self KV", lambda r: _millions(r.self_kv)),
-    ]
-    yield [
-        *bare("cache", lambda p: _millions(p.cache)),
-        ("cache, option 2, E counted", lambda r: _millions(r.predicted[2].cache_with_e)),
-    ]
-    yield [
-        *bare("saving", lambda p: _times(p.saving), 1),
-        ("saving, option 2, E counted", lambda r: _times(r.predicted[2].saving_with_e)),
-    ]
-    yield each("decoder parameters", lambda p: _millions(p.parameters))
-    if batch > 1:
-        yield each("reads, batch 1", lambda p: _millions(p.reads_at_batch_1))
-    yield each(f"reads, batch {batch}", lambda p: _millions(p.reads))
-    digits = 1 if batch > 1 else 2
-    yield [
-        *each("predicted speed-up", lambda p: f"{p.speedup:.{digits}f}x", 1),
-        ("same, E read by every layer", lambda r: f"{r.predicted[2].speedup_with_e:.{digits}f}x"),
-        *(each("same, batch 1", lambda p: f"{p.speedup_at_batch_1:.2f}x", 1) if batch > 1 else ()),
-    ]
-    yield each("cross-phase, 10^9", lambda p: f"{p.cross_phase / 1e9:,.1f}")
+    yield "E, one copy for all layers", _millions(report.e_cache)
+    yield "cross KV", _millions(report.cross_kv)
+    yield "self KV", _millions(report.self_kv)
+    for begins, label, first, field, cell in PAPER:
+        if report.batch == 1 and field.endswith("batch_1"):
+            continue
+        if begins:
+            yield GAP
+        for i in range(first, len(OPTIONS)):
+            name = label.format(OPTIONS[i], BARE[i], batch=report.batch)
+            yield name, cell(getattr(report.predicted[i], field), report.batch)
+    yield GAP
 
 
-def _live_rows(batch: int) -> Iterator[list[Row]]:
+def _live_rows(report: Report) -> Iterator[Row]:
     """What the presets allocate, in groups."""
-    labels = [f"{preset} ({cross}, {own})" for preset, (cross, own) in PRESETS.items()]
-    each = partial(_each, "allocated", labels)
-
-    def without_e(report: Report) -> str:
-        return human_size(report.predicted[2].cache * getattr(torch, report.dtype).itemsize)
-
-    yield [
-        *each("a window", lambda a: human_size(a.bytes_per_window)),
-        ("paper's option 2, E not counted", without_e),
-    ]
-    if batch > 1:
-        yield each(f"{batch} windows", lambda a: human_size(a.total_bytes))
-    yield each("saving", lambda a: _times(a.saving), 1)
+    presets = {f"{a.preset} ({a.cross_form}, {a.self_form})": a for a in report.allocated}
+    for label, found in presets.items():
+        yield f"a window, {label}", human_size(found.bytes_per_window)
+    bare = report.predicted[2].cache * as_dtype(report.dtype).itemsize
+    yield "paper's option 2, E not counted", human_size(bare)
+    yield GAP
+    if report.batch > 1:
+        for label, found in presets.items():
+            yield f"{report.batch} windows, {label}", human_size(found.total_bytes)
+        yield GAP
+    for label, found in list(presets.items())[1:]:
+        yield f"saving, {label}", _times(found.saving)
+    yield GAP
 
 
 def _notes(reports: Sequence[Report]) -> Iterator[str]:
@@ -198,11 +196,3 @@ def _notes(reports: Sequence[Report]) -> Iterator[str]:
         "inverse that few checkpoints allow in half precision; slim needs none. "
         "`slimwhisper inspect MODEL` measures it."
     )
-
-
-def _millions(values: float) -> str:
-    return f"{values / 1e6:,.1f}"
-
-
-def _times(ratio: float) -> str:
-    return f"{ratio:.1f}x"

@@ -3,7 +3,15 @@
 from collections.abc import Iterable, Sequence
 from typing import Literal
 
+from rich.console import Console
 from rich.table import Table
+
+WIDE = 400  # characters: more than any table takes, so that none is cut
+
+
+def console(width: int | None = WIDE) -> Console:
+    """Standard output, for text as it is. width: in characters; None: the terminal's."""
+    return Console(highlight=False, markup=False, emoji=False, width=width)
 
 
 def table(

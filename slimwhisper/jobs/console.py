@@ -3,16 +3,15 @@
 import json
 import logging
 import sys
-import threading
-import time
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Any
 
 from tqdm import tqdm
 
 from slimwhisper.errors import SlimWhisperError
-from slimwhisper.jobs.progress import Current, Tally
+from slimwhisper.jobs.progress import Tally
+from slimwhisper.jobs.results.sinks import Ended
 from slimwhisper.outputs.formats import segment_line
 from slimwhisper.storage.files import StoredFile
 from slimwhisper.text import printable, shown
@@ -23,93 +22,67 @@ PROGRESS_INTERVAL = 1.0  # seconds between progress events
 NO_SPEECH = "[no speech]"
 
 
-class Console(Protocol):
-    """Receives the events of a job, from any thread."""
-
-    has_bar: bool  # whether the total length of the audio is needed
-
-    def start(self, facts: dict[str, Any]) -> None:
-        """The model has been loaded."""
-
-    def segments(self, path: Path | StoredFile, segments: Sequence[Segment]) -> None:
-        """More segments of a file have been decoded."""
-
-    def done(self, current: Current, transcript: Transcript, outputs: Sequence[Path | str]) -> None:
-        """A file's outputs have been written."""
-
-    def failed(self, current: Current, status: str, error: SlimWhisperError) -> None:
-        """A file could not be transcribed, or its outputs could not be written."""
-
-    def error(self, text: str) -> None:
-        """Something other than a file went wrong."""
-
-    def warning(self, text: str) -> None:
-        """The user should know something."""
-
-    def progress(self, tally: Tally) -> None:
-        """The job has advanced; called often."""
-
-    def summary(self, facts: dict[str, Any], lines: Sequence[str]) -> None:
-        """The job has ended; `facts` and `lines` say the same, for programs and for people."""
-
-    def close(self) -> None:
-        """Only errors and the summary follow."""
-
-
 class TerminalConsole:
     """Prints transcripts on standard output; errors, progress and the summary on standard error.
 
-    `live`: print each segment as it is decoded; otherwise print file by file. There is a progress
-    bar only if standard error is a terminal.
+    Any thread may call `error` and `warning`, one thread at a time the others. `live`: print each
+    segment as it is decoded; otherwise print file by file. There is a progress bar only if standard
+    error is a terminal.
     """
+
+    interval = BAR_INTERVAL
 
     def __init__(self, *, verbose: bool, live: bool) -> None:
         self._verbose = verbose
         self._live = live
         self._bar: tqdm[Any] | None = None
-        self._next_update = 0.0
         self.has_bar = sys.stderr.isatty()
 
     def start(self, facts: dict[str, Any]) -> None:
+        """The model has been loaded."""
         if self.has_bar:
             self._bar = tqdm(
                 bar_format="{bar:20}| {desc}", total=1, leave=False, dynamic_ncols=True
             )
 
     def segments(self, path: Path | StoredFile, segments: Sequence[Segment]) -> None:
+        """More segments of a file have been decoded."""
         if self._live:
             self._print(*spoken_lines(segments))
 
-    def done(self, current: Current, transcript: Transcript, outputs: Sequence[Path | str]) -> None:
-        if not self._verbose:
-            return
-        lines = spoken_lines(transcript.segments)
-        if not self._live:
-            self._print(f"{shown(current.recording.path)}:", *lines)
-        if not lines:
-            self._print(NO_SPEECH)
-
-    def failed(self, current: Current, status: str, error: SlimWhisperError) -> None:
-        self.error(with_path(current.recording.path, error))
+    def ended(self, path: Path | StoredFile, ended: Ended) -> None:
+        """A file's outputs have been written, or it failed."""
+        if isinstance(ended.result, SlimWhisperError):
+            self.error(with_path(path, ended.result))
+        elif self._verbose:
+            lines = spoken_lines(ended.result.segments)
+            if not self._live:
+                self._print(f"{shown(path)}:", *lines)
+            if not lines:
+                self._print(NO_SPEECH)
 
     def error(self, text: str) -> None:
+        """Something other than a file went wrong."""
         tqdm.write(f"slimwhisper: {shown(text)}", file=sys.stderr)
 
     def warning(self, text: str) -> None:
+        """The user should know something."""
         self.error(f"warning: {text}")
 
     def progress(self, tally: Tally) -> None:
-        if self._bar is not None and time.monotonic() >= self._next_update:
-            self._next_update = time.monotonic() + BAR_INTERVAL
+        """The job has advanced; called every `interval` seconds."""
+        if self._bar is not None:
             self._bar.total = max(tally.total, 1e-3)
             self._bar.n = min(tally.position, self._bar.total)
             self._bar.set_description_str(tally.line(), refresh=False)
             self._bar.refresh()
 
     def summary(self, facts: dict[str, Any], lines: Sequence[str]) -> None:
+        """The job has ended; `facts` and `lines` say the same, for programs and for people."""
         print(*map(shown, lines), sep="\n", file=sys.stderr)
 
     def close(self) -> None:
+        """Only errors and the summary follow."""
         if self._bar is not None:
             self._bar.close()
             self._bar = None
@@ -121,14 +94,16 @@ class TerminalConsole:
 
 
 class JSONConsole:
-    """Prints one JSON object per line on standard output: an `event` and its fields."""
+    """Prints one JSON object per line on standard output: an `event` and its fields.
+
+    The methods are those of `TerminalConsole`; any thread may call.
+    """
 
     has_bar = False
+    interval = PROGRESS_INTERVAL
 
     def __init__(self, *, verbose: bool) -> None:
         self._verbose = verbose
-        self._next_update = 0.0
-        self._lock = threading.Lock()
 
     def start(self, facts: dict[str, Any]) -> None:
         self._emit("start", **facts)
@@ -139,23 +114,17 @@ class JSONConsole:
                 fields = Transcript("", [segment], "").as_dict()["segments"][0]
                 self._emit("segment", path=str(path), **fields)
 
-    def done(self, current: Current, transcript: Transcript, outputs: Sequence[Path | str]) -> None:
-        written = [str(path) for path in outputs]
-        self._file(current, "done", None, language=transcript.language, outputs=written)
-
-    def failed(self, current: Current, status: str, error: SlimWhisperError) -> None:
-        self._file(current, status, str(error), language=None, outputs=[])
-
-    def _file(self, current: Current, status: str, error: str | None, **fields: Any) -> None:
-        elapsed = round(time.perf_counter() - current.began, 3)
+    def ended(self, path: Path | StoredFile, ended: Ended) -> None:
+        result = ended.result
         self._emit(
             "file",
-            path=str(current.recording.path),
-            status=status,
-            seconds=current.seconds,
-            error=error,
-            elapsed=elapsed,
-            **fields,
+            path=str(path),
+            status=ended.status,
+            seconds=ended.seconds,
+            error=str(result) if isinstance(result, SlimWhisperError) else None,
+            elapsed=round(ended.elapsed or 0.0, 3),
+            language=result.language if isinstance(result, Transcript) else None,
+            outputs=list(ended.outputs),
         )
 
     def error(self, text: str) -> None:
@@ -165,18 +134,16 @@ class JSONConsole:
         self._emit("warning", message=text)
 
     def progress(self, tally: Tally) -> None:
-        if time.monotonic() >= self._next_update:
-            self._next_update = time.monotonic() + PROGRESS_INTERVAL
-            fill = {worker: round(share, 3) for worker, share in tally.fill.items()}
-            self._emit(
-                "progress",
-                done=tally.done,
-                failed=tally.failed,
-                audio_seconds=round(tally.audio_so_far, 3),
-                speed=round(tally.speed, 3),
-                left=None if tally.left is None else round(tally.left, 1),
-                **({"filled": fill} if fill else {}),
-            )
+        fill = {worker: round(share, 3) for worker, share in tally.fill.items()}
+        self._emit(
+            "progress",
+            done=tally.done,
+            failed=tally.failed,
+            audio_seconds=round(tally.audio_so_far, 3),
+            speed=round(tally.speed, 3),
+            left=None if tally.left is None else round(tally.left, 1),
+            **({"filled": fill} if fill else {}),
+        )
 
     def summary(self, facts: dict[str, Any], lines: Sequence[str]) -> None:
         self._emit("summary", **facts)
@@ -185,9 +152,11 @@ class JSONConsole:
         pass
 
     def _emit(self, event: str, **fields: Any) -> None:
-        line = json.dumps({"event": event, **fields})
-        with self._lock:
-            print(line, flush=True)
+        # in one write, so that lines of several threads do not mix
+        print(json.dumps({"event": event, **fields}) + "\n", end="", flush=True)
+
+
+Console = TerminalConsole | JSONConsole
 
 
 class LogHandler(logging.Handler):

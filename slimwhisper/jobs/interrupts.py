@@ -3,9 +3,9 @@
 import os
 import signal
 import threading
-from collections.abc import Callable
-from types import FrameType, TracebackType
-from typing import Any
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from types import FrameType
 
 
 class StopNow(KeyboardInterrupt):
@@ -17,11 +17,10 @@ class StopNow(KeyboardInterrupt):
 
 
 class Interrupts:
-    """A context in which the first SIGINT sets `requested`; a second one raises `StopNow`.
+    """While signals are `caught`, the first SIGINT sets `requested`; a second one raises `StopNow`.
 
     SIGTERM raises `StopNow` at once, and so does the first SIGINT if `in_progress`, the number of
-    files that would be finished, returns 0. Only the main thread can catch signals; in any other
-    thread the context does nothing.
+    files that would be finished, returns 0.
     """
 
     def __init__(self, in_progress: Callable[[], int], *, quiet: bool = False) -> None:
@@ -29,22 +28,18 @@ class Interrupts:
         self.status = 0  # exit status, once a signal has arrived
         self._in_progress = in_progress
         self._quiet = quiet
-        self._before: dict[signal.Signals, Any] = {}
 
-    def __enter__(self) -> "Interrupts":
-        if threading.current_thread() is threading.main_thread():
-            for number in (signal.SIGINT, signal.SIGTERM):
-                self._before[number] = signal.signal(number, self._handle)
-        return self
-
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
-        for number, handler in self._before.items():
-            signal.signal(number, handler)
+    @contextmanager
+    def caught(self) -> Iterator[None]:
+        """Catch the two signals. Only the main thread can: elsewhere this does nothing."""
+        main = threading.current_thread() is threading.main_thread()
+        numbers = (signal.SIGINT, signal.SIGTERM) if main else ()
+        before = {number: signal.signal(number, self._handle) for number in numbers}
+        try:
+            yield
+        finally:
+            for number, handler in before.items():
+                signal.signal(number, handler)
 
     def _handle(self, number: int, _: FrameType | None) -> None:
         first = not self.requested

@@ -6,9 +6,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from slimwhisper.cache.forms import brief
-from slimwhisper.jobs.inputs.inputs import InputFile
-from slimwhisper.storage.files import StoredFile
-from slimwhisper.storage.stamps import Stamp
+from slimwhisper.storage.files import InputFile, StoredFile
 from slimwhisper.text import clock, human_size, shorten, shown
 
 if TYPE_CHECKING:  # a job with nothing to do does not import torch
@@ -22,7 +20,6 @@ class Current:
     """A file in progress."""
 
     recording: InputFile
-    stamp: Stamp
     began: float = field(default_factory=time.perf_counter)
     seconds: float | None = None  # length, once it is loaded
     done: float = 0.0  # seconds transcribed
@@ -46,10 +43,6 @@ class Tally:
     began: float | None = None  # when transcription started, after loading the model
     current: dict[Path | StoredFile, Current] = field(default_factory=dict)
     fill: dict[int, float] = field(default_factory=dict)  # worker of Ray -> share of slots in use
-
-    def start(self) -> None:
-        """Start the clock."""
-        self.began = time.perf_counter()
 
     @property
     def elapsed(self) -> float:
@@ -182,21 +175,15 @@ def _model_line(model: dict[str, Any]) -> str:
 def _counts_line(facts: dict[str, Any]) -> str:
     """How many files were transcribed, failed or skipped, and how fast."""
     done, failed = facts["done"], facts["failed"]
-    earlier = [
-        (count, outcome)
-        for count, outcome in (
-            (facts["skipped"], "already done"),
-            (facts["failed_earlier"], "failed in an earlier run"),
-        )
-        if count
-    ]
+    outcomes = {"skipped": "already done", "failed_earlier": "failed in an earlier run"}
+    earlier = [(facts[key], outcome) for key, outcome in outcomes.items() if facts[key]]
     if done + failed:
         counts = [f"{done} of {_files(done + failed)} transcribed", f"{failed} failed"]
         line = ", ".join(counts + [f"{count} {outcome}" for count, outcome in earlier])
-        if done:
-            audio, elapsed, speed = facts["audio_seconds"], facts["elapsed"], facts["speed"]
-            line += f"; {audio:.1f} s of audio in {elapsed:.1f} s ({speed:.1f} x real time)"
-        return line
+        if not done:
+            return line
+        audio, elapsed, speed = facts["audio_seconds"], facts["elapsed"], facts["speed"]
+        return f"{line}; {audio:.1f} s of audio in {elapsed:.1f} s ({speed:.1f} x real time)"
     verdict = "No files transcribed" if facts["status"] > 1 else "Nothing to do"
     counts = [
         f"{count if n else _files(count)} {outcome}" for n, (count, outcome) in enumerate(earlier)

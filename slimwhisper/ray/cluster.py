@@ -7,7 +7,6 @@ import signal
 import threading
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from pathlib import Path
 from typing import Any
 
 import ray
@@ -15,11 +14,11 @@ from ray.exceptions import RayError, RayTaskError
 
 from slimwhisper.audio.read_ahead import Loader
 from slimwhisper.errors import SlimWhisperError
-from slimwhisper.jobs.inputs.inputs import InputFile
-from slimwhisper.jobs.results.marks import Written
+from slimwhisper.jobs.results.sinks import Ended
 from slimwhisper.ray.plan import Plan, plan_workers
 from slimwhisper.ray.scheduler import Scheduler
-from slimwhisper.ray.worker import Ended, Ready, Worker
+from slimwhisper.ray.worker import Ready, Worker
+from slimwhisper.storage.files import InputFile
 from slimwhisper.text import one_line
 
 OBJECT_STORE = 128 << 20  # bytes on this host: results are small and rarely go there
@@ -68,15 +67,20 @@ def started(a: argparse.Namespace) -> Iterator[Plan]:
         ray.shutdown()
 
 
+Outcomes = Iterator[tuple[InputFile, Ended]]
+
+
 class Workers:
     """The actors of a job. One that dies is replaced by another with a new number."""
 
-    def __init__(self, plan: Plan, *arguments: Any) -> None:
-        """arguments: of `Worker`, after the threads."""
+    def __init__(self, plan: Plan, on_ready: Callable[..., None], *arguments: Any) -> None:
+        """on_ready: called with what a worker's `load` returns. arguments: of `Worker`, after the
+        threads.
+        """
         self.scheduler: Scheduler[InputFile] = Scheduler()
         self.fill: dict[int, float] = {}  # worker -> share of its slots in use, so far
-        self.unclean: set[Path] = set()  # folders in which dead workers may have been writing
-        self._plan, self._arguments = plan, arguments
+        self.unclean: set[str] = set()  # outputs that dead workers may have been writing
+        self._plan, self._on_ready, self._arguments = plan, on_ready, arguments
         self._actors: dict[int, Any] = {}
         # what is waited for -> the worker, and the recording if it is one
         self._calls: dict[Any, tuple[int, InputFile | None]] = {}
@@ -84,11 +88,8 @@ class Workers:
         for _ in range(plan.workers):
             self._start()
 
-    def run(
-        self, source: Loader[InputFile, None], stopping: Callable[[], bool]
-    ) -> Iterator[tuple[list[Ready], list[tuple[InputFile, Ended]]]]:
-        """Transcribe the recordings of a source, and tell what has happened, moment by moment, each
-        recording's end once.
+    def run(self, source: Loader[InputFile, None], stopping: Callable[[], bool]) -> Outcomes:
+        """Transcribe the recordings of a source, and tell each recording's end once.
 
         stopping: whether nothing more is to start.
         Raises SlimWhisperError if no model can be loaded, workers die whatever they are given, or
@@ -107,7 +108,7 @@ class Workers:
                 for worker, recording in self.scheduler.assign(take):
                     call = self._actors[worker].transcribe.remote(recording)
                     self._calls[call] = worker, recording
-            yield self._wait()
+            yield from self._wait()
 
     def close(self) -> None:
         """End the workers, when they have written what they are writing."""
@@ -129,10 +130,8 @@ class Workers:
         self._calls[self._actors[self._started].load.remote()] = self._started, None
         self._started += 1
 
-    def _wait(self) -> tuple[list[Ready], list[tuple[InputFile, Ended]]]:
-        """What has happened in `WAIT` seconds."""
-        ready: list[Ready] = []
-        ended: list[tuple[InputFile, Ended]] = []
+    def _wait(self) -> Outcomes:
+        """What has ended in `WAIT` seconds."""
         dead: dict[int, RayError] = {}
         calls = list(self._calls)
         for call in ray.wait(calls, num_returns=len(calls), timeout=WAIT)[0]:
@@ -148,22 +147,23 @@ class Workers:
             if isinstance(answer, SlimWhisperError):  # no worker can load the model
                 raise answer
             if recording is None:
-                ready.append(answer)
-                self._up(worker, answer.facts["batch_size"])
+                self._up(worker, answer)
             else:
-                ended.append((recording, answer))
-                self._deaths, self.fill[worker] = 0, answer.fill
+                ended, self.fill[worker] = answer
+                self._deaths = 0
                 self.scheduler.done(worker, recording)
+                yield recording, ended
         for worker, reason in dead.items():
-            ended += self._down(worker, reason)
-        return ready, ended
+            yield from self._down(worker, reason)
 
-    def _up(self, worker: int, slots: int) -> None:
+    def _up(self, worker: int, ready: Ready) -> None:
+        slots = ready[0]["batch_size"]
         self.fill[worker] = 0.0
         self.scheduler.up(worker, slots + max(AHEAD, slots // 2))
         self._calls[self._actors[worker].outlive.remote()] = worker, None
+        self._on_ready(*ready)
 
-    def _down(self, worker: int, error: RayError) -> list[tuple[InputFile, Ended]]:
+    def _down(self, worker: int, error: RayError) -> Outcomes:
         """Replace a worker that has died; what is given up is reported."""
         if not any(node["Alive"] for node in ray.nodes()):
             self._actors.clear()  # nothing to end
@@ -172,7 +172,7 @@ class Workers:
         self.fill.pop(worker, None)
         self._calls = {c: call for c, call in self._calls.items() if call[0] != worker}
         lost, given_up = self.scheduler.down(worker)
-        self.unclean.update(recording.output.parent for recording in lost)
+        self.unclean.update(recording.output for recording in lost)
         self._deaths += 1
         if self._deaths >= FRUITLESS + 2 * self._plan.workers:
             raise SlimWhisperError(
@@ -180,5 +180,5 @@ class Workers:
                 f"({one_line(error)}); try one recording without --engine ray"
             )
         self._start()
-        blamed = [(r, SlimWhisperError(f"{r.path}: {BLAMED}")) for r in lost if given_up]
-        return [(recording, Ended(Written("failed", error))) for recording, error in blamed]
+        for recording in lost if given_up else ():
+            yield recording, Ended("failed", SlimWhisperError(f"{recording.path}: {BLAMED}"))

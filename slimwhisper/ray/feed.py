@@ -33,13 +33,13 @@ class FeedCounts:
     audio_seconds: float = 0.0  # of finished recordings
     busy_seconds: float = 0.0  # that the engine worked
     steps: int = 0  # of the engine
-    filled: int = 0  # slots in use, summed over the steps
+    filled_slots: int = 0  # in use, summed over the steps
     slots: int = 0
 
     @property
     def fill(self) -> float:
         """The share of the slots in use, mean over all steps."""
-        return self.filled / (self.steps * self.slots) if self.steps else 0.0
+        return self.filled_slots / (self.steps * self.slots) if self.steps else 0.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -148,6 +148,6 @@ class Feed:
     def _on_step(self, filled: int, slots: int, seconds: float) -> None:
         counts = self.counts
         counts.steps += 1
-        counts.filled += filled
+        counts.filled_slots += filled
         counts.slots = slots
         counts.busy_seconds += seconds

@@ -9,14 +9,11 @@ from slimwhisper.metrics import HELP
 from slimwhisper.ray.feed import FeedCounts
 
 REQUESTS = "slimwhisper_requests"
-COUNTERS = {  # fields of FeedCounts -> names
-    "finished": REQUESTS,
-    "failed": REQUESTS,
-    "audio_seconds": "slimwhisper_audio_seconds",
-    "busy_seconds": "slimwhisper_busy_seconds",
-    "steps": "slimwhisper_steps",
-    "filled": "slimwhisper_filled_slots",
-}
+COUNTED = ("audio_seconds", "busy_seconds", "steps", "filled_slots")
+# fields of FeedCounts -> names
+COUNTERS = {f: f"slimwhisper_{f}" for f in COUNTED} | dict.fromkeys(
+    ("finished", "failed"), REQUESTS
+)
 
 
 class EngineMetrics:
@@ -39,7 +36,7 @@ class EngineMetrics:
                 self._counters[name].inc(more, {"outcome": field} if name == REQUESTS else None)
             self._seen[field] = total
         speed = counts.audio_seconds / counts.busy_seconds if counts.busy_seconds else 0.0
-        fill = counts.filled / counts.steps if counts.steps else 0.0
+        fill = counts.filled_slots / counts.steps if counts.steps else 0.0
         values = (in_flight, counts.slots, speed, fill)
         for gauge, value in zip(self._gauges, values, strict=True):
             gauge.set(value)

@@ -7,38 +7,22 @@ import time
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
-from dataclasses import dataclass
+from dataclasses import replace
 from logging.handlers import BufferingHandler
 from typing import Any
 
 import torch
 
 from slimwhisper.errors import SlimWhisperError, as_ours
-from slimwhisper.jobs.inputs.inputs import InputFile
 from slimwhisper.jobs.progress import model_facts
-from slimwhisper.jobs.results.marks import Written
-from slimwhisper.jobs.results.sinks import Sink, write_result
+from slimwhisper.jobs.results.sinks import Ended, Write, write_result
 from slimwhisper.ray.transcriber import Transcriber
+from slimwhisper.storage.files import InputFile
 
 logger = logging.getLogger("slimwhisper.ray")
 
 
-@dataclass(frozen=True, slots=True)
-class Ready:
-    """A worker has loaded its model."""
-
-    facts: dict[str, Any]  # `model_facts`
-    warnings: list[str]
-
-
-@dataclass(frozen=True, slots=True)
-class Ended:
-    """How a recording ended: its outputs have been written, or it failed."""
-
-    written: Written
-    seconds: float | None = None  # of audio
-    elapsed: float = 0.0  # seconds since the worker was given it
-    fill: float = 0.0  # the share of the worker's slots in use, mean over all its steps
+Ready = tuple[dict[str, Any], list[str]]  # `model_facts`, and warnings
 
 
 class Worker:
@@ -53,13 +37,13 @@ class Worker:
         threads: int,
         folder: str,
         make_transcriber: Callable[[], Transcriber],
-        open_sink: Callable[[], Sink],
+        write: Write,
     ) -> None:
         """threads: of torch; 0: as it is. folder: of the driver, below which relative paths are."""
         with suppress(OSError):  # on another host: then paths have to be absolute
             os.chdir(folder)
         self._threads = threads
-        self._make_transcriber, self._open_sink = make_transcriber, open_sink
+        self._make_transcriber, self._write = make_transcriber, write
         self._writer = ThreadPoolExecutor(1, "slimwhisper-write")
 
     async def load(self) -> Ready | SlimWhisperError:
@@ -69,31 +53,34 @@ class Worker:
         if self._threads:  # in this thread: the engine's, which it starts, has the same number
             torch.set_num_threads(self._threads)
         try:
-            self._sink = self._open_sink()
             self._transcriber = self._make_transcriber()
         except Exception as error:
             return as_ours(error)
         # those about caches are in `model_facts`
         own = [r for r in logged.buffer if not r.name.startswith("slimwhisper.cache")]
         warnings = [r.getMessage() for r in own if r.levelno >= logging.WARNING]
-        return Ready(model_facts(self._transcriber.model, self._transcriber.feed.slots), warnings)
+        return model_facts(self._transcriber.model, self._transcriber.feed.slots), warnings
 
     async def outlive(self) -> None:
         """Never returns: the call fails when the process has died."""
         await asyncio.Event().wait()
 
-    async def transcribe(self, recording: InputFile) -> Ended:
-        """Transcribe a recording, and write its outputs. Any number of calls may run at once."""
+    async def transcribe(self, recording: InputFile) -> tuple[Ended, float]:
+        """Transcribe a recording, and write its outputs. Any number of calls may run at once.
+
+        Returns also the share of the worker's slots in use, mean over all its steps.
+        """
         began = time.perf_counter()
         try:
             result = await self._transcriber.transcribe(recording.path)
         except Exception as error:
             logger.critical("the engine failed", exc_info=error)
             os._exit(1)
-        writing = self._writer.submit(write_result, self._sink, recording, result.result)
-        written = await asyncio.wrap_future(writing)
-        elapsed, fill = time.perf_counter() - began, self._transcriber.feed.counts.fill
-        return Ended(written, result.seconds, elapsed, fill)
+        writing = self._writer.submit(write_result, self._write, recording, result.result)
+        ended = await asyncio.wrap_future(writing)
+        elapsed = time.perf_counter() - began
+        ended = replace(ended, seconds=result.seconds, elapsed=elapsed)
+        return ended, self._transcriber.feed.counts.fill
 
     async def stop(self) -> None:
         """Write nothing more: returns when nothing is being written."""

@@ -26,7 +26,10 @@ class Digests:
         at = int(np.searchsorted(self._sorted, np.uint64(digest)))
         return at < len(self._sorted) and int(self._sorted[at]) == digest
 
-    def add(self, digest: int) -> None:
+    def add(self, digest: int) -> bool:
+        """Add a number; returns whether it is new."""
+        if digest in self:
+            return False
         self._new.add(digest)
         if len(self._new) >= MERGE:
             # Replace the array before emptying the set: another thread may be searching. Not by
@@ -36,3 +39,4 @@ class Digests:
             merged.sort(kind="stable")  # merges two sorted runs
             self._sorted = merged
             self._new = set()
+        return True

@@ -90,6 +90,20 @@ class StoredFile(RemoteFile):
             )
 
 
+@dataclass(frozen=True, slots=True)
+class InputFile:
+    """A recording of a job. It can be pickled."""
+
+    path: Path | StoredFile
+    output: str  # relative to the output folder: its outputs, without a format's suffix
+    stamp: Stamp
+
+    @property
+    def local(self) -> Path | None:
+        """The file of this machine that holds it."""
+        return self.path if isinstance(self.path, Path) else self.path.local
+
+
 def media_fragment(start: float, end: float | None) -> str:
     """`t=12.5,15`, or `t=12.5` to the end."""
     return f"t={plain(start)}" + ("" if end is None else f",{plain(end)}")

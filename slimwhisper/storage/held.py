@@ -28,7 +28,6 @@ class HeldBytes:
         Raises StorageError if the disk is full.
         """
         _take(size, wait)
-        self._size = size
         self._file: IO[bytes] = SpooledTemporaryFile(IN_MEMORY)
         self._release = weakref.finalize(self, _give, self._file, size)
         try:
@@ -41,9 +40,6 @@ class HeldBytes:
                 f"no room for an archive's member in the temporary folder ({error.strerror}): free "
                 "space there, or set TMPDIR to a folder that has it"
             ) from error
-
-    def __len__(self) -> int:
-        return self._size
 
     def __reduce__(self) -> tuple[Any, ...]:
         self._file.seek(0)

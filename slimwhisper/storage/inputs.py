@@ -1,13 +1,15 @@
 """Arguments that are URIs or containers -> recordings, each with the place of its outputs."""
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from pathlib import PurePosixPath
+from posixpath import commonpath
 
 from slimwhisper.audio.formats import AUDIO_SUFFIXES
 from slimwhisper.errors import AudioError, OptionError, SlimWhisperError
-from slimwhisper.storage.containers import Member, below, is_container, members
+from slimwhisper.storage.containers import Container, Found, below, is_container
+from slimwhisper.storage.files import InputFile
 from slimwhisper.storage.listing import MAGIC, Place
-from slimwhisper.storage.uris import is_uri, shown_uri
+from slimwhisper.storage.uris import is_uri, protocol_of, shown_uri
 
 
 def are_stored(arguments: Sequence[str]) -> bool:
@@ -27,27 +29,30 @@ def are_stored(arguments: Sequence[str]) -> bool:
 
 
 class StoredInputs:
-    """The recordings of arguments for which `are_stored` holds.
+    """The recordings of arguments for which `are_stored` holds, as `Inputs` gives those of paths.
 
     An argument is a file, a folder (with all below it), a pattern, or a container of recordings.
     What lies in a folder counts if it has the suffix of a recording. Outputs mirror the tree below
     the folder that all arguments have in common.
     """
 
+    is_list = is_one_file = False
+
     def __init__(self, arguments: Sequence[str], column: str | None = None) -> None:
         """column: of tables, with the recordings. Raises OptionError, DependencyError."""
         self._places = [Place(argument) for argument in dict.fromkeys(arguments)]
         self._column = column
-        roots = [(place.protocol, _root(place.path)) for place in self._places]
+        roots = [(protocol_of(place.uri), _root(place.path)) for place in self._places]
         if len({protocol for protocol, _ in roots}) > 1:
             raise OptionError(
                 "inputs in stores of several kinds have no place in common for their outputs; "
                 "give each kind to a job of its own"
             )
-        self._base = _common([root for _, root in roots])
+        folders = [root for _, root in roots]
+        self._base = folders[0] if len(folders) == 1 else commonpath(folders)
         self.is_job = len(roots) != 1 or not _is_recording(self._places[0].path)
 
-    def recordings(self) -> Iterator[Member | SlimWhisperError]:
+    def files(self) -> Found:
         """Every recording, and an error for each that cannot be found or listed; as they are
         listed.
         """
@@ -57,21 +62,21 @@ class StoredInputs:
             except SlimWhisperError as error:
                 yield error
 
-    def _in(self, place: Place) -> Iterator[Member | SlimWhisperError]:
+    def _in(self, place: Place) -> Found:
         def is_wanted(path: str) -> bool:
             # in a folder, a container may be the result of another job
             return _is_recording(path) or (is_container(path) and path == place.path)
 
         nothing = True
-        for found in place.files(is_wanted):
+        for file in place.files(is_wanted):
             nothing = False
             # with its suffix: a store may hold `a.mp3` and `a.wav`, and is too large to look for
             # such pairs
-            output = below(found.path.removeprefix(self._base))
-            if is_container(found.path):
-                yield from members(place, found, output, self._column)
+            output = below(file.path.removeprefix(self._base))
+            if is_container(file.path):
+                yield from Container(place, file, output, self._column).recordings()
             else:
-                yield place.file(found), output
+                yield InputFile(file, output, file.stamp)
         if nothing:
             yield AudioError(f"{shown_uri(place.uri)}: no recordings there; check the address")
 
@@ -89,14 +94,3 @@ def _root(path: str) -> str:
     if _is_recording(path) or is_container(path):
         return "/".join(parts[:-1])
     return "/".join(parts)
-
-
-def _common(roots: Sequence[str]) -> str:
-    """The folder that all have in common."""
-    split = [root.split("/") for root in roots]
-    common = []
-    for parts in zip(*split, strict=False):
-        if len(set(parts)) > 1:
-            break
-        common.append(parts[0])
-    return "/".join(common)

@@ -1,7 +1,12 @@
-"""A recording's key in a journal: which one it is, and in which state."""
+"""A recording's key in a journal, which one it is and in which state; and how it ended."""
 
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Literal, NamedTuple
+
+# failed: the recording is at fault and would fail again; unwritten: the output folder is at fault;
+# unread: the store that has the recording is
+Status = Literal["done", "failed", "unwritten", "unread"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -22,3 +27,12 @@ class Stamp:
         except OSError:
             return Stamp(absolute, None, None)
         return Stamp(absolute, stat.st_size, stat.st_mtime_ns)
+
+
+class Finished(NamedTuple):
+    """How a recording ended, as a journal says it."""
+
+    stamp: Stamp
+    status: Status
+    seconds: float | None  # of audio
+    error: str | None = None  # why there is no transcript

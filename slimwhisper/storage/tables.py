@@ -14,31 +14,32 @@ import io
 import json
 import secrets
 import time
-from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Iterator, Mapping
+from dataclasses import asdict
+from datetime import UTC, datetime
 from typing import Any
 
-from slimwhisper.errors import DependencyError, OutputError
+from slimwhisper.errors import OutputError
+from slimwhisper.storage.containers import import_pyarrow
 from slimwhisper.storage.digests import Digests, digest_of
-from slimwhisper.storage.outputs import OutputStore
-from slimwhisper.storage.stamps import Stamp
+from slimwhisper.storage.outputs import OutputFolder
+from slimwhisper.storage.stamps import Finished, Stamp, Status
 from slimwhisper.types import Transcript
 
 FOLDER = "transcripts"
 ROWS = 4096  # in a file, at most
-CHARACTERS = 16 << 20  # of text in a file, about
+CHARACTERS = 1 << 20  # of text in a file, about; with its segments, 20 times as many
 PERIOD = 60.0  # seconds that a row waits for others, while rows keep coming
 KEYS = ["path", "size", "mtime_ns", "etag", "options", "seconds", "error"]
 
 
-@dataclass(frozen=True, slots=True)
-class Row:
-    """A recording's result; either `transcript` or `error`."""
-
-    stamp: Stamp
-    seconds: float | None
-    transcript: Transcript | None
-    error: str | None = None
+# names and types; [] after a type: a list of them
+WORD = "word string, start double, end double, probability double, speaker string"
+SEGMENT = (
+    "id int32, seek int64, start double, end double, text string, tokens int32[], "
+    "temperature double, avg_logprob double, compression_ratio double, no_speech_prob double, "
+    "speaker string, flags string[]"
+)
 
 
 def schema() -> Any:
@@ -49,31 +50,23 @@ def schema() -> Any:
     words are those of `Transcript.as_dict`. `words` is null unless they were asked for; `text`,
     `language` and `segments` are null where `error` is not.
     """
-    pa, _ = _pyarrow()
-    word = [
-        *(("word", pa.string()), ("start", pa.float64()), ("end", pa.float64())),
-        *(("probability", pa.float64()), ("speaker", pa.string())),
-    ]
-    segment = [
-        *(("id", pa.int32()), ("seek", pa.int64()), ("start", pa.float64()), ("end", pa.float64())),
-        *(("text", pa.string()), ("tokens", pa.list_(pa.int32())), ("temperature", pa.float64())),
-        *(("avg_logprob", pa.float64()), ("compression_ratio", pa.float64())),
-        ("no_speech_prob", pa.float64()),
-        *(("speaker", pa.string()), ("flags", pa.list_(pa.string()))),
-    ]
+    pa, _ = import_pyarrow()
+
+    def fields(text: str) -> list[tuple[str, Any]]:
+        kinds = (field.split() for field in text.split(", "))
+        one = {kind: pa.type_for_alias(kind) for kind in ("string", "double", "int32", "int64")}
+        return [
+            (name, pa.list_(one[kind[:-2]]) if kind.endswith("[]") else one[kind])
+            for name, kind in kinds
+        ]
+
     return pa.schema(
         [
-            ("path", pa.string()),
-            ("size", pa.int64()),
-            ("mtime_ns", pa.int64()),
-            ("etag", pa.string()),
-            ("text", pa.string()),
-            ("language", pa.string()),
-            ("segments", pa.list_(pa.struct(segment))),
-            ("words", pa.list_(pa.struct(word))),
-            ("seconds", pa.float64()),
-            ("error", pa.string()),
-            ("options", pa.string()),
+            *fields("path string, size int64, mtime_ns int64, etag string"),
+            *fields("text string, language string"),
+            ("segments", pa.list_(pa.struct(fields(SEGMENT)))),
+            ("words", pa.list_(pa.struct(fields(WORD)))),
+            *fields("seconds double, error string, options string"),
             ("time", pa.timestamp("ms", tz="UTC")),
         ]
     )
@@ -85,116 +78,98 @@ class Parts:
     Raises DependencyError without pyarrow.
     """
 
-    def __init__(self, store: OutputStore) -> None:
+    def __init__(self, folder: OutputFolder) -> None:
         schema()
-        self._store = store
-        seconds, ns = divmod(time.time_ns(), 10**9)
-        started = f"{time.strftime('%Y%m%dT%H%M%S', time.gmtime(seconds))}.{ns:09d}Z"
-        self._series = f"{started}-{secrets.token_hex(4)}"  # sorted by time
+        self._folder = folder
+        started = datetime.now(UTC).strftime("%Y%m%dT%H%M%S.%fZ")
+        self._series = f"{started}-{secrets.token_hex(8)}"  # sorted by time
         self._number = 0
-        self.rows: list[Row] = []  # that wait
+        self._rows: list[tuple[Finished, Transcript | None]] = []  # that wait
         self._characters = 0
         self._since = 0.0
 
-    def add(self, row: Row) -> None:
+    def add(self, finished: Finished, transcript: Transcript | None) -> None:
         """Let a row wait for its file."""
-        if not self.rows:
+        if not self._rows:
             self._since = time.monotonic()
-        self.rows.append(row)
-        self._characters += _characters(row)
+        self._rows.append((finished, transcript))
+        self._characters += len(transcript.text) if transcript else 0
 
     @property
     def full(self) -> bool:
         """Whether it is time to write the rows that wait."""
-        return bool(self.rows) and (
-            len(self.rows) >= ROWS
+        return bool(self._rows) and (
+            len(self._rows) >= ROWS
             or self._characters >= CHARACTERS
             or time.monotonic() >= self._since + PERIOD
         )
 
-    def write(self, options: Mapping[str, Any]) -> list[Row]:
-        """Write the rows that wait to a new file; returns them. Raises OutputError."""
-        rows = self.rows
+    def write(self, options: Mapping[str, Any]) -> list[Finished]:
+        """Write the rows that wait to a new file; returns what is in it. Raises OutputError."""
+        rows = self._rows
         if rows:
+            pa, _ = import_pyarrow()
+            common = {
+                "options": json.dumps(options, sort_keys=True),
+                "time": int(time.time() * 1000),
+            }
+            table = pa.Table.from_pylist([_columns(*row) | common for row in rows], schema())
             name = f"{FOLDER}/part-{self._series}-{self._number:06d}.parquet"
-            self._store.put(name, _encoded(_table(rows, options)), new=True)
+            self._folder.put(name, _encoded(table))
             self._number += 1
-            self.rows, self._characters = [], 0
-        return rows
+            self._rows, self._characters = [], 0
+        return [finished for finished, _ in rows]
 
 
-def recover(store: OutputStore) -> Iterator[tuple[Row, dict[str, Any]]]:
-    """The rows of all parts, without texts, and their options."""
-    for name in _parts(store):
+def recover(folder: OutputFolder) -> Iterator[tuple[Finished, dict[str, Any]]]:
+    """What the rows of all parts say of their recordings, and their options."""
+    for name in _parts(folder):
         known: dict[str, dict[str, Any]] = {}
-        for key in _keys(store, name, KEYS).to_pylist():
-            options = known.setdefault(key["options"], json.loads(key["options"]))
-            stamp = Stamp(*(key[k] for k in KEYS[:4]))
-            yield Row(stamp, key["seconds"], None, key["error"]), options
+        for row in _read(folder, name, KEYS).to_pylist():
+            options = known.setdefault(row["options"], json.loads(row["options"]))
+            stamp = Stamp(*(row[key] for key in KEYS[:4]))
+            status: Status = "done" if row["error"] is None else "failed"
+            yield Finished(stamp, status, row["seconds"], row["error"]), options
 
 
-def compact(store: OutputStore) -> Digests:
-    """Leave only the newest row of each recording; returns the digests of their paths.
+def compact(folder: OutputFolder) -> None:
+    """Leave only the newest row of each recording.
 
     A file is replaced whole. Holds 8 bytes for each row, besides one file.
     """
+    pa, _ = import_pyarrow()
     seen = Digests()
-    for name in reversed(_parts(store)):
-        paths = _keys(store, name, ["path"]).column(0).to_pylist()
-        keep = [True] * len(paths)
-        for at in reversed(range(len(paths))):
-            digest = path_digest(paths[at])
-            keep[at] = digest not in seen
-            seen.add(digest)
+    for name in reversed(_parts(folder)):
+        paths = _read(folder, name, ["path"]).column(0).to_pylist()
+        keep = [seen.add(digest_of(path.encode())) for path in reversed(paths)][::-1]
         if not all(keep):
-            pa, parquet = _pyarrow()
-            with store.open(name) as file:
-                table = parquet.read_table(file)
-            store.put(name, _encoded(table.filter(pa.array(keep))))
-    return seen
+            folder.put(name, _encoded(_read(folder, name).filter(pa.array(keep))))
 
 
-def path_digest(path: str) -> int:
-    """The digest of a row's `path`."""
-    return digest_of(_utf8(path).encode())
-
-
-def _parts(store: OutputStore) -> list[str]:
+def _parts(folder: OutputFolder) -> list[str]:
     """The names of all parts, the oldest first."""
-    return [name for name in store.names(FOLDER) if name.endswith(".parquet")]
+    return [name for name in folder.names(FOLDER) if name.endswith(".parquet")]
 
 
-def _keys(store: OutputStore, name: str, columns: Sequence[str]) -> Any:
-    pa, parquet = _pyarrow()
-    with store.open(name) as file:
+def _read(folder: OutputFolder, name: str, columns: list[str] | None = None) -> Any:
+    pa, parquet = import_pyarrow()
+    with folder.open(name) as file:
         try:
-            return parquet.read_table(file, columns=list(columns))
+            return parquet.read_table(file, columns=columns)
         except pa.ArrowInvalid as error:
             raise OutputError(
-                f"{store.name(name)}: not a result of this command; move it elsewhere"
+                f"{folder.name(name)}: not a result of this command; move it elsewhere"
             ) from error
 
 
-def _table(rows: Iterable[Row], options: Mapping[str, Any]) -> Any:
-    pa, _ = _pyarrow()
-    settings = json.dumps(options, sort_keys=True)
-    now = int(time.time() * 1000)
-    return pa.Table.from_pylist(
-        [_columns(row) | {"options": settings, "time": now} for row in rows], schema()
-    )
-
-
-def _columns(row: Row) -> dict[str, Any]:
-    stamp = row.stamp
-    found: dict[str, Any] = {
-        "path": _utf8(stamp.path),
-        "size": stamp.size,
-        "mtime_ns": stamp.mtime_ns,
-        "etag": stamp.etag,
-        "seconds": row.seconds,
-        "error": row.error and _utf8(row.error),
+def _columns(finished: Finished, transcript: Transcript | None) -> dict[str, Any]:
+    found = {
+        **asdict(finished.stamp),
+        "path": _utf8(finished.stamp.path),
+        "seconds": finished.seconds,
+        "error": finished.error and _utf8(finished.error),
     }
-    return found if row.transcript is None else found | text_columns(row.transcript)
+    return found if transcript is None else found | text_columns(transcript)
 
 
 def text_columns(transcript: Transcript) -> dict[str, Any]:
@@ -211,23 +186,8 @@ def _utf8(text: str) -> str:
     return text.encode("utf-8", "backslashreplace").decode()
 
 
-def _characters(row: Row) -> int:
-    return 0 if row.transcript is None else 20 * len(row.transcript.text)  # with its segments
-
-
 def _encoded(table: Any) -> bytes:
-    _, parquet = _pyarrow()
+    _, parquet = import_pyarrow()
     buffer = io.BytesIO()
     parquet.write_table(table, buffer, compression="zstd")
     return buffer.getvalue()
-
-
-def _pyarrow() -> tuple[Any, Any]:
-    try:
-        import pyarrow
-        from pyarrow import parquet
-    except ImportError as error:
-        raise DependencyError(
-            "parquet needs another package: pip install 'slimwhisper[parquet]'"
-        ) from error
-    return pyarrow, parquet

@@ -8,17 +8,10 @@ from slimwhisper.text import one_line, shown
 
 URI = re.compile(r"[A-Za-z][A-Za-z0-9+.-]*://")
 URI_IN_TEXT = re.compile(r"[A-Za-z][A-Za-z0-9+.-]*://[^\s'\"<>]+")
-# fsspec's extras, which bring the package for a protocol
-EXTRAS = {
-    "s3": "s3",
-    "s3a": "s3",
-    "gs": "gcs",
-    "gcs": "gcs",
-    "az": "abfs",
-    "abfs": "abfs",
-    "http": "http",
-    "https": "http",
-}
+LOCAL = ("", "file", "local")  # protocols of files of this machine
+# what is not fsspec's extra of the same name, which brings the package for a protocol
+EXTRAS = {"s3a": "s3", "gs": "gcs", "az": "abfs", "https": "http"}
+LISTED = ("s3", "gcs", "abfs", "http", "hf")  # extras whose file systems keep listings
 # parameters of a query that hold a credential: parts of their names, beginnings, and those of
 # Azure's shared access signatures (learn.microsoft.com, "Create a service SAS")
 SECRET_PARTS = re.compile(r"sig|token|key|secret|pass|cred|auth|policy|expire|access", re.I)
@@ -33,8 +26,9 @@ def is_uri(text: str) -> bool:
     return URI.match(text) is not None
 
 
-def protocol_of(uri: str) -> str:
-    return uri.partition("://")[0].lower()
+def protocol_of(place: str) -> str:
+    """A URI's protocol; of a path, ""."""
+    return place.partition("://")[0].lower() if is_uri(place) else ""
 
 
 def hide(uri: str) -> str:
@@ -85,16 +79,16 @@ def open_filesystem(uri: str) -> tuple[Any, str]:
     import fsspec
     from fsspec.registry import available_protocols
 
-    protocol = protocol_of(uri) if is_uri(uri) else "file"
+    protocol = protocol_of(uri) or "file"
     if protocol not in available_protocols() or "::" in uri:
         raise OptionError(
             f"{hide(uri)}: unknown kind of address; s3://, gs://, az://, hf:// and paths work"
         )
-    options = {"use_listings_cache": False} if protocol in (*EXTRAS, "hf") else {}
+    extra = EXTRAS.get(protocol, protocol)
+    options = {"use_listings_cache": False} if extra in LISTED else {}
     try:
         filesystem, path = fsspec.core.url_to_fs(uri, **options)
     except ImportError as error:
-        extra = EXTRAS.get(protocol, protocol)
         raise DependencyError(
             f"{protocol}:// needs another package: pip install 'fsspec[{extra}]'"
         ) from error

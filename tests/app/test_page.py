@@ -139,16 +139,6 @@ def test_what_the_cache_costs_and_that_all_fits_a_phone(show: Open, page_server:
     assert outside == 0
 
 
-def test_two_browsers_at_once(show: Open) -> None:
-    one, other = show(), show()
-    one.go(PHONE)
-    other.go(PHONE, SAMPLES / "pi.opus")
-    one.ended(1)
-    other.ended(2)
-    for shown in (one, other):
-        assert shown.card(PHONE.name).locator(".sw-text").inner_text() == TEXT
-
-
 def test_text_appears_while_it_works_and_stop_stops(show: Open, page_server: Live) -> None:
     shown = show()
     page = shown.page

@@ -5,12 +5,14 @@ import json
 import re
 import zipfile
 from collections.abc import Callable, Iterator
+from dataclasses import replace
 from typing import Any
 
 import httpx
 import pytest
 
 from slimwhisper.app.page.run import Part
+from slimwhisper.app.service.jobs import Event, Finished
 from slimwhisper.outputs.formats import FORMATS
 from slimwhisper.types import Segment, Transcript, Word
 from tests.support.browser import Shown
@@ -30,7 +32,7 @@ SENTENCES = (
 )
 
 
-def dressed(_: Transcript) -> Transcript:
+def dressed() -> Transcript:
     """What two people say, instead of digits: half a second for each word."""
     segments = []
     for i, (speaker, text, flags) in enumerate(SENTENCES):
@@ -46,8 +48,14 @@ def dressed(_: Transcript) -> Transcript:
 @pytest.fixture(scope="module", autouse=True)
 def all_are_dressed() -> Iterator[None]:
     with pytest.MonkeyPatch.context() as patch:
-        finish = Part._finish
-        patch.setattr(Part, "_finish", lambda part, found: finish(part, dressed(found)))
+        update = Part.update
+
+        def dress(part: Part, event: Event) -> None:
+            update(
+                part, replace(event, transcript=dressed()) if isinstance(event, Finished) else event
+            )
+
+        patch.setattr(Part, "update", dress)
         yield
 
 
@@ -85,8 +93,8 @@ def test_a_correction_is_played_undone_and_downloaded(shown: Shown) -> None:
     before = row(shown, 0).bounding_box()["height"]
     row(shown, 0).get_by_text("Smiht").dblclick()
     field = row(shown, 0).get_by_role("textbox")
-    assert page.evaluate("document.querySelector('.sw-file audio').paused")
-    assert page.evaluate("getSelection().toString()") == "Smiht."
+    page.wait_for_function("document.querySelector('.sw-file audio').paused")
+    page.wait_for_function("getSelection().toString() === 'Smiht.'")
     assert row(shown, 0).bounding_box()["height"] == pytest.approx(before, abs=1), "nothing moves"
     page.keyboard.type("Smythe.")
     page.keyboard.press("Escape")

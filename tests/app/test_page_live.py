@@ -1,28 +1,22 @@
 """The Live tab, in a browser whose microphone plays a file."""
 
 import json
-from collections.abc import Callable, Iterator
-from concurrent.futures import ThreadPoolExecutor
-from pathlib import Path
+from collections.abc import Callable
 from typing import Any
 
 import numpy as np
 import pytest
 import soxr
 
-from slimwhisper.api import SlimWhisper
 from slimwhisper.app.service.jobs import BusyError
-from tests.support.browser import WAIT
-from tests.support.live import Live, start, stop
+from tests.support.live import Live
 from tests.support.live_tab import Tab
-from tests.support.proxy import proxy
 from tests.support.spoken import EXPECTED, SAMPLES
 
 pytestmark = pytest.mark.slow
 
 SOUND = SAMPLES / "phone-number.wav"
 TEXT = EXPECTED[SOUND.name]["text"]
-PREFIX = "/speech"  # of the server behind a proxy
 STRANGER = "speech.test"  # a name of this machine, neither https nor localhost
 PHONE = {"width": 390, "height": 844}
 DETAILS: dict[str, Any] = {  # of a segment
@@ -296,47 +290,3 @@ def test_words_appear_while_they_are_spoken(show: Open) -> None:
     blocks = tab.saved("srt").strip().split("\n\n")
     assert " ".join(block.split("\n")[2] for block in blocks) == TEXT
     assert page.locator(".sw-error:visible").count() == 0
-
-
-@pytest.fixture
-def behind(page_server: Live, model: SlimWhisper, folder: Path) -> Iterator[Live]:
-    """A server behind a proxy, with a login; it begins in a thread without a browser's loop."""
-    settings: dict[str, Any] = {"root_path": PREFIX, "login": ("ann", "secret")}
-    with ThreadPoolExecutor(1) as threads:
-        running = threads.submit(start, model, page=folder, cache="slim", **settings).result()
-    yield running
-    stop(running)
-
-
-def test_behind_a_proxy_and_a_login(browser: Any, behind: Live) -> None:
-    with proxy(behind.server.config.port, PREFIX) as url:
-        context = browser.new_context(permissions=["microphone"])
-        context.set_default_timeout(WAIT)
-        page = context.new_page()
-        sockets: list[str] = []
-        asked: list[str] = []
-        page.on("websocket", lambda socket: sockets.append(socket.url))
-        page.on("request", lambda request: asked.append(request.url))
-        page.goto(f"{url}{PREFIX}/")
-        page.get_by_label("Username").fill("ann")
-        page.get_by_label("Password").fill("secret")
-        page.get_by_role("button", name="Login").click()
-        page.set_input_files("#sw-files input[type=file]", str(SOUND))
-        page.wait_for_selector("#sw-files .file")
-        page.click("#sw-go")
-        page.wait_for_selector(".sw-file[data-state=done]")
-        with page.expect_download() as download:
-            page.get_by_text("txt", exact=True).click()
-        assert download.value.path().read_text().split() == TEXT.split()
-        assert any("/page/audio/" in address for address in asked)
-        page.get_by_role("tab", name="Live").click()
-        page.get_by_role("button", name="Start", exact=True).click()
-        page.wait_for_function("document.querySelector('.sw-said')?.textContent.includes('five')")
-        with page.expect_download() as download:
-            page.get_by_label("Save as txt").click()
-        assert "five" in download.value.path().read_text()
-        place = url.replace("http", "ws", 1) + PREFIX
-        assert sockets == [f"{place}/v1/realtime?intent=transcription"]
-        inside = (f"{url}{PREFIX}/", "blob:", "data:")
-        assert [address for address in asked if not address.startswith(inside)] == []
-        context.close()

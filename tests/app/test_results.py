@@ -24,16 +24,6 @@ def view(client: httpx.Client) -> Any:
     return call(client, file, file)[1][1]
 
 
-def test_an_unknown_format_is_one_line(client: httpx.Client, view: Any) -> None:
-    path = view["files"][0]["downloads"]["txt"]
-    for wrong in ("exe", "TXT", "tar.gz", "", "x" * 200):
-        found = client.get(f"/{path.removesuffix('txt')}{wrong}")
-        assert found.status_code == 404
-        message = found.json()["error"]["message"]
-        assert message.endswith("no such format; choose: " + ", ".join(FORMATS)), message
-        assert "\n" not in message
-
-
 @pytest.fixture
 def chapters() -> Iterator[Format]:
     """A format of a user's own, registered for one test."""
@@ -72,23 +62,6 @@ def test_a_registered_format_is_downloaded(
     del FORMATS[chapters.name]  # the page still shows its link
     assert client.get(f"/{one['downloads']['chapters']}").status_code == 404
     assert not any(name.endswith(".chapters") for name in zipped(client, view))
-
-
-def test_a_format_that_is_removed_while_it_is_written(client: httpx.Client, view: Any) -> None:
-    """The download is finished, and so is the zip."""
-
-    def write(transcript: Transcript, file: TextIO, layout: Layout) -> None:
-        file.write(transcript.text)
-        FORMATS.pop("fleeting", None)
-
-    path = view["files"][0]["downloads"]["txt"].removesuffix("txt")
-    try:
-        for address in (f"{path}fleeting", view["zip"]):
-            formats.register(Format("fleeting", "text/plain", write))
-            found = client.get(f"/{address}")
-            assert found.status_code == 200, found.text
-    finally:
-        FORMATS.pop("fleeting", None)
 
 
 def test_what_is_kept_and_for_how_long(tmp_path: Path) -> None:

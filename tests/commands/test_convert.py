@@ -12,9 +12,9 @@ import whisper
 from safetensors.torch import load_file, save_file
 from whisper.decoding import DecodingTask
 
-from slimwhisper.checkpoint.formats.hugging_face import hugging_face_name
 from slimwhisper.checkpoint.load import Checkpoint, load_checkpoint
 from slimwhisper.commands.conversion import convert as command
+from slimwhisper.commands.conversion import hf_folder
 from slimwhisper.commands.conversion.convert import convert
 from slimwhisper.errors import CheckpointError
 from tests.support.adapters import query_and_value_factors, save_adapter
@@ -29,7 +29,6 @@ from tests.support.checkpoints import (
 )
 from tests.support.command import Run
 from tests.support.conversion import STATE, read, refused
-from tests.support.foreign import ggml_bytes
 
 pytestmark = pytest.mark.usefixtures("tables_made_once")
 ENGLISH = tiny_dims(width=8, multilingual=False, audio_layers=1, text_layers=1)
@@ -43,6 +42,7 @@ FILES = {
 
 def test_a_folder_has_what_transformers_reads(openai_file: Path, folder: Path) -> None:
     assert {file.name for file in folder.iterdir()} == FILES
+    assert set(load_file(folder / "model.safetensors")) == {hf_name(name) for name in STATE}
     config, generation = read(folder / "config.json"), read(folder / "generation_config.json")
     assert (config["vocab_size"], config["d_model"]) == (51_865, 8)
     assert config["torch_dtype"] == "float32" and config["tie_word_embeddings"] is True
@@ -77,13 +77,9 @@ def test_round_trip(tmp_path: Path, dims: Any) -> None:
     assert all(torch.equal(theirs[name], tensor) for name, tensor in state.items())
 
 
-def test_names_are_both_tables(folder: Path) -> None:
-    assert {name: hugging_face_name(name) for name in STATE} == {n: hf_name(n) for n in STATE}
-    assert set(load_file(folder / "model.safetensors")) == {hf_name(name) for name in STATE}
-
-
-def test_shards(openai_file: Path, tmp_path: Path) -> None:
-    made = convert(str(openai_file), tmp_path / "m", shard_bytes=1_000_000).path
+def test_shards(openai_file: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(hf_folder, "SHARD_BYTES", 1_000_000)
+    made = convert(str(openai_file), tmp_path / "m").path
     index = read(made / "model.safetensors.index.json")
     assert len(set(index["weight_map"].values())) == 2
     assert_equal(load_checkpoint(made).state, STATE)
@@ -126,22 +122,6 @@ def test_a_view_of_a_large_tensor_is_not_saved_whole(tmp_path: Path) -> None:
     assert made.stat().st_size < source.stat().st_size - 10_000_000
 
 
-def test_ggml_and_names_are_inputs_too(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    path = tmp_path / "ggml.bin"
-    path.write_bytes(ggml_bytes(DIMS, STATE, file_type=0))
-    assert_equal(load_checkpoint(convert(str(path), tmp_path / "out.pt").path).state, STATE)
-    run = Run(capsys, "convert", "digits", str(tmp_path / "digits.pt"), "--dtype", "bfloat16")
-    assert run.status == 0
-    assert "digits.pt: 167 tensors, bfloat16, 17.7 MB; read back and equal" in run.out
-
-
-def test_quantised_weights_are_refused_by_name(tmp_path: Path) -> None:
-    data = bytearray(ggml_bytes(DIMS, STATE))
-    data[44] = 8
-    (tmp_path / "ggml-q5.bin").write_bytes(data)
-    assert "q5_0" in refused(CheckpointError, tmp_path / "ggml-q5.bin", tmp_path / "out.pt")
-
-
 def edit(source: Path, target: Path, file: str, **changes: Any) -> Path:
     """A copy of a folder whose JSON file has these keys changed."""
     target.mkdir()
@@ -165,7 +145,7 @@ def test_settings_that_stay_behind_are_named(
     run = Run(capsys, "convert", str(other), str(tmp_path / "out.pt"))
     assert run.status == 0
     assert run.err.count("\n") == 1
-    assert "no place for alignment_heads, language, suppress_tokens; they stay behind" in run.err
+    assert "no place for alignment_heads, suppress_tokens, language; they stay behind" in run.err
 
 
 def test_alignment_heads_go_along(folder: Path, tmp_path: Path, monkeypatch: Any) -> None:

@@ -7,7 +7,6 @@ import whisper
 from tokenizers import ByteLevelBPETokenizer, Tokenizer
 
 from slimwhisper.commands.conversion.convert import convert
-from slimwhisper.commands.conversion.tokenizer_files import merge_of
 from tests.support.checkpoints import DIMS, random_state, save_openai, tiny_dims
 from tests.support.conversion import read
 
@@ -60,11 +59,3 @@ def test_merges_encode_as_tiktoken_does(folder: Path, old: bool) -> None:
     ours = ByteLevelBPETokenizer.from_file(*files) if old else new
     for word in (" transcription", " Grüße", "こんにちは世界", " Привет", " สวัสดี", "🎉👩‍👧"):
         assert ours.encode(word, add_special_tokens=False).ids == theirs.encode(word)
-
-
-def test_merge_of() -> None:
-    ranks = {token: i for i, token in enumerate((b"a", b"b", b"c", b"bc", b"ab", b"abc"))}
-    assert merge_of(b"abc", ranks) == (b"a", b"bc")  # "bc" is merged before "ab"
-    assert merge_of(b"ab", ranks) == (b"a", b"b")
-    assert merge_of(b"a", ranks) is None
-    assert merge_of(b"abc", {b"abc": 0, b"ab": 1}) is None

@@ -10,17 +10,13 @@ from slimwhisper.commands.live.feed import Feed, paced
 from slimwhisper.types import SAMPLE_RATE
 
 
-def test_own_speed() -> None:
+def test_own_speed(monkeypatch: pytest.MonkeyPatch) -> None:
     """Each piece comes when it has been said; a reader that is late is not made later."""
     now = [100.0]
-    slept: list[float] = []
-
-    def sleep(seconds: float) -> None:
-        slept.append(seconds)
-        now[0] += seconds
-
+    monkeypatch.setattr(time, "monotonic", lambda: now[0])
+    monkeypatch.setattr(time, "sleep", lambda seconds: now.__setitem__(0, now[0] + seconds))
     times = []
-    for piece in paced(iter([np.zeros(SAMPLE_RATE, np.float32)] * 2), lambda: now[0], sleep):
+    for piece in paced(iter([np.zeros(SAMPLE_RATE, np.float32)] * 2)):
         assert len(piece) == SAMPLE_RATE // 10
         times.append(now[0])
         if len(times) == 10:

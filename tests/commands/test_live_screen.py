@@ -78,14 +78,3 @@ def test_dim_or_brackets(
     assert ("\x1b[2m two" in everything) != no_color
     assert ("one [two]" in everything) == no_color
     screen.close()
-
-
-def test_wide_letters_fit(terminal: Terminal) -> None:
-    """Chinese letters take two columns, and no spaces are between words."""
-    screen = Screen(terminal, width=20)  # type: ignore[arg-type]
-    text = "今天天气很好我们去公园散步吧怎么样"
-    screen.event(Text(0, text, ""))
-    screen.event(Ended(0, (), text, "zh"))
-    screen.close()
-    lines = [line.rstrip() for line in terminal.text()]
-    assert "".join(lines) == text and max(map(len, lines)) <= 10

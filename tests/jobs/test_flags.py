@@ -35,37 +35,27 @@ def test_defaults_are_those_of_options() -> None:
     chosen = options_of(parse())
     assert chosen.pop("temperature") == pytest.approx(library["temperature"])
     assert chosen == {"beam_size": 5, "best_of": 5}, "the rest is the model's to say"
-
-
-def test_what_is_given_is_given_even_if_it_is_the_default() -> None:
+    # what is given is given even if it is the default
     chosen = options_of(parse("--task", "transcribe", "--language", "None"))
     assert (chosen["task"], chosen["language"]) == ("transcribe", None)
 
 
-@pytest.fixture(scope="module")
-def theirs() -> dict[str, argparse.Action]:
-    """The flags of the whisper command."""
+def test_flags_and_defaults_are_those_of_the_whisper_command() -> None:
     from whisper.transcribe import cli as whisper_cli
 
     class Stop(Exception):
         pass
 
-    caught: list[argparse.ArgumentParser] = []
+    theirs: dict[str, argparse.Action] = {}
 
     def stop(parser: argparse.ArgumentParser) -> None:
-        caught.append(parser)
+        theirs.update((a.dest, a) for a in parser._actions)
         raise Stop
 
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(argparse.ArgumentParser, "parse_args", stop)
         with pytest.raises(Stop):
             whisper_cli()
-    return {a.dest: a for a in caught[0]._actions}
-
-
-def test_flags_and_defaults_are_those_of_the_whisper_command(
-    theirs: dict[str, argparse.Action],
-) -> None:
     ours = flags()
     assert theirs.keys() <= ours.keys()
     differing = {n for n, a in theirs.items() if ours[n].default != a.default}
@@ -74,28 +64,24 @@ def test_flags_and_defaults_are_those_of_the_whisper_command(
         assert set(action.option_strings) <= set(ours[name].option_strings)
 
 
+@pytest.mark.parametrize(("first", "step"), [(0, 0.2), (0, 0.3), (0.7, 0.1), (1, 0.2)])
+def test_temperatures_are_those_of_the_whisper_command(first: float, step: float) -> None:
+    given = ("--temperature", str(first), "--temperature_increment_on_fallback")
+    chosen = options_of(parse(*given, str(step)))["temperature"]
+    assert chosen == tuple(np.arange(first, 1.0 + 1e-6, step))
+    assert {type(t) for t in chosen} == {float}
+    assert options_of(parse(*given, "None"))["temperature"] == first
+
+
 @pytest.mark.parametrize(
-    ("first", "increment"), [(0, 0.2), (0.2, 0.2), (0, 0.3), (0.7, 0.1), (1, 0.2), (0.4, None)]
+    ("given", "dtype"),
+    [
+        *(("", None), ("--fp16 True", None), ("--fp16 False", "float32")),
+        *(("--fp16 False --dtype bfloat16", "bfloat16"), ("--compute_type float16", "float16")),
+    ],
 )
-def test_temperatures_are_those_of_the_whisper_command(
-    first: float, increment: float | None
-) -> None:
-    chosen = options_of(
-        parse("--temperature", str(first), "--temperature_increment_on_fallback", str(increment))
-    )["temperature"]
-    if increment is None:
-        assert chosen == first
-    else:
-        assert chosen == tuple(np.arange(first, 1.0 + 1e-6, increment))
-        assert {type(t) for t in chosen} == {float}
-
-
-def test_dtype_and_fp16() -> None:
-    assert dtype_of(parse()) is None
-    assert dtype_of(parse("--fp16", "True")) is None
-    assert dtype_of(parse("--fp16", "False")) == "float32"
-    assert dtype_of(parse("--fp16", "False", "--dtype", "bfloat16")) == "bfloat16"
-    assert dtype_of(parse("--compute_type", "float16")) == "float16"
+def test_dtype_and_fp16(given: str, dtype: str | None) -> None:
+    assert dtype_of(parse(*given.split())) == dtype
 
 
 def test_help_is_quick_and_grouped() -> None:
@@ -116,14 +102,11 @@ def test_choices_are_those_of_the_library() -> None:
     assert cache_choice("later.safetensors") == "later.safetensors"
     with pytest.raises(argparse.ArgumentTypeError, match=r"^'fast' is not one of base"):
         cache_choice("fast")
-    assert cross_names() == ("kv", "k", "v", "e", "hybrid")
-    assert self_names() == ("kv", "k", "v", "x")
     for part, names in (("cross", cross_names(exact=False)), ("self", self_names(exact=False))):
         parse = ours[f"{part}_cache"].type
         assert callable(parse)
         assert [parse(name).partition(":")[0] for name in names] == list(names)
-        with pytest.raises(argparse.ArgumentTypeError, match="'q' is not one of kv, k, v"):
-            parse("q")
-        with pytest.raises(argparse.ArgumentTypeError, match="'kv:r=3': kv has no settings"):
-            parse("kv:r=3")
+        for wrong, why in (("q", "not one of kv, k, v"), ("kv:r=3", "kv has no settings")):
+            with pytest.raises(argparse.ArgumentTypeError, match=why):
+                parse(wrong)
     assert ours["output_format"].choices == (*FORMATS, "all", "parquet")

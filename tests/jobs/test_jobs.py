@@ -1,4 +1,4 @@
-"""Folder jobs from the command line to the journal, on a fake model."""
+"""Folder jobs from the command line to the journal and the console, on a fake model."""
 
 import json
 import os
@@ -12,10 +12,8 @@ import pytest
 from slimwhisper.jobs.journal.journal import JOURNAL_NAME
 from slimwhisper.outputs.formats import formats_of
 from tests.support.command import Run
-from tests.support.fake_model import FakeModel, fake_model
-from tests.support.folder_job import DONE, GOOD, journal, run, statuses, tree, written
-
-__all__ = ["fake_model", "run", "tree"]
+from tests.support.fake_model import FakeModel
+from tests.support.folder_job import DONE, GOOD, journal, statuses, written
 
 pytestmark = pytest.mark.usefixtures("fake_model", "tree")
 
@@ -26,9 +24,8 @@ def test_a_folder_job_and_again(run: Any, fake_model: FakeModel) -> None:
     assert written() == GOOD
     assert statuses() == DONE
     assert {line["seconds"] for line in journal()} == {3.0, 5.0, None}
-    assert journal()[0]["options"]["language"] == "de"
-    assert journal()[0]["options"]["beam_size"] == 5
-    assert "task" not in journal()[0]["options"]
+    options = journal()[0]["options"]
+    assert (options["language"], options["beam_size"]) == ("de", 5) and "task" not in options
     assert first.err.count("in/c/x.wav: damaged") == 1
     assert "3 of 4 files transcribed, 1 failed; 11.0 s of audio" in first.err
     assert f"journal: out/{JOURNAL_NAME}" in first.err
@@ -39,9 +36,11 @@ def test_a_folder_job_and_again(run: Any, fake_model: FakeModel) -> None:
     again = run("in", "--language", "de")
     assert again.status == 1 and fake_model.taken == []
     assert {p: p.stat() for p in Path("out").rglob("*.txt")} == before
-    assert "damaged" not in again.err
-    assert "Nothing to do: 3 files already done, 1 failed in an earlier run.\n" in again.err
-    assert "add --retry_failed True to retry files that failed in an earlier run" in again.err
+    assert again.err == (
+        "Nothing to do: 3 files already done, 1 failed in an earlier run.\n"
+        "add --retry_failed True to retry files that failed in an earlier run\n"
+        f"journal: out/{JOURNAL_NAME}\n"
+    )
     assert statuses() == DONE
 
 
@@ -73,27 +72,33 @@ def test_skip_existing_needs_no_journal(run: Any, fake_model: FakeModel) -> None
     Path("out/b/a.wav.txt").write_text("by hand")
     Path("out/a.srt").write_text("another format")
     done = run("in", "--skip_existing", "True", "--journal", "False")
-    assert done.status == 1
+    assert done.status == 1 and "1 already done" in done.err
     assert written()["b/a.wav.txt"] == "by hand"
     assert Path("in/b/a.wav") not in fake_model.taken and len(fake_model.taken) == 3
-    assert "1 already done" in done.err
     assert not (Path("out") / JOURNAL_NAME).exists()
     both = run("in", "--skip_existing", "True", "--overwrite", "True")
     assert both.status == 2 and "exclude each other" in both.err
 
 
-def test_plain_files_keep_no_journal(run: Any) -> None:
-    assert run("in/a.wav", "in/b/a.mp3").status == 0
+def test_plain_files(run: Any, fake_model: FakeModel) -> None:
+    """They have no journal; one alone is printed as it is decoded."""
+    assert run("in/a.wav", "in/b/a.mp3").out.startswith("in/a.wav:\n[")
     assert written() == {"a.txt": "one\n", "a.mp3.txt": "three\n"}
     assert not (Path("out") / JOURNAL_NAME).exists()
-    assert run("in/a.wav", "--journal", "True").status == 0
+    assert run("in/a.wav", "--journal", "True").out == "[00:00.000 --> 00:01.500]  one\n"
     assert statuses() == {"a.wav": "done"}
+    assert run("in/a.wav", "--verbose", "False", "--batch_size", "3").out == ""
+    call = fake_model.calls[-1]
+    assert call.pop("temperature") == pytest.approx((0, 0.2, 0.4, 0.6, 0.8, 1.0))
+    # no processes for plain files; the rest is the model's to say
+    assert call == {"batch_size": 3, "loaders": 0, "beam_size": 5, "best_of": 5}
 
 
-def test_silence(run: Any, fake_model: FakeModel) -> None:
+def test_silence(run: Any) -> None:
+    Path("in/a.wav").write_text(" ")
+    assert run("in/a.wav").out == "[no speech]\n"
     Path("in/a.wav").write_text("")
     assert run("in/a.wav").out == "[no speech]\n"
-    assert run("in/a.wav", "--verbose", "False").out == ""
     assert run("in/a.wav", "in/b/a.wav").out == (
         "in/a.wav:\n[no speech]\nin/b/a.wav:\n[00:00.000 --> 00:01.500]  two\n"
     )
@@ -102,23 +107,11 @@ def test_silence(run: Any, fake_model: FakeModel) -> None:
     assert written()["a.txt"] == ""
 
 
-def test_segments_without_text(run: Any) -> None:
-    Path("in/a.wav").write_text(" ")
-    assert run("in/a.wav").out == "[no speech]\n"
-
-
-def test_segments_as_they_come(run: Any) -> None:
-    assert run("in/a.wav").out == "[00:00.000 --> 00:01.500]  one\n"
-    assert run("in/a.wav", "--verbose", "False").out == ""
-    assert run("in/a.wav", "in/b/a.wav").out.startswith("in/a.wav:\n[")
-
-
 def test_an_output_that_cannot_be_written_is_tried_again(run: Any, fake_model: FakeModel) -> None:
     Path("out/b/a.wav.txt").mkdir(parents=True)
     first = run("in")
-    assert first.status == 1
+    assert first.status == 1 and "2 of 4 files transcribed, 2 failed" in first.err
     assert statuses() == DONE | {"b/a.wav": "unwritten"}
-    assert "2 of 4 files transcribed, 2 failed" in first.err
     Path("out/b/a.wav.txt").rmdir()
     fake_model.taken.clear()
     assert run("in").status == 1
@@ -135,6 +128,7 @@ def test_lists_globs_and_repeats(run: Any, monkeypatch: pytest.MonkeyPatch) -> N
     assert done.status == 1
     assert written() == {f"in/{name}": text for name, text in GOOD.items()}
     assert "in/gone.wav: no such file; check the list" in done.err
+    assert "3 of 4 files transcribed, 1 failed;" in done.err
     assert len(journal()) == 3
     assert run("in/**/a.*", "-o", "out/glob").status == 0
     assert {n for n in written() if n.startswith("glob")} == {f"glob/{name}" for name in GOOD}
@@ -144,14 +138,11 @@ def test_fail_fast(run: Any, fake_model: FakeModel) -> None:
     for number in range(20):
         Path(f"in/c/y{number}.wav").write_text("good")
     done = run("in", "--fail_fast", "True")
-    assert done.status == 1
+    assert done.status == 1 and "3 of 4 files transcribed, 1 failed" in done.err
     assert statuses() == DONE
     assert written() == GOOD
     assert len(fake_model.taken) < 10 and fake_model.closed
-    assert "3 of 4 files transcribed, 1 failed" in done.err
-    rest = run("in")
-    assert rest.status == 1
-    assert len(statuses()) == 24 and "20 of 20 files" in rest.err
+    assert "20 of 20 files" in run("in").err and len(statuses()) == 24
     missing = run("gone.wav", "in/a.wav", "--fail_fast", "True", "-o", "other")
     assert missing.status == 1 and not Path("other").exists()
 
@@ -159,28 +150,14 @@ def test_fail_fast(run: Any, fake_model: FakeModel) -> None:
 def test_names_are_on_one_line(run: Any) -> None:
     Path("in/new\nline\x1b[31m.wav").write_text("bad")
     Path(os.fsdecode(b"in/latin-\xe9.wav")).write_text("four")
-    done = run("in")
+    done = run("in", "-f", "json")
     assert "slimwhisper: in/new\\nline\\x1b[31m.wav: damaged" in done.err
     assert "\x1b" not in done.err
     assert "in/latin-\\udce9.wav:\n" in done.out
-    assert written()[os.fsdecode(b"latin-\xe9.txt")] == "four\n"
+    assert Path(os.fsdecode(b"out/latin-\xe9.json")).exists()
     Path("new\nline").touch()
     unwritable = run("in", "-o", "new\nline/out")
     assert unwritable.err.startswith("slimwhisper: new\\nline/out: cannot write there")
-
-
-def test_nothing_to_do(run: Any) -> None:
-    for name in ("b/a.wav", "b/a.mp3", "c/x.wav"):
-        Path("in", name).unlink()
-    assert "1 of 1 file transcribed, 0 failed; 3.0 s of audio" in run("in").err
-    assert run("in").err == f"Nothing to do: 1 file already done.\njournal: out/{JOURNAL_NAME}\n"
-    Path("in/a.wav").write_text("bad")
-    assert "0 of 1 file transcribed, 1 failed\n" in run("in").err
-    assert run("in").err == (
-        "Nothing to do: 1 file failed in an earlier run.\n"
-        "add --retry_failed True to retry files that failed in an earlier run\n"
-        f"journal: out/{JOURNAL_NAME}\n"
-    )
 
 
 def test_nothing_found(run: Any) -> None:
@@ -191,7 +168,7 @@ def test_nothing_found(run: Any) -> None:
     assert not Path("out").exists()
 
 
-def test_layout_reaches_the_writers(run: Any, fake_model: FakeModel) -> None:
+def test_layout_reaches_the_writers(run: Any, fake_model: FakeModel, capsys: Any) -> None:
     refused = run("in", "--highlight_words", "True")
     assert refused.status == 2 and "requires --word_timestamps True" in refused.err
     assert fake_model.calls == []
@@ -199,33 +176,73 @@ def test_layout_reaches_the_writers(run: Any, fake_model: FakeModel) -> None:
     assert run("in", *words).status == 1
     assert fake_model.calls[0]["word_timestamps"] is True
     assert journal()[0]["options"]["max_words_per_line"] == 2
-
-
-def test_every_format_is_the_default(fake_model: FakeModel, capsys: Any) -> None:
-    assert Run(capsys, "transcribe", "in/a.wav").status == 0
+    assert Run(capsys, "transcribe", "in/a.wav").status == 0  # every format is the default
     assert sorted(p.name for p in Path().glob("a.*")) == sorted(f"a.{f}" for f in formats_of("all"))
 
 
-def test_handlers_are_put_back(run: Any) -> None:
-    before = [signal.getsignal(s) for s in (signal.SIGINT, signal.SIGTERM)]
-    run("in")
-    assert [signal.getsignal(s) for s in (signal.SIGINT, signal.SIGTERM)] == before
-
-
-def test_parts_of_a_killed_run_are_cleared(run: Any) -> None:
+def test_what_a_job_puts_back_and_clears(run: Any) -> None:
+    """Handlers of signals, and parts of a killed run."""
     Path("out/b").mkdir(parents=True)
     part = Path("out/b/.slimwhisper-0123456789ab.part")
     part.write_text("half")
     os.utime(part, (1, 1))
+    before = [signal.getsignal(s) for s in (signal.SIGINT, signal.SIGTERM)]
     run("in")
+    assert [signal.getsignal(s) for s in (signal.SIGINT, signal.SIGTERM)] == before
     assert not part.exists()
 
 
-def test_the_library_has_the_defaults(run: Any, fake_model: FakeModel) -> None:
-    run("in/a.wav", "--batch_size", "3")
-    (call,) = fake_model.calls
-    assert call["batch_size"] == 3
-    assert call["loaders"] == 0  # for plain files
-    assert call["temperature"] == pytest.approx((0, 0.2, 0.4, 0.6, 0.8, 1.0))
-    # the rest is the model's to say
-    assert set(call) == {"batch_size", "loaders", "temperature", "beam_size", "best_of"}
+def test_json_lines(run: Any) -> None:
+    done = run("in", "--log_json", "True")
+    assert (done.status, done.err) == (1, "")
+    events = [json.loads(line) for line in done.out.splitlines()]
+    kinds = [e["event"] for e in events]
+    assert (kinds[0], kinds[-1]) == ("start", "summary")
+    assert {"segment", "file", "progress"} < set(kinds)
+    assert events[0]["model"] == "fake" and events[0]["cache"] == "e+x"
+    files = {e["path"]: e for e in events if e["event"] == "file"}
+    good, bad = files["in/a.wav"], files["in/c/x.wav"]
+    assert good.pop("elapsed") >= 0 and list(good.values()) == (
+        ["file", "in/a.wav", "done", 3.0, None, "en", ["out/a.txt"]]
+    )
+    assert bad["status"] == "failed" and bad["error"].startswith("in/c/x.wav: damaged")
+    summary = events[-1]
+    assert (summary["done"], summary["failed"], summary["status"]) == (3, 1, 1)
+    assert summary["audio_seconds"] == 11.0
+    quiet = run("in", "gone.wav", "--log_json", "True", "--verbose", "False")
+    error, summary = (json.loads(line) for line in quiet.out.splitlines())
+    assert error["event"] == "error" and "gone.wav: no such file" in error["message"]
+    assert (summary["skipped"], summary["failed_earlier"]) == (3, 1)
+
+
+def test_json_lines_tell_what_is_wrong(run: Any) -> None:
+    Path("out").write_text("a file")
+    done = run("in", "--log_json", "True")
+    assert done.status == 1 and "cannot write there" in done.err
+    assert json.loads(done.out)["event"] == "error"
+    warned = run("in", "-o", "o", "--log_json", "True", "--word_timestamps", "True",
+                 "--max_line_count", "2")  # fmt: skip
+    first = json.loads(warned.out.splitlines()[0])
+    assert first["event"] == "warning" and "no effect without" in first["message"]
+
+
+def test_a_bar_on_a_terminal(run: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("slimwhisper.jobs.survey.header_seconds", lambda path: 4.0)
+    monkeypatch.setattr(sys.stderr, "isatty", lambda: True)
+    monkeypatch.setattr("slimwhisper.jobs.console.TerminalConsole.interval", 0.0)
+    done = run("in", "--verbose", "False")
+    assert done.status == 1
+    assert "x real time" in done.err and "3 done, 1 failed" in done.err
+    bar = [line for line in done.err.split("\r") if "| 0:0" in line]
+    assert bar and any("a.mp3, a.wav" in line for line in bar)
+
+
+def test_a_survey_that_fails_costs_nothing(run: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    def broken(path: Path) -> float:
+        raise RuntimeError("no such luck")
+
+    monkeypatch.setattr("slimwhisper.jobs.survey.header_seconds", broken)
+    monkeypatch.setattr(sys.stderr, "isatty", lambda: True)
+    done = run("in")
+    assert done.status == 1 and "RuntimeError" not in done.err
+    assert written() == GOOD

@@ -1,45 +1,21 @@
 """Signals, the survey of a job's length, and the words of the progress line."""
 
-import os
 import signal
 import threading
-from collections.abc import Iterator
+import time
+from itertools import repeat
 from pathlib import Path
 
 import numpy as np
 import pytest
 import soundfile
 
-from slimwhisper.errors import AudioError
-from slimwhisper.jobs.inputs.inputs import InputFile
 from slimwhisper.jobs.interrupts import Interrupts, StopNow
-from slimwhisper.jobs.journal.journal import Stamp
 from slimwhisper.jobs.progress import Current, Tally, summary_facts, summary_lines
-from slimwhisper.jobs.survey import Survey, header_seconds
-from slimwhisper.text import clock, shorten, shown
-
-
-@pytest.mark.parametrize(
-    ("seconds", "text"), [(0, "0:00"), (7.9, "0:07"), (750, "12:30"), (3720, "1:02:00")]
-)
-def test_clock(seconds: float, text: str) -> None:
-    assert clock(seconds) == text
-
-
-@pytest.mark.parametrize(
-    ("name", "text"),
-    [
-        ("plain 日本é.mp3", "plain 日本é.mp3"),
-        ("a\nb\r\t\x1b[0m\x7f", "a\\nb\\r\\t\\x1b[0m\\x7f"),
-        ("\u2028\u2029", "\\u2028\\u2029"),
-        (os.fsdecode(b"\xe9"), "\\udce9"),
-        ("👩‍🚀\u3000", "👩‍🚀\u3000"),
-    ],
-)
-def test_shown(name: str, text: str) -> None:
-    assert shown(name) == text
-    assert len(shown(name).splitlines()) == 1
-    shown(name).encode()
+from slimwhisper.jobs.survey import header_seconds, survey
+from slimwhisper.storage.files import InputFile
+from slimwhisper.storage.stamps import Stamp
+from slimwhisper.text import shorten
 
 
 def test_shorten() -> None:
@@ -48,21 +24,14 @@ def test_shorten() -> None:
     assert len(short) == 24 and short.startswith("a very") and short.endswith("part 07.mp3")
 
 
-def current(name: str, done: float) -> Current:
-    path = Path(name)
-    return Current(InputFile(path, path), Stamp(name, 1, 1), done=done)
-
-
 def test_the_line() -> None:
     tally = Tally()
     assert tally.line() == "0:00 of 0:00+ | 0.0 x real time, ? left | 0 done"
-    tally.start()
-    assert tally.began is not None
-    tally.began -= 10
+    tally.began = time.perf_counter() - 10
     tally.done, tally.failed, tally.audio, tally.passed = 3, 1, 600.0, 630.0
     tally.surveyed = 3600.0
-    names = ["in/a.mp3", "in/b\n.mp3", "in/c.mp3", "in/d.mp3"]
-    tally.current = {Path(name): current(name, 30.0) for name in names}
+    for path in map(Path, ("in/a.mp3", "in/b\n.mp3", "in/c.mp3", "in/d.mp3")):
+        tally.current[path] = Current(InputFile(path, "", Stamp("", 1, 1)), done=30.0)
     assert tally.line() == (
         "12:30 of 1:00:00+ | 72.0 x real time, 0:39+ left | 3 done, 1 failed | a.mp3, b\\n.mp3, +2"
     )
@@ -70,24 +39,20 @@ def test_the_line() -> None:
     assert "of 1:00:00 | 72.0 x real time, 0:39 left" in tally.line()
     tally.complete, tally.surveyed, tally.loaded = False, 0.0, tally.position
     assert tally.left is None and "x real time, ? left" in tally.line()
-    tally.surveyed = 0.0  # none was made: what is loaded counts
-    tally.loaded = 1000.0
+    tally.loaded = 1000.0  # no survey was made: what is loaded counts
     assert "12:30 of 16:40" in tally.line()
+
+
+MODEL = {"model": "tiny", "device": "cpu", "dtype": "float32", "cache": "e+x"}
+FACTS = MODEL | {"batch_size": 16, "fallbacks": [], "settings": [], "bytes_per_window": 1_000_000}
 
 
 @pytest.mark.parametrize(
     ("tally", "status", "line"),
     [
-        (Tally(), 0, "Nothing to do."),
         (Tally(skipped=1), 0, "Nothing to do: 1 file already done."),
-        (
-            Tally(skipped=2, failed_earlier=1),
-            1,
-            "Nothing to do: 2 files already done, 1 failed in an earlier run.",
-        ),
         (Tally(failed_earlier=2), 1, "Nothing to do: 2 files failed in an earlier run."),
         (Tally(), 130, "No files transcribed."),
-        (Tally(skipped=2), 130, "No files transcribed: 2 files already done."),
         (Tally(failed=1), 1, "0 of 1 file transcribed, 1 failed"),
         (
             Tally(done=2, skipped=1, failed_earlier=3, audio=1.5),
@@ -101,23 +66,22 @@ def test_the_first_line_of_the_summary(tally: Tally, status: int, line: str) -> 
     assert summary_lines(summary_facts(tally, status, None), None)[0] == line
 
 
-def test_the_line_about_the_model() -> None:
-    model = {"model": "tiny", "device": "cpu", "dtype": "float32", "cache": "e+x", "fallbacks": []}
-    model |= {"batch_size": 16, "settings": []}
-    sizes = {"bytes_per_window": 1_000_000, "baseline_bytes_per_window": 8_000_000}
-    facts = summary_facts(Tally(), 0, None)
-    assert summary_lines(facts, model | sizes)[-1] == (
+def test_lines_about_the_model_and_segments_to_check() -> None:
+    facts = summary_facts(Tally(done=1, segments=412, flagged=3), 0, None)
+    smaller = summary_lines(facts, FACTS | {"baseline_bytes_per_window": 8_000_000})
+    assert smaller[1:] == [
+        "3 of 412 segments to check",
         "tiny on cpu, float32, batch 16; cache e+x: 1.0 MB per window, "
-        "8.0 times smaller than the baseline's 8.0 MB"
-    )
-    sizes["bytes_per_window"] = 8_000_000
-    assert summary_lines(facts, model | sizes)[-1].endswith("cache e+x: 8.0 MB per window")
+        "8.0 times smaller than the baseline's 8.0 MB",
+    ]
+    one = summary_facts(Tally(done=1, segments=1, flagged=1), 0, None)
+    same = summary_lines(one, FACTS | {"baseline_bytes_per_window": 1_000_000})
+    assert same[1] == "1 of 1 segment to check" and same[2].endswith("1.0 MB per window")
 
 
 def test_header_seconds(tmp_path: Path) -> None:
-    sound = np.zeros(24_000, np.float32)
     for suffix in ("wav", "flac", "mp3"):
-        soundfile.write(tmp_path / f"a.{suffix}", sound, 16_000)
+        soundfile.write(tmp_path / f"a.{suffix}", np.zeros(24_000, np.float32), 16_000)
         assert header_seconds(tmp_path / f"a.{suffix}") == pytest.approx(1.5, abs=0.1)
     (tmp_path / "text.wav").write_text("words")
     (tmp_path / "empty.wav").touch()
@@ -127,77 +91,43 @@ def test_header_seconds(tmp_path: Path) -> None:
 
 def test_survey(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("slimwhisper.jobs.survey.header_seconds", lambda path: float(path.stem))
-    found = [InputFile(Path(f"{n}.wav"), Path()) for n in range(5)]
-
-    def walk() -> Iterator[InputFile | AudioError]:
-        yield AudioError("gone")
-        yield from found
-
-    survey = Survey(walk, lambda file: file.path.stem != "3")
-    survey.start()
-    survey._thread.join(10)
-    assert survey.complete and survey.seconds == 0 + 1 + 2 + 4
-    survey.close()
-
-
-def test_a_survey_is_stopped() -> None:
-    began = threading.Event()
-
-    def walk() -> Iterator[AudioError]:
-        while True:
-            began.set()
-            yield AudioError("gone")
-
-    survey = Survey(walk, lambda file: True)
-    survey.start()
-    assert began.wait(10)
-    survey.close()
-    assert not survey._thread.is_alive() and not survey.complete
+    tally, end = Tally(), threading.Event()
+    survey([Path(f"{n}.wav") for n in range(5)], tally, end)
+    assert tally.complete and tally.surveyed == 10
+    stopped = Tally()
+    end.set()
+    survey(repeat(Path("1.wav")), stopped, end)
+    assert not stopped.complete
 
 
 def test_first_and_second_interrupt(capfd: pytest.CaptureFixture[str]) -> None:
-    with Interrupts(lambda: 3) as interrupts:
-        assert not interrupts.requested
+    interrupts = Interrupts(lambda: 3)
+    with interrupts.caught():
         signal.raise_signal(signal.SIGINT)
         assert interrupts.requested and interrupts.status == 130
         assert "finishing 3 files in progress; press Ctrl-C again" in capfd.readouterr().err
         with pytest.raises(StopNow) as stop:
             signal.raise_signal(signal.SIGINT)
         assert stop.value.status == 130
-    assert capfd.readouterr().err == ""
 
 
-def test_an_interrupt_with_nothing_in_progress() -> None:
-    with Interrupts(lambda: 0), pytest.raises(StopNow):
-        signal.raise_signal(signal.SIGINT)
-
-
-def test_sigterm(capfd: pytest.CaptureFixture[str]) -> None:
-    with Interrupts(lambda: 3) as interrupts, pytest.raises(StopNow) as stop:
-        signal.raise_signal(signal.SIGTERM)
-    assert stop.value.status == interrupts.status == 143
-    assert capfd.readouterr().err == ""
+@pytest.mark.parametrize(("number", "files"), [(signal.SIGINT, 0), (signal.SIGTERM, 3)])
+def test_what_stops_at_once(number: signal.Signals, files: int) -> None:
+    """A signal with nothing in progress, and SIGTERM."""
+    interrupts = Interrupts(lambda: files)
+    with interrupts.caught(), pytest.raises(StopNow) as stop:
+        signal.raise_signal(number)
+    assert stop.value.status == interrupts.status == 128 + number
 
 
 def test_other_threads_leave_signals_alone() -> None:
-    before = signal.getsignal(signal.SIGINT)
-    found = []
+    before, found = signal.getsignal(signal.SIGINT), []
 
     def enter() -> None:
-        with Interrupts(lambda: 1):
+        with Interrupts(lambda: 1).caught():
             found.append(signal.getsignal(signal.SIGINT))
 
     thread = threading.Thread(target=enter)
     thread.start()
     thread.join()
     assert found == [before]
-
-
-def test_the_line_about_segments_to_check() -> None:
-    facts = summary_facts(Tally(done=1, segments=412, flagged=3), 0, None)
-    assert (facts["segments"], facts["to_check"]) == (412, 3)
-    assert summary_lines(facts, None)[1] == "3 of 412 segments to check"
-    one = summary_facts(Tally(done=1, segments=1, flagged=1), 0, None)
-    assert summary_lines(one, None)[1] == "1 of 1 segment to check"
-    none = summary_facts(Tally(done=1, segments=5), 0, None)
-    assert len(summary_lines(none, None)) == 1

@@ -1,4 +1,6 @@
-"""`transcribe --engine ray` with real processes: the outputs of one process, whoever dies."""
+"""`transcribe --engine ray` with real processes: the outputs of one process, whoever dies, and
+whatever is full.
+"""
 
 import json
 import re
@@ -10,6 +12,7 @@ import sys
 import tarfile
 import time
 from collections import Counter
+from collections.abc import Iterator
 from http.client import HTTPException
 from pathlib import Path
 from textwrap import indent
@@ -30,10 +33,9 @@ pytestmark = pytest.mark.slow
 def plant(folder: Path, copies: int) -> Path:
     """Recordings of some seconds each, in two folders, and one that is none."""
     for number in range(copies):
+        (folder / str(number % 2)).mkdir(parents=True, exist_ok=True)
         for name in ("phone-number.wav", "door-code.mp3", "countdown.flac"):
-            target = folder / str(number % 2) / f"{number}.{name}"
-            target.parent.mkdir(parents=True, exist_ok=True)
-            shutil.copy(SAMPLES / name, target)
+            shutil.copy(SAMPLES / name, folder / str(number % 2) / f"{number}.{name}")
     shutil.copy(SAMPLES / "broken.m4a", folder)
     return folder
 
@@ -44,12 +46,12 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 @pytest.fixture(scope="module")
-def expected(folder: Path, tmp_path_factory: pytest.TempPathFactory) -> dict[str, bytes]:
-    """What one process writes."""
+def one(folder: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Where one process has written."""
     out = tmp_path_factory.mktemp("one")
     status = main(["transcribe", str(folder), "-o", str(out), *FLAGS, "--verbose", "False"])
     assert status == 1 and len(journal_lines(out)) == 13
-    return whole_tree(out)
+    return out
 
 
 def statuses(out: Path) -> Counter[str]:
@@ -58,19 +60,17 @@ def statuses(out: Path) -> Counter[str]:
     return Counter(line["status"] for line in lines)
 
 
-def test_two_workers_write_what_one_process_writes(tmp_path: Path) -> None:
-    one, two, recordings = tmp_path / "one", tmp_path / "two", plant(tmp_path / "in", 2)
-    main(["transcribe", str(recordings), "-o", str(one), *FLAGS, "--verbose", "False"])
-    with ray_run(recordings, "-o", two, *FLAGS, "--workers", "2") as run:
+def test_two_workers_write_what_one_process_writes(folder: Path, one: Path, tmp_path: Path) -> None:
+    with ray_run(folder, "-o", tmp_path, *FLAGS, "--workers", "2") as run:
         events = list(run.events())
         assert run.wait() == 1
-    assert whole_tree(two) == whole_tree(one)
-    assert statuses(two) == statuses(one) == {"done": 6, "failed": 1}
-    options = [{json.dumps(line["options"]) for line in journal_lines(o)} for o in (one, two)]
+    assert whole_tree(tmp_path) == whole_tree(one)
+    assert statuses(tmp_path) == statuses(one) == {"done": 12, "failed": 1}
+    options = [{json.dumps(line["options"]) for line in journal_lines(o)} for o in (one, tmp_path)]
     assert options[0] == options[1]
     of = {kind: [e for e in events if e["event"] == kind] for kind in ("start", "file", "summary")}
-    assert of["start"][0]["model"] == "digits" and len(of["file"]) == 7
-    assert of["summary"][0]["done"] == 6 and of["summary"][0]["failed"] == 1
+    assert of["start"][0]["model"] == "digits" and len(of["file"]) == 13
+    assert of["summary"][0]["done"] == 12 and of["summary"][0]["failed"] == 1
     assert len([e for e in events if e["event"] == "segment"]) > 10
     assert any(e.get("filled") for e in events)
     assert any("digits" in e["message"] for e in events if e["event"] == "warning")
@@ -104,28 +104,20 @@ def test_stored_inputs(tmp_path: Path, format: str) -> None:
     assert found[0] == found[1] and len(found[0]) == 8
 
 
-def test_a_worker_is_killed(folder: Path, expected: dict[str, bytes], tmp_path: Path) -> None:
-    """What it had is done by another one."""
-    with ray_run(folder, "-o", tmp_path, *FLAGS, "--workers", "2") as run:
-        wait_for_lines(tmp_path, 1)
-        assert run.kill_worker(0)
-        assert list(run.events())[-1]["failed"] == 1
-        assert run.wait() == 1
-    assert whole_tree(tmp_path) == expected
-    assert statuses(tmp_path) == {"done": 12, "failed": 1}
-
-
-def test_a_recording_kills_its_worker(
-    folder: Path, expected: dict[str, bytes], tmp_path: Path
-) -> None:
-    """It alone is reported."""
+def test_workers_die(folder: Path, one: Path, tmp_path: Path) -> None:
+    """One by chance: what it had is done by another; and those that open a certain recording: it
+    alone is reported.
+    """
     bad = folder / "0" / "2.door-code.mp3"
     with ray_run(folder, "-o", tmp_path, *FLAGS, "--workers", "2", poison=[bad.name]) as run:
+        wait_for_lines(tmp_path, 1)
+        assert run.kill_worker(0)
         files = [event for event in run.events() if event["event"] == "file"]
         assert run.wait() == 1
     (error,) = [e["error"] for e in files if e["path"] == str(bad)]
     assert error.startswith(f"{bad}: 2 workers died")
     stem = str(bad.relative_to(folder).with_suffix(""))
+    expected = whole_tree(one)
     left = {name: data for name, data in expected.items() if not name.startswith(f"{stem}.")}
     assert whole_tree(tmp_path) == left and len(left) == len(expected) - 5
     assert statuses(tmp_path) == {"done": 11, "failed": 2}
@@ -155,9 +147,7 @@ def test_no_metrics_for_other_hosts(folder: Path, tmp_path: Path) -> None:
         assert len(ports) > 2 and not any(map(answers, ports))
 
 
-def test_the_driver_dies_and_resumes(
-    folder: Path, expected: dict[str, bytes], tmp_path: Path
-) -> None:
+def test_the_driver_dies_and_resumes(folder: Path, one: Path, tmp_path: Path) -> None:
     with ray_run(folder, "-o", tmp_path, *FLAGS, "--workers", "2") as run:
         wait_for_lines(tmp_path, 3)
         run.process.kill()
@@ -168,7 +158,7 @@ def test_the_driver_dies_and_resumes(
         assert run.wait() == 1
     assert events[-1]["done"] + events[-1]["failed"] == 13 - before
     assert statuses(tmp_path) == {"done": 12, "failed": 1}
-    assert whole_tree(tmp_path) == expected
+    assert whole_tree(tmp_path) == whole_tree(one)
 
 
 def test_interrupt_finishes_what_is_decoding(folder: Path, tmp_path: Path) -> None:
@@ -218,29 +208,22 @@ def test_ray_data(tmp_path: Path) -> None:
     name = SAMPLES / "door-code.mp3"
     samples = load_audio(SAMPLES / "phone-number.wav")
     rows = [
-        {"id": 0, "path": str(name)},
-        {"id": 1, "path": "unread", "bytes": (SAMPLES / "countdown.flac").read_bytes()},
-        {"id": 2, "samples": samples.tolist(), "sample_rate": 16_000},
-        {"id": 3, "path": str(SAMPLES / "broken.m4a")},
-        {"id": 4},
+        {"path": str(name)},
+        {"path": "unread", "bytes": (SAMPLES / "countdown.flac").read_bytes()},
+        {"samples": samples.tolist(), "sample_rate": 16_000},
+        {"path": str(SAMPLES / "broken.m4a")},
+        {},
     ]
-    given = tmp_path / "recordings" / "0.parquet"
-    given.parent.mkdir()
-    pq.write_table(
-        pa.Table.from_pylist(
-            [dict.fromkeys(("bytes", "samples", "sample_rate")) | r for r in rows]
-        ),
-        given,
-    )
+    empty = dict.fromkeys(("path", "bytes", "samples", "sample_rate"))
+    table = pa.Table.from_pylist([empty | {"id": n} | row for n, row in enumerate(rows)])
+    (tmp_path / "recordings").mkdir()
+    pq.write_table(table, tmp_path / "recordings" / "0.parquet")
     script = tmp_path / "script.py"
     script.write_text(example())
+    environment = RayRun.environment()
+    command = [sys.executable, str(script)]
     done = subprocess.run(
-        [sys.executable, script],
-        cwd=tmp_path,
-        capture_output=True,
-        text=True,
-        env=RayRun.environment(),
-        timeout=200,
+        command, cwd=tmp_path, capture_output=True, text=True, env=environment, timeout=200
     )
     assert done.returncode == 0, done.stderr
     found = {row["id"]: row for row in json.loads(done.stdout.splitlines()[-1])}
@@ -252,3 +235,49 @@ def test_ray_data(tmp_path: Path) -> None:
     assert "not audio" in found[3]["error"] and found[3]["text"] is None
     assert "samples, bytes, path" in found[4]["error"]
     assert not {"bytes", "samples", "sample_rate"} & found[1].keys()
+
+
+@pytest.fixture
+def small_disk(tmp_path: Path) -> Iterator[Path]:
+    """A file system of 64 kB."""
+    folder = tmp_path / "small"
+    folder.mkdir()
+    mount = ["mount", "-t", "tmpfs", "-o", "size=64k", "tmpfs", str(folder)]
+    if subprocess.run(mount, capture_output=True).returncode:
+        pytest.skip("file systems cannot be mounted here")
+    yield folder
+    subprocess.run(["umount", "--lazy", str(folder)], check=True)
+
+
+def test_a_full_disk(small_disk: Path, tmp_path: Path) -> None:
+    """Every recording is whole or reported; with more space the next run does the rest."""
+    recordings = tmp_path / "in"
+    recordings.mkdir()
+    for number in range(16):
+        (recordings / f"{number:02}.mp3").write_bytes((SAMPLES / "door-code.mp3").read_bytes())
+    one, out = tmp_path / "one", small_disk / "out"
+    quiet = ("--verbose", "False")
+    assert main(["transcribe", str(recordings), "-o", str(one), *FLAGS, *quiet]) == 0
+    with ray_run(recordings, "-o", out, *FLAGS, *quiet, "--workers", "2") as run:
+        events = list(run.events())
+        assert run.wait() == 1
+    assert not list(out.rglob("*.part"))
+    ended = {Path(e["path"]).stem: e for e in events if e["event"] == "file"}
+    whole = {name for name, event in ended.items() if event["status"] == "done"}
+    assert 0 < len(whole) < 16
+    for name in ended.keys() - whole:
+        assert "No space left on device" in ended[name]["error"]
+    expected = whole_tree(one)
+    found = whole_tree(out)
+    assert all(found[n] == data for n, data in expected.items() if Path(n).stem in whole)
+    marked = Counter(
+        Path(line["path"]).stem for line in journal_lines(out) if line["status"] == "done"
+    )
+    assert marked.keys() <= whole and set(marked.values()) == {1}
+    subprocess.run(["mount", "-o", "remount,size=4m", str(small_disk)], check=True)
+    with ray_run(recordings, "-o", out, *FLAGS, *quiet, "--workers", "2") as run:
+        list(run.events())
+        assert run.wait() == 0
+    assert whole_tree(out) == expected
+    done = [line["path"] for line in journal_lines(out) if line["status"] == "done"]
+    assert len(done) == len(set(done)) == 16

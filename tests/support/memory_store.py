@@ -9,6 +9,10 @@ from typing import Any
 import fsspec
 import pytest
 
+from slimwhisper.errors import SlimWhisperError
+from slimwhisper.storage.files import InputFile, StoredFile
+from slimwhisper.storage.inputs import StoredInputs
+
 
 @pytest.fixture
 def store() -> Iterator[Any]:
@@ -53,3 +57,30 @@ def tar_of(files: dict[str, bytes], mode: Any = "w") -> bytes:
             member.size = len(content)
             archive.addfile(member, io.BytesIO(content))
     return buffer.getvalue()
+
+
+def found(*arguments: str, column: str | None = None) -> list[InputFile]:
+    return [f for f in StoredInputs(arguments, column).files() if isinstance(f, InputFile)]
+
+
+def stored(*arguments: str) -> list[StoredFile]:
+    return [f.path for f in found(*arguments) if isinstance(f.path, StoredFile)]
+
+
+def problems(*arguments: str, column: str | None = None) -> list[str]:
+    files = StoredInputs(arguments, column).files()
+    return [str(f) for f in files if isinstance(f, SlimWhisperError)]
+
+
+def listed(*arguments: str, column: str | None = None) -> dict[str, str]:
+    """Name -> output of each recording."""
+    assert not problems(*arguments, column=column)
+    files = found(*arguments, column=column)
+    assert all(str(f.path) == f.stamp.path for f in files)
+    return {str(f.path): f.output for f in files}
+
+
+def contents(file: StoredFile) -> bytes:
+    target = io.BytesIO()
+    file.fetch(target)
+    return target.getvalue()

@@ -62,8 +62,7 @@ export class Card {
     if (before.text !== file.text || before.state !== file.state) this.showText(file.text);
     if (file.audio && !this.audio) this.addSound();
     if (file.edit) {
-      this.corrections = new Corrections(
-        this.run.address(file.edit), file.revision, (answer) => this.take(answer));
+      this.corrections = new Corrections(this.run.address(file.edit), (answer) => this.take(answer));
     }
     if (file.segments.length || before.segments?.length) {
       this.segments.show(file.segments, before.state !== file.state);  // final times and words

@@ -4,8 +4,8 @@ import { Problem, post } from "./problem.js";
 
 export class Corrections {
   // take: called with each answer, {revision, text, segments: {index: view}}
-  constructor(address, revision, take) {
-    Object.assign(this, { address, revision, take, waiting: 0, last: Promise.resolve() });
+  constructor(address, take) {
+    Object.assign(this, { address, take, revision: 0, waiting: 0, last: Promise.resolve() });
   }
 
   // Resolves to the answer; fails with Problem, which may be a `conflict`. change: of the current revision, what to send.

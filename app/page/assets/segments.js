@@ -128,7 +128,9 @@ export class Segments {
     else if (event.target.closest(".sw-approve")) this.approve(index);
     else if (event.target.closest(".sw-segment")) {
       if (event.detail > 1 || (event.detail && !getSelection().isCollapsed)) return;
-      this.select(index, true);
+      this.hold(index);
+      this.row(index).focus({ preventScroll: true });
+      if (this.card.audio) this.mark(index, false);  // no scrolling: a second click may follow
       this.card.play(Number(event.target.dataset.start ?? this.views[index][START]));
     }
   }
@@ -245,11 +247,11 @@ export class Segments {
     }
   }
 
-  mark(current) {
+  mark(current, scrolls = true) {
     this.row(this.current)?.removeAttribute("aria-current");
     this.current = current;
     this.row(current)?.setAttribute("aria-current", "true");
-    if (this.row(current) && !this.list.querySelector(".sw-editing")) this.scrollTo(current);
+    if (scrolls && this.row(current) && !this.list.querySelector(".sw-editing")) this.scrollTo(current);
   }
 
   scrollTo(index) {

@@ -29,23 +29,17 @@ class Edits:
     """A transcript and its changes. Threads may share it; each change is made whole or not."""
 
     def __init__(self, transcript: Transcript) -> None:
-        self._first = self._now = transcript
+        self._first = transcript
+        self.transcript = transcript  # as it is now, with a place for every segment of the first
         self._lock = threading.Lock()
         self.revision = 0  # grows with every change
-        self._undo: list[Changed] = []
-        self._redo: list[Changed] = []
-
-    @property
-    def transcript(self) -> Transcript:
-        """The transcript as it is now, with a place for every segment that it had at first."""
-        return self._now
+        self._undo: list[Transcript] = []
+        self._redo: list[Transcript] = []
 
     @property
     def written(self) -> Transcript:
         """The transcript as it is written to files: without the segments that were emptied."""
-        now = self._now
-        if now is self._first:
-            return now
+        now = self.transcript
         pairs = zip(now.segments, self._first.segments, strict=True)
         kept = [one for one, first in pairs if one.text or not first.text]
         if len(kept) == len(now.segments):
@@ -98,38 +92,34 @@ class Edits:
 
     def _do(self, change: Callable[[list[Segment]], Changed]) -> Changed:
         with self._lock:
-            changed = change(self._now.segments)
-            before = self._put(changed)
-            if before:
-                self._undo = [*self._undo[1 - STEPS :], before]
-                self._redo.clear()
-            return {i: changed[i] for i in before}
+            now, segments = self.transcript, list(self.transcript.segments)
+            for i, segment in change(now.segments).items():
+                segments[i] = segment
+            if segments == now.segments:
+                return {}
+            self._undo = [*self._undo[1 - STEPS :], now]
+            self._redo.clear()
+            text = "".join(segment.text for segment in segments)
+            return self._become(replace(now, text=text, segments=segments))
 
-    def _move(self, revision: int, source: list[Changed], target: list[Changed]) -> Changed:
+    def _move(self, revision: int, source: list[Transcript], target: list[Transcript]) -> Changed:
         with self._lock:
             if revision != self.revision or not source:
                 raise ConflictError({})
-            changed = source.pop()
-            target.append(self._put(changed))
-            return changed
+            target.append(self.transcript)
+            return self._become(source.pop())
+
+    def _become(self, transcript: Transcript) -> Changed:
+        pairs = zip(self.transcript.segments, transcript.segments, strict=True)
+        changed = {i: now for i, (was, now) in enumerate(pairs) if was is not now and was != now}
+        self.transcript = transcript
+        self.revision += 1
+        return changed
 
     def _space(self, index: int) -> str:
         """What Whisper put before a segment's text: a space, or nothing."""
         first = self._first.segments[index].text
         return first[: len(first) - len(first.lstrip())]
-
-    def _put(self, changed: Changed) -> Changed:
-        """Put segments in their places; what was there, where it is not the same."""
-        segments = list(self._now.segments)
-        before = {i: segments[i] for i, one in changed.items() if segments[i] != one}
-        if before:
-            for i in before:
-                segments[i] = changed[i]
-            text = "".join(segment.text for segment in segments)
-            same = segments == self._first.segments
-            self._now = self._first if same else replace(self._now, text=text, segments=segments)
-            self.revision += 1
-        return before
 
 
 def _shown(segment: Segment) -> str:

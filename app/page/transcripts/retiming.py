@@ -25,27 +25,30 @@ def with_text(segment: Segment, text: str) -> Segment:
 def retime(segment: Segment, text: str) -> list[Word]:
     """The words of a text in place of the segment's. Joined, they are the text."""
     old = segment.words or []
-    first, last = _same_ends(old, text)
-    start = sum(len(word.word) for word in old[:first])
-    stop = len(text) - sum(len(word.word) for word in old[len(old) - last :])
-    middle = old[first : len(old) - last]
-    # scripts without spaces: each letter is a word
-    pattern = r"\s*\S+" if _spaced(old) else r"\s*\S"
-    new = re.findall(pattern, text[start:stop])
-    found = list(old[:first])
-    matcher = SequenceMatcher(None, [word.word for word in middle], new, autojunk=False)
-    for kind, i, j, k, m in matcher.get_opcodes():
-        if kind == "equal":
-            found += middle[i:j]
-        else:
-            found += _placed(new[k:m], old, first + i, first + j, segment)
-    return found + old[len(old) - last :]
+    units: list[list[Word]] = []  # that have spaces between them
+    if _spaced(old):
+        pattern = r"\s*\S+"
+        for word in old:
+            if units and not word.word[:1].isspace():
+                units[-1].append(word)
+            else:
+                units.append([word])
+    else:  # the words that there were, else letters
+        known = sorted({word.word for word in old} - {""}, key=len, reverse=True)
+        pattern = "|".join([*map(re.escape, known), r"\s*\S"])
+        units = [[word] for word in old]
+    before, new = ["".join(w.word for w in unit) for unit in units], re.findall(pattern, text)
+    starts = [0, *accumulate(map(len, units))]
+    found: list[Word] = []
+    for kind, i, j, k, m in SequenceMatcher(None, before, new, autojunk=False).get_opcodes():
+        start, stop = starts[i], starts[j]
+        found += old[start:stop] if kind == "equal" else _placed(new[k:m], start, stop, segment)
+    return found
 
 
-def _placed(
-    texts: Sequence[str], old: Sequence[Word], start: int, stop: int, segment: Segment
-) -> list[Word]:
-    """Words of these texts in the place of `old[start:stop]`."""
+def _placed(texts: Sequence[str], start: int, stop: int, segment: Segment) -> list[Word]:
+    """Words of these texts in the place of `segment.words[start:stop]`."""
+    old = segment.words or []
     replaced = old[start:stop]
     near = next(iter([*replaced, *old[:start][-1:], *old[stop:]]), None)
     speaker = near.speaker if near is not None else segment.speaker
@@ -70,31 +73,6 @@ def _shares(texts: Sequence[str], since: float, until: float) -> list[tuple[floa
     total = sum(lengths)
     ends = [round(since + (until - since) * n / total, 2) for n in accumulate(lengths[:-1])]
     return list(zip([since, *ends], [*ends, until], strict=True)) if texts else []
-
-
-def _same_ends(old: Sequence[Word], text: str) -> tuple[int, int]:
-    """How many words at the beginning, and how many at the end, are in the text as they were."""
-    spaced = _spaced(old)
-
-    def ends_word(rest: str) -> bool:
-        return not spaced or not rest or rest[0].isspace()
-
-    first = taken = at = 0
-    for number, word in enumerate(old, start=1):
-        if not text.startswith(word.word, at):
-            break
-        at += len(word.word)
-        if ends_word(text[at:]):
-            first, taken = number, at
-    last, stop = 0, len(text)
-    for number, word in enumerate(reversed(old[first:]), start=1):
-        begin = stop - len(word.word)
-        if begin < taken or text[begin:stop] != word.word:
-            break
-        stop = begin
-        if ends_word(text[stop:]):
-            last = number
-    return first, last
 
 
 def _spaced(words: Sequence[Word]) -> bool:

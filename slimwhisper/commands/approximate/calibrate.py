@@ -3,9 +3,11 @@
 import argparse
 import re
 import sys
+import tempfile
 from bisect import bisect
 from collections.abc import Callable, Sequence
 from dataclasses import asdict
+from functools import cache
 from itertools import product
 from pathlib import Path
 from typing import Any
@@ -14,10 +16,10 @@ from tqdm import tqdm
 
 from slimwhisper import __version__
 from slimwhisper.cache.file import SUFFIX, write_file
-from slimwhisper.cache.forms import PRESETS, brief
+from slimwhisper.cache.forms import brief
 from slimwhisper.commands.approximate.comparison import Comparison
 from slimwhisper.commands.approximate.measured import Measured
-from slimwhisper.commands.approximate.pairs import beside_slim, ladders
+from slimwhisper.commands.approximate.pairs import SLIM, Pair, beside_slim, ladders
 from slimwhisper.errors import OptionError, OutputError, SlimWhisperError
 from slimwhisper.text import human_size, one_line, shown
 
@@ -48,10 +50,9 @@ def run_calibrate(arguments: argparse.Namespace) -> int:
         search = Search(comparison, target, lambda line: bar.write(line, file=sys.stderr))
         found = search.run()
     if found is None:
-        slim = "+".join(PRESETS["slim"])
         raise SlimWhisperError(
-            f"nothing smaller than slim ({slim}), which is exact, is within a loss of {target:g} %;"
-            f" no file is written: use --cache slim, or allow more than {target:g}%"
+            f"nothing smaller than slim ({SLIM.title}), which is exact, is within a loss of "
+            f"{target:g} %; no file is written: use --cache slim, or allow more than {target:g}%"
         )
     conditions = comparison.conditions
     measured: dict[str, Any] = {
@@ -63,15 +64,14 @@ def run_calibrate(arguments: argparse.Namespace) -> int:
     }
     forms = found.cross, found.self_
     write_file(output, conditions["checkpoint"], forms, comparison.learn(*forms) or {}, measured)
-    slim_kept = search.measure(*PRESETS["slim"]).kept
     print(
         f"{output}: {found.title}\n"
         f"kept of a window: {human_size(found.kept)}, {found.times_smaller:.1f} times smaller than "
-        f"keys and values, {slim_kept / found.kept:.1f} times smaller than slim\n"
+        f"keys and values, {search.measure(SLIM).kept / found.kept:.1f} times smaller than slim\n"
         f"word errors against exact decoding: {found.word_error:.2f} %, "
         f"{found.word_edits} of {found.words} words"
     )
-    if found.said and found.exact_said_edits is not None:
+    if found.said:
         exact = 100 * found.exact_said_edits / found.said
         print(f"word errors against references: {found.said_error:.2f} %, exact {exact:.2f} %")
     print(f"on {found.sample}. Other recordings may lose more: try it on some.")
@@ -84,26 +84,21 @@ class Search:
     def __init__(self, comparison: Comparison, target: float, say: Callable[[str], object]) -> None:
         """target: percentage points of the word error. say: prints a line of progress."""
         self.comparison, self.target, self.say = comparison, target, say
-        self.measured: dict[tuple[str, str], Measured] = {}
+        self.measure = cache(self._measure)
 
     def run(self) -> Measured | None:
         """The smallest pair within the target; None: none that is smaller than slim."""
-        slim = self.measure(*PRESETS["slim"])
+        slim = self.measure(SLIM)
         needed = round(100 / self.target) if self.target else ENOUGH
         if slim.words < needed:
             self.say(
                 f"warning: {slim.words} words are few: one is {100 / slim.words:.1f} % of them; "
                 f"for {self.target:g} % give at least {needed} words, better many more"
             )
-        cross, own = (
-            self.candidates(part, exact)
-            for part, exact in (
-                ("cross", (slim.kept_cross, slim.cross)),
-                ("self", (slim.kept_self, slim.self_)),
-            )
-        )
+        cross = self.candidates("cross", (slim.kept_cross, slim.cross))
+        own = self.candidates("self", (slim.kept_self, slim.self_))
         for one, other in sorted(product(cross, own), key=lambda p: (p[0][0] + p[1][0], p)):
-            found = self.measure(one[1], other[1])
+            found = self.measure(Pair(one[1], other[1]))
             if found.loss <= self.target:
                 return found if found.kept < slim.kept else None
         return None
@@ -112,13 +107,10 @@ class Search:
         """What pairs are made of: the exact one, all passing rungs of the ladder that ends
         smallest, for the steps back, and the last passing one of each other ladder.
         """
-        passing = [self.passing(part, exact[0], rungs) for rungs in self.ladders(part)]
+        every = ladders(part, self.comparison.checkpoint.dims)
+        passing = [self.passing(part, exact[0], rungs) for rungs in every]
         found = sorted((rungs for rungs in passing if rungs), key=lambda rungs: rungs[-1])
         return [exact, *(found[0] if found else ()), *(rungs[-1] for rungs in found[1:])]
-
-    def ladders(self, part: str) -> list[list[str]]:
-        """Of all forms."""
-        return ladders(part, self.comparison.checkpoint.dims)
 
     def passing(self, part: str, exact: int, specs: Sequence[str]) -> list[Sized]:
         """The rungs of a ladder that keep less than `exact` bytes, up to the last within the target
@@ -126,8 +118,9 @@ class Search:
         """
         rungs: list[Sized] = []
         for spec in specs:
+            pair = beside_slim(part, spec)
             try:
-                size = self.comparison.sizes(*beside_slim(part, spec))[part == "self"]
+                size = self.comparison.sizes(pair.cross, pair.self_)[part == "self"]
             except ValueError as error:  # settings that this model cannot have
                 self.say(f"{part} {brief(spec)}: {one_line(error)}")
                 continue
@@ -135,26 +128,21 @@ class Search:
                 rungs.append((size, spec))
 
         def fails(rung: Sized) -> bool:
-            return self.measure(*beside_slim(part, rung[1])).loss > self.target
+            return self.measure(beside_slim(part, rung[1])).loss > self.target
 
         return rungs[: bisect(rungs, False, key=fails)]
 
-    def measure(self, cross: str, self_: str) -> Measured:
-        """A pair; from memory if it was measured before."""
-        pair = (cross, self_)
-        if pair not in self.measured:
-            found = self.measured[pair] = self.comparison.measure(cross, self_)
-            self.say(f"  {found.title}: {found.line}")
-        return self.measured[pair]
+    def _measure(self, pair: Pair) -> Measured:
+        found = self.comparison.measure(pair.cross, pair.self_)
+        self.say(f"  {found.title}: {found.line}")
+        return found
 
 
 def _check_folder(folder: Path) -> None:
     """Before anything is measured: that the file can be written."""
     try:
         folder.mkdir(parents=True, exist_ok=True)
-        probe = folder / f".{Path(__file__).stem}.part"
-        probe.touch()
-        probe.unlink()
+        tempfile.TemporaryFile(dir=folder).close()
     except OSError as error:
         raise OutputError(
             f"{shown(folder)}: cannot be written ({one_line(error)}); choose another -o"

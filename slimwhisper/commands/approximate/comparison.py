@@ -6,6 +6,7 @@ import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import cached_property
+from itertools import chain
 from typing import Any
 
 import numpy as np
@@ -17,7 +18,7 @@ from slimwhisper.audio.mel import Spectrogram
 from slimwhisper.cache.activations import Activations
 from slimwhisper.cache.file import as_stored
 from slimwhisper.cache.forms import form_of
-from slimwhisper.cache.plan import CachePlan, CrossCache, SelfCache
+from slimwhisper.cache.plan import CachePlan, DecoderCache
 from slimwhisper.checkpoint.load import Checkpoint
 from slimwhisper.commands.approximate.logits import Window, compare_logits
 from slimwhisper.commands.approximate.measured import Measured
@@ -49,65 +50,57 @@ REFERENCE = ("kv", "kv")  # what exact decoding keeps
 
 
 @dataclass(frozen=True, slots=True)
-class Setup:
-    """How recordings are decoded, in all runs alike; temperature 0."""
-
-    device: torch.device
-    dtype: torch.dtype
-    int8: bool
-    language: str
-    batch_size: int | None  # None: as `transcribe_many` chooses
-    windows: int  # at most so many, for the logits' error and for what forms learn from
-
-    @staticmethod
-    def of(arguments: argparse.Namespace) -> "Setup":
-        """What the flags of `tradeoff` and `calibrate` ask for. Raises OptionError."""
-        if arguments.threads:
-            torch.set_num_threads(arguments.threads)
-        device = choose_device(arguments.device)
-        return Setup(
-            device=device,
-            dtype=choose_dtype(arguments.dtype, device),
-            int8=arguments.dtype == INT8,
-            language=arguments.language,
-            batch_size=arguments.batch_size,
-            windows=arguments.windows,
-        )
-
-    @property
-    def compute_type(self) -> str:
-        """Such as "float16" or "int8"."""
-        return INT8 if self.int8 else str(self.dtype).removeprefix("torch.")
-
-
-@dataclass(frozen=True, slots=True)
 class Decoded:
     """Recordings with their transcripts."""
 
     recordings: list[Recorded]
     transcripts: list[Transcript]
+    failed: list[SlimWhisperError]  # of recordings that have none
     seconds: float  # that it took
     audio_seconds: float
 
+    @property
+    def tokens(self) -> list[list[int]]:
+        """Of each transcript."""
+        return [list(chain.from_iterable(s.tokens for s in t.segments)) for t in self.transcripts]
+
 
 class Comparison:
-    """Exact decoding of some recordings, and what others differ from it in.
+    """Exact decoding of some recordings, and what others differ from it in; at temperature 0.
 
     The exact model and the windows are made when they are first needed.
     """
 
     def __init__(
-        self, checkpoint: Checkpoint, setup: Setup, recordings: Sequence[Recorded]
+        self,
+        checkpoint: Checkpoint,
+        recordings: Sequence[Recorded],
+        *,
+        device: str | None = None,
+        dtype: str | None = None,
+        language: str = "en",
+        batch_size: int | None = None,
+        windows: int = 8,
     ) -> None:
-        self.checkpoint, self.setup, self.recordings = checkpoint, setup, recordings
-        self.language = language_code(setup.language, checkpoint.tokens)
+        """windows: at most so many, for the logits' error and for what forms learn from. The
+        others as for `load_model` and `transcribe_many`. Raises OptionError.
+        """
+        self.checkpoint, self.recordings = checkpoint, recordings
+        self.device = choose_device(device)
+        self.dtype, self.int8 = choose_dtype(dtype, self.device), dtype == INT8
+        self.language = language_code(language, checkpoint.tokens)
+        self.batch_size, self.most_windows = batch_size, windows
         self.heard: Callable[[], object] = lambda: None  # called after each recording
 
     @staticmethod
     def of(arguments: argparse.Namespace) -> "Comparison":
         """What the flags ask for. Raises AudioError, OptionError, CheckpointError."""
-        recordings, setup = find_recordings(arguments.audio), Setup.of(arguments)
-        return Comparison(load_weights(arguments), setup, recordings)
+        recordings = find_recordings(arguments.audio)
+        if arguments.threads:
+            torch.set_num_threads(arguments.threads)
+        names = ("device", "dtype", "language", "batch_size", "windows")
+        asked = {name: getattr(arguments, name) for name in names}
+        return Comparison(load_weights(arguments), recordings, **asked)
 
     @cached_property
     def conditions(self) -> dict[str, Any]:
@@ -115,10 +108,10 @@ class Comparison:
         return {
             "checkpoint": weights_digest(self.checkpoint.state),
             "recordings": recordings_digest(self.recordings),
-            "dtype": self.setup.compute_type,
-            "device": self.setup.device.type,
-            "language": self.setup.language,
-            "windows": self.setup.windows,
+            "dtype": INT8 if self.int8 else str(self.dtype).removeprefix("torch."),
+            "device": self.device.type,
+            "language": self.language,
+            "windows": self.most_windows,
             "reference": "+".join(REFERENCE),
         }
 
@@ -135,18 +128,17 @@ class Comparison:
 
         Raises AudioError if none can be read, or if there are no words in any.
         """
-        kept, failed = self._decode(self.exact, self.recordings)
-        self.exact.release()  # its caches: the memory is others' now
-        for error in failed:
+        found = self._decode(self.exact, self.recordings)
+        for error in found.failed:
             logger.warning("left out: %s", error)
-        if not kept.recordings:
-            raise failed[0]
-        if not any(words_of(t.text, self.language) for t in kept.transcripts):
+        if not found.recordings:
+            raise found.failed[0]
+        if not any(map(self._words, found.transcripts)):
             raise AudioError(
-                f"no speech in {len(kept.recordings)} recordings: exact decoding finds no words; "
+                f"no speech in {len(found.recordings)} recordings: exact decoding finds no words; "
                 "give recordings of speech"
             )
-        return kept
+        return found
 
     @cached_property
     def windows(self) -> list[Window]:
@@ -158,17 +150,16 @@ class Comparison:
             for segment in transcript.segments:
                 texts.setdefault((i, segment.seek), []).extend(segment.tokens)
         places = sorted(place for place, tokens in texts.items() if tokens)
-        count = min(len(places), self.setup.windows)
+        count = min(len(places), self.most_windows)
         chosen = [places[i] for i in np.linspace(0, len(places) - 1, count).round().astype(int)]
         found = []
         for i in dict.fromkeys(i for i, _ in chosen):
             samples = load_samples(self.reference.recordings[i].path)
             spectrogram = Spectrogram(samples, dims.n_mels, dims.window_frames)
             for seek in [seek for j, seek in chosen if j == i]:
-                rest = spectrogram.frames - seek
-                mel = spectrogram.window(seek, min(dims.window_frames, rest))
-                tokens = [*sot, *texts[i, seek]]
-                found.append(Window(mel, tokens[: dims.n_text_ctx]))
+                size = min(dims.window_frames, spectrogram.frames - seek)
+                tokens = [*sot, *texts[i, seek]][: dims.n_text_ctx]
+                found.append(Window(spectrogram.window(seek, size), tokens))
             spectrogram.close()
         return found
 
@@ -182,67 +173,60 @@ class Comparison:
 
     def learn(self, cross: str, self_: str) -> Learned | None:
         """What the forms learn, rounded as in a file; None: neither of them learns."""
-        learns = form_of(cross).learns, form_of(self_).learns
-        if not any(learns):
+        if not (form_of(cross).learns or form_of(self_).learns):
             return None
         return as_stored(learned_by(self._exact_plan(cross, self_)))
 
     def sizes(self, cross: str, self_: str) -> tuple[int, int]:
-        """(bytes of one window, bytes of one text), of forms that need no guard."""
-        plan = self._exact_plan(cross, self_).to(self.setup.device, self.setup.dtype)
-        return self._sizes(plan)
+        """(bytes of one window, bytes of one text), of forms that need no guard.
+
+        Raises ValueError for settings that the model cannot have.
+        """
+        return self._sizes(self._exact_plan(cross, self_).to(self.device, self.dtype))
 
     def measure(self, cross: str, self_: str, learned: Learned | None = None) -> Measured:
         """Decode everything with a pair of caches. `learned`: from a file; None: learn it.
 
-        Raises what folding raises for settings that the model cannot have: ValueError.
+        Raises ValueError for settings that the model cannot have.
         """
-        reference = self.reference
-        if learned is None:
-            learned = self.learn(cross, self_)
-        model = self._model((cross, self_), learned)
-        decoded, failed = self._decode(model, reference.recordings)
-        model.release()
-        if failed:
-            raise failed[0]
+        exact = self.reference
+        model = self._model((cross, self_), learned or self.learn(cross, self_))
+        ours = self._decode(model, exact.recordings)
+        if ours.failed:
+            raise ours.failed[0]
         error, read = compare_logits(self.exact.network, model.network, self.windows)
-        kept = self._sizes(model.network.plan)
-        truth, found = ([self._words(d.text) for d in x.transcripts] for x in (reference, decoded))
-        tokens = [[_tokens(d) for d in x.transcripts] for x in (reference, decoded)]
-        said = [
-            (self._words(recorded.reference), theirs, ours)
-            for recorded, theirs, ours in zip(reference.recordings, truth, found, strict=True)
-            if recorded.reference is not None
-        ]
+        kept_cross, kept_self = self._sizes(model.network.plan)
+        truth, found = (list(map(self._words, each.transcripts)) for each in (exact, ours))
+        referred = [i for i, r in enumerate(exact.recordings) if r.reference is not None]
+        said = [words_of(exact.recordings[i].reference or "", self.language) for i in referred]
         return Measured(
             cross=cross,
             self_=self_,
-            kept_cross=kept[0],
-            kept_self=kept[1],
+            kept_cross=kept_cross,
+            kept_self=kept_self,
             kept_baseline=model.baseline_bytes_per_window(),
             read=read,
             words=sum(map(len, truth)),
             word_edits=sum(map(edits, truth, found)),
-            said=sum(len(s) for s, _, _ in said) if said else None,
-            said_edits=sum(edits(s, ours) for s, _, ours in said) if said else None,
-            exact_said_edits=sum(edits(s, theirs) for s, theirs, _ in said) if said else None,
+            said=sum(map(len, said)),
+            said_edits=sum(map(edits, said, [found[i] for i in referred])),
+            exact_said_edits=sum(map(edits, said, [truth[i] for i in referred])),
             recordings=len(truth),
-            recordings_changed=sum(a != b for a, b in zip(*tokens, strict=True)),
-            tokens=sum(map(len, tokens[0])),
-            token_edits=sum(map(edits, *tokens)),
+            recordings_changed=sum(a != b for a, b in zip(exact.tokens, ours.tokens, strict=True)),
+            tokens=sum(map(len, exact.tokens)),
+            token_edits=sum(map(edits, exact.tokens, ours.tokens)),
             logit_error=error,
-            seconds=round(decoded.seconds, 3),
-            audio_seconds=round(decoded.audio_seconds, 1),
+            seconds=round(ours.seconds, 3),
+            audio_seconds=round(ours.audio_seconds, 1),
             fallbacks=model.fallbacks,
         )
 
-    def _words(self, text: str) -> list[str]:
-        return words_of(text, self.language)
+    def _words(self, transcript: Transcript) -> list[str]:
+        return words_of(transcript.text, self.language)
 
     def _model(self, forms: tuple[str, str], learned: Learned | None) -> SlimWhisper:
-        s = self.setup
-        network = Model(self.checkpoint, s.device, s.dtype, forms, int8=s.int8, learned=learned)
-        return SlimWhisper(network)
+        where = self.device, self.dtype
+        return SlimWhisper(Model(self.checkpoint, *where, forms, int8=self.int8, learned=learned))
 
     def _exact_plan(self, cross: str, self_: str) -> CachePlan:
         """The folded weights of forms that need no guard; others are replaced by exact ones."""
@@ -252,19 +236,17 @@ class Comparison:
 
     def _sizes(self, plan: CachePlan) -> tuple[int, int]:
         dims, meta = self.checkpoint.dims, torch.device("meta")
-        cross = CrossCache(plan, 1, dims.n_audio_ctx, meta).nbytes()
-        return cross, SelfCache(plan, 1, dims.n_text_ctx, meta).nbytes()
+        cache = DecoderCache.allocate(plan, 1, dims.n_audio_ctx, dims.n_text_ctx, device=meta)
+        return cache.cross.nbytes(), cache.self_.nbytes()
 
-    def _decode(
-        self, model: SlimWhisper, recordings: Sequence[Recorded]
-    ) -> tuple[Decoded, list[SlimWhisperError]]:
-        """The transcripts in order, and the errors of recordings that have none."""
+    def _decode(self, model: SlimWhisper, recordings: Sequence[Recorded]) -> Decoded:
+        """All recordings in order. The model's caches are freed."""
         lengths: list[float] = []
         outcomes: dict[Any, Transcript | SlimWhisperError] = {}
         since = time.monotonic()
         for path, outcome in model.transcribe_many(
             [recorded.path for recorded in recordings],
-            batch_size=self.setup.batch_size,
+            batch_size=self.batch_size,
             on_duration=lambda _, seconds: lengths.append(seconds),
             temperature=0.0,
             language=self.language,
@@ -272,11 +254,12 @@ class Comparison:
             outcomes[path] = outcome
             self.heard()
         spent = time.monotonic() - since
-        kept = [r for r in recordings if isinstance(outcomes[r.path], Transcript)]
-        transcripts = [t for r in kept if isinstance(t := outcomes[r.path], Transcript)]
-        failed = [e for r in recordings if isinstance(e := outcomes[r.path], SlimWhisperError)]
-        return Decoded(kept, transcripts, spent, sum(lengths)), failed
-
-
-def _tokens(transcript: Transcript) -> list[int]:
-    return [token for segment in transcript.segments for token in segment.tokens]
+        model.release()
+        pairs = [(recorded, outcomes[recorded.path]) for recorded in recordings]
+        return Decoded(
+            [r for r, outcome in pairs if isinstance(outcome, Transcript)],
+            [outcome for _, outcome in pairs if isinstance(outcome, Transcript)],
+            [outcome for _, outcome in pairs if isinstance(outcome, SlimWhisperError)],
+            spent,
+            sum(lengths),
+        )

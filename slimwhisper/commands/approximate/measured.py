@@ -2,7 +2,7 @@
 
 from dataclasses import dataclass
 
-from slimwhisper.cache.forms import brief
+from slimwhisper.commands.approximate.pairs import Pair
 from slimwhisper.text import human_size
 
 
@@ -21,9 +21,9 @@ class Measured:
     read: float  # bytes of the caches that a step of one row reads, at half of the text's context
     words: int  # of the exact transcripts
     word_edits: int
-    said: int | None  # words of the references; None: there are none
-    said_edits: int | None  # against them
-    exact_said_edits: int | None  # the exact transcripts' own
+    said: int  # words of the references; 0: there are none
+    said_edits: int  # against them
+    exact_said_edits: int  # the exact transcripts' own
     recordings: int
     recordings_changed: int  # those with other tokens
     tokens: int  # of the exact transcripts
@@ -51,9 +51,7 @@ class Measured:
     @property
     def said_error(self) -> float | None:
         """Percent of the references' words."""
-        if not self.said or self.said_edits is None:
-            return None
-        return 100 * self.said_edits / self.said
+        return 100 * self.said_edits / self.said if self.said else None
 
     @property
     def token_error(self) -> float:
@@ -65,9 +63,8 @@ class Measured:
         """In points of the word error: against exact decoding or, if that is more, what is lost
         against the references.
         """
-        if not self.said or self.said_edits is None or self.exact_said_edits is None:
-            return self.word_error
-        return max(self.word_error, 100 * (self.said_edits - self.exact_said_edits) / self.said)
+        lost = 100 * (self.said_edits - self.exact_said_edits) / self.said if self.said else 0.0
+        return max(self.word_error, lost)
 
     @property
     def sample(self) -> str:
@@ -82,5 +79,5 @@ class Measured:
 
     @property
     def title(self) -> str:
-        """The pair, without the settings that are the defaults."""
-        return f"{brief(self.cross)}+{brief(self.self_)}"
+        """The pair's."""
+        return Pair(self.cross, self.self_).title

@@ -8,26 +8,20 @@ from slimwhisper.commands.approximate.measured import Measured
 from slimwhisper.errors import DependencyError, OutputError
 from slimwhisper.text import one_line, shown
 
-NAME, SUFFIXES = "tradeoff", (".png", ".svg")
+SUFFIXES = (".png", ".svg")
 
 
-def pareto_front(costs: Sequence[tuple[float, float]]) -> list[int]:
-    """Indices of the points that no other beats, by rising first cost.
+def pareto_front(rows: Sequence[Measured]) -> list[Measured]:
+    """The rows that no other beats in bytes kept and loss, by rising bytes.
 
-    One beats another if it is no worse in both costs and better in one. Equal points are all kept.
+    One beats another if it is no worse in both and better in one. Equal rows are all kept.
     """
-    front: list[int] = []
-    best, first = float("inf"), float("nan")  # least second cost so far, and its point's first
-    for i in sorted(range(len(costs)), key=costs.__getitem__):
-        if costs[i][1] < best or costs[i] == (first, best):
-            front.append(i)
-            first, best = costs[i]
-    return front
+    costs = {(row.kept, row.loss) for row in rows}
 
+    def beaten(kept: int, loss: float) -> bool:
+        return any(k <= kept and e <= loss and (k, e) != (kept, loss) for k, e in costs)
 
-def kept_front(rows: Sequence[Measured]) -> list[int]:
-    """The Pareto front of bytes kept and loss."""
-    return pareto_front([(row.kept, row.loss) for row in rows])
+    return sorted((r for r in rows if not beaten(r.kept, r.loss)), key=lambda r: r.kept)
 
 
 def draw(rows: Sequence[Measured], folder: Path, title: str) -> list[Path]:
@@ -38,18 +32,24 @@ def draw(rows: Sequence[Measured], folder: Path, title: str) -> list[Path]:
         raise DependencyError(
             "no plot: it needs matplotlib; pip install 'slimwhisper[bench]', and run it again"
         ) from error
+
+    def place(row: Measured) -> tuple[float, float]:
+        return row.kept / 1e6, max(0.0, row.loss)
+
     figure = Figure(figsize=(11, 6.5), layout="constrained")
     axes = figure.subplots()
-    places = [(row.kept / 1e6, max(0.0, row.loss)) for row in rows]
-    forms = ["+".join(split_spec(spec)[0] for spec in (row.cross, row.self_)) for row in rows]
-    for form in sorted(set(forms)):
-        x, y = zip(*(p for p, f in zip(places, forms, strict=True) if f == form), strict=True)
-        axes.scatter(x, y, s=28, label=form, alpha=0.85)
-    front = sorted({places[i]: rows[i].title for i in kept_front(rows)}.items())
-    x, y = zip(*(place for place, _ in front), strict=True)
+    points: dict[str, list[tuple[float, float]]] = {}
+    for row in rows:
+        forms = "+".join(split_spec(spec)[0] for spec in (row.cross, row.self_))
+        points.setdefault(forms, []).append(place(row))
+    for forms, found in sorted(points.items()):
+        x, y = zip(*found, strict=True)
+        axes.scatter(x, y, s=28, label=forms, alpha=0.85)
+    front = pareto_front(rows)
+    x, y = zip(*map(place, front), strict=True)
     axes.plot(x, y, color="0.4", linewidth=1, drawstyle="steps-post", zorder=0)
-    for place, name in front:
-        axes.annotate(name, place, fontsize=6.5, rotation=20)
+    for where, name in {place(row): row.title for row in front}.items():
+        axes.annotate(name, where, fontsize=6.5, rotation=20)
     axes.set_xscale("log")
     axes.set_yscale("symlog", linthresh=100 / max(row.words for row in rows))  # one word
     axes.set_xlabel("MB kept of a window")
@@ -57,7 +57,7 @@ def draw(rows: Sequence[Measured], folder: Path, title: str) -> list[Path]:
     axes.grid(True, color="0.92")
     axes.set_title(title, fontsize=11)
     figure.legend(loc="outside right upper", frameon=False, fontsize=8)
-    paths = [folder / f"{NAME}{suffix}" for suffix in SUFFIXES]
+    paths = [folder / f"tradeoff{suffix}" for suffix in SUFFIXES]
     try:
         for path in paths:
             figure.savefig(path, dpi=130)

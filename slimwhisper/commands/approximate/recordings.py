@@ -1,9 +1,9 @@
 """The recordings to measure on, the texts beside them, and how many words two texts differ in."""
 
 from collections.abc import Hashable, Sequence
-from dataclasses import dataclass
 from hashlib import blake2b
 from pathlib import Path
+from typing import NamedTuple
 
 import numpy as np
 
@@ -16,8 +16,7 @@ from slimwhisper.text import one_line, shown
 UNSPACED = ("zh", "ja", "th", "lo", "my", "yue")
 
 
-@dataclass(frozen=True, slots=True)
-class Recorded:
+class Recorded(NamedTuple):
     """A recording."""
 
     path: Path
@@ -43,19 +42,6 @@ def find_recordings(arguments: Sequence[str]) -> list[Recorded]:
     return [Recorded(path, _reference(path.with_suffix(".txt"))) for path in paths]
 
 
-def recordings_digest(recordings: Sequence[Recorded]) -> str:
-    """A digest of their contents and texts, in their order; names do not count."""
-    digest = blake2b(digest_size=16)
-    for recorded in recordings:
-        try:
-            digest.update(f"{file_digest(recorded.path)} {recorded.reference!r}\n".encode())
-        except OSError as error:
-            raise AudioError(
-                f"{shown(recorded.path)}: cannot be read ({one_line(error)}); check its permissions"
-            ) from error
-    return digest.hexdigest()
-
-
 def _reference(path: Path) -> str | None:
     if not path.is_file():
         return None
@@ -65,6 +51,19 @@ def _reference(path: Path) -> str | None:
         raise AudioError(
             f"{shown(path)}: cannot be read as UTF-8 text ({one_line(error)}); mend or remove it"
         ) from error
+
+
+def recordings_digest(recordings: Sequence[Recorded]) -> str:
+    """A digest of their contents and texts, in their order; names do not count."""
+    digest = blake2b(digest_size=16)
+    for path, reference in recordings:
+        try:
+            digest.update(f"{file_digest(path)} {reference!r}\n".encode())
+        except OSError as error:
+            raise AudioError(
+                f"{shown(path)}: cannot be read ({one_line(error)}); check its permissions"
+            ) from error
+    return digest.hexdigest()
 
 
 def words_of(text: str, language: str) -> list[str]:
@@ -81,9 +80,8 @@ def words_of(text: str, language: str) -> list[str]:
 def edits(truth: Sequence[Hashable], found: Sequence[Hashable]) -> int:
     """How many items to insert, delete or replace (Levenshtein), in O(len(truth)) numpy calls."""
     numbers = {item: i for i, item in enumerate({*truth, *found})}
-    row = np.arange(len(found) + 1)
-    columns = np.arange(len(found) + 1)
     theirs = np.array([numbers[item] for item in found], np.int64)
+    row = columns = np.arange(len(found) + 1)
     for i, item in enumerate(truth):
         # deleting or replacing; then inserting: least of row[j'] + j - j' over j' <= j
         best = np.minimum(row[1:] + 1, row[:-1] + (theirs != numbers[item]))

@@ -1,37 +1,26 @@
 """The `tradeoff` command: sweeps caches over recordings; a table, a plot, lines of JSON."""
 
 import argparse
+import json
+import os
 import sys
-from collections.abc import Callable, Iterator, Sequence
-from dataclasses import asdict, dataclass
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import asdict
 from pathlib import Path
-from typing import Any, TextIO
+from typing import Any
 
-from rich.console import Console
 from tqdm import tqdm
 
 from slimwhisper.cache.file import read_header, read_learned
-from slimwhisper.cache.forms import (
-    PRESETS,
-    brief,
-    check_cache,
-    check_form,
-    choose_forms,
-    cross_names,
-    self_names,
-)
 from slimwhisper.commands.approximate.comparison import REFERENCE, Comparison
 from slimwhisper.commands.approximate.measured import Measured
-from slimwhisper.commands.approximate.pairs import SLIM8, default_pairs, ladder_pairs
-from slimwhisper.commands.approximate.plot import draw, kept_front
-from slimwhisper.commands.approximate.records import Records
-from slimwhisper.commands.tables import table
-from slimwhisper.digests import file_digest
-from slimwhisper.errors import DependencyError, OptionError, SlimWhisperError
+from slimwhisper.commands.approximate.pairs import Pair, choose_pairs
+from slimwhisper.commands.approximate.plot import draw, pareto_front
+from slimwhisper.commands.tables import console, table
+from slimwhisper.errors import DependencyError, OutputError, SlimWhisperError
 from slimwhisper.text import human_size, one_line, shown
-from slimwhisper.types import Dims
 
-WIDTH = 400  # characters of the table, at most
+LINES = "tradeoff.jsonl"
 REFERRED = "against references"  # the column that is left out where there are none
 COLUMNS: tuple[tuple[str, Callable[[Measured], str]], ...] = (
     ("kept", lambda m: human_size(m.kept)),
@@ -46,135 +35,123 @@ COLUMNS: tuple[tuple[str, Callable[[Measured], str]], ...] = (
 )
 
 
-@dataclass(frozen=True, slots=True)
-class Pair:
-    """What to measure."""
-
-    cross: str  # canonical spec
-    self_: str  # canonical spec
-    file: str | None = None  # of `calibrate`, which has what they learned
-
-    @property
-    def title(self) -> str:
-        forms = f"{brief(self.cross)}+{brief(self.self_)}"
-        return forms if self.file is None else f"{forms} of {Path(self.file).name}"
-
-    @property
-    def key(self) -> str:
-        """In the lines of JSON."""
-        forms = f"{self.cross}+{self.self_}"
-        return forms if self.file is None else f"{forms} {file_digest(Path(self.file))}"
-
-
 def run_tradeoff(arguments: argparse.Namespace) -> int:
     """Measure every pair that was not measured yet, then print and draw all of them."""
     comparison = Comparison.of(arguments)
     pairs = choose_pairs(arguments.specs, comparison.checkpoint.dims)
-    records = Records(arguments.output_dir, comparison.conditions)
-    missing = [pair for pair in pairs if pair.key not in records.found]
+    folder = arguments.output_dir
+    found = read_lines(folder, comparison.conditions)
+    missing = [pair for pair in pairs if pair.key not in found]
     if len(missing) < len(pairs):
         done = len(pairs) - len(missing)
-        print(f"{done} of {len(pairs)} measured before: {records.path}", file=sys.stderr)
-    failed = 0
-    if missing:
-        with tqdm(unit=" recordings", disable=None) as bar:
-            comparison.heard = bar.update
-            for pair, measured in measure_all(comparison, missing, bar):
-                if isinstance(measured, Measured):
-                    records.add(pair.key, asdict(measured))
-                else:
-                    failed += 1
-                    bar.write(f"slimwhisper: {pair.title}: {measured}", file=sys.stderr)
-    rows = [(p, Measured(**records.found[p.key])) for p in pairs if p.key in records.found]
+        print(f"{done} of {len(pairs)} measured before: {folder / LINES}", file=sys.stderr)
+    found |= measure_all(comparison, missing, folder) if missing else {}
+    rows = {pair: found[pair.key] for pair in pairs if pair.key in found}
     if not rows:
         return 1
-    rows.sort(key=lambda row: (row[1].kept, row[1].loss))
-    measured_rows = [measured for _, measured in rows]
-    print_rows([p.title for p, _ in rows], measured_rows, sys.stdout)
-    name, dtype = Path(comparison.checkpoint.name).name, comparison.setup.compute_type
-    title = f"{name}, {dtype}: {measured_rows[0].sample}"
+    print_rows(rows)
+    measured = list(rows.values())
+    dtype = comparison.conditions["dtype"]
+    title = f"{Path(comparison.checkpoint.name).name}, {dtype}: {measured[0].sample}"
     try:
-        paths = draw(measured_rows, arguments.output_dir, title)
-        print(f"plot: {', '.join(map(str, paths))}")
+        print(f"plot: {', '.join(map(str, draw(measured, folder, title)))}")
     except DependencyError as error:
         print(f"slimwhisper: {error}", file=sys.stderr)
-    print(f"lines of JSON: {records.path}")
-    return 1 if failed else 0
+    print(f"lines of JSON: {folder / LINES}")
+    return 0 if len(rows) == len(pairs) else 1
 
 
-def choose_pairs(specs: Sequence[str] | None, dims: Dims) -> list[Pair]:
-    """The pairs to measure: those of `--specs`, or the table's. Raises OptionError."""
-    if not specs:
-        return [Pair(*forms) for forms in default_pairs(dims)]
-    return list(dict.fromkeys(pair for spec in specs for pair in parse_pairs(spec, dims)))
-
-
-def parse_pairs(text: str, dims: Dims) -> list[Pair]:
-    """Of a preset's name, `slim8` for slim in float8, `CROSS+SELF`, or a file of `calibrate`; all
-    rungs of an approximate form's name.
+def measure_all(comparison: Comparison, pairs: Sequence[Pair], folder: Path) -> dict[str, Measured]:
+    """What was measured of each pair that the model can have, by its key; each is written to the
+    folder, or said why not.
     """
-    if text in PRESETS:
-        return [Pair(*PRESETS[text])]
-    if text == "slim8":
-        return [Pair(*SLIM8)]
-    if rungs := ladder_pairs(dims, text):
-        return [Pair(*forms) for forms in rungs]
-    cross, plus, own = text.partition("+")
+    found = {}
+    with tqdm(unit=" recordings", disable=None) as bar:
+        comparison.heard = bar.update
+        bar.total = len(comparison.recordings) * (1 + len(pairs))
+        bar.set_description("exact")
+        count = len(comparison.reference.recordings)
+        bar.total = len(comparison.recordings) + count * len(pairs)
+        for number, pair in enumerate(pairs, start=1):
+            bar.set_description(pair.title)
+            try:
+                measured = comparison.measure(pair.cross, pair.self_, _learned(comparison, pair))
+            except (ValueError, SlimWhisperError) as error:
+                reason = shown(one_line(error))
+                bar.write(f"slimwhisper: {pair.title}: {reason}", file=sys.stderr)
+                continue
+            bar.write(f"{number} of {len(pairs)}: {pair.title}: {measured.line}", file=sys.stderr)
+            add_line(folder, comparison.conditions, pair.key, measured)
+            found[pair.key] = measured
+    return found
+
+
+def _learned(comparison: Comparison, pair: Pair) -> Any:
+    """What a file of `calibrate` has learned; None: the pair is of none."""
+    if pair.file is None:
+        return None
+    layers = comparison.checkpoint.dims.n_text_layer
+    return read_learned(read_header(pair.file), comparison.conditions["checkpoint"], layers)
+
+
+def read_lines(folder: Path, conditions: Mapping[str, Any]) -> dict[str, Measured]:
+    """What earlier runs measured under the same conditions, by the pairs' keys; other lines, and
+    torn ones, are left alone. Makes the folder. Raises OutputError.
+    """
+    found: dict[str, Measured] = {}
     try:
-        if not plus or Path(text).is_file():
-            return [Pair(*choose_forms(check_cache(text)), text)]
-        names = (*cross_names(False), SLIM8[0]), (*self_names(False), SLIM8[1])
-        return [Pair(check_form(cross, names[0]), check_form(own, names[1]))]
-    except OptionError as error:
-        raise OptionError(
-            f"specs: {error}; give a preset, slim8, an approximate form, CROSS+SELF such as e+x, "
-            "or a file of calibrate"
-        ) from None
-
-
-def measure_all(
-    comparison: Comparison, pairs: Sequence[Pair], bar: "tqdm[Any]"
-) -> Iterator[tuple[Pair, Measured | str]]:
-    """Each pair with what was measured, or why the model cannot have it."""
-    bar.total = len(comparison.recordings) * (1 + len(pairs))
-    bar.set_description("exact")
-    count = len(comparison.reference.recordings)
-    bar.total = len(comparison.recordings) + count * len(pairs)
-    for number, pair in enumerate(pairs, start=1):
-        bar.set_description(pair.title)
+        folder.mkdir(parents=True, exist_ok=True)
+        with (folder / LINES).open("a+b") as file:
+            file.seek(0)
+            lines = file.read().split(b"\n")
+            if lines[-1]:  # torn
+                file.write(b"\n")
+    except OSError as error:
+        raise _unwritable(folder, error) from error
+    for line in lines:
         try:
-            learned = None
-            if pair.file is not None:
-                layers = comparison.checkpoint.dims.n_text_layer
-                digest = comparison.conditions["checkpoint"]
-                learned = read_learned(read_header(pair.file), digest, layers)
-            measured = comparison.measure(pair.cross, pair.self_, learned)
-        except (ValueError, SlimWhisperError) as error:
-            yield pair, shown(one_line(error))
+            record = json.loads(line)
+            if record["conditions"] == conditions:
+                found[record["pair"]] = Measured(**record["measured"])
+        except (ValueError, TypeError, KeyError):
             continue
-        bar.write(f"{number} of {len(pairs)}: {pair.title}: {measured.line}", file=sys.stderr)
-        yield pair, measured
+    return found
 
 
-def print_rows(titles: Sequence[str], rows: Sequence[Measured], file: TextIO) -> None:
+def add_line(folder: Path, conditions: Mapping[str, Any], pair: str, measured: Measured) -> None:
+    """In one write; it is on disk when this returns. Raises OutputError."""
+    record = {"pair": pair, "conditions": conditions, "measured": asdict(measured)}
+    try:
+        with (folder / LINES).open("ab", buffering=0) as file:
+            file.write(json.dumps(record).encode("ascii") + b"\n")
+            os.fsync(file.fileno())
+    except OSError as error:
+        raise _unwritable(folder, error) from error
+
+
+def _unwritable(folder: Path, error: OSError) -> OutputError:
+    place = shown(folder / LINES)
+    return OutputError(f"{place}: cannot be written ({one_line(error)}); choose another -o")
+
+
+def print_rows(rows: Mapping[Pair, Measured]) -> None:
     """The table; a star marks the Pareto front of bytes kept and loss."""
-    # as wide as the table: cells that are cut would say nothing
-    console = Console(file=file, highlight=False, markup=False, emoji=False, width=WIDTH)
-    console.print(f"{rows[0].sample}; {'+'.join(REFERENCE)} is the reference")
-    referred = any(row.said_error is not None for row in rows)
+    measured = sorted(rows.items(), key=lambda row: (row[1].kept, row[1].loss))
+    page, front = console(), {id(row) for row in pareto_front(list(rows.values()))}
+    page.print(f"{measured[0][1].sample}; {'+'.join(REFERENCE)} is the reference")
+    referred = any(row.said for row in rows.values())
     columns = [c for c in COLUMNS if referred or c[0] != REFERRED]
-    front = set(kept_front(rows))
     cells = (
-        ("*" if i in front else "", title, *(cell(row) for _, cell in columns))
-        for i, (title, row) in enumerate(zip(titles, rows, strict=True))
+        ("*" if id(row) in front else "", pair.title, *(cell(row) for _, cell in columns))
+        for pair, row in measured
     )
     headings = ("", "caches", *(heading for heading, _ in columns))
-    console.print(table(headings, cells, ("", "caches")))
-    console.print(
+    page.print(table(headings, cells, ("", "caches")))
+    page.print(
         "*: on the Pareto front of bytes kept and loss. kept: of a window of 30 s with one text; "
         "smaller: than keys and values;\nread: of the caches by one step of one text, at half of "
         "its context; words, tokens: edits against exact decoding;\nrecordings: with other tokens; "
         "logits: root mean square error, of their standard deviation; s: to decode everything."
     )
-    for line in dict.fromkeys(line for row in rows for line in row.fallbacks):
-        console.print(f"note: {line}")
+    for line in dict.fromkeys(line for row in rows.values() for line in row.fallbacks):
+        page.print(f"note: {line}")

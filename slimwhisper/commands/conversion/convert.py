@@ -15,14 +15,10 @@ from torch import Tensor
 
 from slimwhisper.checkpoint.errors import problem
 from slimwhisper.checkpoint.load import Adapters, Checkpoint, load_checkpoint
-from slimwhisper.commands.conversion.hf_folder import (
-    FOLDER_FILES,
-    SHARD_BYTES,
-    widest,
-    write_folder,
-)
-from slimwhisper.commands.conversion.kept import refuse_what_is_lost, settings_left_behind
+from slimwhisper.checkpoint.validate import OUTPUT
+from slimwhisper.commands.conversion.hf_folder import FOLDER_FILES, widest, write_folder
 from slimwhisper.errors import OptionError, OutputError
+from slimwhisper.options import changed_settings
 from slimwhisper.text import human_size, one_line
 
 # what --overwrite may delete with an old folder, weights aside
@@ -71,7 +67,6 @@ def convert(
     overwrite: bool = False,
     adapter: Adapters = None,
     download_root: str | PathLike[str] | None = None,
-    shard_bytes: int = SHARD_BYTES,
 ) -> Conversion:
     """Write a model as an OpenAI .pt file or as a Hugging Face folder with tokenizer and settings.
 
@@ -82,7 +77,6 @@ def convert(
         overwrite: replace an existing file, or a folder that holds only a model's files.
         adapter: as for `load_checkpoint`; what is written has it merged.
         download_root: where named models are kept.
-        shard_bytes: weights beyond this go to several files of a folder.
     Raises:
         CheckpointError: the model cannot be loaded, or the format cannot hold it.
         OptionError: `out` is not of either kind, or is the model itself.
@@ -96,10 +90,7 @@ def convert(
     if target.exists() and Path(name).exists() and target.samefile(name):
         raise OptionError(f"{target}: is the model itself; give another place")
     checkpoint = load_checkpoint(name, download_root=download_root, adapter=adapter)
-    left_behind: list[str] = []
-    if is_file:
-        refuse_what_is_lost(checkpoint)
-        left_behind = settings_left_behind(checkpoint)
+    left_behind = _left_behind(checkpoint) if is_file else ()
     ready = replace(checkpoint, state=_ready(checkpoint, dtype))
     try:
         target.parent.mkdir(parents=True, exist_ok=True)
@@ -110,7 +101,7 @@ def convert(
                 torch.save(content, new)
             else:
                 new.mkdir()
-                write_folder(ready, new, shard_bytes)
+                write_folder(ready, new)
             _check_equal(ready, new, is_file)
             size = sum(f.stat().st_size for f in ([new] if is_file else new.iterdir()))
             _check_place(target, is_file, overwrite)  # hours may have passed
@@ -121,7 +112,28 @@ def convert(
             "place"
         ) from error
     kind = str(widest(ready.state)).removeprefix("torch.")
-    return Conversion(target, len(ready.state), kind, size, tuple(left_behind))
+    return Conversion(target, len(ready.state), kind, size, left_behind)
+
+
+def _left_behind(checkpoint: Checkpoint) -> tuple[str, ...]:
+    """The settings that a .pt file has no place for, by name; not Whisper's own. Raises
+    CheckpointError if the words would differ without what it cannot hold.
+    """
+    name = checkpoint.name
+    if OUTPUT in checkpoint.state:
+        raise problem(
+            f"{name}: its output matrix, {OUTPUT}, is not the token embedding, and a .pt file has "
+            "one matrix for both; keep the folder"
+        )
+    if not checkpoint.tokens.is_whispers:
+        raise problem(
+            f"{name}: its tokenizer is not OpenAI's, and a .pt file has no place for one; keep "
+            "the folder"
+        )
+    settings = checkpoint.settings
+    rows = changed_settings(checkpoint.dims, checkpoint.tokens, settings)
+    heads = ("alignment_heads",) if settings.alignment_heads else ()
+    return (*heads, *(row.name for row in rows))
 
 
 def _ready(checkpoint: Checkpoint, dtype: str | None) -> dict[str, Tensor]:
@@ -154,13 +166,10 @@ def _check_place(target: Path, is_file: bool, overwrite: bool) -> None:
         raise OutputError(f"{target}: exists; give another place, or --overwrite")
     if target.is_symlink():
         raise OutputError(f"{target}: is a link; give the place that it points to")
-    if is_file:
-        if not target.is_file():
-            raise OutputError(f"{target}: is no file and is left alone; give another place")
-        return
-    if not target.is_dir():
-        raise OutputError(f"{target}: is no folder and is left alone; give another place")
-    for file in target.iterdir():
+    if not (target.is_file() if is_file else target.is_dir()):
+        kind = "file" if is_file else "folder"
+        raise OutputError(f"{target}: is no {kind} and is left alone; give another place")
+    for file in () if is_file else target.iterdir():
         known = file.name in MODEL_FILES or file.suffix == ".safetensors"
         if not (known and file.is_file()):
             raise OutputError(

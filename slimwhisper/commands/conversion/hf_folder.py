@@ -38,11 +38,11 @@ def widest(state: Mapping[str, Tensor]) -> torch.dtype:
     return max(kinds, key=lambda kind: kind.itemsize)
 
 
-def write_folder(checkpoint: Checkpoint, folder: Path, shard_bytes: int = SHARD_BYTES) -> None:
+def write_folder(checkpoint: Checkpoint, folder: Path) -> None:
     """Write the checkpoint's weights, settings and tokenizer to an empty folder.
 
     Settings and tokenizer are copied from the Hugging Face folder that it was read from; of other
-    formats they are Whisper's own. Weights beyond `shard_bytes` go to several files and an index.
+    formats they are Whisper's own. Weights beyond SHARD_BYTES go to several files and an index.
     Raises CheckpointError for a model whose tokens, or whose window, a folder cannot name.
     """
     from huggingface_hub import save_torch_state_dict
@@ -53,7 +53,7 @@ def write_folder(checkpoint: Checkpoint, folder: Path, shard_bytes: int = SHARD_
     save_torch_state_dict(
         {hugging_face_name(name): tensor.contiguous() for name, tensor in state.items()},
         folder,
-        max_shard_size=shard_bytes,
+        max_shard_size=SHARD_BYTES,
         metadata={"format": "pt"},
     )
     for name, text in contents.items():

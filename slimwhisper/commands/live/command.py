@@ -6,7 +6,7 @@ import signal
 import sys
 import threading
 from collections.abc import Iterator
-from contextlib import ExitStack
+from contextlib import ExitStack, contextmanager
 from types import FrameType
 from typing import TYPE_CHECKING, Any
 
@@ -14,7 +14,7 @@ from slimwhisper.audio.sources import open_source, pieces_of
 from slimwhisper.audio.streams import pipe_pieces, url_pieces
 from slimwhisper.commands.live.feed import Feed, Piece, paced
 from slimwhisper.commands.live.flags import live_options
-from slimwhisper.commands.live.outputs import Output, opened
+from slimwhisper.commands.live.outputs import opened
 from slimwhisper.errors import OptionError, as_ours
 from slimwhisper.flags import load_chosen
 from slimwhisper.live.types import Failed, LiveEvent
@@ -23,8 +23,6 @@ from slimwhisper.text import shown
 from slimwhisper.types import SAMPLE_RATE
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
-
     from slimwhisper.api import SlimWhisper
 
 STDIN = "standard input"
@@ -38,16 +36,22 @@ def run_live(arguments: argparse.Namespace) -> int:
     a = arguments
     with ExitStack() as stack:
         pieces, threaded = _open_source(a, stack)
-        outputs = stack.enter_context(opened(a.output_format, a.output))
+        tell = stack.enter_context(opened(a.output_format, a.output))
         feed = Feed(pieces, threaded)  # while the model loads, nothing is lost
         stack.callback(feed.stop)
-        model = _load(a)
-        interrupts = stack.enter_context(_Interrupts(feed))
-        _run(model, feed, live_options(a), outputs)
-        error, status = feed.error, interrupts.status
-    if error is not None:
-        raise as_ours(error)
-    return status
+        if a.threads:
+            import torch
+
+            torch.set_num_threads(a.threads)
+        model = load_chosen(a)
+        caught = stack.enter_context(_ended_by_signals(feed))
+        for event in _events(model, feed, live_options(a)):
+            tell(event)
+            if isinstance(event, Failed):
+                raise event.error
+    if feed.error is not None:
+        raise as_ours(feed.error)
+    return 128 + caught[0] if caught else 0
 
 
 def _open_source(a: argparse.Namespace, stack: ExitStack) -> tuple[Iterator[Piece], bool]:
@@ -82,25 +86,6 @@ def _floats(pieces: Iterator[Any]) -> Iterator[Piece]:
         yield piece.astype("float32") / 32768
 
 
-def _load(a: argparse.Namespace) -> "SlimWhisper":
-    if a.threads:
-        import torch
-
-        torch.set_num_threads(a.threads)
-    return load_chosen(a)
-
-
-def _run(
-    model: "SlimWhisper", feed: Feed, options: dict[str, Any], outputs: "Sequence[Output]"
-) -> None:
-    """Decode the whole feed. Raises what ends the stream."""
-    for event in _events(model, feed, options):
-        for output in outputs:
-            output.event(event)
-        if isinstance(event, Failed):
-            raise event.error
-
-
 def _events(model: "SlimWhisper", feed: Feed, options: dict[str, Any]) -> Iterator[LiveEvent]:
     if not feed.threaded:
         yield from model.live(feed, **options)
@@ -122,27 +107,24 @@ def _warn(behind: float) -> None:
     )
 
 
-class _Interrupts:
-    """The first SIGINT or SIGTERM ends the feed, the second one the program."""
+@contextmanager
+def _ended_by_signals(feed: Feed) -> Iterator[list[int]]:
+    """The first SIGINT or SIGTERM ends the feed, the second one the program. Gives those caught."""
+    caught: list[int] = []
 
-    def __init__(self, feed: Feed) -> None:
-        self.status = 0  # exit status
-        self._feed, self._before = feed, dict[signal.Signals, Any]()
-
-    def __enter__(self) -> "_Interrupts":
-        in_main = threading.current_thread() is threading.main_thread()  # others catch no signals
-        for number in (signal.SIGINT, signal.SIGTERM) if in_main else ():
-            self._before[number] = signal.signal(number, self._handle)
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        for number, handler in self._before.items():
-            signal.signal(number, handler)
-
-    def _handle(self, number: int, _: FrameType | None) -> None:
-        if self.status:
+    def handle(number: int, _: FrameType | None) -> None:
+        if caught:
             raise KeyboardInterrupt
-        self.status = 128 + number
-        self._feed.stop()
+        caught.append(number)
+        feed.stop()
         # unbuffered: the signal may have interrupted a write
         os.write(2, b"\nslimwhisper: writing what was said; press Ctrl-C again to stop at once\n")
+
+    in_main = threading.current_thread() is threading.main_thread()  # others catch no signals
+    numbers = (signal.SIGINT, signal.SIGTERM) if in_main else ()
+    before = {number: signal.signal(number, handle) for number in numbers}
+    try:
+        yield caught
+    finally:
+        for number, handler in before.items():
+            signal.signal(number, handler)

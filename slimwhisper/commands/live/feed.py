@@ -4,13 +4,16 @@ import queue
 import threading
 import time
 from collections.abc import Callable, Iterator
-from typing import Protocol
+from typing import TYPE_CHECKING
 
 import numpy as np
 from numpy.typing import NDArray
 
 from slimwhisper.errors import SlimWhisperError
 from slimwhisper.types import SAMPLE_RATE
+
+if TYPE_CHECKING:  # it takes a moment to import
+    from slimwhisper.live.listen import Live
 
 Piece = NDArray[np.float32]  # [n], 16 kHz
 STEP = SAMPLE_RATE // 10  # samples of a piece, at most
@@ -28,30 +31,15 @@ def stepped(pieces: Iterator[Piece]) -> Iterator[Piece]:
             yield piece[start : start + STEP]
 
 
-def paced(
-    pieces: Iterator[Piece],
-    clock: Callable[[], float] = time.monotonic,
-    sleep: Callable[[float], None] = time.sleep,
-) -> Iterator[Piece]:
+def paced(pieces: Iterator[Piece]) -> Iterator[Piece]:
     """The same audio at its own speed: each piece of 0.1 s at the time at which it ends."""
-    began, samples = clock(), 0
+    began, samples = time.monotonic(), 0
     for piece in stepped(pieces):
         samples += len(piece)
-        early = began + samples / SAMPLE_RATE - clock()
+        early = began + samples / SAMPLE_RATE - time.monotonic()
         if early > 0:
-            sleep(early)
+            time.sleep(early)
         yield piece
-
-
-class Stream(Protocol):
-    """What a feed's audio is given to: `slimwhisper.live.listen.Live`."""
-
-    @property
-    def backlog(self) -> float: ...
-
-    def append(self, samples: Piece) -> None: ...
-
-    def finish(self) -> None: ...
 
 
 class Feed:
@@ -62,7 +50,8 @@ class Feed:
 
     def __init__(self, pieces: Iterator[Piece], threaded: bool) -> None:
         self.error: Exception | None = None  # what ended the source
-        self._pieces, self.threaded = stepped(pieces), threaded
+        self.threaded = threaded
+        self._pieces = stepped(pieces)
         self._stopped = False
         self._queue: queue.SimpleQueue[Piece | None] = queue.SimpleQueue()
         self._room = threading.Semaphore(AHEAD)
@@ -76,21 +65,22 @@ class Feed:
         self._queue.put(None)
 
     def __iter__(self) -> Iterator[Piece]:
-        if self.threaded:  # what has been read is given out, also after `stop`
-            while (piece := self._taken()) is not None:
-                yield piece
-            self._stopped = True
-            self._room.release()  # the thread may be waiting
+        if not self.threaded:
+            try:
+                for piece in self._pieces:
+                    if self._stopped:
+                        return
+                    yield piece
+            except SlimWhisperError as error:
+                self.error = error
             return
-        try:
-            for read in self._pieces:
-                if self._stopped:
-                    return
-                yield read
-        except SlimWhisperError as error:
-            self.error = error
+        while (read := self._queue.get()) is not None:  # what has been read, also after `stop`
+            self._room.release()
+            yield read
+        self._stopped = True
+        self._room.release()  # the thread may be waiting
 
-    def pump(self, stream: Stream, update: float, late: Callable[[float], None]) -> None:
+    def pump(self, stream: "Live", update: float, late: Callable[[float], None]) -> None:
         """Give all of it to a stream, and finish that.
 
         update: seconds between the stream's updates. What comes faster than real time, as a file
@@ -100,18 +90,18 @@ class Feed:
         was_level = told = False  # loading the model takes a while
         try:
             for piece in self:
-                if self._is_fast():
+                if self._ahead > FAST:
                     self._wait(stream, update)
                 stream.append(piece)
                 behind = stream.backlog
                 was_level = was_level or behind < 2 * update
-                if was_level and behind > BEHIND + update and not told and not self._is_fast():
+                if was_level and behind > BEHIND + update and not told and self._ahead <= FAST:
                     told = True
                     late(behind)
         finally:
             stream.finish()
 
-    def _wait(self, stream: Stream, update: float) -> None:
+    def _wait(self, stream: "Live", update: float) -> None:
         """Until the stream needs more audio; it may, too, where nothing of it changes."""
         end, backlog = time.monotonic() + PATIENCE, stream.backlog
         while backlog > update and time.monotonic() < end and not self._stopped:
@@ -119,20 +109,13 @@ class Feed:
             if stream.backlog != backlog:
                 end, backlog = time.monotonic() + PATIENCE, stream.backlog
 
-    def _taken(self) -> Piece | None:
-        """The next piece that the thread has read; None: the end."""
-        piece = self._queue.get()
-        self._room.release()
-        return piece
-
     def _read(self) -> None:
         """The thread."""
         before = time.monotonic()
         try:
             for piece in self._pieces:
                 now = time.monotonic()
-                passed, before = now - before, now
-                came = len(piece) / SAMPLE_RATE
+                came, passed, before = len(piece) / SAMPLE_RATE, now - before, now
                 self._ahead = max(self._ahead + came - FORGETS * passed, 0.0)
                 self._room.acquire()
                 if self._stopped:
@@ -141,7 +124,3 @@ class Feed:
         except Exception as error:
             self.error = error
         self._queue.put(None)
-
-    def _is_fast(self) -> bool:
-        """Whether the source comes faster than real time."""
-        return self._ahead > FAST

@@ -5,39 +5,25 @@ No whole tree is ever held in memory: each folder is listed when the walk reache
 
 import glob
 import os
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
+from functools import lru_cache
 from pathlib import Path
 from stat import S_ISDIR, S_ISREG
 from typing import BinaryIO, Literal
 
 from slimwhisper.errors import AudioError, SlimWhisperError
-from slimwhisper.jobs.inputs.listing import Listing, is_audio, list_folder
-from slimwhisper.storage.files import StoredFile
-from slimwhisper.storage.inputs import StoredInputs
+from slimwhisper.jobs.inputs.listing import Listing, is_audio
+from slimwhisper.storage.digests import Digests, digest_of
+from slimwhisper.storage.files import InputFile
 from slimwhisper.storage.stamps import Stamp
 
-OUTSIDE = "outside"  # subfolder for the outputs of recordings from outside the base folder
+OUTSIDE = Path("outside")  # subfolder for the outputs of recordings from outside the base folder
 EMPTY = {
     "folder": "no audio or video files in this folder; check the path",
     "glob": "matches no audio or video files; check the pattern",
     "list": "no paths on standard input; pipe in a list with one path per line",
 }
-
-
-@dataclass(frozen=True, slots=True)
-class InputFile:
-    """An input file; `output` is the path of its outputs without the format's suffix.
-
-    Where the outputs go to a store, `output` is relative to the output folder.
-    """
-
-    path: Path | StoredFile
-    output: Path
-
-    def stamp(self) -> Stamp:
-        """The file as it is now, or as its store listed it."""
-        return Stamp.of(self.path) if isinstance(self.path, Path) else self.path.stamp
 
 
 @dataclass(frozen=True, slots=True)
@@ -55,14 +41,11 @@ class Inputs:
     An argument is a file, a folder, a glob, or `-` for a list on standard input.
     """
 
-    def __init__(
-        self, arguments: Iterable[str], output_dir: Path, stdin: BinaryIO | None = None
-    ) -> None:
-        self._output_dir = output_dir
+    def __init__(self, arguments: Iterable[str], stdin: BinaryIO | None = None) -> None:
         self._stdin = stdin
-        self._listed: tuple[Path, Listing] | None = None  # the last folder listed for a file in it
-        self._walked: set[Path] = set()  # absolute folders of a glob, or the last folder of a list
-        self._arguments = _without_repeats([_classify(a) for a in arguments])
+        self._listing = lru_cache(1)(Listing.of)  # the last folder listed for a file in it
+        self._walked: set[Path] = set()  # absolute folders of a glob or list
+        self._arguments = [_classify(text) for text in dict.fromkeys(arguments)]
         kinds = [a.kind for a in self._arguments]
         self.is_job = bool({"folder", "glob", "list"} & set(kinds))
         self.is_list = "list" in kinds  # standard input can be read only once
@@ -73,6 +56,7 @@ class Inputs:
         """Every recording, and an error for each path that cannot be found or listed."""
         for argument in self._arguments:
             is_empty = True
+            self._walked.clear()
             for found in self._expand(argument):
                 is_empty = False
                 yield found
@@ -96,14 +80,10 @@ class Inputs:
                     path = Path(text)
                     if any_file or is_audio(text) or _kind(path) == "folder":
                         yield from self._one_of_many(path)
-                self._walked.clear()
             case "list":
                 assert self._stdin is not None
                 for text in read_list(self._stdin):
-                    path = Path(text)
-                    if _kind(path) == "folder" and not self._is_walked(path):
-                        self._walked.clear()  # enough for the order in which `find` prints
-                    yield from self._one_of_many(path)
+                    yield from self._one_of_many(Path(text))
 
     def _one_of_many(self, path: Path) -> Iterator[InputFile | AudioError]:
         """The recordings of one path from a list or glob."""
@@ -126,50 +106,44 @@ class Inputs:
         `find` and `**` name a folder first and its files later, which would be a repetition.
         """
         absolute = _absolute(path)
-        return absolute in self._walked or any(p in self._walked for p in absolute.parents)
+        return not self._walked.isdisjoint([absolute, *absolute.parents])
 
     def _walk(self, top: Path) -> Iterator[InputFile | AudioError]:
         """All recordings below a folder; does not follow links to folders."""
-        pending: list[Iterator[Path]] = [iter([top])]  # folders still to visit, per level
-        while pending:
-            folder = next(pending[-1], None)
-            if folder is None:
-                pending.pop()
-                continue
-            try:
-                listing = list_folder(folder)
-            except OSError as error:
-                reason = error.strerror
-                yield AudioError(f"{folder}: cannot be listed ({reason}); check its permissions")
-                continue
-            pending.append(map(folder.__truediv__, listing.folders))
-            place = self._place(_absolute(folder))
-            for name, output in listing.outputs.items():
-                yield InputFile(folder / name, place / output)
+        unlisted: list[OSError] = []
+
+        def errors() -> Iterator[AudioError]:
+            while unlisted:
+                error = unlisted.pop()
+                yield AudioError(
+                    f"{error.filename}: cannot be listed ({error.strerror}); check its permissions"
+                )
+
+        for folder, folders, files in os.walk(top, onerror=unlisted.append):
+            yield from errors()
+            folders.sort()
+            place = self._place(_absolute(Path(folder)))
+            for name, output in Listing(files, folders).outputs.items():
+                path = Path(folder, name)
+                if _kind(path) != "special":  # a broken link is reported when it is opened
+                    yield InputFile(path, str(place / output), Stamp.of(path))
+        yield from errors()
 
     def _file(self, path: Path) -> InputFile:
         absolute = _absolute(path)
-        return InputFile(path, self._place(absolute.parent) / self._output_name(absolute))
-
-    def _output_name(self, path: Path) -> str:
-        if self._listed is None or self._listed[0] != path.parent:
-            try:
-                listing = list_folder(path.parent)
-            except OSError:  # the folder cannot be listed, but its files may be readable
-                listing = Listing()
-            self._listed = (path.parent, listing)
-        return self._listed[1].output_of(path.name)
+        name = self._listing(absolute.parent).output_of(absolute.name)
+        return InputFile(path, str(self._place(absolute.parent) / name), Stamp.of(path))
 
     def _place(self, folder: Path) -> Path:
-        """The output folder for the recordings in an absolute folder."""
+        """Where the outputs of the recordings in an absolute folder go, below the output folder."""
         if self._base is None:
-            return self._output_dir
+            return Path()
         if folder.is_relative_to(self._base):
             relative = folder.relative_to(self._base)
             # a folder that is itself called "outside" would collide with the subfolder
-            if not (self.is_list and relative.parts[:1] == (OUTSIDE,)):
-                return self._output_dir / relative
-        return self._output_dir / OUTSIDE / folder.relative_to(folder.anchor)
+            if not (self.is_list and relative.parts[:1] == OUTSIDE.parts):
+                return relative
+        return OUTSIDE / folder.relative_to(folder.anchor)
 
     def _common_base(self) -> Path | None:
         """The folder whose structure the outputs mirror.
@@ -178,30 +152,26 @@ class Inputs:
         """
         known = [a for a in self._arguments if a.kind != "missing"]
         if all(a.kind == "file" for a in known):
-            names = [self._output_name(_absolute(Path(a.text))).casefold() for a in known]
-            if len(set(names)) == len(names):
+            paths = [_absolute(Path(a.text)) for a in known]
+            names = {self._listing(p.parent).output_of(p.name).casefold() for p in paths}
+            if len(names) == len(paths):
                 return None
         return Path(os.path.commonpath([a.base for a in known]))
 
 
-class StoredArguments:
-    """The recordings of URIs, manifests, tables and archives, as `Inputs` gives those of paths."""
-
-    is_list = is_one_file = False
-
-    def __init__(self, arguments: Sequence[str], output_dir: Path, column: str | None) -> None:
-        """column: of tables, with the recordings. Raises OptionError, DependencyError."""
-        self._inputs = StoredInputs(arguments, column)
-        self._output_dir = output_dir
-        self.is_job = self._inputs.is_job
-
-    def files(self) -> Iterator[InputFile | SlimWhisperError]:
-        """Every recording, and an error for each that cannot be found or listed."""
-        for found in self._inputs.recordings():
-            if isinstance(found, SlimWhisperError):
-                yield found
-            else:
-                yield InputFile(found[0], self._output_dir / found[1])
+def distinct(
+    found: Iterable[InputFile | SlimWhisperError],
+) -> Iterator[InputFile | SlimWhisperError]:
+    """Each recording once. Two paths to a folder are one, but a link to a file is another file."""
+    seen, folder_of = Digests(), lru_cache(64)(os.path.realpath)
+    for one in found:
+        if isinstance(one, InputFile):
+            path, name = one.path, one.stamp.path
+            if isinstance(path, Path):
+                name = os.path.join(folder_of(path.parent), path.name)  # noqa: PTH118  (for speed)
+            if not seen.add(digest_of(os.fsencode(name))):
+                continue
+        yield one
 
 
 def read_list(stream: BinaryIO) -> Iterator[str]:
@@ -246,27 +216,6 @@ def _classify(text: str) -> Argument:
     while glob.has_magic(str(path)):
         path = path.parent
     return Argument(text, "glob", _absolute(path))
-
-
-def _without_repeats(arguments: Sequence[Argument]) -> list[Argument]:
-    """Drop arguments that repeat another, and those inside a folder that is also given."""
-    places = [(_identity(a), a) for a in arguments]
-    folders = {place for place, a in places if a.kind == "folder"}
-    kept: dict[Path | str, Argument] = {}
-    for place, argument in places:
-        if not (isinstance(place, Path) and any(p in folders for p in place.parents)):
-            kept.setdefault(place, argument)
-    return list(kept.values())
-
-
-def _identity(argument: Argument) -> Path | str:
-    """The same value for two names of one file or folder; a link to a file is distinct from it."""
-    path = Path(argument.text)
-    if argument.kind == "folder":
-        return path.resolve()
-    if argument.kind == "file":
-        return path.parent.resolve() / path.name
-    return argument.text
 
 
 def _absolute(path: Path) -> Path:

@@ -5,7 +5,7 @@ The names depend only on what the folder contains, so a resumed job uses the sam
 
 import os
 from collections import Counter
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable
 from pathlib import Path
 
 from slimwhisper.audio.formats import AUDIO_SUFFIXES
@@ -13,15 +13,20 @@ from slimwhisper.outputs.formats import FORMATS
 
 
 class Listing:
-    """The recordings of one folder with the names of their outputs, and its subfolders."""
+    """The recordings of one folder, sorted, with the names of their outputs."""
 
-    def __init__(self, files: Sequence[str] = (), folders: Sequence[str] = ()) -> None:
-        self.folders = folders
-        self._files = files
+    def __init__(self, files: Iterable[str], folders: Iterable[str]) -> None:
+        self._files = sorted(files)
         # "a.mp3" cannot have the output "a.txt" next to a mirrored folder of that name
         ends = tuple(f".{name}" for name in FORMATS)
         self._blocked = {Path(f).stem.casefold() for f in folders if f.lower().endswith(ends)}
-        self.outputs = self._distinct(name for name in files if is_audio(name))
+        self.outputs = self._distinct(name for name in self._files if is_audio(name))
+
+    @staticmethod
+    def of(folder: Path) -> "Listing":
+        """Of a folder; as if it were empty where it cannot be listed, but its files may be read."""
+        _, folders, files = next(os.walk(folder), ("", [], []))
+        return Listing(files, folders)
 
     def output_of(self, name: str) -> str:
         """The output name of any file in the folder.
@@ -50,23 +55,6 @@ class Listing:
             if not clashing:
                 return outputs
             outputs.update((name, name) for name in clashing)
-
-
-def list_folder(folder: Path) -> Listing:
-    """List a folder, sorted, without links to folders. Raises OSError."""
-    files, folders = [], []
-    with os.scandir(folder) as entries:
-        for entry in entries:
-            try:
-                is_folder, is_file = entry.is_dir(), entry.is_file()
-                is_broken = not is_folder and entry.is_symlink() and not Path(entry.path).exists()
-            except OSError:  # a circular link, or a target without permission
-                is_folder, is_file, is_broken = False, False, True
-            if is_folder and not entry.is_symlink():
-                folders.append(entry.name)
-            elif is_file or is_broken:  # report a broken link as a failed recording
-                files.append(entry.name)
-    return Listing(sorted(files), sorted(folders))
 
 
 def is_audio(name: str) -> bool:

@@ -24,7 +24,7 @@ the weights, the precision and `--guard_audio`. Of these the last is not recorde
 """
 
 import argparse
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from hashlib import blake2b
 from pathlib import Path
@@ -75,30 +75,32 @@ def identify_model(name: str) -> dict[str, str]:
     """A model's name and, if it is on disk under that name, the digest of its content."""
     if name in BUNDLED:
         return {"model": name, "digest": file_digest(bundled_file(name))}
-    try:
-        path = Path(name).expanduser()
-        if name and path.is_file():
-            return {"model": path.name, "digest": file_digest(path)}
-        if name and (path / "config.json").is_file():
-            return {"model": path.absolute().name, "digest": folder_digest(path)}
-    except (OSError, RuntimeError, ValueError):
-        pass  # not a path, or unreadable; the loader reports it
-    return {"model": name}
+    found = _on_disk(name, "config.json", _model_files)
+    return {"model": name} if found is None else {"model": found[0], "digest": found[1]}
 
 
 def identify_adapters(adapters: Sequence[str] | None) -> dict[str, list[str]]:
     """The adapters in their order, if there are any: a folder's name and digest, or a hub id."""
     if not adapters:
         return {}
-    found = []
-    for adapter in adapters:
-        path, digest = Path(adapter), ""
-        with suppress(OSError, RuntimeError, ValueError):  # the loader reports it
-            path = path.expanduser()
-            if (path / "adapter_config.json").is_file():
-                digest = _digest_of(path, ADAPTER_FILES)
-        found.append(f"{path.absolute().name} {digest}" if digest else adapter)
-    return {"adapters": found}
+    on_disk = (_on_disk(name, "adapter_config.json", lambda _: ADAPTER_FILES) for name in adapters)
+    names = zip(on_disk, adapters, strict=True)
+    return {"adapters": [" ".join(found or (name,)) for found, name in names]}
+
+
+def _on_disk(
+    place: str, marker: str, files: Callable[[Path], Sequence[str]]
+) -> tuple[str, str] | None:
+    """The name and digest of a file, or of the files in a folder that has the marker; None where it
+    is neither, or cannot be read, which the loader reports.
+    """
+    with suppress(OSError, RuntimeError, ValueError):
+        path = Path(place).expanduser()
+        if place and path.is_file():
+            return path.name, file_digest(path)
+        if place and (path / marker).is_file():
+            return path.absolute().name, _digest_of(path, files(path))
+    return None
 
 
 def identify_speakers(options: Mapping[str, Any]) -> dict[str, Any]:
@@ -130,17 +132,15 @@ def may_have_settings(name: str) -> bool:
         return False
 
 
-def folder_digest(folder: Path) -> str:
-    """A digest of the files in a Hugging Face folder that the loader reads."""
+def _model_files(folder: Path) -> Sequence[str]:
+    """The files in a Hugging Face folder that the loader reads."""
     weights = sorted(file.name for file in folder.glob("*.safetensors"))
-    weights = weights or sorted(file.name for file in folder.glob("*.bin"))
-    return _digest_of(folder, (*FOLDER_FILES, *weights))
+    return *FOLDER_FILES, *(weights or sorted(file.name for file in folder.glob("*.bin")))
 
 
 def _digest_of(folder: Path, names: Sequence[str]) -> str:
-    files = [folder / name for name in names]
     digest = blake2b(digest_size=16)
-    for file in files:
+    for file in map(folder.joinpath, names):
         if file.is_file():
             digest.update(f"{file.name} {file_digest(file)}\n".encode(errors="surrogateescape"))
     return digest.hexdigest()

@@ -6,38 +6,18 @@ has the journal; `slimwhisper/jobs/journal/logs.py` says where the lines are.
 """
 
 import json
-import re
 import time
 from array import array
 from collections.abc import Iterator, Mapping, Sequence
-from contextlib import suppress
-from pathlib import Path
-from typing import Any, Literal
+from typing import Any
 
 import numpy as np
-from numpy.typing import NDArray
 
 from slimwhisper.jobs.journal.logs import JOURNAL_NAME as JOURNAL_NAME
-from slimwhisper.jobs.journal.logs import FileLog, Log, StoreLog
-from slimwhisper.storage.digests import Digests as Digests
-from slimwhisper.storage.digests import digest_of
-from slimwhisper.storage.outputs import OutputStore
-from slimwhisper.storage.stamps import Stamp as Stamp
-
-# failed: the recording is at fault and would fail again; unwritten: the output folder is at fault;
-# unread: the store that has the recording is
-Status = Literal["done", "failed", "unwritten", "unread"]
-Finished = tuple[Stamp, Status, float | None, str | None]  # with its seconds, and why it failed
-
-# A line as `Journal` writes it, if no string in its options has braces. The parts are JSON. This is
-# several times faster than reading a line as JSON, and writing parts of it again.
-STRING = rb'"[^"\\]*(?:\\.[^"\\]*)*"'
-OUR_LINE = re.compile(
-    rb'\{"path": (%(s)b), "size": (null|\d+), "mtime_ns": (null|-?\d+)(?:, "etag": (%(s)b))?, '
-    rb'"options": (\{[^{}]*\}), "status": ("done"|"failed"), "seconds": [^,]*, '
-    rb'"error": (?:null|%(s)b), "time": "[^"]*"\}\s*\Z' % {b"s": STRING}
-)
-
+from slimwhisper.jobs.journal.logs import FileLog, StoreLog
+from slimwhisper.storage.digests import Digests, digest_of
+from slimwhisper.storage.outputs import OutputFolder
+from slimwhisper.storage.stamps import Finished, Stamp, Status
 
 DAMAGED = (ValueError, RecursionError)  # what a line raises that is no JSON of ours
 
@@ -46,8 +26,7 @@ class Journal:
     """A journal. In a folder of this machine it is locked for one job while it is open.
 
     Arguments:
-        place: the file of a job with outputs in a folder of this machine, or the store that has
-            the outputs.
+        folder: of the job's outputs.
         options: what a transcript depends on besides its recording. Lines with other options do
             not count.
         variants: more options; a line counts with any one of the variants. New lines record the
@@ -59,7 +38,7 @@ class Journal:
 
     def __init__(
         self,
-        place: Path | OutputStore,
+        folder: OutputFolder,
         options: Mapping[str, Any],
         *,
         variants: Sequence[Mapping[str, Any]] = ({},),
@@ -68,140 +47,100 @@ class Journal:
         self._options = dict(options)
         self._accepted = [_canonical(self._options | dict(variant)) for variant in variants]
         self.record_variant(variants[0])
-        self._log: Log = FileLog(place) if isinstance(place, Path) else StoreLog(place)
+        self._log = FileLog(folder.here(JOURNAL_NAME)) if folder.is_local else StoreLog(folder)
         self.path = self._log.path
         try:
-            self.earlier = Digests(None if forget else self._read())
+            digests = array("Q", () if forget else self._read())
         except BaseException:
             self._log.close()
             raise
-        self._now = Digests()
-
-    @property
-    def recorded(self) -> dict[str, Any]:
-        """The options that new lines record."""
-        return self._recorded
+        self._earlier = Digests(np.frombuffer(digests, np.uint64) if digests else None)
 
     def record_variant(self, variant: Mapping[str, Any]) -> None:
         """Record these options in new lines, next to those that all variants share."""
-        self._recorded = self._options | dict(variant)
+        self.recorded = self._options | dict(variant)
 
-    def _read(self) -> NDArray[np.uint64]:
-        """The digests of all lines that mark a file done or failed."""
-        digests = array("Q")
-        canonical: dict[bytes, bytes] = {}  # options as in a line -> as in a digest
+    def _read(self) -> Iterator[int]:
+        """The digests of all lines that mark a recording done or failed.
+
+        Lines are as `_line` writes them: the parts that count are taken out without reading all of
+        a line as JSON, which would take several times as long. A quote within a string has a
+        backslash before it, so no string holds what is looked for.
+        """
+        known: dict[bytes, bytes] = {}  # options as in a line -> as in a digest
         for line in self._log.lines():
-            if (found := OUR_LINE.match(line)) is not None:
-                path, size, mtime, etag, options, status = found.groups()
-                if options not in canonical:
-                    try:
-                        again = _canonical(json.loads(options))
-                    except DAMAGED:
-                        continue
-                    canonical[options] = json.dumps(again).encode("ascii")
-                key = (path, size, etag or mtime, canonical[options], status)
-                digests.append(digest_of(b"[" + b", ".join(key) + b"]"))
-            elif (record := _record(line)) is not None:
-                with suppress(RecursionError):
-                    options = _canonical(record.get("options"))
-                    digests.append(_digest(_stamp(record), options, record["status"]))
-        return np.frombuffer(digests, np.uint64) if digests else np.zeros(0, np.uint64)
+            stamp, _, rest = line.partition(b', "options": ')
+            options, _, rest = rest.partition(b', "status": ')
+            status = rest.partition(b",")[0]
+            if status in (b'"done"', b'"failed"') and line.rstrip().endswith(b'"}'):
+                try:
+                    if options not in known:
+                        known[options] = _canonical(json.loads(options))
+                except DAMAGED:
+                    continue
+                yield digest_of(stamp + known[options] + status)
 
     def records(self) -> Iterator[dict[str, Any]]:
-        """The lines that mark a file done or failed, of any options, in their order."""
-        return filter(None, map(_record, self._log.lines()))
+        """The lines that mark a recording done or failed, of any options, in their order."""
+        for line in self._log.lines():
+            try:
+                record = json.loads(line)
+            except DAMAGED:
+                continue
+            if isinstance(record, dict) and record.get("status") in ("done", "failed"):
+                yield record
 
-    def status(self, stamp: Stamp, *, before: bool = False) -> Status | None:
-        """Whether a file in this state is done or failed; `before`: in an earlier run."""
-        if stamp.size is None:
-            return None
-        statuses: tuple[Status, ...] = ("done", "failed")
+    def status(self, stamp: Stamp) -> Status | None:
+        """Whether a recording in this state was done, or has failed, in an earlier run."""
+        statuses: tuple[Status, ...] = () if stamp.size is None else ("done", "failed")
         for status in statuses:
-            for options in self._accepted:
-                digest = _digest(stamp, options, status)
-                if digest in self.earlier or (not before and digest in self._now):
-                    return status
+            if any(_digest(stamp, options, status) in self._earlier for options in self._accepted):
+                return status
         return None
 
-    def add(
-        self, stamp: Stamp, status: Status, seconds: float | None, error: str | None = None
-    ) -> None:
-        """Append a finished recording; in a folder, the line is on disk when this returns."""
-        self.add_all([(stamp, status, seconds, error)])
-
-    def add_all(self, finished: Sequence[Finished]) -> None:
-        """Append several finished recordings in one write.
-
-        If the process is killed meanwhile, the first lines are whole and one at most is torn.
+    def add(self, *finished: Finished) -> None:
+        """Append recordings that have ended, in one write. If the process is killed meanwhile, one
+        line at most is torn.
         """
-        if not finished:
-            return
-        lines = [self._line(*one) for one in finished]
-        # ASCII, so that names that are not UTF-8 survive as escaped surrogates
-        self._log.append("".join(lines).encode("ascii"))
-        options = _canonical(self._recorded)
-        for stamp, status, _, _ in finished:
-            if status in ("done", "failed"):
-                self._now.add(_digest(stamp, options, status))
+        if finished:
+            # ASCII, so that names that are not UTF-8 survive as escaped surrogates
+            lines = "".join(_line(one, self.recorded) for one in finished)
+            self._log.append(lines.encode("ascii"))
 
     def adopt(self, finished: Finished, options: Mapping[str, Any]) -> None:
         """Append what an earlier run has done with these options, but could not mark; nothing
         happens if it is marked.
         """
-        stamp, status, _, _ = finished
-        digest = _digest(stamp, _canonical(options), status)
-        if digest not in self.earlier and digest not in self._now:
-            self._log.append(self._line(*finished, options).encode("ascii"))
-            self.earlier.add(digest)
-
-    def _line(
-        self,
-        stamp: Stamp,
-        status: Status,
-        seconds: float | None,
-        error: str | None,
-        options: Mapping[str, Any] | None = None,
-    ) -> str:
-        etag = {} if stamp.etag is None else {"etag": stamp.etag}
-        record = {
-            "path": stamp.path,
-            "size": stamp.size,
-            "mtime_ns": stamp.mtime_ns,
-            **etag,
-            "options": self._recorded if options is None else options,
-            "status": status,
-            "seconds": None if seconds is None else round(seconds, 3),
-            "error": error,
-            "time": time.strftime("%Y-%m-%dT%H:%M:%S%z"),
-        }
-        return json.dumps(record) + "\n"
+        if self._earlier.add(_digest(finished.stamp, _canonical(options), finished.status)):
+            self._log.append(_line(finished, options).encode("ascii"))
 
     def close(self) -> None:
         """Write what is left, and release the lock."""
         self._log.close()
 
 
-def _stamp(record: Mapping[str, Any]) -> Stamp:
-    """The stamp of a line."""
-    keys = ("size", "mtime_ns", "etag")
-    return Stamp(record.get("path", ""), *(record.get(key) for key in keys))
+def _line(finished: Finished, options: Mapping[str, Any]) -> str:
+    record = {
+        **_fields(finished.stamp),
+        "options": options,
+        "status": finished.status,
+        "seconds": None if finished.seconds is None else round(finished.seconds, 3),
+        "error": finished.error,
+        "time": time.strftime("%Y-%m-%dT%H:%M:%S%z"),
+    }
+    return json.dumps(record) + "\n"
 
 
-def _record(line: bytes) -> dict[str, Any] | None:
-    """A line that marks something done or failed; None: another one, or torn, or damaged."""
-    try:
-        record = json.loads(line)
-    except DAMAGED:
-        return None
-    marks = isinstance(record, dict) and record.get("status") in ("done", "failed")
-    return record if marks else None
+def _fields(stamp: Stamp) -> dict[str, Any]:
+    fields = {"path": stamp.path, "size": stamp.size, "mtime_ns": stamp.mtime_ns}
+    return fields if stamp.etag is None else fields | {"etag": stamp.etag}
 
 
-def _canonical(options: Any) -> str:
-    return json.dumps(options, sort_keys=True)
+def _canonical(options: Any) -> bytes:
+    return json.dumps(options, sort_keys=True).encode("ascii")
 
 
-def _digest(stamp: Stamp, options: str, status: str) -> int:
-    version = stamp.mtime_ns if stamp.etag is None else stamp.etag
-    key = [stamp.path, stamp.size, version, options, status]
-    return digest_of(json.dumps(key).encode("ascii"))
+def _digest(stamp: Stamp, options: bytes, status: Status) -> int:
+    """As of the line that marks it."""
+    start = json.dumps(_fields(stamp))[:-1].encode("ascii")
+    return digest_of(start + options + f'"{status}"'.encode())

@@ -12,16 +12,16 @@ import secrets
 import socket
 import time
 from collections.abc import Iterator
-from errno import EACCES, EAGAIN, ELOOP, ENOSPC
+from errno import ELOOP, ENOSPC
 from pathlib import Path
-from typing import Protocol
 
 from slimwhisper.errors import OutputError
-from slimwhisper.storage.outputs import OutputStore
+from slimwhisper.storage.outputs import OutputFolder
 
 JOURNAL_NAME = "slimwhisper-journal.jsonl"
 FOLDER = "slimwhisper-journal"  # of objects
 OBJECT = 4 << 20  # bytes after which a series gets another object
+SYNC = 0.1  # seconds between one time that a file is written to the disk and the next
 PERIOD = 5.0  # seconds; a line in a store waits for others no longer, while lines keep coming
 
 
@@ -32,27 +32,11 @@ class JournalError(OutputError):
     """Nothing can be marked any more: the job must end."""
 
 
-class Log(Protocol):
-    """Lines that are never changed. One thread appends."""
-
-    @property
-    def path(self) -> Path | str:
-        """For messages."""
-
-    def lines(self) -> Iterator[bytes]:
-        """All lines of all jobs, as they were when the log was opened; one may be torn."""
-
-    def append(self, lines: bytes) -> None:
-        """Add whole lines, in one write. Raises OutputError."""
-
-    def close(self) -> None:
-        """No more lines. Raises OutputError if the last ones cannot be written."""
-
-
 class FileLog:
-    """In a folder of this machine; a line is on the disk when `append` returns.
+    """Lines in a file of this machine. A killed process loses none; when the power fails, the
+    lines of the last tenth of a second may be lost, and their recordings are done again.
 
-    One process holds the file: it is locked until it is closed.
+    One process holds the file: it is locked until it is closed. One thread appends.
     """
 
     def __init__(self, path: Path) -> None:
@@ -71,12 +55,14 @@ class FileLog:
         try:
             self._lock()
             size = os.fstat(self._file).st_size
+            self._synced_at = float("-inf")
             self._torn = size > 0 and os.pread(self._file, 1, size - 1) != b"\n"
         except BaseException:
             os.close(self._file)
             raise
 
     def lines(self) -> Iterator[bytes]:
+        """All lines; one may be torn."""
         try:
             with open(self._file, "rb", closefd=False) as file:
                 file.seek(0)  # they may be read more than once
@@ -85,30 +71,38 @@ class FileLog:
             raise self._unwritable(error) from error
 
     def append(self, lines: bytes) -> None:
+        """Add whole lines, in one write. Raises OutputError."""
         data = (b"\n" if self._torn else b"") + lines
         try:
             written = os.write(self._file, data)
             self._torn = written < len(data)
             if self._torn:
                 raise OSError(ENOSPC, os.strerror(ENOSPC))
-            os.fsync(self._file)
+            if time.monotonic() >= self._synced_at + SYNC:  # it takes long in a network's folder
+                os.fsync(self._file)
+                self._synced_at = time.monotonic()
         except OSError as failure:
             raise self._unwritable(failure) from failure
 
     def close(self) -> None:
         """Close the file, which releases the lock."""
-        os.close(self._file)
+        try:
+            os.fsync(self._file)
+        except OSError as failure:
+            raise self._unwritable(failure) from failure
+        finally:
+            os.close(self._file)
 
     def _lock(self) -> None:
         try:
             fcntl.flock(self._file, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except OSError as error:
-            if error.errno in (EAGAIN, EACCES):
-                raise OutputError(
-                    f"{self.path}: another job is writing to this folder; wait for it to end, "
-                    "or choose another --output_dir"
-                ) from error
-            # otherwise the file system has no locks
+        except BlockingIOError as error:
+            raise OutputError(
+                f"{self.path}: another job is writing to this folder; wait for it to end, "
+                "or choose another --output_dir"
+            ) from error
+        except OSError:  # the file system has no locks
+            pass
 
     def _unwritable(self, error: OSError) -> OutputError:
         return JournalError(
@@ -118,25 +112,26 @@ class FileLog:
 
 
 class StoreLog:
-    """In objects. The newest object of a series is put anew, whole, with the lines that have come:
-    at most every few seconds, so the last ones before a kill are lost, and their recordings are
-    done again, to the same outputs.
+    """Lines in objects. The newest object of a series is put anew, whole, with the lines that have
+    come: at most every few seconds, so the last ones before a kill are lost, and their recordings
+    are done again, to the same outputs.
     """
 
-    def __init__(self, store: OutputStore) -> None:
+    def __init__(self, folder: OutputFolder) -> None:
         """The series' name has an ending that no other run has."""
-        self._store = store
-        self.path = store.name(f"{FOLDER}/")
-        self._series = f"{socket.gethostname()}-{secrets.token_hex(4)}"
+        self._folder = folder
+        self.path = folder.name(f"{FOLDER}/")
+        self._series = f"{socket.gethostname()}-{secrets.token_hex(8)}"
         self._number = 0
         self._data = b""  # of the newest object
         self._unsaved = 0  # bytes
         self._saved_at = float("-inf")
 
     def lines(self) -> Iterator[bytes]:
-        for name in self._store.names(FOLDER):
+        """All lines of all jobs, as they were when the log was opened."""
+        for name in self._folder.names(FOLDER):
             if name.endswith(".jsonl"):
-                yield from self._store.get(name).splitlines()
+                yield from self._folder.get(name).splitlines()
 
     def append(self, lines: bytes) -> None:
         self._data += lines
@@ -149,14 +144,14 @@ class StoreLog:
                 logger.warning("%s", error)
 
     def close(self) -> None:
+        """Write what waits. Raises OutputError."""
         self._save()
 
     def _save(self) -> None:
         if not self._unsaved:
             return
         name = f"{FOLDER}/{self._series}-{self._number:06d}.jsonl"
-        # nobody else has this name: the condition guards against a clash of names
-        self._store.put(name, self._data, new=len(self._data) == self._unsaved)
+        self._folder.put(name, self._data)
         self._unsaved, self._saved_at = 0, time.monotonic()
         if len(self._data) >= OBJECT:
             self._number += 1

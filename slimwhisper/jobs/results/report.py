@@ -9,23 +9,18 @@ Content-Security-Policy allows the page's own script and style and nothing else.
 import base64
 import hashlib
 import json
-import os
 import tempfile
-import threading
 import time
-from array import array
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
+from string import Template
 from typing import IO, Any
 
-import numpy as np
-
 from slimwhisper.atomic import atomic_write
-from slimwhisper.errors import OptionError, OutputError
-from slimwhisper.jobs.inputs.inputs import InputFile
-from slimwhisper.jobs.journal.journal import Stamp, Status
+from slimwhisper.errors import OptionError, OutputError, SlimWhisperError
 from slimwhisper.jobs.results.sinks import Sink
-from slimwhisper.storage.digests import digest_of
+from slimwhisper.storage.files import InputFile
+from slimwhisper.storage.stamps import Status
 from slimwhisper.storage.uris import is_uri
 from slimwhisper.subtitles.scripts import is_spaceless
 from slimwhisper.text import shown
@@ -37,47 +32,16 @@ UNKNOWN = "done in an earlier run, which left no json output to read"
 _SHORTEST = 1.0  # seconds of speech from which a speed is told
 
 
-class Earlier:
-    """What a journal says of the recordings of earlier runs: 16 bytes for each that is done."""
-
-    def __init__(self, records: Iterable[Mapping[str, Any]]) -> None:
-        digests, seconds = array("Q"), array("d")
-        self._errors: dict[str, str] = {}
-        for record in records:
-            path = str(record.get("path"))
-            if record["status"] == "failed":
-                self._errors[path] = str(record.get("error"))
-            elif isinstance(record.get("seconds"), int | float):
-                digests.append(_digest(path))
-                seconds.append(record["seconds"])
-        known = np.frombuffer(digests, np.uint64) if digests else np.zeros(0, np.uint64)
-        order = np.argsort(known, kind="stable")
-        self._digests = known[order]
-        self._seconds = np.frombuffer(seconds)[order] if seconds else np.zeros(0)
-
-    def seconds(self, path: str) -> float | None:
-        """The length of a recording, as the last line about it says."""
-        digest = np.uint64(_digest(path))
-        place = int(np.searchsorted(self._digests, digest, side="right")) - 1
-        if place < 0 or self._digests[place] != digest:
-            return None
-        return float(self._seconds[place])
-
-    def error(self, path: str) -> str:
-        """Why a recording failed."""
-        return self._errors.get(path, "failed in an earlier run")
-
-
 class Report:
-    """Collects what a job does, from any thread, and writes the page."""
+    """Collects what a job does, and writes the page. One thread calls at a time."""
 
     def __init__(self, path: str) -> None:
         """Raises OptionError for what is no such file."""
         if is_uri(path) or not path.lower().endswith(SUFFIXES):
             raise OptionError(f"--report {path}: give a file of this machine that ends in .html")
         self.path = Path(path)
-        self.earlier = Earlier([])
-        self._lock = threading.Lock()
+        # (path, status) in earlier runs -> seconds, or why it failed
+        self._earlier: dict[tuple[str, str], Any] = {}
         self._sums: dict[str, Any] = dict.fromkeys(
             ("done", "failed", "seconds", "words", "segments", "to_check"), 0
         )
@@ -95,19 +59,31 @@ class Report:
         except OSError as error:
             raise self._unwritable(error) from error
 
-    def done(self, path: object, seconds: float | None, transcript: Transcript) -> None:
-        """A recording that this run has transcribed."""
-        result = transcript.as_dict()
-        self._add(_row(path, seconds) | _said(result["segments"], result["language"]))
+    def remember(self, records: Iterable[Mapping[str, Any]]) -> None:
+        """What a journal says of the recordings of earlier runs; the last line of one counts."""
+        for record in records:
+            what = record.get("error" if record["status"] == "failed" else "seconds")
+            self._earlier[str(record.get("path")), record["status"]] = what
 
-    def settled(self, recording: InputFile, stamp: Stamp, status: Status, sink: Sink) -> None:
+    def add(
+        self, path: object, seconds: float | None, result: Transcript | SlimWhisperError
+    ) -> None:
+        """A recording that this run has transcribed, or could not; or an argument."""
+        if isinstance(result, Transcript):
+            said = result.as_dict()
+            self._add(_row(path, seconds) | _said(said["segments"], said["language"]))
+        else:
+            self._failed(path, seconds, str(result))
+
+    def settled(self, recording: InputFile, status: Status, sink: Sink) -> None:
         """A recording that an earlier run has done, or failed to do: what the journal and its
         output in json say, if there are any.
         """
+        known = self._earlier.get((recording.stamp.path, status))
         if status == "failed":
-            self.failed(recording.path, None, self.earlier.error(stamp.path))
+            self._failed(recording.path, None, str(known or "failed in an earlier run"))
             return
-        row = _row(recording.path, self.earlier.seconds(stamp.path))
+        row = _row(recording.path, known if isinstance(known, int | float) else None)
         try:
             found = json.loads(sink.read(recording, "json") or b"null")
             row |= _said(found["segments"], found["language"])
@@ -115,29 +91,26 @@ class Report:
             row["note"] = UNKNOWN
         self._add(row)
 
-    def failed(self, path: object, seconds: float | None, error: str) -> None:
-        """A recording, or an argument, that could not be transcribed."""
+    def _failed(self, path: object, seconds: float | None, error: str) -> None:
         reason = error.removeprefix(f"{path}: ")
         self._add(_row(path, seconds) | {"error": shown(reason)})
 
     def _add(self, row: dict[str, Any]) -> None:
-        line = _data(row)
-        with self._lock:
-            failed = row["error"] is not None
-            self._sums["failed" if failed else "done"] += 1
-            self._sums["seconds"] += 0 if failed else row["seconds"] or 0
-            self._sums["words"] += 0 if row["characters"] else row["words"] or 0
-            self._sums["segments"] += row["segments"] or 0
-            self._sums["to_check"] += len(row["check"] or ())
-            try:
-                self._lines.write(line + "\n")
-            except OSError as error:
-                raise self._unwritable(error) from error
+        failed = row["error"] is not None
+        self._sums["failed" if failed else "done"] += 1
+        self._sums["seconds"] += 0 if failed else row["seconds"] or 0
+        self._sums["words"] += 0 if row["characters"] else row["words"] or 0
+        self._sums["segments"] += row["segments"] or 0
+        self._sums["to_check"] += len(row["check"] or ())
+        try:
+            self._lines.write(_data(row) + "\n")
+        except OSError as error:
+            raise self._unwritable(error) from error
 
     def write(
         self, notices: Sequence[str], model: Mapping[str, Any], options: Mapping[str, Any]
     ) -> None:
-        """Write the page whole, or not at all. Raises OutputError.
+        """Write the page whole, or not at all; nothing can be added then. Raises OutputError.
 
         Arguments:
             notices: lines at its top.
@@ -153,25 +126,16 @@ class Report:
             "options": [[name, shown(value)] for name, value in options.items()],
         }
         try:
-            with self._lock, atomic_write(self.path, text=True) as file:
+            with self._lines, atomic_write(self.path, text=True) as file:
                 self._lines.seek(0)
                 file.writelines(_page(job, self._lines))
-                self._lines.seek(0, os.SEEK_END)
         except OSError as error:
             raise self._unwritable(error) from error
-
-    def close(self) -> None:
-        """Drop what has been collected."""
-        self._lines.close()
 
     def _unwritable(self, error: OSError) -> OutputError:
         return OutputError(
             f"{self.path}: the report cannot be written ({error.strerror}); choose another --report"
         )
-
-
-def _digest(path: str) -> int:
-    return digest_of(path.encode(errors="surrogatepass"))
 
 
 def _row(path: object, seconds: float | None) -> dict[str, Any]:
@@ -206,34 +170,26 @@ def _said(segments: Sequence[Mapping[str, Any]], language: str) -> dict[str, Any
 
 
 def _page(job: Mapping[str, Any], lines: Iterable[str]) -> Iterator[str]:
-    """The page in parts: report.html, with what stands in it for the words in brackets."""
+    """The page in parts: report.html, with the values of its $names, and the data."""
     here = Path(__file__)
     page, style, script = (
         here.with_suffix(suffix).read_text(encoding="utf-8") for suffix in (".html", ".css", ".js")
     )
     parts = {
-        "[policy]": f"default-src 'none'; base-uri 'none'; form-action 'none'; "
+        "policy": f"default-src 'none'; base-uri 'none'; form-action 'none'; "
         f"style-src '{_hash(style)}'; script-src '{_hash(script)}'",
-        "[counts]": f"{job['done']} files transcribed, {job['failed']} failed, "
+        "counts": f"{job['done']} files transcribed, {job['failed']} failed, "
         f"{job['to_check']} segments to check.",
-        "[style]": style,
-        "[script]": script,
+        "style": style,
+        "script": script,
     }
-    before, after = page.split("[data]")
-    yield _filled(before, parts)
-    yield '{"job": ' + _data(job) + ', "files": ['
+    before, after = (Template(part).substitute(parts) for part in page.split("[data]"))
+    yield before + '{"job": ' + _data(job) + ', "files": ['
     separator = "\n"
     for line in lines:
         yield separator + line.rstrip("\n")
         separator = ",\n"
-    yield "\n]}"
-    yield _filled(after, parts)
-
-
-def _filled(page: str, parts: Mapping[str, str]) -> str:
-    for name, text in parts.items():
-        page = page.replace(name, text)
-    return page
+    yield "\n]}" + after
 
 
 def _data(value: Any) -> str:

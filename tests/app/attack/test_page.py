@@ -179,14 +179,19 @@ def test_arguments_that_do_not_fit(
 def test_what_is_said_of_arguments(client: Client) -> None:
     index = transcribe(client)
     for name, value, message in (
-        *(("language", ["en"], "language is not a text"), ("prompt", 5, "prompt is not a text")),
-        ("beams", float("inf"), "beams 'inf' is not a number"),
-        ("beams", float("nan"), "beams 'nan' is not a number"),
-        ("beams", 11, "beams 11 is not between 1 and 10"),
-        ("temperature", "nan", "temperature 'nan' is not a number"),
+        ("language", ["en"], "language: Input should be a valid string"),
+        ("prompt", 5, "prompt: Input should be a valid string"),
+        ("beams", float("inf"), "beams: Input should be a finite number"),
+        ("beams", float("nan"), "beams: Input should be a finite number"),
+        ("beams", 11, "beams: Input should be less than or equal to 10"),
+        ("temperature", "nan", "temperature: Input should be a finite number"),
+        ("temperature", "hot", "temperature: Input should be a valid number"),
+        ("diarize", "/etc/hosts.rttm", "diarize '/etc/hosts.rttm' is not one of: embedding"),
+        ("model", "gpt-7", "model 'gpt-7' is not available here"),
+        ("files", None, "Add a file or record something first."),
         ("files", "http://127.0.0.1:1/", "The arguments: they do not fit the function"),
     ):
-        assert outcome(client, given(index, **{name: value}), f"{name}{value}") == message
+        assert outcome(client, given(index, **{name: value}), f"{name}{value}").startswith(message)
 
 
 @pytest.mark.slow

@@ -15,9 +15,10 @@ import soundfile
 import slimwhisper
 from slimwhisper.cache.file import read_header
 from slimwhisper.cache.forms import FORMS
+from slimwhisper.commands.approximate import calibrate as command
 from slimwhisper.commands.approximate.calibrate import Search, percentage
 from slimwhisper.commands.approximate.measured import Measured
-from slimwhisper.commands.approximate.records import NAME
+from slimwhisper.commands.approximate.tradeoff import LINES
 from slimwhisper.errors import OptionError
 from tests.commands.approximate.test_tradeoff import ROW
 from tests.support.checkpoints import tiny_dims
@@ -43,7 +44,7 @@ def table(first: str, monkeypatch: pytest.MonkeyPatch) -> None:
 
 def use_ladders(monkeypatch: pytest.MonkeyPatch, **specs: list[list[str]]) -> None:
     """In place of the forms' own, for "cross" and "self"."""
-    monkeypatch.setattr(Search, "ladders", lambda self, part: specs.get(part, []))
+    monkeypatch.setattr(command, "ladders", lambda part, dims: specs.get(part, []))
 
 
 def calibrate(
@@ -86,10 +87,10 @@ def test_from_recordings_to_a_model(tmp_path: Path, capsys: pytest.CaptureFixtur
     assert "1 of 1: first:frames=200+x of small.safetensors: 1." in run.err
     (row,) = [line for line in run.out.splitlines() if "of small.safetensors" in line]
     assert row.startswith("*") and " 0.00 % " in row and "0 of 1" in row
-    (line,) = map(json.loads, (tmp_path / NAME).read_text().splitlines())
+    (line,) = map(json.loads, (tmp_path / LINES).read_text().splitlines())
     assert line["pair"].startswith("first:frames=200+x ") and len(line["conditions"]) == 7
     assert line["conditions"]["reference"] == "kv+kv"
-    assert (line["measured"]["word_edits"], line["measured"]["said"]) == (0, None)
+    assert (line["measured"]["word_edits"], line["measured"]["said"]) == (0, 0)
 
 
 @pytest.mark.parametrize(
@@ -145,7 +146,7 @@ class FakeComparison:
         lost = sum(parts) + self.interaction * min(parts)
         sizes = self.sizes(cross, self_)
         row = replace(ROW, cross=cross, self_=self_, kept_cross=sizes[0], kept_self=sizes[1])
-        return replace(row, said=None, words=100_000, word_edits=round(lost))
+        return replace(row, said=0, words=100_000, word_edits=round(lost))
 
 
 @pytest.mark.parametrize("interaction", [0.0, 2.5])

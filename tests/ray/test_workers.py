@@ -1,0 +1,145 @@
+"""How workers are counted, and the scheduler on simulated ones: every item ends once."""
+
+import random
+import subprocess
+import sys
+from argparse import Namespace
+from collections import Counter
+from collections.abc import Iterator
+
+import pytest
+
+from slimwhisper.cli import build_parser
+from slimwhisper.errors import OptionError
+from slimwhisper.jobs.flags import check_engine
+from slimwhisper.ray.plan import Plan, plan_workers
+from slimwhisper.ray.scheduler import Scheduler
+
+
+def given(scheduler: Scheduler[str], items: Iterator[str]) -> dict[int, list[str]]:
+    found: dict[int, list[str]] = {}
+    for worker, item in scheduler.assign(lambda: next(items, None)):
+        found.setdefault(worker, []).append(item)
+    return found
+
+
+def filled(*rooms: int) -> Scheduler[str]:
+    scheduler: Scheduler[str] = Scheduler()
+    for worker, room in enumerate(rooms):
+        scheduler.up(worker, room)
+    return scheduler
+
+
+def test_what_a_dead_worker_had_is_tried_once_more_alone() -> None:
+    scheduler, items = filled(3, 2), iter("abcdefg")
+    assert given(scheduler, items) == {0: ["a", "c", "e"], 1: ["b", "d"]}  # in turns
+    assert scheduler.running == 5 and not scheduler.finished
+    assert scheduler.down(1) == ({"b", "d"}, False)
+    scheduler.up(2, 2)
+    (first,) = given(scheduler, items)[2]  # nothing else, though there is room
+    scheduler.done(2, first)
+    (second,) = given(scheduler, items)[2]
+    assert {first, second} == {"b", "d"}
+    assert scheduler.down(2) == ({second}, True)
+    scheduler.up(3, 2)
+    assert given(scheduler, items) == {3: ["f", "g"]}  # as before
+
+
+@pytest.mark.parametrize("seed", range(4))
+def test_random_deaths(seed: int) -> None:
+    """Items that kill their worker are given up, others only if their worker died twice by chance;
+    each ends once.
+    """
+    rng = random.Random(seed)
+    items = [str(n) for n in range(3000)]
+    poison = set(rng.sample(items, 5))
+    source, ended, running = iter(items), Counter[str](), dict[int, list[str]]()
+    scheduler, given_up = filled(*[24] * 8), set[str]()
+    started, chances = 8, Counter[str]()
+    while True:
+        for worker, load in given(scheduler, source).items():
+            running.setdefault(worker, []).extend(load)
+        if scheduler.finished:
+            break
+        worker = rng.choice([w for w, load in running.items() if load])
+        item = running[worker].pop(rng.randrange(len(running[worker])))
+        by_chance = rng.random() < 0.003
+        if item not in poison and not by_chance:
+            scheduler.done(worker, item)
+            ended[item] += 1
+            continue
+        chances.update([item] if by_chance else [])
+        lost, last = scheduler.down(worker)
+        assert lost == {item, *running.pop(worker)} and (not last or len(lost) == 1)
+        given_up |= lost if last else set()
+        ended.update(lost if last else [])
+        scheduler.up(started, 24)
+        started += 1
+    assert ended == Counter(items) and started > 18
+    assert poison <= given_up
+    assert all(chances[item] for item in given_up - poison)
+
+
+GPUS = {"CPU": 64.0, "GPU": 8.0}
+CPUS = {"CPU": 16.0}
+
+
+def asked(flags: str) -> Namespace:
+    return build_parser().parse_args(["transcribe", "x", "--engine", "ray", *flags.split()])
+
+
+@pytest.mark.parametrize(
+    ("flags", "resources", "hosts", "plan"),
+    [
+        ("", GPUS, 1, Plan(8, 1, 1, 0)),
+        ("--workers 3", GPUS, 1, Plan(3, 1, 1, 0)),
+        ("--device cuda --threads 2", GPUS, 4, Plan(8, 1, 1, 2)),
+        ("--device cpu", GPUS, 2, Plan(2, 32, 0, 32)),
+        ("", CPUS, 1, Plan(1, 16, 0, 16)),
+        ("--workers 5", CPUS, 1, Plan(5, 3, 0, 3)),
+        ("--workers 4 --threads 2", CPUS, 1, Plan(4, 2, 0, 2)),
+        ("--workers 32", CPUS, 1, Plan(32, 0.5, 0, 1)),
+        ("--workers 3", CPUS, 2, Plan(3, 4, 0, 4)),  # two on one host
+        ("--workers 32 --ray_address auto", GPUS, 1, Plan(32, 1, 1, 0)),
+        ("--workers 32 --ray_address auto --device cuda", CPUS, 1, Plan(32, 1, 1, 0)),
+    ],
+)
+def test_workers(flags: str, resources: dict[str, float], hosts: int, plan: Plan) -> None:
+    assert plan_workers(asked(flags), resources, hosts) == plan
+
+
+@pytest.mark.parametrize(
+    ("flags", "resources", "words"),
+    [
+        ("--device cuda:2", GPUS, "use --devices 2"),
+        ("--device cuda", CPUS, "Ray sees no GPU"),
+        ("--workers 9", GPUS, "--workers 9: Ray sees 8 GPUs"),
+    ],
+)
+def test_devices_that_do_not_work(flags: str, resources: dict[str, float], words: str) -> None:
+    with pytest.raises(OptionError, match=words):
+        plan_workers(asked(flags), resources, 1)
+
+
+@pytest.mark.parametrize(
+    ("flags", "words"),
+    [
+        ("--workers 2", "--workers is for workers of Ray; add --engine ray"),
+        ("--devices all", "--devices is for workers of Ray"),
+        ("--engine ray --devices 0;1", "give all, or numbers such as 0,2"),
+        ("--engine ray --devices 0 --ray_address auto", "--devices is for this host"),
+    ],
+)
+def test_wrong_usage(flags: str, words: str) -> None:
+    with pytest.raises(OptionError, match=words):
+        check_engine(build_parser().parse_args(["transcribe", "x", *flags.split()]))
+
+
+def test_without_the_extra() -> None:
+    code = (
+        "import sys; sys.modules['ray'] = None; from slimwhisper.cli import main; "
+        "sys.exit(main(['transcribe', '.', '--engine', 'ray']))"
+    )
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True)
+    line = "slimwhisper: --engine ray needs ray; pip install 'slimwhisper[ray]'\n"
+    assert (done.returncode, done.stdout, done.stderr) == (1, "", line)
