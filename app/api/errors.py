@@ -57,9 +57,11 @@ class APIError(HTTPException):
         return JSONResponse(self.body(), self.status, self.headers)
 
 
-def as_api_error(error: SlimWhisperError) -> APIError:
+def as_api_error(error: SlimWhisperError | APIError) -> APIError:
     """The response to an error of this package."""
     match error:
+        case APIError():
+            return error
         case BusyError():
             headers = {"Retry-After": str(RETRY_AFTER)}
             return APIError(429, str(error), "queue_full", headers=headers)

@@ -12,6 +12,7 @@ from typing import Any
 
 from pydantic_core import from_json
 
+from slimwhisper.app.api.fields import refused
 from slimwhisper.errors import SlimWhisperError
 
 MAX_LINE = 1 << 16  # bytes, with data that stands in it
@@ -20,10 +21,6 @@ MAX_PART = 1 << 20  # bytes of data, and of a payload
 
 class FrameError(SlimWhisperError):
     """What arrives is not a frame of the protocol; where the next one begins is not known."""
-
-
-class DataError(SlimWhisperError):
-    """A frame's data is not JSON; the next frame can be read."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -48,7 +45,8 @@ class Frame:
 async def read_frame(reader: asyncio.StreamReader) -> Frame | None:
     """The next frame; None at the end of the connection.
 
-    The reader's limit must be at least `MAX_LINE`. Raises FrameError, DataError.
+    The reader's limit must be at least `MAX_LINE`. Raises FrameError, and APIError if only the data
+    is not JSON: the next frame can be read.
     """
     try:
         line = await reader.readuntil(b"\n")
@@ -58,7 +56,7 @@ async def read_frame(reader: asyncio.StreamReader) -> Frame | None:
         return None
     except asyncio.LimitOverrunError:
         raise FrameError(f"the line of an event is longer than {MAX_LINE} bytes") from None
-    head = _object(line, FrameError)
+    head = _object(line)
     kind, data = head.get("type"), head.get("data") or {}
     if not isinstance(kind, str) or not isinstance(data, dict):
         raise FrameError("an event has a type, which is a text, and data, which is an object")
@@ -67,7 +65,10 @@ async def read_frame(reader: asyncio.StreamReader) -> Frame | None:
         payload = await reader.readexactly(_length(head, "payload_length"))
     except asyncio.IncompleteReadError:
         raise FrameError("the connection ended within an event") from None
-    return Frame(kind, data | _object(more, DataError) if more else data, payload)
+    try:
+        return Frame(kind, data | _object(more) if more else data, payload)
+    except FrameError as error:
+        raise refused("data", str(error)) from None
 
 
 def _length(head: dict[str, Any], name: str) -> int:
@@ -77,11 +78,11 @@ def _length(head: dict[str, Any], name: str) -> int:
     return length
 
 
-def _object(text: bytes, error: type[SlimWhisperError]) -> dict[str, Any]:
+def _object(text: bytes) -> dict[str, Any]:
     try:
         found = from_json(text, allow_inf_nan=False)
     except ValueError as reason:
-        raise error(f"an event is a JSON object: {reason}") from None
+        raise FrameError(f"an event is a JSON object: {reason}") from None
     if not isinstance(found, dict):
-        raise error("an event is a JSON object")
+        raise FrameError("an event is a JSON object")
     return found

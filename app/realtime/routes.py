@@ -47,10 +47,9 @@ class Realtime:
         try:
             config = self._config(websocket)
             connection = Connection(websocket, config, self._service, self._models, self._settings)
-        except SlimWhisperError as error:
-            await self._refuse(websocket, as_api_error(error))
-        except APIError as error:
-            await self._refuse(websocket, error)
+        except (APIError, SlimWhisperError) as error:
+            scope, receive, send = websocket.scope, websocket.receive, websocket.send
+            await refuse_websocket(as_api_error(error), scope, receive, send)
         else:
             self._open[connection] = asyncio.current_task()
             try:
@@ -78,10 +77,6 @@ class Realtime:
         if "call_id" in query:
             raise unsupported("call_id", "there are no calls here")
         return config.transcribing(model=query["model"]) if query.get("model") else config
-
-    async def _refuse(self, websocket: WebSocket, error: APIError) -> None:
-        scope, receive, send = websocket.scope, websocket.receive, websocket.send
-        await refuse_websocket(error, scope, receive, send)
 
 
 def make_realtime_router(realtime: Realtime) -> APIRouter:

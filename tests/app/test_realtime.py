@@ -155,16 +155,16 @@ def test_what_the_client_does_is_matched_with_what_the_stream_tells_later() -> N
     (committed, *_) = conversation.commit()
     conversation.append(1.0)
 
-    def ended(number: int, start: float, end: float, text: str) -> list[dict[str, Any]]:
+    def ended(number: int, start: float, end: float, text: str, calls: int) -> list[dict[str, Any]]:
         segment = Segment(0, 0, start, end, text, [], 0.0, 0.0, 1.0, 0.0)
-        told = conversation.events(SpeechStarted(number, start))
+        told = conversation.events(SpeechStarted(number, start, calls))
         told += conversation.events(SpeechStopped(number, end))
         return told + conversation.events(Ended(number, (segment,), text, "en"))
 
-    assert ended(0, 0.2, 0.5, "") == ended(1, 0.6, 1.0, "") == []
-    found = ended(2, 1.0, 2.0, "five")
+    assert ended(0, 0.2, 0.5, "", 0) == ended(1, 0.6, 1.0, "", 0) == []
+    found = ended(2, 1.0, 2.0, "five", 1)
     assert {e["item_id"] for e in found} == {committed["item_id"]}
     assert found[-1]["transcript"] == "five" and found[-1]["usage"]["seconds"] == 1.0
-    third = ended(3, 2.0, 2.5, "six")
+    third = ended(3, 2.0, 2.5, "six", 2)
     assert third[0]["type"] == "input_audio_buffer.committed"
     assert third[0]["previous_item_id"] == committed["item_id"] != third[0]["item_id"]

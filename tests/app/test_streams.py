@@ -195,8 +195,11 @@ def test_commit_clear_and_change(begin: Make, audio: np.ndarray) -> None:
     with pytest.raises(AudioError, match="shape"):
         heard.stream.append(audio[None])
     heard.stream.finish()
-    ended = [e for e in heard.until_the_end() if isinstance(e, Ended)]
+    events = heard.until_the_end()
+    ended = [e for e in events if isinstance(e, Ended)]
     assert [e.text.strip() for e in ended if e.text] == [SPOKEN, SPOKEN]
+    calls = {e.utterance: e.calls for e in events if isinstance(e, SpeechStarted)}
+    assert [calls[e.utterance] for e in ended if e.text] == [1, 2]
     assert ended[-2].segments[0].words is None and ended[-1].segments[0].words
 
 

@@ -50,6 +50,7 @@ class ScriptedStream:
     heard: int = 0  # samples
     closed: bool = False
     number: int = 0
+    calls: int = 0  # of `commit` and `clear`
     text: str | None = None  # of the open utterance
     began: int = 0
     silence: int = 0
@@ -80,12 +81,12 @@ class ScriptedStream:
             self._begin(self.began)
         if self.text is not None:
             self._stop()
-        self.began = self.heard
+        self.began, self.calls = self.heard, self.calls + 1
 
     def clear(self) -> None:
         if self.text is not None:
             self._stop()
-        self.began = self.heard
+        self.began, self.calls = self.heard, self.calls + 1
 
     def change(self, options: LiveOptions) -> None:
         if options.language == "yi":
@@ -106,7 +107,7 @@ class ScriptedStream:
 
     def _begin(self, at: int) -> None:
         self.text, self.began = "", at
-        self.tell(SpeechStarted(self.number, round(at / SAMPLE_RATE, 3)))
+        self.tell(SpeechStarted(self.number, round(at / SAMPLE_RATE, 3), self.calls))
 
     def _stop(self) -> None:
         start, end, text = self.began / SAMPLE_RATE, self.heard / SAMPLE_RATE, self.text or ""
