@@ -32,7 +32,7 @@ logger = logging.getLogger("slimwhisper.serve")
 MAX_CONNECTIONS = 256
 UNREAD = 20.0  # seconds in which a client must read what it is sent
 CLOSING = 5.0  # seconds for the clients to be told that the server stops
-CODINGS = {2: "pcm16", 4: "pcm32"}  # by bytes of a sample
+CODINGS = {2: "PCM_16", 4: "PCM_32"}  # by bytes of a sample
 RATES = 8_000, 192_000
 MAX_TERMS, MAX_TERM = 100, 100
 

@@ -31,15 +31,6 @@ class Reading:
         self._pool = ThreadPoolExecutor(WORKERS, "slimwhisper-read")
         self._futures: dict[Job, Future[Recording]] = {}
 
-    def __iter__(self) -> Iterator[Job]:
-        return iter(self._futures)
-
-    def __len__(self) -> int:
-        return len(self._futures)
-
-    def __contains__(self, job: object) -> bool:
-        return job in self._futures
-
     def begin(self, job: Job, model: SlimWhisper) -> None:
         """Read a job's recording in another thread."""
         self._futures[job] = self._pool.submit(self._read, job, model)

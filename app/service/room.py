@@ -1,6 +1,5 @@
 """How much of the recordings that are read, and not transcribed yet, is kept: over all jobs."""
 
-from collections import Counter
 from threading import Lock
 
 from slimwhisper.app.service.jobs import Job
@@ -33,9 +32,7 @@ class Room:
         """seconds: of the longest recording."""
         self.slots = 1
         self._longest = int(seconds * SAMPLE_RATE)
-        self._held: dict[Job, int] = {}
-        self._users: Counter[str] = Counter()
-        self._kept = [0, 0]  # samples in memory, on disk
+        self._held: dict[Job, int] = {}  # samples
         self._again: set[Job] = set()  # that had no room
         self._lock = Lock()
 
@@ -44,11 +41,11 @@ class Room:
         with self._lock:
             samples = self._longest if job in self._again else min(self._longest, IN_MEMORY)
             memory = self._share(job) * self.slots * IN_MEMORY
-            if self._kept[False] > memory or not self._fits(job, samples):
+            kept = sum(held for held in self._held.values() if held <= IN_MEMORY)
+            if kept > memory or not self._fits(job, samples):
                 return False
             self._again.discard(job)
-            self._users[job.user] += 1
-            self._hold(job, samples)
+            self._held[job] = samples
             return True
 
     def keep(self, job: Job, samples: int) -> None:
@@ -75,32 +72,19 @@ class Room:
         with self._lock:
             if job.ended:
                 self._again.discard(job)
-            if job in self._held:
-                self._hold(job, 0)
-                del self._held[job]
-                self._users[job.user] -= 1
-                self._users += Counter()  # without zeros
+            self._held.pop(job, None)
 
     def _share(self, job: Job) -> int:
         """How many halves of the room a job's user may have."""
-        return 1 if self._users[job.user] > (job in self._held) else 2
+        others = any(other.user == job.user for other in self._held if other is not job)
+        return 1 if others else 2
 
     def _fits(self, job: Job, samples: int) -> bool:
         disk = self._longest + self.slots * DISK_SECONDS * SAMPLE_RATE // 2  # half of it
-        others = self._kept[True] - self._on_disk(job)
-        return samples <= IN_MEMORY or others + samples <= self._share(job) * disk
-
-    def _on_disk(self, job: Job) -> int:
-        held = self._held.get(job, 0)
-        return held if held > IN_MEMORY else 0
+        held = (n for other, n in self._held.items() if other is not job and n > IN_MEMORY)
+        return samples <= IN_MEMORY or sum(held) + samples <= self._share(job) * disk
 
     def _settle(self, job: Job, samples: int) -> None:
         if job not in self._held:  # released meanwhile
             raise EndedError
-        self._hold(job, samples)
-
-    def _hold(self, job: Job, samples: int) -> None:
-        before = self._held.get(job, 0)
-        self._kept[before > IN_MEMORY] -= before
-        self._kept[samples > IN_MEMORY] += samples
         self._held[job] = samples

@@ -9,7 +9,7 @@ that thread too; an asynchronous listener passes the events on to its loop.
 import logging
 import threading
 import time
-from collections import deque
+from collections import Counter
 from collections.abc import Callable, Iterable
 from concurrent.futures import Future
 from pathlib import Path
@@ -26,6 +26,7 @@ from slimwhisper.app.service.jobs import (
     ModelChoice,
     Progress,
     Started,
+    State,
     StoppingError,
 )
 from slimwhisper.app.service.reading import Reading
@@ -68,9 +69,7 @@ class Service:
         self.begun = threading.Event()  # set when the first model is loaded or has failed to
         self._unload_after = unload_after
         self._reading = Reading(self.limits)
-        self._accepted: set[Job] = set()  # jobs in flight: each waits, is being read or runs
-        self._waiting: deque[Job] = deque()
-        self._running: set[Job] = set()
+        self._jobs: dict[Job, None] = {}  # in flight, in the order in which they wait
         self._cancelled: set[Job] = set()
         self._stopping, self._patience_ends = False, 0.0
         self._idle_since = time.monotonic()
@@ -90,8 +89,7 @@ class Service:
             if self.in_flight >= self.limits.queue:
                 self.counts.refused += 1
                 raise BusyError(f"{self.in_flight} requests are waiting; try again in a minute")
-            self._waiting.append(job)
-            self._accepted.add(job)
+            self._jobs[job] = None
             self._changed.notify()
 
     def open_stream(
@@ -106,7 +104,7 @@ class Service:
         """
         self.streams.check(model, options)
         with self._changed:
-            self._check_model(model, [*self.streams.open, *self._accepted])
+            self._check_model(model, [*self.streams.open, *self._jobs])
             stream = LiveStream(model, options, user, listener, self.streams)
             self.streams.admit(stream)
         return stream
@@ -139,19 +137,22 @@ class Service:
 
     def position(self, job: Job) -> int:
         """A job's place in the queue, from 1; 0 if it is no longer waiting."""
-        with self._changed:
-            return 1 + self._waiting.index(job) if job in self._waiting else 0
+        waiting = self._in(State.WAITING)
+        return 1 + waiting.index(job) if job in waiting else 0
 
     @property
     def in_flight(self) -> int:
         """The number of jobs that wait, are being read or run."""
-        return len(self._accepted)
+        return len(self._jobs)
 
     def states(self) -> dict[str, int]:
         """The number of jobs in each state."""
-        waiting, running = len(self._waiting), len(self._running)
-        reading = max(len(self._accepted) - waiting - running, 0)
-        return {"waiting": waiting, "reading": reading, "running": running}
+        count = Counter(job.state for job in list(self._jobs))
+        return {s.value: count[s] for s in (State.WAITING, State.READING, State.RUNNING)}
+
+    def _in(self, state: State) -> list[Job]:
+        """The jobs in a state."""
+        return [job for job in list(self._jobs) if job.state is state]
 
     @property
     def finishing(self) -> bool:
@@ -192,15 +193,12 @@ class Service:
             with self._changed:
                 late = self._stopping and time.monotonic() > self._patience_ends
                 cancelled, self._cancelled = self._cancelled, set()
-                starting = next_jobs(
-                    *(self._waiting, self._reading, self._running, self.engines.slots),
-                    self._reading.room.admit,
-                )
+                starting = next_jobs(self._jobs, self.engines.slots, self._reading.room.admit)
             for job in cancelled:
                 self._end(job, None)
             stopping = StoppingError("the server is shutting down")
             if late:
-                self._fail(list(self._accepted), stopping)
+                self._fail(list(self._jobs), stopping)
                 self.streams.fail(stopping)
                 continue
             if self._stopping:
@@ -212,7 +210,7 @@ class Service:
                 self.streams.tell()
             except Exception as error:  # fails the jobs in the engine, but not those in the queue
                 logger.exception("the engine failed")
-                self._fail(list(self._running), as_ours(error))
+                self._fail(self._in(State.RUNNING), as_ours(error))
                 self.streams.fail(as_ours(error))
                 self.engines.drop_all()
             self._idle_since = time.monotonic()
@@ -255,7 +253,8 @@ class Service:
         for job, future in self._reading.done():
             self._begin(job, future)
         for shared, error in self.engines.take_turns():
-            self._fail([job for job in self._running if job.batch is shared.batch], error)
+            running = self._in(State.RUNNING)
+            self._fail([job for job in running if job.batch is shared.batch], error)
             self.streams.fail(error, shared.updates)
         working = [shared for shared in self.engines.working() if shared.engine.slots]
         if not working and self.in_flight:  # only the readers have work
@@ -281,7 +280,8 @@ class Service:
         except NoRoomError:  # its turn to be read comes again
             self._reading.drop(job)
             with self._changed:
-                self._waiting.append(job)
+                job.state = State.WAITING
+                self._jobs[job] = self._jobs.pop(job)
             return
         except Exception as error:
             if recording is not None:
@@ -290,8 +290,7 @@ class Service:
                 logger.error("a recording could not be read", exc_info=error)
             self._end(job, as_ours(error))
             return
-        job.recording, job.batch = recording, batch
-        self._running.add(job)
+        job.recording, job.batch, job.state = recording, batch, State.RUNNING
         job.tell(Started(recording.seconds))
         transcript = batch.add(job, recording)
         if transcript is not None:
@@ -302,11 +301,8 @@ class Service:
         with self._changed:
             if job.ended:
                 return
-            job.ended = True
-            self._accepted.discard(job)
-            if job in self._waiting:
-                self._waiting.remove(job)
-        self._running.discard(job)
+            job.state = State.ENDED
+            self._jobs.pop(job, None)
         self._reading.drop(job)
         if job.batch is not None and job.recording in job.batch.running:
             job.batch.drop(job.recording)
