@@ -15,7 +15,13 @@ from starlette.middleware.cors import CORSMiddleware
 
 from slimwhisper.app.api.access import Access
 from slimwhisper.app.api.access_log import hide_secrets
-from slimwhisper.app.api.errors import APIError, disk_full, disk_is_full, internal_error
+from slimwhisper.app.api.errors import (
+    APIError,
+    as_api_error,
+    disk_full,
+    disk_is_full,
+    internal_error,
+)
 from slimwhisper.app.api.metrics import metrics_text
 from slimwhisper.app.api.routes import make_routers
 from slimwhisper.app.connections import Connections, Http, listen, log_exhaustion
@@ -26,7 +32,7 @@ from slimwhisper.app.service.jobs import ModelChoice
 from slimwhisper.app.service.models import Models
 from slimwhisper.app.service.service import Service
 from slimwhisper.app.service.settings import Settings
-from slimwhisper.errors import OptionError
+from slimwhisper.errors import OptionError, SlimWhisperError
 
 if TYPE_CHECKING:
     from slimwhisper.app.page.mount import Page
@@ -106,9 +112,9 @@ def _add_status_routes(app: FastAPI, service: Service) -> None:
 def add_error_handlers(app: FastAPI) -> None:
     """Give every error OpenAI's format."""
 
-    async def api_error(_: Request, error: Exception) -> Response:
-        assert isinstance(error, APIError)
-        return error.response()
+    async def refusal(_: Request, error: Exception) -> Response:
+        assert isinstance(error, APIError | SlimWhisperError)
+        return as_api_error(error).response()
 
     async def http_error(request: Request, error: Exception) -> Response:
         assert isinstance(error, HTTPException)
@@ -119,7 +125,8 @@ def add_error_handlers(app: FastAPI) -> None:
         logger.error("a request failed", exc_info=error)
         return internal_error().response()
 
-    app.add_exception_handler(APIError, api_error)
+    for kind in (APIError, SlimWhisperError):
+        app.add_exception_handler(kind, refusal)
     app.add_exception_handler(HTTPException, http_error)
     app.add_exception_handler(OSError, disk_full)
     app.add_exception_handler(Exception, unexpected)

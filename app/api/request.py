@@ -11,7 +11,7 @@ from pydantic import BeforeValidator, ConfigDict, Field, model_validator
 from pydantic_core import from_json
 from starlette.datastructures import FormData
 
-from slimwhisper.app.api.errors import APIError, as_api_error
+from slimwhisper.app.api.errors import APIError
 from slimwhisper.app.api.fields import (
     Fields,
     Text,
@@ -26,7 +26,7 @@ from slimwhisper.app.api.references import read_references
 from slimwhisper.app.api.wanted import Wanted
 from slimwhisper.app.service.jobs import ModelChoice
 from slimwhisper.app.service.models import DIARIZE, Models, openai_model
-from slimwhisper.errors import CheckpointError, DependencyError
+from slimwhisper.errors import DependencyError
 from slimwhisper.outputs.formats import FORMATS
 from slimwhisper.speakers.choice import require
 from slimwhisper.types import CHUNK_SECONDS, ON_FAILURE
@@ -49,11 +49,8 @@ def display_name(given: str | None) -> str:
 
 
 def choose_model(name: str | None, models: Models) -> tuple[ModelChoice, str]:
-    """The model for a request's name, and its name as it is shown. Raises APIError."""
-    try:
-        found = models.resolve(name)
-    except CheckpointError as error:
-        raise as_api_error(error) from error
+    """The model for a request's name, and its name as it is shown. Raises CheckpointError."""
+    found = models.resolve(name)
     return ModelChoice(found), models.shown if found == models.default else found
 
 
@@ -143,7 +140,7 @@ class TranscriptionForm(UploadForm):
 def read_request(form: FormData, task: str, models: Models) -> Wanted:
     """What a form asks for. task: "transcribe" or "translate".
 
-    Raises APIError for a field that cannot be honoured.
+    Raises APIError for a field that cannot be honoured, CheckpointError for the model.
     """
     fields = check_form(TranscriptionForm, form)
     model, served_by = choose_model(fields.model, models)
@@ -174,55 +171,35 @@ def _refuse_combinations(wanted: Wanted, granular: bool) -> None:
     granular: whether timestamp_granularities were sent.
     """
     format, options, diarizes = wanted.format, wanted.options, wanted.asked == DIARIZE
-    segments = ", ".join(("verbose_json", "diarized_json", *WRITTEN))
-    rules = (
-        (
-            diarizes and format not in STREAMED,
-            "response_format",
-            f"{DIARIZE} gives response_format {', '.join(STREAMED)}; another model gives {format}",
-        ),
-        (diarizes and options.get("initial_prompt"), "prompt", f"{DIARIZE} takes no prompt"),
-        (diarizes and wanted.logprobs, "include[]", f"{DIARIZE} gives no logprobs"),
-        (
-            granular and format not in WITH_WORDS,
-            "timestamp_granularities[]",
-            f"timestamp_granularities[] needs response_format {', '.join(WITH_WORDS)}",
-        ),
-        (
-            wanted.stream and format not in STREAMED,
-            "stream",
-            f"stream needs response_format {', '.join(STREAMED)}",
-        ),
-        (
-            wanted.logprobs and format != "json",
-            "include[]",
-            "include[]=logprobs needs response_format=json",
-        ),
-        (
-            options.get("sentences") and format in ("json", "text"),
-            "sentences",
-            f"sentences cuts segments, and {format} has none; choose {segments}",
-        ),
-        (
-            options.get("language") and options.get("languages"),
-            "languages[]",
-            "language says which, languages[] what to choose from; send one of them",
-        ),
-        (
-            wanted.references and format not in WITH_SPEAKERS,
-            "known_speaker_names[]",
-            f"known_speaker_names[] needs response_format {', '.join(WITH_SPEAKERS)}",
-        ),
-        (
-            wanted.task == "translate" and format in WITH_SPEAKERS,
-            "response_format",
-            "a translation is not diarized; send it to /v1/audio/transcriptions",
-        ),
-    )
-    for contradicts, field, message in rules:
-        if contradicts:
-            raise refused(field, message)
+    streamed, with_words = ", ".join(STREAMED), ", ".join(WITH_WORDS)
+    if diarizes and format not in STREAMED:
+        message = f"{DIARIZE} gives response_format {streamed}; another model gives {format}"
+        raise refused("response_format", message)
+    if diarizes and "initial_prompt" in options:
+        raise refused("prompt", f"{DIARIZE} takes no prompt")
+    if diarizes and wanted.logprobs:
+        raise refused("include[]", f"{DIARIZE} gives no logprobs")
+    if granular and format not in WITH_WORDS:
+        name = "timestamp_granularities[]"
+        raise refused(name, f"{name} needs response_format {with_words}")
+    if wanted.stream and format not in STREAMED:
+        raise refused("stream", f"stream needs response_format {streamed}")
+    if wanted.logprobs and format != "json":
+        raise refused("include[]", "include[]=logprobs needs response_format=json")
+    if "sentences" in options and format in ("json", "text"):
+        segments = ", ".join(("verbose_json", "diarized_json", *WRITTEN))
+        message = f"sentences cuts segments, and {format} has none; choose {segments}"
+        raise refused("sentences", message)
+    if "language" in options and "languages" in options:
+        message = "language says which, languages[] what to choose from; send one of them"
+        raise refused("languages[]", message)
+    if wanted.references and format not in WITH_SPEAKERS:
+        name = "known_speaker_names[]"
+        raise refused(name, f"{name} needs response_format {', '.join(WITH_SPEAKERS)}")
     if format in WITH_SPEAKERS:
+        if wanted.task == "translate":
+            message = "a translation is not diarized; send it to /v1/audio/transcriptions"
+            raise refused("response_format", message)
         try:
             require("embedding", f"response_format {format}")
         except DependencyError as error:

@@ -16,7 +16,7 @@ from starlette.types import Receive, Scope, Send
 from slimwhisper.api import SlimWhisper
 from slimwhisper.app.api.access import Access
 from slimwhisper.app.api.errors import APIError
-from slimwhisper.app.api.routes import Listener, events_of
+from slimwhisper.app.api.routes import events_of
 from slimwhisper.app.service.jobs import Limits, Progress
 from slimwhisper.app.service.settings import Settings
 from tests.support.harm import eventually
@@ -218,13 +218,13 @@ def test_a_client_is_missed_between_two_events_as_well() -> None:
             return True
 
     async def check() -> None:
-        listener, ended = Listener(), []
+        told, ended = asyncio.Queue[Any](), []
         for second in range(3):
-            listener(Progress([], float(second)))
+            told.put_nowait(Progress([], float(second)))
         service: Any = SimpleNamespace(cancel=ended.append)
         job: Any = object()
         with pytest.raises(APIError, match="disconnected"):
-            async for event in events_of(service, job, listener, cast(Request, Left()), 60):
+            async for event in events_of(service, job, told, cast(Request, Left()), 60):
                 assert event == Progress([], 0.0)
         assert ended == [job]
 
