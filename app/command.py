@@ -16,7 +16,7 @@ import torch
 from slimwhisper.api import SlimWhisper
 from slimwhisper.app.api.sites import is_loopback
 from slimwhisper.app.page.tempdir import page_folder
-from slimwhisper.app.server import make_app, make_server
+from slimwhisper.app.server import Server, make_app
 from slimwhisper.app.service.jobs import Limits, ModelChoice
 from slimwhisper.app.service.models import Models
 from slimwhisper.app.service.service import Service
@@ -117,7 +117,7 @@ def _serve(a: argparse.Namespace, settings: Settings) -> int:
         a.unload_after or float("inf"),
         first=ModelChoice(a.model),
     )
-    server = make_server(make_app(service, models, settings), service, settings)
+    server = Server(make_app(service, models, settings), service, settings)
 
     def when_loaded() -> None:
         service.begun.wait()

@@ -135,20 +135,29 @@ def add_error_handlers(app: FastAPI) -> None:
 class Server(uvicorn.Server):
     """Uvicorn's server; it tells the service about a signal at once, and limits connections."""
 
-    def __init__(
-        self,
-        config: uvicorn.Config,
-        service: Service,
-        realtime: Realtime,
-        wyoming: Wyoming | None,
-        page: "Page | None",
-        patience: float,
-    ) -> None:
-        """patience: seconds that running requests get after a signal."""
+    def __init__(self, app: FastAPI, service: Service, settings: Settings) -> None:
+        """app: of `make_app`."""
+        config = uvicorn.Config(
+            app,
+            host=settings.host,
+            port=settings.port,
+            root_path=settings.root_path,
+            timeout_graceful_shutdown=round(settings.patience) + 5,
+            server_header=False,
+            backlog=1,  # see `listen`
+            http=Http,
+            ws="websockets-sansio",
+            ws_max_size=2 * MAX_MESSAGE,  # characters may be of several bytes
+            ws_ping_timeout=None,  # a session that waits for the engine does not read pongs
+            ws_per_message_deflate=False,
+        )
         super().__init__(config)
+        hide_secrets()
         self.server_state = self._connections = Connections(config)
-        self._service, self._patience = service, patience
-        self._realtime, self._wyoming, self._page = realtime, wyoming, page
+        self._service, self._patience = service, settings.patience
+        self._realtime: Realtime = app.state.realtime
+        self._wyoming: Wyoming | None = app.state.wyoming
+        self._page: Page | None = app.state.page
 
     def handle_exit(self, sig: int, frame: Any) -> None:
         """A signal: refuse new requests, then shut down."""
@@ -186,24 +195,3 @@ class Server(uvicorn.Server):
         if self._page is not None:
             await self._page.leave()
         await super().shutdown(sockets)
-
-
-def make_server(app: FastAPI, service: Service, settings: Settings) -> Server:
-    """A server, ready to `run`."""
-    config = uvicorn.Config(
-        app,
-        host=settings.host,
-        port=settings.port,
-        root_path=settings.root_path,
-        timeout_graceful_shutdown=round(settings.patience) + 5,
-        server_header=False,
-        backlog=1,  # see `listen`
-        http=Http,
-        ws="websockets-sansio",
-        ws_max_size=2 * MAX_MESSAGE,  # characters may be of several bytes
-        ws_ping_timeout=None,  # a session that waits for the engine does not read pongs
-        ws_per_message_deflate=False,
-    )
-    hide_secrets()
-    state = app.state
-    return Server(config, service, state.realtime, state.wyoming, state.page, settings.patience)

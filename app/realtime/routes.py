@@ -11,7 +11,7 @@ from fastapi import APIRouter, Request, WebSocket
 from pydantic_core import from_json
 from starlette.concurrency import run_in_threadpool
 
-from slimwhisper.app.api.access import given_key, refuse_websocket
+from slimwhisper.app.api.access import given_key, refuse
 from slimwhisper.app.api.errors import APIError, as_api_error
 from slimwhisper.app.api.fields import unsupported
 from slimwhisper.app.api.sites import network_of
@@ -49,7 +49,7 @@ class Realtime:
             connection = Connection(websocket, config, self._service, self._models, self._settings)
         except (APIError, SlimWhisperError) as error:
             scope, receive, send = websocket.scope, websocket.receive, websocket.send
-            await refuse_websocket(as_api_error(error), scope, receive, send)
+            await refuse(as_api_error(error), scope, receive, send)
         else:
             self._open[connection] = asyncio.current_task()
             try:

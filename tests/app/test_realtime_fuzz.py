@@ -18,7 +18,7 @@ from websockets.sync.client import ClientConnection, connect
 
 from slimwhisper.api import SlimWhisper
 from slimwhisper.app.realtime.messages import MAX_MESSAGE
-from slimwhisper.app.server import make_app, make_server
+from slimwhisper.app.server import Server, make_app
 from slimwhisper.app.service.jobs import Limits
 from slimwhisper.app.service.models import Models
 from slimwhisper.app.service.service import Service
@@ -217,7 +217,7 @@ def test_a_port_that_is_taken_ends_the_server_with_one_line(
 ) -> None:
     settings = Settings(port=free_port(), wyoming=WYOMING)
     service = Service(lambda _: model)
-    server = make_server(make_app(service, Models("digits"), settings), service, settings)
+    server = Server(make_app(service, Models("digits"), settings), service, settings)
     server.run()
     service.close()
     assert not server.started

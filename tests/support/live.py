@@ -13,7 +13,7 @@ import openai
 import pytest
 
 from slimwhisper.api import SlimWhisper
-from slimwhisper.app.server import Server, make_app, make_server
+from slimwhisper.app.server import Server, make_app
 from slimwhisper.app.service.jobs import Limits
 from slimwhisper.app.service.models import Models
 from slimwhisper.app.service.service import Service
@@ -80,7 +80,7 @@ def start(model: SlimWhisper, limits: Limits | None = None, **settings: Any) -> 
     port = free_port()
     service = Service(lambda _: model, batch_size=4, limits=limits)
     chosen = Settings(port=port, **settings)
-    server = make_server(make_app(service, Models("digits"), chosen), service, chosen)
+    server = Server(make_app(service, Models("digits"), chosen), service, chosen)
     thread = threading.Thread(target=server.run, daemon=True)
     thread.start()
     while not server.started:
