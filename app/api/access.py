@@ -125,7 +125,7 @@ class Access:
 
 
 async def refuse(error: APIError, scope: Scope, receive: Receive, send: Send) -> None:
-    """Answer a request, or a websocket before it is accepted: with the status, if the server can."""
+    """Answer a request, or a websocket before it is accepted: with the status if that can be."""
     if scope["type"] == "http" or "websocket.http.response" in scope.get("extensions", {}):
         await error.response()(scope, receive, send)
     else:
