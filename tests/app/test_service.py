@@ -6,6 +6,7 @@ import jiwer
 import pytest
 import torch
 
+from slimwhisper.api import load_model
 from slimwhisper.app.service import turns
 from slimwhisper.app.service.jobs import (
     BusyError,
@@ -19,11 +20,13 @@ from slimwhisper.app.service.jobs import (
     Started,
     StoppingError,
 )
+from slimwhisper.app.service.service import Service
 from slimwhisper.app.service.turns import AHEAD
 from slimwhisper.errors import OptionError
 from slimwhisper.longform.batch import Batch
 from tests.support.harm import eventually
 from tests.support.live import held_engines, held_readers
+from tests.support.pretend.cuda import pretend_cuda
 from tests.support.service_jobs import PHONE, Heard, Make
 from tests.support.spoken import EXPECTED
 
@@ -164,3 +167,18 @@ def test_small_recordings_are_read_ahead(
     assert service.states() == {"waiting": 9 - ahead, "reading": ahead, "running": 0}
     go.set()
     assert {h.text for h in heard} == {"four zero seven seven"}
+
+
+def test_a_gpu_that_is_not_the_current_one() -> None:
+    names = [PHONE, "countdown.flac"]
+    with pretend_cuda(count=2) as gpu:
+        model = load_model("digits", "cuda:1", dtype="float32")
+        service = Service(lambda _: model, batch_size=4)
+        heard = {name: Heard(service, name, user=name) for name in names}
+        texts = {name: each.text for name, each in heard.items()}
+        service.close()
+    for name, text in texts.items():
+        assert jiwer.wer(EXPECTED[name]["text"], text) == 0
+    kernels = model.network.plan.kernels
+    assert kernels.failures == {} and kernels.used["latent", "triton"] > 0
+    assert gpu.counts.kernels["graph"] > 0

@@ -5,7 +5,6 @@ import queue
 import threading
 import time
 import weakref
-from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -18,8 +17,6 @@ from slimwhisper.app.api.metrics import metrics_text
 from slimwhisper.app.service import engines
 from slimwhisper.app.service.jobs import (
     BusyError,
-    Finished,
-    Job,
     Limits,
     ModelChoice,
     ModelError,
@@ -34,15 +31,14 @@ from slimwhisper.live.types import Ended, Failed, LiveEvent, LiveOptions, Speech
 from slimwhisper.longform.batch import Batch
 from tests.support.harm import eventually
 from tests.support.live import held_engines
+from tests.support.service_jobs import DIGITS, Make
+from tests.support.service_jobs import Heard as Upload
 from tests.support.spoken import EXPECTED, SAMPLES, with_draft
 
 SAMPLE = "door-code.mp3"
 WORDS = 2  # of the sample: as few as will do
 SPOKEN = " ".join(EXPECTED[SAMPLE]["text"].split()[:WORDS])
-DIGITS = ModelChoice("digits")
 RATE = 16_000
-
-Make = Callable[..., Service]
 
 
 @pytest.fixture(scope="module")
@@ -74,6 +70,11 @@ class Heard:
         asked = LiveOptions(**options)
         self.stream = service.open_stream(ModelChoice(model), asked, "user", self.told.put)
 
+    def say(self, audio: np.ndarray) -> None:
+        """All there is to hear."""
+        self.stream.append(audio)
+        self.stream.finish()
+
     def until_the_end(self) -> list[LiveEvent]:
         """All events before the None."""
         found = []
@@ -90,12 +91,6 @@ class Heard:
         last = self.until_the_end()[-1]
         assert isinstance(last, Failed), last
         return last.error
-
-
-def upload(service: Service, told: Callable[[Any], None], model: str = "digits") -> Job:
-    job = Job(SAMPLES / SAMPLE, SAMPLE, ModelChoice(model), {}, "uploads", told)
-    service.submit(job)
-    return job
 
 
 def nothing_left(service: Service) -> bool:
@@ -134,16 +129,11 @@ def test_streams_and_uploads_side_by_side(begin: Make, audio: np.ndarray) -> Non
     service = begin()
     streams = [Heard(service, language="en", words=i == 0) for i in range(2)]
     streams += [Heard(service, language="en", window=10.0)]
-    done: queue.SimpleQueue[Any] = queue.SimpleQueue()
-    for _ in range(2):
-        upload(service, lambda e: done.put(e) if isinstance(e, Finished) else None)
+    uploads = [Upload(service, SAMPLE) for _ in range(2)]
     for heard in streams:
-        heard.stream.append(audio)
-        heard.stream.finish()
+        heard.say(audio)
     assert [heard.text for heard in streams] == [SPOKEN] * 3
-    assert {done.get(timeout=60).transcript.text.strip() for _ in range(2)} == {
-        EXPECTED[SAMPLE]["text"]
-    }
+    assert {upload.text for upload in uploads} == {EXPECTED[SAMPLE]["text"]}
     assert eventually(lambda: nothing_left(service))
     assert len({e.engine.model.dims.n_audio_ctx for e in service.engines._engines.values()}) == 2
 
@@ -164,14 +154,11 @@ def test_a_service_with_a_draft(
     try:
         service.begun.wait(60)
         streams = [Heard(service, language="en", window=window) for window in (None, 10.0)]
-        done: queue.SimpleQueue[Any] = queue.SimpleQueue()
-        upload(service, lambda e: done.put(e) if isinstance(e, Finished) else None)
+        upload = Upload(service, SAMPLE)
         for heard in streams:
-            heard.stream.append(audio)
-            heard.stream.finish()
+            heard.say(audio)
         assert [heard.text for heard in streams] == [SPOKEN] * 2
-        text = done.get(timeout=60).transcript.text.strip()
-        assert text == EXPECTED[SAMPLE]["text"]
+        assert upload.text == EXPECTED[SAMPLE]["text"]
         lanes = [engine.first for engine in made if engine.slots]
         assert len(lanes) >= 2
         assert all(isinstance(lane, SpeculativeLane) and lane.right for lane in lanes)
@@ -205,17 +192,13 @@ def test_commit_clear_and_change(begin: Make, audio: np.ndarray) -> None:
 
 def test_a_server_is_ready_before_its_first_stream(begin: Make, audio: np.ndarray) -> None:
     """The engine that is made beforehand is the one that streams get; it is idle and empty."""
-    options, service = LiveOptions(window=10.0), begin()
-    service.streams.warm_up(options)
+    service = begin()
+    service.streams.warm_up(LiveOptions(window=10.0))
     assert eventually(lambda: not service.streams.waiting and service.engines.cache_bytes() > 0)
     (ready,) = service.engines._engines.values()
-    told: queue.Queue[LiveEvent | None] = queue.Queue()
-    stream = service.open_stream(DIGITS, options, "ann", told.put)
-    stream.append(audio)
-    stream.finish()
-    while (event := told.get(timeout=60)) is not None:
-        last = event
-    assert isinstance(last, Ended) and last.text == SPOKEN
+    heard = Heard(service, window=10.0)
+    heard.say(audio)
+    assert heard.text == SPOKEN
     assert [*service.engines._engines.values()] == [ready] and ready.engine.idle
     assert ready.engine.free == ready.engine.slots
 
@@ -229,7 +212,7 @@ def test_who_is_refused(begin: Make) -> None:
     with pytest.raises(OptionError, match="window"):
         Heard(service, window=29.0 + 2)
     first = Heard(service)
-    for call in (lambda: Heard(service, "other"), lambda: upload(service, print, "other")):
+    for call in (lambda: Heard(service, "other"), lambda: Upload(service, model="other")):
         with pytest.raises(BusyError, match="busy with another model"):
             call()
     Heard(service)
@@ -250,8 +233,7 @@ def test_a_model_that_cannot_be_loaded(begin: Make, audio: np.ndarray) -> None:
     late = Heard(service, language="klingon")  # nobody knows before the model is loaded
     assert isinstance(late.error, OptionError)
     good = Heard(service)
-    good.stream.append(audio)
-    good.stream.finish()
+    good.say(audio)
     assert good.text == SPOKEN
 
 
@@ -285,8 +267,7 @@ def test_audio_that_waits_is_bounded(
         heard.stream.append(audio)
     go.set()
     assert eventually(lambda: heard.stream.backlog < 0.5 * backlog)
-    heard.stream.append(audio)
-    heard.stream.finish()
+    heard.say(audio)
     assert heard.text.replace(" ", "") == 3 * SPOKEN.replace(" ", "")
 
 
@@ -294,8 +275,7 @@ def test_a_hundred_streams_leave_nothing(begin: Make, audio: np.ndarray) -> None
     """Dropped before, while and after they are told something."""
     service = begin(limits=Limits(streams=8))
     first = Heard(service)  # starts the thread of the voice activity
-    first.stream.append(audio[:RATE])
-    first.stream.finish()
+    first.say(audio[:RATE])
     first.until_the_end()
     threads, streams = {t.name for t in threading.enumerate()}, weakref.WeakSet[Any]()
     for number in range(100):
@@ -309,8 +289,7 @@ def test_a_hundred_streams_leave_nothing(begin: Make, audio: np.ndarray) -> None
         heard.stream.close()
         heard.stream.close()
     heard = Heard(service, language="en")
-    heard.stream.append(audio)
-    heard.stream.finish()
+    heard.say(audio)
     assert heard.text == SPOKEN
     assert eventually(lambda: nothing_left(service))
     del heard, first
@@ -327,11 +306,9 @@ def test_a_listener_that_fails_closes_its_stream(begin: Make, audio: np.ndarray)
         calls.append(event)
         raise ConnectionError("gone")
 
-    bad = service.open_stream(DIGITS, LiveOptions(), "user", fails)
-    good = Heard(service)
-    for stream in (bad, good.stream):
-        stream.append(audio)
-        stream.finish()
+    bad, good = service.open_stream(DIGITS, LiveOptions(), "user", fails), Heard(service)
+    bad.append(audio)
+    good.say(audio)
     assert good.text == SPOKEN
     assert eventually(lambda: nothing_left(service))
     assert len(calls) == 1
@@ -353,8 +330,7 @@ def test_a_failing_engine_fails_its_streams(
     for each in (heard, quiet):
         assert "unexpected OutOfMemoryError: CUDA out of memory" in str(each.error)
     again = Heard(service)
-    again.stream.append(audio)
-    again.stream.finish()
+    again.say(audio)
     assert again.text == SPOKEN
 
 
@@ -364,8 +340,7 @@ def test_shutting_down(begin: Make, audio: np.ndarray, patience: float) -> None:
     service = begin()
     heard, silent, over = Heard(service), Heard(service), Heard(service)
     heard.stream.append(audio)
-    over.stream.append(audio)
-    over.stream.finish()
+    over.say(audio)
     service.close(patience)
     events = heard.until_the_end()
     assert isinstance(events[-1], Failed) and isinstance(events[-1].error, StoppingError)
@@ -385,20 +360,15 @@ GAUGES = "in_flight streams speed batch_fill slots cache_bytes"
 def test_metrics(begin: Make, audio: np.ndarray) -> None:
     service = begin()
     stays, heard = Heard(service), Heard(service)
-    heard.stream.append(audio)
-    heard.stream.finish()
+    heard.say(audio)
     assert heard.text == SPOKEN
     assert eventually(lambda: len(service.streams.open) == 1)
     text = metrics_text(service).decode().splitlines()
     lines = dict(line.rsplit(" ", 1) for line in text if not line.startswith("#"))
     types = dict(line.split()[2:] for line in text if line.startswith("# TYPE"))
-    counters = {f"slimwhisper_{name}_total" for name in COUNTERS.split()}
-    gauges = {f"slimwhisper_{name}" for name in GAUGES.split()}
-    assert types == {
-        **dict.fromkeys(counters, "counter"),
-        **dict.fromkeys(gauges, "gauge"),
-        "slimwhisper_commit_latency_seconds": "histogram",
-    }
+    counters = dict.fromkeys((f"slimwhisper_{name}_total" for name in COUNTERS.split()), "counter")
+    gauges = dict.fromkeys((f"slimwhisper_{name}" for name in GAUGES.split()), "gauge")
+    assert types == {**counters, **gauges, "slimwhisper_commit_latency_seconds": "histogram"}
     assert not any("_created" in line for line in lines)
     assert lines["slimwhisper_streams"] == "1.0"
     assert float(lines["slimwhisper_updates_total"]) == service.counts.updates > 0
