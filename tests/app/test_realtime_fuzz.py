@@ -96,6 +96,8 @@ def test_random_events_never_end_a_session(live: Live, seed: int) -> None:
     assert freed(live)
 
 
+SESSION = '{"type": "session.update", "session": {"type": "transcription", "audio": {"input": %s}}}'
+HUGE = "1" * 400
 MESSAGES = [
     (b"\x00\x01", "as text, not as binary"),
     ("{", "is not JSON"),
@@ -115,18 +117,32 @@ MESSAGES = [
     ('{"type": "session.update", "session": 1e400}', "session"),
     ('{"type": "transcription_session.update", "session": {"input_audio_format": []}}', "choose"),
     ('{"type": 1' + "1" * 5000 + "}", "is not JSON"),
+    # numbers and texts that JSON does not have, or that no number of Python's holds
+    (r'{"type": "session.update", "event_id": "\ud800"}', "is not JSON"),
+    (r'{"type": "\udc00x"}', "is not JSON"),
+    (SESSION % r'{"transcription": {"prompt": "\ud800"}}', "is not JSON"),
+    (r'{"type": "session.update", "session": {"\ud800": 1}}', "is not JSON"),
+    ('{"type": "session.update", "session": NaN}', "is not JSON"),
+    (SESSION % f'{{"turn_detection": {{"silence_duration_ms": {HUGE}}}}}', "silence_duration_ms"),
+    (SESSION % '{"turn_detection": {"threshold": 1e999}}', "threshold"),
 ]
 
 
-def test_each_wrong_message_says_what_is_wrong(live: Live) -> None:
+def test_each_wrong_message_says_what_is_wrong(
+    live: Live, caplog: pytest.LogCaptureFixture
+) -> None:
+    """And the session goes on."""
     with opened(live) as websocket:
         websocket.recv(timeout=10)
         for message, expected in MESSAGES:
             websocket.send(message)
             found = json.loads(websocket.recv(timeout=10))
             assert found["type"] == "error", message
+            assert found["error"]["type"] == "invalid_request_error", message
             assert expected in found["error"]["message"], (message, found)
-    assert freed(live)
+        websocket.send('{"type": "input_audio_buffer.clear"}')
+        assert json.loads(websocket.recv(timeout=10))["type"] == "input_audio_buffer.cleared"
+    assert freed(live) and "Traceback" not in caplog.text
 
 
 @pytest.mark.parametrize(("size", "fragments"), [(MAX_MESSAGE + 1, 1), (3 << 20, 7), (20 << 20, 1)])

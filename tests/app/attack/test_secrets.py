@@ -1,7 +1,6 @@
 """Secrets: client secrets fill no memory and no table, and the log opens nothing."""
 
 import logging
-import time
 from collections.abc import Iterator
 from typing import Any
 
@@ -58,15 +57,6 @@ def test_bytes_are_bounded() -> None:
     assert 100 < until_full(found, large, "b") < MAX_BYTES / size / 2
     found.issue(START, 60)
     assert FOR_PAGE < client_secrets.MAX_SECRETS / 2
-
-
-def test_the_clock_of_the_wall_does_not_matter(monkeypatch: pytest.MonkeyPatch) -> None:
-    found = ClientSecrets()
-    value, _ = found.issue(START.transcribing(language="de"), 60)
-    for wrong in (0.0, time.time() + 10**6):
-        monkeypatch.setattr(client_secrets.time, "time", lambda wrong=wrong: wrong)
-        config = found.session(value)
-        assert config is not None and config.audio.input.transcription.language == "de"
 
 
 def test_what_may_be_asked_for(keyless: Live) -> None:
