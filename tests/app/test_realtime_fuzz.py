@@ -9,7 +9,6 @@ import threading
 from collections.abc import Iterator
 from contextlib import suppress
 from copy import deepcopy
-from pathlib import Path
 from typing import Any
 
 import pytest
@@ -23,7 +22,8 @@ from slimwhisper.app.service.jobs import Limits
 from slimwhisper.app.service.models import Models
 from slimwhisper.app.service.service import Service
 from slimwhisper.app.service.settings import Settings
-from tests.support.live import Live, free_port, freed, start, stop
+from tests.support.harm import open_files
+from tests.support.live import Live, connected, free_port, freed, rest, start, stop
 from tests.support.realtime import silence, tone
 
 WYOMING = free_port()
@@ -161,24 +161,19 @@ def test_messages_that_are_too_large(live: Live, size: int, fragments: int) -> N
 
 
 def test_a_hundred_connections_opened_and_dropped(live: Live) -> None:
-    descriptors = Path("/proc/self/fd")
-    before = len(list(descriptors.iterdir())) if descriptors.exists() else 0
-    port = int(live.url.rpartition(":")[2])
+    before = open_files()
     head = (
         b"GET /v1/realtime HTTP/1.1\r\nHost: here\r\nConnection: Upgrade\r\nUpgrade: websocket\r\n"
         b"Sec-WebSocket-Version: 13\r\nSec-WebSocket-Key: dGhlIHNhbXBsZSBub25jZQ==\r\n\r\n"
     )
     generator = random.Random(0)
     for number in range(100):
-        with socket.create_connection(("127.0.0.1", port), timeout=10) as raw:
-            whole = bool(number % 4)
-            raw.sendall(head if whole else head[:20])
+        whole = bool(number % 4)
+        with connected(live, head if whole else head[:20]) as raw:
             if whole and number % 2:
                 raw.recv(100)
             raw.sendall(generator.randbytes(generator.randrange(40)))
-    assert freed(live)
-    if before:
-        assert len(list(descriptors.iterdir())) <= before + 5
+    assert freed(live) and open_files() <= before + 5
 
 
 TRANSCRIBE = b'{"type": "transcribe", "data": {%s}}\n'
@@ -210,12 +205,10 @@ CHUNK = b'{"type": "audio-chunk", "data": {"rate": %d, "width": %d, "channels": 
     ],
 )
 def test_wyoming_says_what_is_wrong(live: Live, data: bytes, message: str) -> None:
-    answer = b""
     with socket.create_connection(("127.0.0.1", WYOMING), timeout=10) as raw:
         raw.sendall(data)
         raw.shutdown(socket.SHUT_WR)
-        while part := raw.recv(1 << 16):
-            answer += part
+        answer = rest(raw)
     assert b'"type": "error"' in answer and message.encode() in answer, answer
     assert freed(live)
 

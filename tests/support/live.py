@@ -4,6 +4,7 @@ import socket
 import threading
 import time
 from collections.abc import Callable
+from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -94,6 +95,23 @@ def stop(live: Live) -> None:
     live.server.should_exit = True
     live.thread.join(30)
     assert not live.thread.is_alive()
+
+
+def connected(live: Live, data: bytes = b"", source: str = "127.0.0.1") -> socket.socket:
+    """A connection on which `data` was sent."""
+    address = ("127.0.0.1", int(live.url.rpartition(":")[2]))
+    found = socket.create_connection(address, timeout=30, source_address=(source, 0))
+    found.sendall(data)
+    return found
+
+
+def rest(connection: socket.socket) -> bytes:
+    """What comes until the server closes the connection."""
+    found = b""
+    with suppress(ConnectionError):
+        while more := connection.recv(1 << 16):
+            found += more
+    return found
 
 
 def freed(live: Live) -> bool:

@@ -8,7 +8,7 @@ import socket
 import subprocess
 import sys
 import time
-from contextlib import ExitStack, suppress
+from contextlib import ExitStack
 from pathlib import Path
 
 import httpx
@@ -16,7 +16,7 @@ import pytest
 
 from slimwhisper.app import connections, server
 from tests.support.harm import eventually
-from tests.support.live import Begin, Live, free_port, held_readers
+from tests.support.live import Begin, Live, connected, free_port, held_readers, rest
 from tests.support.page_calls import PHONE
 
 HEALTH = b"GET /health HTTP/1.1\r\nHost: localhost\r\n\r\n"
@@ -43,23 +43,6 @@ def hasty(monkeypatch: pytest.MonkeyPatch) -> None:
     for limit in ("HEAD", "BODY", "UNREAD"):
         monkeypatch.setattr(connections, limit, 0.5)
     monkeypatch.setattr(server, "SWEEP", 1)
-
-
-def connected(live: Live, data: bytes = b"", source: str = "127.0.0.1") -> socket.socket:
-    """A connection on which `data` was sent."""
-    address = ("127.0.0.1", int(live.url.rpartition(":")[2]))
-    found = socket.create_connection(address, timeout=10, source_address=(source, 0))
-    found.sendall(data)
-    return found
-
-
-def rest(connection: socket.socket) -> bytes:
-    """What comes until the server closes the connection."""
-    found = b""
-    with suppress(ConnectionError):
-        while more := connection.recv(1 << 16):
-            found += more
-    return found
 
 
 @pytest.mark.usefixtures("hasty")
