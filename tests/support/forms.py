@@ -31,7 +31,7 @@ def wanted_by_whisper_cpp(*fields: tuple[str, str]) -> Wanted:
     return read_inference(form_of(*fields), MODELS)
 
 
-def sent_by_openai(asynchronous: bool = False, **arguments: Any) -> FormData:
+def sent_by_openai(**arguments: Any) -> FormData:
     """The form that OpenAI's client sends for these arguments, as the server parses it."""
     seen: list[httpx.Request] = []
 
@@ -40,24 +40,10 @@ def sent_by_openai(asynchronous: bool = False, **arguments: Any) -> FormData:
         seen.append(request)
         return httpx.Response(200, json={"text": ""})
 
-    async def answer_later(request: httpx.Request) -> httpx.Response:
-        await request.aread()
-        seen.append(request)
-        return httpx.Response(200, json={"text": ""})
-
     given = {"file": ("a.wav", b"audio"), "model": "whisper-1", **arguments}
-    if asynchronous:
-
-        async def send() -> None:
-            http = httpx.AsyncClient(transport=httpx.MockTransport(answer_later))
-            async with openai.AsyncOpenAI(api_key="any", http_client=http) as client:
-                await client.audio.transcriptions.create(**given)
-
-        asyncio.run(send())
-    else:
-        http = httpx.Client(transport=httpx.MockTransport(answer))
-        with openai.OpenAI(api_key="any", http_client=http) as client:
-            client.audio.transcriptions.create(**given)
+    http = httpx.Client(transport=httpx.MockTransport(answer))
+    with openai.OpenAI(api_key="any", http_client=http) as client:
+        client.audio.transcriptions.create(**given)
     (request,) = seen
 
     async def receive() -> dict[str, Any]:
