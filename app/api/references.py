@@ -10,11 +10,11 @@ import re
 import tempfile
 from collections.abc import Callable, Sequence
 from contextlib import AsyncExitStack, closing
+from dataclasses import dataclass
 from pathlib import Path
 from typing import IO
 
 from slimwhisper.app.api.fields import refused
-from slimwhisper.app.api.wanted import Reference
 from slimwhisper.audio.samples import Samples
 from slimwhisper.types import SAMPLE_RATE
 
@@ -25,6 +25,14 @@ SLACK = 0.1  # seconds that an encoder may have added
 MAX_NAME = 64  # characters
 MAX_BYTES = 3 << 20  # of a recording: 10 s of stereo WAV at 48 kHz take 2 MB
 _DATA_URL = re.compile(r"data:[\w.+-]+/[\w.+-]+(;[\w.+-]+=[\w.+\"-]*)*;base64,", re.ASCII)
+
+
+@dataclass(frozen=True, slots=True)
+class Reference:
+    """A known speaker: a name, and a recording of the voice."""
+
+    name: str
+    data: bytes  # an audio file
 
 
 def read_references(names: Sequence[str], urls: Sequence[str]) -> tuple[Reference, ...]:

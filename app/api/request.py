@@ -4,12 +4,14 @@ The fields are those of openai-python 3.54 (types/audio/transcription_create_par
 our own, "sentences" and "on_failure". docs/openai.md lists them all.
 """
 
+import math
+from dataclasses import dataclass, field
 from pathlib import PurePath
 from typing import Annotated, Any, Self
 
 from pydantic import BeforeValidator, ConfigDict, Field, model_validator
 from pydantic_core import from_json
-from starlette.datastructures import FormData
+from starlette.datastructures import FormData, UploadFile
 
 from slimwhisper.app.api.errors import APIError
 from slimwhisper.app.api.fields import (
@@ -22,8 +24,7 @@ from slimwhisper.app.api.fields import (
     refused,
     wrong,
 )
-from slimwhisper.app.api.references import read_references
-from slimwhisper.app.api.wanted import Wanted
+from slimwhisper.app.api.references import Reference, read_references
 from slimwhisper.app.service.jobs import ModelChoice
 from slimwhisper.app.service.models import DIARIZE, Models, openai_model
 from slimwhisper.errors import DependencyError
@@ -39,6 +40,44 @@ WITH_WORDS = ("verbose_json", "lrc", "ass")  # may have each word's time
 WITH_SPEAKERS = ("diarized_json", "rttm")
 MAX_NAME_LENGTH = 200  # characters of a file's name
 MAX_PADDING = 10_000  # milliseconds
+MAX_WARNINGS = 5
+MAX_NAME = 40  # characters of a field's name in a header
+
+
+@dataclass(slots=True)
+class Wanted:
+    """A checked request: what both forms, OpenAI's and whisper.cpp's, are turned into."""
+
+    upload: UploadFile
+    task: str  # "transcribe" or "translate"
+    format: str  # of the response
+    model: ModelChoice
+    served_by: str  # the model's name, as it is shown
+    options: dict[str, Any]  # fields of `slimwhisper.Options`
+    asked: str = ""  # OpenAI's model that was asked for, without a date; "": one of ours
+    granularities: tuple[str, ...] = ("segment",)  # of verbose_json
+    words_inside: bool = False  # verbose_json has each segment's words in it, as whisper.cpp
+    stream: bool = False
+    logprobs: bool = False
+    references: tuple[Reference, ...] = ()
+    longest: float = math.inf  # seconds of audio that may be sent without chunking_strategy
+    unknown: list[str] = field(default_factory=list)  # fields that were ignored
+
+    def headers(self) -> dict[str, str]:
+        """Of the response: which model served it, and which fields were ignored."""
+        found = {"X-Slimwhisper-Model": _plain(self.served_by)}
+        if self.unknown:
+            shown = [f'unknown field "{_plain(n)}" was ignored' for n in self.unknown]
+            more = len(shown) - MAX_WARNINGS
+            rest = [f"and {more} more"] if more > 0 else []
+            found["X-Slimwhisper-Warning"] = "; ".join([*shown[:MAX_WARNINGS], *rest])
+        return found
+
+
+def _plain(text: str) -> str:
+    """A text that may stand in a header, between quotes: short, printable ASCII."""
+    fits = (c if c.isascii() and c.isprintable() and c not in '"\\' else "?" for c in text)
+    return "".join(fits)[:MAX_NAME]
 
 
 def display_name(given: str | None) -> str:

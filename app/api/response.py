@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 from fastapi.responses import JSONResponse, PlainTextResponse, Response
 
-from slimwhisper.app.api.wanted import Wanted
+from slimwhisper.app.api.request import Wanted
 from slimwhisper.outputs.formats import FORMATS, SENTENCES, write_transcript
 from slimwhisper.tokens.openai import byte_letters
 from slimwhisper.tokens.vocabulary import Vocabulary

@@ -23,9 +23,8 @@ from slimwhisper.app.api.errors import APIError, as_api_error
 from slimwhisper.app.api.fields import read_form, refused
 from slimwhisper.app.api.inference import read_inference
 from slimwhisper.app.api.references import REFERENCES, open_path, shown, store_references
-from slimwhisper.app.api.request import display_name, read_request
+from slimwhisper.app.api.request import Wanted, display_name, read_request
 from slimwhisper.app.api.response import Result, delta
-from slimwhisper.app.api.wanted import Wanted
 from slimwhisper.app.service.jobs import Event, Failed, Finished, Job, Progress, Started
 from slimwhisper.app.service.models import DIARIZE, Models, openai_model
 from slimwhisper.app.service.service import Service

@@ -11,8 +11,8 @@ from openai.types.audio import transcription_create_params as params
 from slimwhisper.app.api import request
 from slimwhisper.app.api.errors import APIError, as_api_error
 from slimwhisper.app.api.inference import InferenceForm
+from slimwhisper.app.api.references import Reference
 from slimwhisper.app.api.request import RESPONSE_FORMATS, read_request
-from slimwhisper.app.api.wanted import Reference
 from slimwhisper.app.service.models import OPENAI_MODELS, openai_model
 from slimwhisper.errors import CheckpointError, DependencyError
 from slimwhisper.types import Options

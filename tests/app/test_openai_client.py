@@ -19,9 +19,8 @@ from pydantic import TypeAdapter
 
 from slimwhisper.api import SlimWhisper
 from slimwhisper.app.api.errors import APIError, as_api_error
-from slimwhisper.app.api.references import store_references
+from slimwhisper.app.api.references import Reference, store_references
 from slimwhisper.app.api.response import Result, logprobs
-from slimwhisper.app.api.wanted import Reference
 from slimwhisper.checkpoint.load import load_checkpoint
 from slimwhisper.errors import AudioError
 from slimwhisper.speakers.choice import missing

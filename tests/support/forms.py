@@ -11,8 +11,7 @@ from starlette.requests import Request
 
 from slimwhisper.app.api.fields import read_form
 from slimwhisper.app.api.inference import read_inference
-from slimwhisper.app.api.request import read_request
-from slimwhisper.app.api.wanted import Wanted
+from slimwhisper.app.api.request import Wanted, read_request
 from slimwhisper.app.service.models import Models
 
 MODELS = Models("digits")
