@@ -105,7 +105,6 @@ def read_inference(form: FormData, models: Models) -> Wanted:
     options = {"task": task, "on_failure": "best", **fields.options()}
     return Wanted(
         fields.file,
-        task,
         fields.response_format,
         model,
         served_by,

@@ -4,7 +4,6 @@ The fields are those of openai-python 3.54 (types/audio/transcription_create_par
 our own, "sentences" and "on_failure". docs/openai.md lists them all.
 """
 
-import math
 from dataclasses import dataclass, field
 from pathlib import PurePath
 from typing import Annotated, Any, Self
@@ -30,7 +29,7 @@ from slimwhisper.app.service.models import DIARIZE, Models, openai_model
 from slimwhisper.errors import DependencyError
 from slimwhisper.outputs.formats import FORMATS
 from slimwhisper.speakers.choice import require
-from slimwhisper.types import CHUNK_SECONDS, ON_FAILURE
+from slimwhisper.types import ON_FAILURE
 
 WRITTEN = tuple(name for name in FORMATS if name not in ("txt", "json"))  # by `outputs`
 RESPONSE_FORMATS = ("json", "text", "verbose_json", "diarized_json", *WRITTEN)
@@ -49,7 +48,6 @@ class Wanted:
     """A checked request: what both forms, OpenAI's and whisper.cpp's, are turned into."""
 
     upload: UploadFile
-    task: str  # "transcribe" or "translate"
     format: str  # of the response
     model: ModelChoice
     served_by: str  # the model's name, as it is shown
@@ -58,9 +56,7 @@ class Wanted:
     granularities: tuple[str, ...] = ("segment",)  # of verbose_json
     words_inside: bool = False  # verbose_json has each segment's words in it, as whisper.cpp
     stream: bool = False
-    logprobs: bool = False
     references: tuple[Reference, ...] = ()
-    longest: float = math.inf  # seconds of audio that may be sent without chunking_strategy
     unknown: list[str] = field(default_factory=list)  # fields that were ignored
 
     def headers(self) -> dict[str, str]:
@@ -186,7 +182,6 @@ def read_request(form: FormData, task: str, models: Models) -> Wanted:
     asked = openai_model(fields.model) or ""
     wanted = Wanted(
         fields.file,
-        task,
         fields.response_format,
         model,
         served_by,
@@ -194,12 +189,9 @@ def read_request(form: FormData, task: str, models: Models) -> Wanted:
         asked,
         granularities=fields.timestamp_granularities or ("segment",),
         stream=fields.stream,
-        logprobs=bool(fields.include),
         references=read_references(fields.known_speaker_names, fields.known_speaker_references),
         unknown=list(fields.model_extra or ()),
     )
-    if asked == DIARIZE and fields.chunking_strategy is None:
-        wanted.longest = CHUNK_SECONDS
     _refuse_combinations(wanted, bool(fields.timestamp_granularities))
     return wanted
 
@@ -210,20 +202,21 @@ def _refuse_combinations(wanted: Wanted, granular: bool) -> None:
     granular: whether timestamp_granularities were sent.
     """
     format, options, diarizes = wanted.format, wanted.options, wanted.asked == DIARIZE
+    logprobs = "token_logprobs" in options
     streamed, with_words = ", ".join(STREAMED), ", ".join(WITH_WORDS)
     if diarizes and format not in STREAMED:
         message = f"{DIARIZE} gives response_format {streamed}; another model gives {format}"
         raise refused("response_format", message)
     if diarizes and "initial_prompt" in options:
         raise refused("prompt", f"{DIARIZE} takes no prompt")
-    if diarizes and wanted.logprobs:
+    if diarizes and logprobs:
         raise refused("include[]", f"{DIARIZE} gives no logprobs")
     if granular and format not in WITH_WORDS:
         name = "timestamp_granularities[]"
         raise refused(name, f"{name} needs response_format {with_words}")
     if wanted.stream and format not in STREAMED:
         raise refused("stream", f"stream needs response_format {streamed}")
-    if wanted.logprobs and format != "json":
+    if logprobs and format != "json":
         raise refused("include[]", "include[]=logprobs needs response_format=json")
     if "sentences" in options and format in ("json", "text"):
         segments = ", ".join(("verbose_json", "diarized_json", *WRITTEN))
@@ -236,7 +229,7 @@ def _refuse_combinations(wanted: Wanted, granular: bool) -> None:
         name = "known_speaker_names[]"
         raise refused(name, f"{name} needs response_format {', '.join(WITH_SPEAKERS)}")
     if format in WITH_SPEAKERS:
-        if wanted.task == "translate":
+        if options["task"] == "translate":
             message = "a translation is not diarized; send it to /v1/audio/transcriptions"
             raise refused("response_format", message)
         try:

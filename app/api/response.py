@@ -76,7 +76,7 @@ class Result:
     def _details(self) -> dict[str, Any]:
         """What JSON and the last event have only if it was asked for."""
         found: dict[str, Any] = {}
-        if self.wanted.logprobs:
+        if "token_logprobs" in self.wanted.options:
             found["logprobs"] = logprobs(self.transcript.segments, self.vocabulary)
         if self.wanted.asked == "gpt-transcribe":
             found["languages"] = [{"code": self.transcript.language}]
@@ -87,7 +87,7 @@ class Result:
 
         wanted, transcript = self.wanted, self.transcript
         found: dict[str, Any] = {
-            "task": wanted.task,
+            "task": wanted.options["task"],
             "language": LANGUAGES.get(transcript.language, transcript.language),
             "duration": round(self.seconds, 3),
             "text": self.text,
@@ -159,7 +159,7 @@ class Result:
 def delta(wanted: Wanted, segment: Segment, vocabulary: Vocabulary) -> dict[str, Any]:
     """The event of a new segment of a stream."""
     found: dict[str, Any] = {"type": "transcript.text.delta", "delta": segment.text}
-    if wanted.logprobs:
+    if "token_logprobs" in wanted.options:
         found["logprobs"] = logprobs([segment], vocabulary)
     return found
 

@@ -29,6 +29,7 @@ from slimwhisper.app.service.jobs import Event, Failed, Finished, Job, Progress,
 from slimwhisper.app.service.models import DIARIZE, Models, openai_model
 from slimwhisper.app.service.service import Service
 from slimwhisper.tokens.vocabulary import Vocabulary
+from slimwhisper.types import CHUNK_SECONDS
 
 DISCONNECT_POLL = 0.5  # seconds between checks that the client is still connected
 STREAM_HEADERS = {"Cache-Control": "no-cache", "X-Accel-Buffering": "no"}
@@ -135,8 +136,9 @@ async def begin(
     first = await anext(events)
     if isinstance(first, Failed):
         raise failure(wanted, first)
-    if isinstance(first, Started) and first.seconds > wanted.longest:
-        limit = f"recordings over {wanted.longest:g} s"
+    whole = wanted.asked == DIARIZE and "parallel" not in wanted.options
+    if isinstance(first, Started) and whole and first.seconds > CHUNK_SECONDS:
+        limit = f"recordings over {CHUNK_SECONDS:g} s"
         message = f"{DIARIZE} needs chunking_strategy, such as auto, for {limit}"
         raise refused("chunking_strategy", message)
     return Transcription(wanted, job, events)
