@@ -9,8 +9,8 @@ import pytest
 
 import slimwhisper
 from slimwhisper.app.service.jobs import Limits
-from tests.support.harm import eventually, open_files
-from tests.support.live import Live, connected, start, stop
+from tests.support.harm import open_files
+from tests.support.live import Live, connected, eventually, start, stop
 from tests.support.spoken import SAMPLES
 
 SHORT = [SAMPLES / n for n in ("door-code.mp3", "flight.m4a", "parcel.ogg", "phone-number.wav")]

@@ -12,12 +12,11 @@ from slimwhisper.app.realtime.session import START, update_session
 from slimwhisper.errors import OptionError
 from slimwhisper.live.types import Ended, SpeechStarted, SpeechStopped
 from slimwhisper.types import Segment
-from tests.support.live import Live
+from tests.support.live import Live, eventually
 from tests.support.realtime import (
     PATH,
     QUERY,
     ScriptedStream,
-    dropped,
     kinds,
     next_event,
     silence,
@@ -131,7 +130,7 @@ def test_the_asynchronous_client(scripted: Live, streams: list[ScriptedStream]) 
             return texts
 
     assert asyncio.run(main()) == ["five", "five"]
-    assert dropped(streams[0]) and streams[0].user == "127.0.0.1"
+    assert eventually(lambda: streams[0].closed) and streams[0].user == "127.0.0.1"
 
 
 def test_a_stream_that_fails(connection: RealtimeConnection, streams: list[ScriptedStream]) -> None:

@@ -13,12 +13,11 @@ from slimwhisper.app.realtime.session import START
 from slimwhisper.app.service.models import Models
 from slimwhisper.app.service.settings import Settings
 from slimwhisper.live.types import SpeechStarted, Text
-from tests.support.live import Begin, Live
+from tests.support.live import Begin, Live, eventually
 from tests.support.realtime import (
     PATH,
     QUERY,
     ScriptedStream,
-    dropped,
     next_event,
     tone,
     until,
@@ -53,7 +52,7 @@ def test_limits_of_time_end_with_the_last_text(
         assert f"{PATH}.completed" in [e["type"] for e in found]
         assert found[-1]["error"]["code"] == code and message in found[-1]["error"]["message"]
         assert ends_with(connection) == 1008
-    assert dropped(streams[0])
+    assert eventually(lambda: streams[0].closed)
 
 
 def test_shutdown_gives_the_last_text(begin: Begin, streams: list[ScriptedStream]) -> None:
@@ -66,7 +65,7 @@ def test_shutdown_gives_the_last_text(begin: Begin, streams: list[ScriptedStream
         assert f"{PATH}.completed" in [e["type"] for e in found]
         assert found[-1]["error"]["code"] == "stopping"
         assert ends_with(connection) == 1001
-    assert dropped(streams[0])
+    assert eventually(lambda: streams[0].closed)
 
 
 def test_too_many_streams(scripted: Live, streams: list[ScriptedStream]) -> None:

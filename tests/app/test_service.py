@@ -24,8 +24,7 @@ from slimwhisper.app.service.service import Service
 from slimwhisper.app.service.turns import AHEAD
 from slimwhisper.errors import OptionError
 from slimwhisper.longform.batch import Batch
-from tests.support.harm import eventually
-from tests.support.live import held_engines, held_readers
+from tests.support.live import eventually, held_engines, held_readers
 from tests.support.pretend.cuda import pretend_cuda
 from tests.support.service_jobs import PHONE, Heard, Make
 from tests.support.spoken import EXPECTED

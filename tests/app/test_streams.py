@@ -29,8 +29,7 @@ from slimwhisper.errors import AudioError, OptionError
 from slimwhisper.live.stream import Stream
 from slimwhisper.live.types import Ended, Failed, LiveEvent, LiveOptions, SpeechStarted, Text
 from slimwhisper.longform.batch import Batch
-from tests.support.harm import eventually
-from tests.support.live import held_engines
+from tests.support.live import eventually, held_engines
 from tests.support.service_jobs import DIGITS, Make
 from tests.support.service_jobs import Heard as Upload
 from tests.support.spoken import EXPECTED, SAMPLES, with_draft

@@ -23,6 +23,8 @@ from slimwhisper.audio.readers import Readers
 from slimwhisper.audio.samples import StoredSamples
 from slimwhisper.longform.batch import Batch
 
+PATIENCE = 20.0  # seconds until all is as before
+
 
 def free_port() -> int:
     with socket.socket() as free:
@@ -77,6 +79,14 @@ class Live:
 Begin = Callable[..., Live]  # of settings
 
 
+def eventually(holds: Callable[[], bool]) -> bool:
+    """Whether it holds within PATIENCE."""
+    deadline = time.monotonic() + PATIENCE
+    while not holds() and time.monotonic() < deadline:
+        time.sleep(0.02)
+    return holds()
+
+
 def start(model: SlimWhisper, limits: Limits | None = None, **settings: Any) -> Live:
     port = free_port()
     service = Service(lambda _: model, batch_size=4, limits=limits)
@@ -116,10 +126,5 @@ def rest(connection: socket.socket) -> bytes:
 
 def freed(live: Live) -> bool:
     """Whether, soon, no session, no stream and no slot is in use."""
-    deadline = time.monotonic() + 20
-    while time.monotonic() < deadline:
-        streams, sessions = live.service.streams.open, live.server.config.app.state.realtime
-        if not streams and not len(sessions) and live.service.in_flight == 0:
-            return True
-        time.sleep(0.02)
-    return False
+    service, sessions = live.service, live.server.config.app.state.realtime
+    return eventually(lambda: not (service.streams.open or len(sessions) or service.in_flight))

@@ -2,7 +2,6 @@
 
 import base64
 import json
-import time
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -166,11 +165,3 @@ def update(connection: RealtimeConnection, session: dict[str, Any]) -> dict[str,
 
 def sound(**fields: Any) -> dict[str, Any]:
     return {"audio": {"input": fields}}
-
-
-def dropped(stream: ScriptedStream) -> bool:
-    """Whether, soon, a stream is closed."""
-    deadline = time.monotonic() + 10
-    while not stream.closed and time.monotonic() < deadline:
-        time.sleep(0.01)
-    return stream.closed

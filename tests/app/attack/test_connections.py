@@ -15,8 +15,7 @@ import httpx
 import pytest
 
 from slimwhisper.app import connections, server
-from tests.support.harm import eventually
-from tests.support.live import Begin, Live, connected, free_port, held_readers, rest
+from tests.support.live import Begin, Live, connected, eventually, free_port, held_readers, rest
 from tests.support.page_calls import PHONE
 
 HEALTH = b"GET /health HTTP/1.1\r\nHost: localhost\r\n\r\n"

@@ -17,7 +17,7 @@ from slimwhisper.app.service.room import NoRoomError, Room
 from slimwhisper.audio import samples
 from slimwhisper.longform.batch import Batch
 from slimwhisper.types import SAMPLE_RATE
-from tests.support.harm import eventually
+from tests.support.live import eventually
 from tests.support.service_jobs import DIGITS, Heard, Make
 from tests.support.spoken import SAMPLES
 

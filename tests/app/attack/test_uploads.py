@@ -13,8 +13,7 @@ from slimwhisper.app.page import tempdir, uploads
 from slimwhisper.app.page.tempdir import FILES
 from slimwhisper.app.page.transcripts.results import Results
 from slimwhisper.app.page.uploads import Uploads
-from tests.support.harm import eventually
-from tests.support.live import Begin, Live, connected
+from tests.support.live import Begin, Live, connected, eventually
 from tests.support.page_calls import PHONE, call, clear_page, upload
 
 LIMIT = 300_000  # bytes of a file; the recording has 219,000
