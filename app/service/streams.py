@@ -49,12 +49,12 @@ class LiveStream:
         self._streams, self._changed = streams, streams.changed
         # what came and is not taken in: samples and the time they came at, or calls
         self._inbox: deque[tuple[NDArray[np.float32], float] | Callable[[Stream], None]] = deque()
-        self._waiting = 0  # samples in it, or not judged yet
+        self._appended = self._judged = 0  # samples that came, and those that the stream has judged
         self.finished = self.closed = False
         # of the service's thread
         self.stream: Stream | None = None  # once its model is loaded
         self.updates: Updates | None = None  # of its engine, until it ends
-        self._taken = self._unheard = 0  # samples; those of them that are not judged yet
+        self._taken = 0  # samples that the stream was handed
         self._arrivals: deque[tuple[float, float]] = deque(maxlen=ARRIVALS)  # seconds taken, when
         self._stream_backlog = 0.0  # that others may read
         self._counted = 0, 0  # updates, merged ones
@@ -67,7 +67,7 @@ class LiveStream:
         """Seconds of audio that no update has known yet; silence counts until it is taken in. A
         caller that can stop reading does so when it grows.
         """
-        return self._waiting / SAMPLE_RATE + self._stream_backlog
+        return (self._appended - self._judged) / SAMPLE_RATE + self._stream_backlog
 
     def append(self, samples: NDArray[np.float32]) -> None:
         """More audio: samples float32 [n] at 16 kHz, in [-1, 1], which must not change afterwards.
@@ -87,7 +87,7 @@ class LiveStream:
                     "spoken"
                 )
             self._inbox += ((samples[i : i + PIECE], now) for i in range(0, count, PIECE))
-            self._waiting += count
+            self._appended += count
             self._changed.notify()
 
     def commit(self) -> None:
@@ -151,21 +151,13 @@ class LiveStream:
             room -= max(len(samples) - LEAST, 0)
             self._taken += len(samples)
             self._arrivals.append((self._taken / SAMPLE_RATE, when))
-            self._unheard += len(samples)
-
-    def heard(self) -> None:
-        """The stream has judged what it was handed."""
-        assert self.stream is not None
-        if self._unheard:
-            with self._changed:  # the backlog is never told too small
-                self._stream_backlog = self.stream.backlog
-                self._waiting -= self._unheard
-                self._unheard = 0
 
     def events(self) -> list[LiveEvent]:
-        """What the stream has to tell."""
+        """What the stream has to tell, now that it has judged what it was handed."""
         assert self.stream is not None
-        self._stream_backlog = self.stream.backlog
+        with self._changed:
+            self._stream_backlog = self.stream.backlog  # first: together they are never too small
+            self._judged = self._taken
         return self.stream.events()
 
     def count(self, counts: Counts) -> None:
@@ -253,9 +245,6 @@ class Streams:
             except Exception as error:
                 self.end(stream, as_ours(error))
         hear_together([s.stream for s in self.open if s.stream is not None])
-        for stream in self.open:
-            if stream.stream is not None:
-                stream.heard()
 
     def _begin(self, stream: LiveStream) -> None:
         """Make its `Stream`."""

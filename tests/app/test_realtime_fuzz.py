@@ -1,10 +1,7 @@
-"""What no client should send to the realtime routes and the Wyoming port: each gets an answer, and
-nothing is left behind.
-"""
+"""What no client should send to the realtime routes: all is answered, and nothing stays behind."""
 
 import json
 import random
-import socket
 import threading
 from collections.abc import Iterator
 from contextlib import suppress
@@ -17,16 +14,11 @@ from websockets.sync.client import ClientConnection, connect
 
 from slimwhisper.api import SlimWhisper
 from slimwhisper.app.realtime.messages import MAX_MESSAGE
-from slimwhisper.app.server import Server, make_app
 from slimwhisper.app.service.jobs import Limits
-from slimwhisper.app.service.models import Models
-from slimwhisper.app.service.service import Service
-from slimwhisper.app.service.settings import Settings
 from tests.support.harm import open_files
-from tests.support.live import Live, connected, free_port, freed, rest, start, stop
+from tests.support.live import Live, connected, freed, start, stop
 from tests.support.realtime import silence, tone
 
-WYOMING = free_port()
 PIECES = (
     *(None, "", "x", 0, -1, 1e9, True, [], {}, {"type": "server_vad"}, "transcription"),
     *("audio/pcm", "input_audio_buffer.append", "session.update", "\ud800", "é" * 300),
@@ -46,7 +38,7 @@ TYPES = (
 def live(model: SlimWhisper) -> Iterator[Live]:
     """A server; no thread of it outlives it."""
     before = set(threading.enumerate())
-    running = start(model, Limits(streams=8), wyoming=WYOMING)
+    running = start(model, Limits(streams=8))
     yield running
     assert freed(running)
     stop(running)
@@ -174,60 +166,3 @@ def test_a_hundred_connections_opened_and_dropped(live: Live) -> None:
                 raw.recv(100)
             raw.sendall(generator.randbytes(generator.randrange(40)))
     assert freed(live) and open_files() <= before + 5
-
-
-TRANSCRIBE = b'{"type": "transcribe", "data": {%s}}\n'
-CHUNK = b'{"type": "audio-chunk", "data": {"rate": %d, "width": %d, "channels": %d}%s}\n'
-
-
-@pytest.mark.parametrize(
-    ("data", "message"),
-    [
-        (b"{\n", "is a JSON object"),
-        (b"[]\n", "is a JSON object"),
-        (b'{"data": {}}\n', "has a type"),
-        (b"x" * 70_000, "is longer than"),
-        (b'{"type": "x", "data_length": -1}\n', "is not a number of bytes"),
-        (b'{"type": "x", "payload_length": 99999999999}\n', "is not a number of bytes"),
-        (b'{"type": "x", "data_length": 2}\n[]', "is a JSON object"),
-        (b'{"type": "x", "data_length": 9}\n{', "ended within an event"),
-        (b'{"type": "audio-stop"}\n', "before any audio"),
-        (
-            b'{"type": "transcribe", "data": {"name": 1}}\n' + CHUNK % (16_000, 2, 1, b""),
-            "a valid string",
-        ),
-        (TRANSCRIBE % b'"name": "large"' + CHUNK % (16_000, 2, 1, b""), "not available here"),
-        (TRANSCRIBE % b'"language": "de"' + CHUNK % (16_000, 2, 1, b""), "English-only"),
-        (CHUNK % (16_000, 3, 1, b""), "audio.width 3: choose 2, 4"),
-        (CHUNK % (1, 2, 1, b""), "equal to 8000"),
-        (CHUNK % (16_000, 2, 99, b""), "equal to 8"),
-        (CHUNK % (16_000, 2, 1, b', "payload_length": 3') + b"abc", "not a whole number"),
-    ],
-)
-def test_wyoming_says_what_is_wrong(live: Live, data: bytes, message: str) -> None:
-    with socket.create_connection(("127.0.0.1", WYOMING), timeout=10) as raw:
-        raw.sendall(data)
-        raw.shutdown(socket.SHUT_WR)
-        answer = rest(raw)
-    assert b'"type": "error"' in answer and message.encode() in answer, answer
-    assert freed(live)
-
-
-def test_wyoming_connections_that_drop(live: Live) -> None:
-    for number in range(40):
-        with socket.create_connection(("127.0.0.1", WYOMING), timeout=10) as raw:
-            chunk = CHUNK % (16_000, 2, 1, b', "payload_length": 3200') + b"\0" * 3200
-            raw.sendall(chunk * (number % 3) + chunk[: number * 10])
-    assert freed(live)
-
-
-def test_a_port_that_is_taken_ends_the_server_with_one_line(
-    live: Live, model: SlimWhisper, caplog: pytest.LogCaptureFixture
-) -> None:
-    settings = Settings(port=free_port(), wyoming=WYOMING)
-    service = Service(lambda _: model)
-    server = Server(make_app(service, Models("digits"), settings), service, settings)
-    server.run()
-    service.close()
-    assert not server.started
-    assert f"--wyoming {WYOMING}: " in caplog.text and "choose another port" in caplog.text

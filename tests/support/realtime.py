@@ -6,6 +6,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 import numpy as np
+import soxr
 from numpy.typing import NDArray
 from openai.resources.realtime.realtime import RealtimeConnection
 from openai.types.realtime import RealtimeServerEvent
@@ -13,6 +14,7 @@ from pydantic import TypeAdapter
 
 from slimwhisper.app.service.jobs import ModelChoice
 from slimwhisper.app.service.streams import Listener
+from slimwhisper.audio.load import load_audio
 from slimwhisper.errors import OptionError
 from slimwhisper.live.types import (
     Ended,
@@ -24,6 +26,7 @@ from slimwhisper.live.types import (
     Text,
 )
 from slimwhisper.types import SAMPLE_RATE, Segment, Word
+from tests.support.paths import SAMPLES
 
 QUERY = {"intent": "transcription"}
 PATH = "conversation.item.input_audio_transcription"
@@ -31,6 +34,7 @@ EVENTS: TypeAdapter[Any] = TypeAdapter(RealtimeServerEvent)
 # our own, and what may have fields of ours
 OURS = (f"{PATH}.tentative", "transcription_session.updated", "session.updated")
 
+WORDS = "five five five zero one four two seven nine eight"
 WORD = Word(" five", 0.25, 0.5, 0.875)
 
 
@@ -134,6 +138,14 @@ def _encoded(samples: NDArray[np.float64]) -> str:
 def encoded(data: bytes) -> str:
     """As an event carries it."""
     return base64.b64encode(data).decode()
+
+
+def sample(rate: int, seconds: float) -> list[bytes]:
+    """The WORDS as pcm16, in pieces."""
+    speech = soxr.resample(load_audio(str(SAMPLES / "phone-number.wav")), 16_000, rate)
+    whole = (np.concatenate([speech, np.zeros(rate)]) * 32767).clip(-32768, 32767).astype("<i2")
+    step = round(seconds * rate)
+    return [whole[i : i + step].tobytes() for i in range(0, len(whole), step)]
 
 
 def next_event(connection: RealtimeConnection) -> dict[str, Any]:
