@@ -85,6 +85,18 @@ class Engines:
         logger.info("%s on %s: up to %d windows together", model.name, model.device, self.slots)
         return model
 
+    def load_for_users(self, choice: ModelChoice) -> SlimWhisper:
+        """`load`. Raises what users may be told; the log has the rest."""
+        try:
+            return self.load(choice)
+        except Exception as error:
+            logger.error("%s cannot be loaded: %s", choice.name, error)
+            if isinstance(error, CacheError | DependencyError | OptionError):
+                told = str(error).replace(choice.name, choice.shown)  # without the model's path
+                raise type(error)(told) from error
+            message = f"{choice.shown} cannot be loaded at the moment; see the server's log"
+            raise ModelError(message) from error
+
     def unload(self) -> None:
         """Free the model and its caches."""
         self.drop_all()
@@ -198,10 +210,3 @@ class Engines:
     def cache_bytes(self) -> int:
         """Bytes allocated for the caches of all engines."""
         return sum(shared.engine.nbytes() for shared in list(self._engines.values()))
-
-
-def public_error(error: Exception, choice: ModelChoice) -> SlimWhisperError:
-    """The error to report for a model that could not be loaded, without the model's path."""
-    if isinstance(error, CacheError | DependencyError | OptionError):
-        return type(error)(str(error).replace(choice.name, choice.shown))
-    return ModelError(f"{choice.shown} cannot be loaded at the moment; see the server's log")

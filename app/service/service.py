@@ -16,7 +16,7 @@ from pathlib import Path
 
 from slimwhisper.api import SlimWhisper
 from slimwhisper.app.service.counts import Counts
-from slimwhisper.app.service.engines import Engines, public_error
+from slimwhisper.app.service.engines import Engines
 from slimwhisper.app.service.jobs import (
     BusyError,
     Failed,
@@ -29,8 +29,7 @@ from slimwhisper.app.service.jobs import (
     State,
     StoppingError,
 )
-from slimwhisper.app.service.reading import Reading
-from slimwhisper.app.service.room import NoRoomError
+from slimwhisper.app.service.reading import NoRoomError, Reading
 from slimwhisper.app.service.streams import Listener, LiveStream, Streams
 from slimwhisper.app.service.turns import next_jobs
 from slimwhisper.audio.samples import Samples
@@ -237,12 +236,10 @@ class Service:
         """Load the jobs' model, then read their recordings in other threads."""
         if not jobs:
             return
-        choice = jobs[0].model
         try:
-            model = self.engines.load(choice)
-        except Exception as error:
-            logger.error("%s cannot be loaded: %s", choice.name, error)
-            self._fail(jobs, public_error(error, choice))
+            model = self.engines.load_for_users(jobs[0].model)
+        except SlimWhisperError as error:
+            self._fail(jobs, error)
             return
         self._reading.room.slots = self.engines.slots
         for job in jobs:

@@ -11,7 +11,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from slimwhisper.app.service.counts import Counts
-from slimwhisper.app.service.engines import Engines, public_error
+from slimwhisper.app.service.engines import Engines
 from slimwhisper.app.service.jobs import BusyError, Limits, ModelChoice
 from slimwhisper.errors import OptionError, SlimWhisperError, as_ours
 from slimwhisper.live.setup import Setup, check
@@ -248,11 +248,7 @@ class Streams:
 
     def _begin(self, stream: LiveStream) -> None:
         """Make its `Stream`."""
-        try:
-            self._engines.load(stream.model)
-        except Exception as error:
-            logger.error("%s cannot be loaded: %s", stream.model.name, error)
-            raise public_error(error, stream.model) from error
+        self._engines.load_for_users(stream.model)
         shared = self._engines.for_streams(stream.options)
         network = shared.engine.model
         stream.stream = Stream(network.dims, network.vocabulary, stream.options, network.settings)

@@ -1,10 +1,7 @@
 """The service: one engine for the requests of all users."""
 
-from typing import Any
-
 import jiwer
 import pytest
-import torch
 
 from slimwhisper.api import load_model
 from slimwhisper.app.service import turns
@@ -13,7 +10,6 @@ from slimwhisper.app.service.jobs import (
     Event,
     Failed,
     Finished,
-    Job,
     Limits,
     ModelError,
     Progress,
@@ -23,7 +19,6 @@ from slimwhisper.app.service.jobs import (
 from slimwhisper.app.service.service import Service
 from slimwhisper.app.service.turns import AHEAD
 from slimwhisper.errors import OptionError
-from slimwhisper.longform.batch import Batch
 from tests.support.live import eventually, held_engines, held_readers
 from tests.support.pretend.cuda import pretend_cuda
 from tests.support.service_jobs import PHONE, Heard, Make
@@ -121,30 +116,16 @@ def test_models_are_switched_and_unloaded(make: Make, monkeypatch: pytest.Monkey
     assert Heard(service).text
 
 
-def test_a_failing_engine_fails_who_is_in_it(make: Make, monkeypatch: pytest.MonkeyPatch) -> None:
-    service = make()
-    step = Batch.step
-
-    def fails(self: Batch[Job]) -> Any:
-        monkeypatch.setattr(Batch, "step", step)
-        raise torch.OutOfMemoryError("CUDA out of memory")
-
-    monkeypatch.setattr(Batch, "step", fails)
-    error = Heard(service).error
-    assert "unexpected OutOfMemoryError: CUDA out of memory" in str(error)
-    assert Heard(service).text
-
-
 def test_shutting_down(make: Make) -> None:
     """With patience, what runs is finished; without, all are told."""
     patient, hasty = make(), make(batch_size=1)
     finished = Heard(patient)
+    patient.close(patience=60)
+    assert jiwer.wer(EXPECTED[PHONE]["text"], finished.text) == 0
     running, waiting = Heard(hasty, "three-minutes.ogg"), Heard(hasty)
     assert isinstance(running.events.get(timeout=60), Started)
     hasty.close(patience=0)
     assert [type(heard.error) for heard in (running, waiting)] == [StoppingError] * 2
-    patient.close(patience=60)
-    assert jiwer.wer(EXPECTED[PHONE]["text"], finished.text) == 0
     with pytest.raises(StoppingError):
         Heard(patient)
 

@@ -13,6 +13,7 @@ import pytest
 import torch
 
 import slimwhisper
+from slimwhisper.api import SlimWhisper
 from slimwhisper.app.api.metrics import metrics_text
 from slimwhisper.app.service import engines
 from slimwhisper.app.service.jobs import (
@@ -116,32 +117,19 @@ def test_a_stream_is_told_what_is_said(begin: Make, audio: np.ndarray) -> None:
         texts = [e for e in events if isinstance(e, Text) and e.utterance == end.utterance]
         assert "".join(t.committed for t in texts) == end.text
     assert heard.told.empty() and nothing_left(service)
-    (latency,) = service.counts.commit_latency.collect()
-    found = {sample.name: sample.value for sample in latency.samples}
-    assert service.counts.updates > 0 and found["slimwhisper_commit_latency_seconds_count"] > 0
-    assert 0 < found["slimwhisper_commit_latency_seconds_sum"] < 60
 
 
 @pytest.mark.slow
-def test_streams_and_uploads_side_by_side(begin: Make, audio: np.ndarray) -> None:
-    """The same texts as alone; a shortened window has an engine of its own."""
-    service = begin()
-    streams = [Heard(service, language="en", words=i == 0) for i in range(2)]
-    streams += [Heard(service, language="en", window=10.0)]
-    uploads = [Upload(service, SAMPLE) for _ in range(2)]
-    for heard in streams:
-        heard.say(audio)
-    assert [heard.text for heard in streams] == [SPOKEN] * 3
-    assert {upload.text for upload in uploads} == {EXPECTED[SAMPLE]["text"]}
-    assert eventually(lambda: nothing_left(service))
-    assert len({e.engine.model.dims.n_audio_ctx for e in service.engines._engines.values()}) == 2
-
-
-@pytest.mark.slow
-def test_a_service_with_a_draft(
-    audio: np.ndarray, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+@pytest.mark.parametrize("draft", [False, True], ids=["plain", "draft"])
+def test_streams_and_uploads_side_by_side(
+    model: SlimWhisper,
+    audio: np.ndarray,
+    draft: bool,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    """Streams, in windows of both lengths, and uploads: the same texts, and all of them drafted."""
+    """The same texts as alone; a shortened window has an engine of its own. With a draft, all of
+    them are drafted."""
     made, make_engine = list[Engine](), engines.make_engine
 
     def noted(*arguments: Any) -> Engine:
@@ -149,18 +137,21 @@ def test_a_service_with_a_draft(
         return made[-1]
 
     monkeypatch.setattr(engines, "make_engine", noted)
-    service = Service(lambda _: with_draft(tmp_path), 4, first=DIGITS)
+    service = Service(lambda _: with_draft(tmp_path) if draft else model, 4, first=DIGITS)
     try:
         service.begun.wait(60)
-        streams = [Heard(service, language="en", window=window) for window in (None, 10.0)]
-        upload = Upload(service, SAMPLE)
+        streams = [Heard(service, language="en", words=i == 0) for i in range(2)]
+        streams += [Heard(service, language="en", window=10.0)]
+        uploads = [Upload(service, SAMPLE) for _ in range(2)]
         for heard in streams:
             heard.say(audio)
-        assert [heard.text for heard in streams] == [SPOKEN] * 2
-        assert upload.text == EXPECTED[SAMPLE]["text"]
+        assert [heard.text for heard in streams] == [SPOKEN] * 3
+        assert {upload.text for upload in uploads} == {EXPECTED[SAMPLE]["text"]}
+        assert eventually(lambda: nothing_left(service))
         lanes = [engine.first for engine in made if engine.slots]
-        assert len(lanes) >= 2
-        assert all(isinstance(lane, SpeculativeLane) and lane.right for lane in lanes)
+        assert len({engine.model.dims.n_audio_ctx for engine in made if engine.slots}) == 2
+        assert all(isinstance(lane, SpeculativeLane) == draft for lane in lanes)
+        assert all(lane.right for lane in lanes if isinstance(lane, SpeculativeLane))
     finally:
         service.close()
 
@@ -313,24 +304,27 @@ def test_a_listener_that_fails_closes_its_stream(begin: Make, audio: np.ndarray)
     assert len(calls) == 1
 
 
-def test_a_failing_engine_fails_its_streams(
+def test_a_failing_engine_fails_who_is_in_it(
     begin: Make, audio: np.ndarray, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     service = begin()
-    step = Batch.step
+    step, go = Batch.step, threading.Event()
 
     def fails(self: Any) -> Any:
+        go.wait(60)
         monkeypatch.setattr(Batch, "step", step)
         raise torch.OutOfMemoryError("CUDA out of memory")
 
     monkeypatch.setattr(Batch, "step", fails)
-    heard, quiet = Heard(service), Heard(service)
+    heard, quiet, upload = Heard(service), Heard(service), Upload(service, SAMPLE)
+    assert eventually(lambda: upload.job.recording is not None)
     heard.stream.append(audio)
-    for each in (heard, quiet):
+    go.set()
+    for each in (heard, quiet, upload):
         assert "unexpected OutOfMemoryError: CUDA out of memory" in str(each.error)
     again = Heard(service)
     again.say(audio)
-    assert again.text == SPOKEN
+    assert again.text == SPOKEN and Upload(service, SAMPLE).text
 
 
 @pytest.mark.parametrize("patience", [60.0, 0.0])
@@ -374,5 +368,5 @@ def test_metrics(begin: Make, audio: np.ndarray) -> None:
     assert "slimwhisper_merged_updates_total" in lines
     name = "slimwhisper_commit_latency_seconds"
     assert lines[f'{name}_bucket{{le="+Inf"}}'] == lines[f"{name}_count"] != "0.0"
-    assert float(lines[f"{name}_sum"]) > 0
+    assert 0 < float(lines[f"{name}_sum"]) < 60
     stays.stream.close()

@@ -11,9 +11,9 @@ from typing import Any
 import av
 import pytest
 
-from slimwhisper.app.service import reading, room
+from slimwhisper.app.service import reading
 from slimwhisper.app.service.jobs import Finished, Job, Limits
-from slimwhisper.app.service.room import NoRoomError, Room
+from slimwhisper.app.service.reading import NoRoomError, Room
 from slimwhisper.audio import samples
 from slimwhisper.longform.batch import Batch
 from slimwhisper.types import SAMPLE_RATE
@@ -52,9 +52,9 @@ def small(monkeypatch: pytest.MonkeyPatch) -> None:
     """Seconds stand for hours."""
     monkeypatch.setattr(samples, "SPOOL_SECONDS", IN_MEMORY)
     monkeypatch.setattr(samples, "WRITE_SAMPLES", SAMPLE_RATE)
-    monkeypatch.setattr(room, "IN_MEMORY", IN_MEMORY * SAMPLE_RATE)
-    monkeypatch.setattr(room, "DISK_SECONDS", OF_A_SLOT)
-    monkeypatch.setattr(room, "STEP", STEP * SAMPLE_RATE)
+    monkeypatch.setattr(reading, "IN_MEMORY", IN_MEMORY * SAMPLE_RATE)
+    monkeypatch.setattr(reading, "DISK_SECONDS", OF_A_SLOT)
+    monkeypatch.setattr(reading, "STEP", STEP * SAMPLE_RATE)
 
 
 @pytest.fixture
