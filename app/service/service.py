@@ -29,8 +29,9 @@ from slimwhisper.app.service.jobs import (
     State,
     StoppingError,
 )
+from slimwhisper.app.service.live_stream import Listener, LiveStream
 from slimwhisper.app.service.reading import NoRoomError, Reading
-from slimwhisper.app.service.streams import Listener, LiveStream, Streams
+from slimwhisper.app.service.streams import Streams
 from slimwhisper.app.service.turns import next_jobs
 from slimwhisper.audio.samples import Samples
 from slimwhisper.errors import SlimWhisperError, as_ours
@@ -104,7 +105,8 @@ class Service:
         self.streams.check(model, options)
         with self._changed:
             self._check_model(model, [*self.streams.open, *self._jobs])
-            stream = LiveStream(model, options, user, listener, self.streams)
+            check, most = self.streams.check, self.limits.backlog
+            stream = LiveStream(model, options, user, listener, self._changed, check, most)
             self.streams.admit(stream)
         return stream
 

@@ -12,8 +12,8 @@ import slimwhisper
 from slimwhisper.api import SlimWhisper
 from slimwhisper.app.page.tempdir import page_folder
 from slimwhisper.app.service.jobs import BusyError, ModelChoice
+from slimwhisper.app.service.live_stream import Listener
 from slimwhisper.app.service.service import Service
-from slimwhisper.app.service.streams import Listener
 from slimwhisper.errors import CheckpointError
 from slimwhisper.live.types import LiveOptions
 from tests.support.live import Begin, Live, start, stop

@@ -13,7 +13,7 @@ from openai.types.realtime import RealtimeServerEvent
 from pydantic import TypeAdapter
 
 from slimwhisper.app.service.jobs import ModelChoice
-from slimwhisper.app.service.streams import Listener
+from slimwhisper.app.service.live_stream import Listener
 from slimwhisper.audio.load import load_audio
 from slimwhisper.errors import OptionError
 from slimwhisper.live.types import (
