@@ -120,8 +120,7 @@ def _serve(a: argparse.Namespace, settings: Settings) -> int:
     server = Server(make_app(service, models, settings), service, settings)
 
     def when_loaded() -> None:
-        service.begun.wait()
-        if service.load_error is not None:
+        if service.first.exception() is not None:
             server.should_exit = True
             return
         while not (server.started or server.should_exit):  # it is not to start later for this
@@ -132,6 +131,5 @@ def _serve(a: argparse.Namespace, settings: Settings) -> int:
     threading.Thread(target=when_loaded, daemon=True).start()
     server.run()
     service.close()
-    if service.load_error is not None:
-        raise service.load_error
+    service.first.result()
     return 0 if server.started else 1

@@ -118,7 +118,7 @@ async def begin(
     Raises APIError, SlimWhisperError.
     """
     if wanted.references:
-        store = partial(store_references, wanted.references, service.read, stack)
+        store = partial(store_references, wanted.references, service.reading.read, stack)
         wanted.options["known_speakers"] = await asyncio.to_thread(store)
     upload = wanted.upload
     await asyncio.to_thread(upload.file.fileno)  # moves the upload to disk

@@ -16,7 +16,7 @@ from collections.abc import Callable
 import torch
 
 from slimwhisper.api import SlimWhisper
-from slimwhisper.app.service.jobs import Job, ModelChoice, ModelError
+from slimwhisper.app.service.jobs import Job, ModelChoice, ModelError, Progress
 from slimwhisper.devices import check_batch_size
 from slimwhisper.engine.engine import Engine
 from slimwhisper.engine.requests import Search
@@ -30,10 +30,9 @@ from slimwhisper.errors import (
 from slimwhisper.live.types import LiveOptions
 from slimwhisper.live.updates import SharedEngine
 from slimwhisper.live.warming import warm_up
-from slimwhisper.longform.batch import OnSegments
 from slimwhisper.longform.engines import make_engine, search_of, slot_bytes, slots_within
 from slimwhisper.model.model import Model
-from slimwhisper.types import Options
+from slimwhisper.types import Options, Segment
 
 logger = logging.getLogger("slimwhisper.serve")
 
@@ -47,21 +46,15 @@ class Engines:
     The attributes and `cache_bytes` may be read from any thread; the rest is for the service's own.
     """
 
-    def __init__(
-        self,
-        load: Callable[[ModelChoice], SlimWhisper],
-        batch_size: int | None,
-        on_segments: OnSegments,
-    ) -> None:
-        """load: makes a model. batch_size: windows decoded together; None: see `choose_batch_size`.
-
-        on_segments: called with a job, its new segments and the seconds of audio done.
+    def __init__(self, load: Callable[[ModelChoice], SlimWhisper], batch_size: int | None) -> None:
+        """load: makes a model. batch_size: windows decoded together; None: see
+        `choose_batch_size`.
         """
         self.model: SlimWhisper | None = None
         self.loaded: ModelChoice | None = None  # what `model` was loaded as
         self.loading = False
         self.slots = 0  # of a greedy engine; 0: no model is loaded
-        self._load, self._batch_size, self._on_segments = load, batch_size, on_segments
+        self._load, self._batch_size = load, batch_size
         self._engines: dict[Key, SharedEngine[Job]] = {}  # the next turn is the first one's
         self._empty: dict[
             float | None, Engine
@@ -174,7 +167,7 @@ class Engines:
         found = self._engines.get(key)
         if found is None or not (found.used or found.engine.slots):
             self._engines = {k: e for k, e in self._engines.items() if e.used}
-            found = SharedEngine(self._without_slots(window), self._on_segments)
+            found = SharedEngine(self._without_slots(window), _report)
             self._engines[key] = found
             if len(self._engines) == 1:
                 try:
@@ -210,3 +203,8 @@ class Engines:
     def cache_bytes(self) -> int:
         """Bytes allocated for the caches of all engines."""
         return sum(shared.engine.nbytes() for shared in list(self._engines.values()))
+
+
+def _report(job: Job, segments: list[Segment], done: float) -> None:
+    """Tell a job about new segments. done: seconds of audio."""
+    job.tell(Progress(segments, done))

@@ -207,7 +207,7 @@ def test_known_speakers_are_read_apart_and_leave_nothing(live: Live) -> None:
 
     async def store() -> tuple[tuple[str, str], ...]:
         async with AsyncExitStack() as files:
-            pairs = store_references(known, live.service.read, files)
+            pairs = store_references(known, live.service.reading.read, files)
             assert [soundfile.info(path).duration for _, path in pairs] == [2.5, 9.5]
         return pairs
 
@@ -227,7 +227,7 @@ def test_known_speakers_are_read_apart_and_leave_nothing(live: Live) -> None:
 def test_known_speakers_that_cannot_be_used(live: Live, data: bytes, message: str) -> None:
     before = open_files()
     with pytest.raises((APIError, AudioError)) as raised:
-        store_references([Reference("Cy", data)], live.service.read, AsyncExitStack())
+        store_references([Reference("Cy", data)], live.service.reading.read, AsyncExitStack())
     assert as_api_error(raised.value).status == 400 and message in str(raised.value)
     assert "/proc" not in str(raised.value)
     assert open_files() <= before

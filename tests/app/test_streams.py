@@ -56,7 +56,7 @@ def begin(make: Make) -> Make:
 
     def service(**options: Any) -> Service:
         made: Service = make(**{"first": DIGITS, **options})
-        made.begun.wait(60)
+        made.first.result(60)
         return made
 
     return service
@@ -139,7 +139,7 @@ def test_streams_and_uploads_side_by_side(
     monkeypatch.setattr(engines, "make_engine", noted)
     service = Service(lambda _: with_draft(tmp_path) if draft else model, 4, first=DIGITS)
     try:
-        service.begun.wait(60)
+        service.first.result(60)
         streams = [Heard(service, language="en", words=i == 0) for i in range(2)]
         streams += [Heard(service, language="en", window=10.0)]
         uploads = [Upload(service, SAMPLE) for _ in range(2)]

@@ -107,7 +107,7 @@ def test_files_that_expand_to_hours(
     for heard in bombs:
         service.cancel(heard.job)
     assert eventually(lambda: service.in_flight == 0 and stored() == before)
-    kept = service._reading.room
+    kept = service.reading.room
     assert not (kept._held or kept._again)
     assert isinstance(Heard(service, bomb, "mallory").last, Finished)
 
@@ -166,7 +166,7 @@ def test_a_dropped_job_frees_its_reader(
     service = make(limits=Limits(reading=600))
     os.mkfifo(tmp_path / "endless.wav")
     endless = Heard(service, tmp_path / "endless.wav", "mallory")
-    assert eventually(lambda: bool(service._reading._readers._workers))
+    assert eventually(lambda: bool(service.reading._readers._workers))
     other = Heard(service, SHORT, "ann")
     service.cancel(endless.job)
     assert isinstance(other.last, Finished)
@@ -191,7 +191,7 @@ def test_a_reader_that_is_killed(make: Make, monkeypatch: pytest.MonkeyPatch) ->
     """The recording is read by the next one."""
     service = make()
     assert isinstance(Heard(service, SHORT, "ann").last, Finished)
-    readers = service._reading._readers
+    readers = service.reading._readers
     pieces, killed = readers._pieces, threading.Event()
 
     def kills(worker: Any, *rest: Any) -> Any:
