@@ -117,7 +117,7 @@ def _serve(a: argparse.Namespace, settings: Settings) -> int:
         a.unload_after or float("inf"),
         first=ModelChoice(a.model),
     )
-    server = Server(make_app(service, models, settings), service, settings)
+    server = Server(make_app(service, models, settings))
 
     def when_loaded() -> None:
         if service.first.exception() is not None:

@@ -28,6 +28,7 @@ from slimwhisper.app.connections import Connections, Http, listen, log_exhaustio
 from slimwhisper.app.realtime.messages import MAX_MESSAGE
 from slimwhisper.app.realtime.routes import Realtime, make_realtime_router
 from slimwhisper.app.realtime.wyoming import Wyoming
+from slimwhisper.app.service.host import Host
 from slimwhisper.app.service.jobs import ModelChoice
 from slimwhisper.app.service.models import Models
 from slimwhisper.app.service.service import Service
@@ -49,6 +50,8 @@ def make_app(service: Service, models: Models, settings: Settings) -> FastAPI:
     `state.realtime` has the realtime sessions; `state.page` is the page, or None.
     """
 
+    host = Host(service, models, settings)
+
     @asynccontextmanager
     async def lifespan(app: FastAPI) -> AsyncIterator[None]:
         page: Page | None = app.state.page
@@ -64,15 +67,15 @@ def make_app(service: Service, models: Models, settings: Settings) -> FastAPI:
         openapi_url=None,  # FastAPI's documentation pages load scripts from other servers
     )
     # mounted, so that unknown paths and methods under /v1 do not fall through to the page
-    openai, whisper_cpp = make_routers(service, models, settings.timeout)
-    realtime = app.state.realtime = Realtime(service, models, settings)
+    openai, whisper_cpp = make_routers(host)
+    realtime = app.state.realtime = Realtime(host)
     openai.include_router(make_realtime_router(realtime))
-    app.state.wyoming = Wyoming(service, models, settings) if settings.wyoming else None
+    app.state.wyoming = Wyoming(host) if settings.wyoming else None
     app.mount("/v1", openai)
     app.include_router(whisper_cpp)
     _add_status_routes(app, service)
     add_error_handlers(app)
-    app.state.page = None
+    app.state.host, app.state.page = host, None
     if settings.page is not None:
         from slimwhisper.app.page.mount import mount_page  # Gradio takes seconds to import
 
@@ -135,8 +138,15 @@ def add_error_handlers(app: FastAPI) -> None:
 class Server(uvicorn.Server):
     """Uvicorn's server; it tells the service about a signal at once, and limits connections."""
 
-    def __init__(self, app: FastAPI, service: Service, settings: Settings) -> None:
+    def __init__(self, app: FastAPI) -> None:
         """app: of `make_app`."""
+        state = app.state
+        self._service: Service = state.host.service
+        self._realtime: Realtime = state.realtime
+        self._wyoming: Wyoming | None = state.wyoming
+        self._page: Page | None = state.page
+        settings: Settings = state.host.settings
+        self._patience = settings.patience
         config = uvicorn.Config(
             app,
             host=settings.host,
@@ -154,10 +164,6 @@ class Server(uvicorn.Server):
         super().__init__(config)
         hide_secrets()
         self.server_state = self._connections = Connections(config)
-        self._service, self._patience = service, settings.patience
-        self._realtime: Realtime = app.state.realtime
-        self._wyoming: Wyoming | None = app.state.wyoming
-        self._page: Page | None = app.state.page
 
     def handle_exit(self, sig: int, frame: Any) -> None:
         """A signal: refuse new requests, then shut down."""

@@ -25,8 +25,9 @@ from slimwhisper.app.api.inference import read_inference
 from slimwhisper.app.api.references import REFERENCES, open_path, shown, store_references
 from slimwhisper.app.api.request import Wanted, display_name, read_request
 from slimwhisper.app.api.response import Result, delta
+from slimwhisper.app.service.host import Host
 from slimwhisper.app.service.jobs import Event, Failed, Finished, Job, Progress, Started
-from slimwhisper.app.service.models import DIARIZE, Models, openai_model
+from slimwhisper.app.service.models import DIARIZE, openai_model
 from slimwhisper.app.service.service import Service
 from slimwhisper.tokens.vocabulary import Vocabulary
 from slimwhisper.types import CHUNK_SECONDS
@@ -153,9 +154,9 @@ def failure(wanted: Wanted, event: Failed) -> APIError:
     return found
 
 
-def make_routers(service: Service, models: Models, timeout: float) -> tuple[APIRouter, APIRouter]:
-    """The routes to be mounted at /v1, and those at the root. timeout: seconds of a request."""
-    router, root = APIRouter(), APIRouter()
+def make_routers(host: Host) -> tuple[APIRouter, APIRouter]:
+    """The routes to be mounted at /v1, and those at the root."""
+    (service, models, settings), router, root = host, APIRouter(), APIRouter()
 
     @router.get("/models")
     async def list_models() -> dict[str, Any]:
@@ -183,7 +184,7 @@ def make_routers(service: Service, models: Models, timeout: float) -> tuple[APIR
             form = await read_form(request)
             stack.push_async_callback(form.close)
             wanted = read(form)
-            running = await begin(service, request, wanted, timeout, stack)
+            running = await begin(service, request, wanted, settings.timeout, stack)
             if not wanted.stream:
                 return await running.whole()
             return StreamingResponse(

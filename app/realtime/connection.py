@@ -27,10 +27,8 @@ from slimwhisper.app.realtime.session import (
     session_object,
     update_session,
 )
+from slimwhisper.app.service.host import Host
 from slimwhisper.app.service.jobs import StoppingError
-from slimwhisper.app.service.models import Models
-from slimwhisper.app.service.service import Service
-from slimwhisper.app.service.settings import Settings
 from slimwhisper.errors import AudioError, SlimWhisperError
 from slimwhisper.live.types import Failed, LiveEvent
 
@@ -58,20 +56,12 @@ class End:
 class Connection:
     """A session. Its state belongs to the event loop; the stream's events are passed on to it."""
 
-    def __init__(
-        self,
-        websocket: WebSocket,
-        config: SessionConfig,
-        service: Service,
-        models: Models,
-        settings: Settings,
-    ) -> None:
+    def __init__(self, websocket: WebSocket, config: SessionConfig, host: Host) -> None:
         """Opens the stream; nothing is accepted yet. Raises SlimWhisperError, APIError."""
-        self._websocket, self._service, self._models = websocket, service, models
-        self._settings = settings
-        self._fixed = make_id("sess"), int(time.time() + settings.session_seconds)
-        self._ends = time.monotonic() + settings.session_seconds
-        self._idle_ends = time.monotonic() + settings.idle_seconds
+        self._websocket, self._host, self._settings = websocket, host, host.settings
+        self._fixed = make_id("sess"), int(time.time() + host.settings.session_seconds)
+        self._ends = time.monotonic() + host.settings.session_seconds
+        self._idle_ends = time.monotonic() + host.settings.idle_seconds
         self._failed = False
         self._out: asyncio.Queue[ServerEvent] = asyncio.Queue()
         self._end: asyncio.Future[End] = asyncio.get_running_loop().create_future()
@@ -80,10 +70,10 @@ class Connection:
 
     def _open(self, config: SessionConfig) -> None:
         """Begin the stream. Raises SlimWhisperError, APIError."""
-        choice, options = config.choice(self._models), config.options(self._settings.live)
+        choice, options = config.choice(self._host.models), config.options(self._settings.live)
         client = self._websocket.client
         user = client.host if client else ""
-        self._feed = Feed(self._service, choice, options, user, config.format, self._hear)
+        self._feed = Feed(self._host.service, choice, options, user, config.format, self._hear)
         self._conversation = Conversation(config)
 
     def leave(self, end: End) -> None:
@@ -258,7 +248,8 @@ class Connection:
     async def _update(self, given: object, answer: str) -> None:
         before = self._conversation.config
         config, unknown = update_session(before, given)
-        if config.choice(self._models) == before.choice(self._models):
+        models = self._host.models
+        if config.choice(models) == before.choice(models):
             self._feed.stream.change(config.options(self._settings.live))
             self._conversation.append(await self._feed.change(config.format))
             self._conversation.config = config

@@ -18,9 +18,7 @@ from slimwhisper.app.api.sites import network_of
 from slimwhisper.app.realtime.client_secrets import ClientSecrets, read_request, secret_response
 from slimwhisper.app.realtime.connection import GOING_AWAY, Connection, End
 from slimwhisper.app.realtime.session import START, SessionConfig
-from slimwhisper.app.service.models import Models
-from slimwhisper.app.service.service import Service
-from slimwhisper.app.service.settings import Settings
+from slimwhisper.app.service.host import Host
 from slimwhisper.errors import SlimWhisperError
 
 SUBPROTOCOL = "realtime"
@@ -29,9 +27,9 @@ SUBPROTOCOL = "realtime"
 class Realtime:
     """All sessions of a server, and its client secrets."""
 
-    def __init__(self, service: Service, models: Models, settings: Settings) -> None:
+    def __init__(self, host: Host) -> None:
         self.client_secrets = ClientSecrets()
-        self._service, self._models, self._settings = service, models, settings
+        self._host = host
         self._open: dict[Connection, asyncio.Task[Any] | None] = {}
 
     def __len__(self) -> int:
@@ -45,8 +43,7 @@ class Realtime:
     async def serve(self, websocket: WebSocket) -> None:
         """A session, from the request to its end."""
         try:
-            config = self._config(websocket)
-            connection = Connection(websocket, config, self._service, self._models, self._settings)
+            connection = Connection(websocket, self._config(websocket), self._host)
         except (APIError, SlimWhisperError) as error:
             scope, receive, send = websocket.scope, websocket.receive, websocket.send
             await refuse(as_api_error(error), scope, receive, send)

@@ -20,10 +20,8 @@ from slimwhisper.app.realtime.feed import Feed
 from slimwhisper.app.realtime.frames import MAX_LINE, Frame, FrameError, read_frame
 from slimwhisper.app.realtime.sound import MAX_CHANNELS, Format
 from slimwhisper.app.realtime.wyoming_info import info
+from slimwhisper.app.service.host import Host
 from slimwhisper.app.service.jobs import StoppingError
-from slimwhisper.app.service.models import Models
-from slimwhisper.app.service.service import Service
-from slimwhisper.app.service.settings import Settings
 from slimwhisper.errors import AudioError, OptionError, SlimWhisperError
 from slimwhisper.live.types import Ended, Failed, LiveEvent, Text
 
@@ -57,8 +55,8 @@ class AudioFormat(Fields):
 class Wyoming:
     """The server of the protocol: a port, and its connections."""
 
-    def __init__(self, service: Service, models: Models, settings: Settings) -> None:
-        self._service, self._models, self._settings = service, models, settings
+    def __init__(self, host: Host) -> None:
+        self._host, self._settings = host, host.settings
         self._tasks: set[asyncio.Task[Any]] = set()
         self._server: asyncio.Server | None = None
 
@@ -95,7 +93,7 @@ class Wyoming:
         task = asyncio.current_task()
         assert task is not None
         self._tasks.add(task)
-        connection = Connection(reader, writer, self._service, self._models, self._settings)
+        connection = Connection(reader, writer, self._host)
         try:
             if len(self._tasks) > MAX_CONNECTIONS:
                 await connection.refuse("busy", "too many connections; try again in a minute")
@@ -121,15 +119,10 @@ class Connection:
     """One client; it may ask for one transcript after another."""
 
     def __init__(
-        self,
-        reader: asyncio.StreamReader,
-        writer: asyncio.StreamWriter,
-        service: Service,
-        models: Models,
-        settings: Settings,
+        self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter, host: Host
     ) -> None:
         self._reader, self._writer = reader, writer
-        self._service, self._models, self._settings = service, models, settings
+        self._host, self._settings = host, host.settings
         self._asked: dict[str, Any] = {}  # by the last `transcribe`
         self._feed: Feed | None = None
         self._telling: asyncio.Task[None] | None = None
@@ -188,7 +181,7 @@ class Connection:
         """Do what an event asks for; others than these are for other services, and ignored."""
         match frame.type:
             case "describe":
-                await self._send("info", **info(self._service, self._models))
+                await self._send("info", **info(self._host))
             case "ping":
                 await self._send("pong", text=frame.data.get("text"))
             case "transcribe":
@@ -204,7 +197,7 @@ class Connection:
     def _begin(self, format: Format) -> Feed:
         """The stream that the last `transcribe` asked for. Raises SlimWhisperError, APIError."""
         asked = check(Transcribe, self._asked, "transcribe")
-        choice = choose_model(asked.name, self._models)[0]
+        choice = choose_model(asked.name, self._host.models)[0]
         terms = [*_texts(asked.transcript_names), *_texts(asked.transcript_terms)]
         options = replace(
             self._settings.live,
@@ -214,7 +207,7 @@ class Connection:
         peer = self._writer.get_extra_info("peername")
         user = str(peer[0]) if peer else ""
         events: asyncio.Queue[LiveEvent | None] = asyncio.Queue()
-        feed = Feed(self._service, choice, options, user, format, events.put_nowait)
+        feed = Feed(self._host.service, choice, options, user, format, events.put_nowait)
         self._ends, self._whole = time.monotonic() + self._settings.session_seconds, False
         self._feed, self._telling = feed, asyncio.create_task(self._tell(events))
         return feed

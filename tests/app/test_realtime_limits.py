@@ -10,6 +10,7 @@ from openai.resources.realtime.realtime import RealtimeConnection
 from slimwhisper.app.realtime import connection as connection_module
 from slimwhisper.app.realtime.connection import Connection
 from slimwhisper.app.realtime.session import START
+from slimwhisper.app.service.host import Host
 from slimwhisper.app.service.models import Models
 from slimwhisper.app.service.settings import Settings
 from slimwhisper.live.types import SpeechStarted, Text
@@ -124,7 +125,7 @@ def test_a_client_that_does_not_read_is_dropped(
     websocket: Any = Unread()
 
     async def main() -> None:
-        session = Connection(websocket, START, scripted.service, Models("digits"), Settings())
+        session = Connection(websocket, START, Host(scripted.service, Models("digits"), Settings()))
         running = asyncio.create_task(session.run(None))
         streams[0].tell(SpeechStarted(0, 0.0))
         for _ in range(connection_module.MAX_UNREAD + 10):

@@ -173,7 +173,7 @@ def test_a_port_that_is_taken_ends_the_server_with_one_line(
 ) -> None:
     settings = Settings(port=free_port(), wyoming=PORT)
     service = Service(lambda _: model)
-    server = Server(make_app(service, Models("digits"), settings), service, settings)
+    server = Server(make_app(service, Models("digits"), settings))
     server.run()
     service.close()
     assert not server.started
