@@ -42,16 +42,14 @@ def test_it_serves_until_a_signal(tmp_path: Path, monkeypatch: pytest.MonkeyPatc
         assert list(folder.iterdir()) == []
 
 
-def test_a_warning_where_strangers_reach_it(tmp_path: Path) -> None:
-    with serving(tmp_path / "log", "--host", "0.0.0.0", "--no-page") as (url, _):
-        assert httpx.get(url).status_code == 404, "there is no page"
-    told = (tmp_path / "log").read_text()
-    assert "0.0.0.0: anyone who can reach this address can use the server" in told
-
-
-def test_a_model_that_does_not_load_ends_it(capsys: pytest.CaptureFixture[str]) -> None:
-    assert main(["serve", "--model", "/no/such.pt", "--port", str(free_port())]) == 1
+def test_strangers_are_warned_of_and_a_model_that_does_not_load_ends_it(
+    capsys: pytest.CaptureFixture[str], caplog: pytest.LogCaptureFixture
+) -> None:
+    ports = ["--port", str(free_port()), "--wyoming", str(free_port())]
+    assert main(["serve", "--model", "/no/such.pt", "--host", "0.0.0.0", "--no-page", *ports]) == 1
     assert "slimwhisper: /no/such.pt: " in capsys.readouterr().err
+    assert "0.0.0.0: anyone who can reach this address can use the server" in caplog.text
+    assert "--wyoming: anyone who can reach 0.0.0.0" in caplog.text
 
 
 def test_flags(monkeypatch: pytest.MonkeyPatch) -> None:
