@@ -57,8 +57,7 @@ def check(kind: type[F], given: object, path: str = "") -> F:
     try:
         return kind.model_validate(given)
     except ValidationError as error:
-        place, message, code = _first(error, path)
-        raise refused(place or None, message, code) from None
+        raise _refused_first(error, path) from None
 
 
 def check_form(kind: type[F], form: FormData) -> F:
@@ -78,8 +77,9 @@ def check_form(kind: type[F], form: FormData) -> F:
     try:
         return kind.model_validate(given)
     except ValidationError as error:
-        place, message, code = _first(error, "")
-        raise refused(place.partition(".")[0], message, code) from None
+        found = _refused_first(error, "")
+        found.param = (found.param or "").partition(".")[0]  # the field, not what is wrong within
+        raise found from None
 
 
 async def read_form(request: Request) -> FormData:
@@ -168,12 +168,13 @@ Text = Annotated[str, Field(max_length=MAX_TEXT)]
 Texts = Annotated[tuple[str, ...], AfterValidator(_short)]
 
 
-def _first(error: ValidationError, path: str) -> tuple[str, str, str]:
-    """The first thing that is wrong: the field's path, a message, and OpenAI's code."""
+def _refused_first(error: ValidationError, path: str) -> APIError:
+    """The response to the first thing that is wrong."""
     found = error.errors(include_url=False)[0]
     names = [path, *(name for name in found["loc"] if isinstance(name, str))]
     place = ".".join(filter(None, names))
     reason, value = found["msg"], found["input"]
     shown = f" {value!r:.{SHOWN}}" if isinstance(value, str | int | float) else ""
+    message = f"{place or 'the body'}{shown}: {reason[:1].lower()}{reason[1:]}"
     code = found["type"] if "reason" in found.get("ctx", ()) else "invalid_value"
-    return place, f"{place or 'the body'}{shown}: {reason[:1].lower()}{reason[1:]}", code
+    return refused(place or None, message, code)

@@ -63,7 +63,7 @@ class Connection:
         self._ends = time.monotonic() + host.settings.session_seconds
         self._idle_ends = time.monotonic() + host.settings.idle_seconds
         self._failed = False
-        self._out: asyncio.Queue[ServerEvent] = asyncio.Queue()
+        self._out: asyncio.Queue[ServerEvent | None] = asyncio.Queue()  # None: the last
         self._end: asyncio.Future[End] = asyncio.get_running_loop().create_future()
         self._silent = asyncio.Event()  # the stream tells no more
         self._open(config)
@@ -87,17 +87,14 @@ class Connection:
         try:
             await self._websocket.accept(subprotocol)
             self._tell(server_event("session.created", session=self._session()))
-            reader = asyncio.create_task(self._read())
-            writer = asyncio.create_task(self._write())
-            tasks = [reader, writer]
+            tasks = [asyncio.create_task(t) for t in (self._read(), self._write())]
+            reader, writer = tasks
             await asyncio.wait([*tasks, self._end], return_when=asyncio.FIRST_COMPLETED)
-            if not self._end.done():  # the client has gone, or the reader has failed
-                for task in tasks:
-                    if task.done():
-                        task.result()
-                return
-            reader.cancel()
-            await self._close(self._end.result(), writer)
+            if self._end.done():
+                reader.cancel()
+                await self._close(self._end.result(), writer)
+            else:  # the client has gone, or something has failed
+                (reader if reader.done() else writer).result()
         except WebSocketDisconnect:
             pass
         finally:
@@ -115,9 +112,8 @@ class Connection:
                     await asyncio.wait_for(self._silent.wait(), self._settings.patience)
         if end.error is not None and not self._failed:  # else the stream's own error was told
             self._tell(error_event(end.error))
-        unsent = asyncio.create_task(self._out.join())
-        await asyncio.wait([unsent, writer], timeout=CLOSING, return_when=asyncio.FIRST_COMPLETED)
-        unsent.cancel()
+        self._out.put_nowait(None)
+        await asyncio.wait([writer], timeout=CLOSING)
         with suppress(TimeoutError):
             async with asyncio.timeout(CLOSING):
                 await self._websocket.close(end.code, str(end.error or "")[:100])
@@ -146,10 +142,8 @@ class Connection:
         self._out.put_nowait(event)
 
     async def _write(self) -> None:
-        while True:
-            event = await self._out.get()
+        while (event := await self._out.get()) is not None:
             await self._websocket.send_text(json.dumps(event, ensure_ascii=False))
-            self._out.task_done()
 
     def _session(self, unknown: list[str] | None = None) -> dict[str, Any]:
         return session_object(self._conversation.config, *self._fixed, unknown)
