@@ -105,25 +105,25 @@ class Engines:
         self._cramped.clear()
 
     def for_recordings(self, options: Options) -> SharedEngine[Job]:
-        """The engine that searches as the options say; without slots until it is its turn.
-
-        A new one replaces those that are idle. Raises OptionError if memory is short.
+        """The engine that searches as the options say; `take_turns` gives it its slots. A new one
+        replaces those that are idle.
         """
-        return self._engine(search_of(options), None)
+        return self._engine((search_of(options), None))
 
     def for_streams(self, options: LiveOptions) -> SharedEngine[Job]:
         """The engine whose windows are as long as the options say; as `for_recordings`."""
-        assert self.model is not None
-        window = options.window
-        whole = window is None or self.model.shortened(window) is self.model
-        return self._engine(Search(), None if whole else window)
+        return self._engine(self._key(options))
 
     def warm_up(self, options: LiveOptions) -> None:
         """Make the engine that `for_streams` gives, and use it once, unless one is in use. Raises
         OptionError.
         """
         if self.model is not None and not any(e.used for e in self._engines.values()):
-            warm_up(self.for_streams(options).engine, options)
+            key = self._key(options)
+            shared = self._engine(key)
+            if not shared.engine.slots:
+                self._give(key)
+            warm_up(shared.engine, options)
 
     def working(self) -> list[SharedEngine[Job]]:
         """The engines that have something to do."""
@@ -162,19 +162,18 @@ class Engines:
             holding = not shared.updates.streams
         return failed
 
-    def _engine(self, search: Search, window: float | None) -> SharedEngine[Job]:
-        key = search, window
+    def _key(self, options: LiveOptions) -> Key:
+        assert self.model is not None
+        window = options.window
+        whole = window is None or self.model.shortened(window) is self.model
+        return Search(), None if whole else window
+
+    def _engine(self, key: Key) -> SharedEngine[Job]:
         found = self._engines.get(key)
         if found is None or not (found.used or found.engine.slots):
             self._engines = {k: e for k, e in self._engines.items() if e.used}
-            found = SharedEngine(self._without_slots(window), _report)
+            found = SharedEngine(self._without_slots(key[1]), _report)
             self._engines[key] = found
-            if len(self._engines) == 1:
-                try:
-                    self._give(key)
-                except BaseException:
-                    del self._engines[key]
-                    raise
         return found
 
     def _give(self, key: Key) -> None:
