@@ -8,20 +8,14 @@ from contextlib import asynccontextmanager
 from typing import TYPE_CHECKING, Any
 
 import uvicorn
-from fastapi import FastAPI, Request
+from fastapi import FastAPI
 from fastapi.responses import JSONResponse, Response
 from starlette.exceptions import HTTPException
 from starlette.middleware.cors import CORSMiddleware
 
 from slimwhisper.app.api.access import Access
 from slimwhisper.app.api.access_log import hide_secrets
-from slimwhisper.app.api.errors import (
-    APIError,
-    as_api_error,
-    disk_full,
-    disk_is_full,
-    internal_error,
-)
+from slimwhisper.app.api.errors import answer_error, disk_is_full
 from slimwhisper.app.api.metrics import metrics_text
 from slimwhisper.app.api.routes import make_routers
 from slimwhisper.app.connections import Connections, Http, listen, log_exhaustion
@@ -114,25 +108,8 @@ def _add_status_routes(app: FastAPI, service: Service) -> None:
 
 def add_error_handlers(app: FastAPI) -> None:
     """Give every error OpenAI's format."""
-
-    async def refusal(_: Request, error: Exception) -> Response:
-        assert isinstance(error, APIError | SlimWhisperError)
-        return as_api_error(error).response()
-
-    async def http_error(request: Request, error: Exception) -> Response:
-        assert isinstance(error, HTTPException)
-        message = f"{request.method} {request.url.path}: {error.detail}"
-        return APIError(error.status_code, message).response()
-
-    async def unexpected(_: Request, error: Exception) -> Response:
-        logger.error("a request failed", exc_info=error)
-        return internal_error().response()
-
-    for kind in (APIError, SlimWhisperError):
-        app.add_exception_handler(kind, refusal)
-    app.add_exception_handler(HTTPException, http_error)
-    app.add_exception_handler(OSError, disk_full)
-    app.add_exception_handler(Exception, unexpected)
+    for kind in (HTTPException, SlimWhisperError, OSError, Exception):
+        app.add_exception_handler(kind, answer_error)
 
 
 class Server(uvicorn.Server):

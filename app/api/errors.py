@@ -7,7 +7,7 @@ import tempfile
 from typing import Any
 
 from fastapi import Request
-from fastapi.responses import JSONResponse, Response
+from fastapi.responses import JSONResponse
 from starlette.exceptions import HTTPException
 
 from slimwhisper.app.service.jobs import BusyError, ModelError, StoppingError
@@ -95,11 +95,20 @@ def disk_is_full() -> bool:
     return shutil.disk_usage(tempfile.gettempdir()).free < LEAST_FREE
 
 
-async def disk_full(_: Request, error: Exception) -> Response:
-    """The response to an OSError. Raises it again if it is about anything else."""
-    if not (isinstance(error, OSError) and error.errno in FULL):
-        raise error
-    return no_room().response()
+async def answer_error(request: Request, error: Exception) -> JSONResponse:
+    """The response to any error; what nobody expected is logged."""
+    match error:
+        case APIError() | SlimWhisperError():
+            found = as_api_error(error)
+        case HTTPException():
+            message = f"{request.method} {request.url.path}: {error.detail}"
+            found = APIError(error.status_code, message)
+        case OSError() if error.errno in FULL:
+            found = no_room()
+        case _:
+            logger.error("a request failed", exc_info=error)
+            found = internal_error()
+    return found.response()
 
 
 def no_room() -> APIError:
