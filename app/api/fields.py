@@ -112,38 +112,35 @@ def wrong(reason: str, code: str = "invalid_value") -> PydanticCustomError:
     return PydanticCustomError(code, "{reason}", {"reason": reason})
 
 
-def one_of(known: Iterable[Any]) -> AfterValidator:
-    """Only these values are taken."""
-    values = tuple(known)
-
-    def check_value(value: Any) -> Any:
-        if value not in values:
-            raise wrong(f"choose {', '.join(map(str, values))}")
-        return value
-
-    return AfterValidator(check_value)
-
-
-def unserved(refuses: Callable[[Any], bool], reason: str) -> BeforeValidator:
-    """Some values are known, and cannot be honoured."""
+def _taken(
+    refuses: Callable[[Any], bool], reason: str, code: str = "invalid_value"
+) -> Callable[[Any], Any]:
+    """Takes all values but some."""
 
     def check_value(value: Any) -> Any:
         if refuses(value):
-            raise wrong(f"not served: {reason}", "not_supported")
+            raise wrong(reason, code)
         return value
 
-    return BeforeValidator(check_value)
+    return check_value
+
+
+def one_of(known: Iterable[Any]) -> AfterValidator:
+    """Only these values are taken."""
+    values = tuple(known)
+    reason = f"choose {', '.join(map(str, values))}"
+    return AfterValidator(_taken(lambda value: value not in values, reason))
 
 
 def only(accepted: float, reason: str) -> AfterValidator:
     """Only this value is taken. reason: why no other."""
+    reason = f"only {str(accepted).lower()} is served: {reason}"
+    return AfterValidator(_taken(lambda value: value != accepted, reason))
 
-    def check_value(value: float) -> float:
-        if value != accepted:
-            raise wrong(f"only {str(accepted).lower()} is served: {reason}")
-        return value
 
-    return AfterValidator(check_value)
+def unserved(refuses: Callable[[Any], bool], reason: str) -> BeforeValidator:
+    """Some values are known, and cannot be honoured."""
+    return BeforeValidator(_taken(refuses, f"not served: {reason}", "not_supported"))
 
 
 def _use_default(value: Any) -> Any:
