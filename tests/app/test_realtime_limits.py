@@ -118,17 +118,17 @@ def test_a_connection_that_drops_during_a_decode_leaves_nothing(live: Live) -> N
 
 @pytest.mark.parametrize(
     ("limit", "code", "message"),
-    [
-        ({"session_seconds": 0.3}, "session_expired", "has lasted"),
-        ({"idle_seconds": 0.3}, "session_idle", "no audio for 0.3 s"),
-    ],
+    [("_ends", "session_expired", "has lasted"), ("_idle_ends", "session_idle", "no audio for")],
 )
 def test_limits_of_time_end_with_the_last_text(
-    begin: Begin, limit: Any, code: str, message: str
+    live: Live, limit: str, code: str, message: str
 ) -> None:
-    live = begin(**limit)
     with live.client().realtime.connect(extra_query=QUERY) as connection:
         say(connection, *SPEECH[:2])
+        until(connection, "input_audio_buffer.speech_started")
+        (session,) = live.server._realtime._open
+        setattr(session, limit, 0.0)  # the time is over
+        update(connection, {})
         found = until(connection, "error")
         assert f"{PATH}.completed" in [e["type"] for e in found]
         assert found[-1]["error"]["code"] == code and message in found[-1]["error"]["message"]
