@@ -7,8 +7,7 @@ The project's own package reads whatever length a peer names; a server must not.
 
 import asyncio
 import json
-from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, NamedTuple
 
 from pydantic_core import from_json
 
@@ -23,23 +22,19 @@ class FrameError(SlimWhisperError):
     """What arrives is not a frame of the protocol; where the next one begins is not known."""
 
 
-@dataclass(frozen=True, slots=True)
-class Frame:
-    """An event."""
+class Frame(NamedTuple):
+    """An event, as it came."""
 
     type: str
-    data: dict[str, Any] = field(default_factory=dict)
-    payload: bytes = b""
+    data: dict[str, Any]
+    payload: bytes
 
-    def encoded(self) -> bytes:
-        """As it is sent."""
-        data = json.dumps(self.data, ensure_ascii=False).encode() if self.data else b""
-        head: dict[str, Any] = {"type": self.type}
-        if data:
-            head["data_length"] = len(data)
-        if self.payload:
-            head["payload_length"] = len(self.payload)
-        return json.dumps(head).encode() + b"\n" + data + self.payload
+
+def encoded(type: str, data: dict[str, Any]) -> bytes:
+    """An event without sound, as it is sent."""
+    more = json.dumps(data, ensure_ascii=False).encode() if data else b""
+    head = {"type": type, **({"data_length": len(more)} if data else {})}
+    return json.dumps(head).encode() + b"\n" + more
 
 
 async def read_frame(reader: asyncio.StreamReader) -> Frame | None:

@@ -17,7 +17,7 @@ from slimwhisper.app.api.fields import Fields, check, one_of
 from slimwhisper.app.api.request import choose_model
 from slimwhisper.app.connections import listen
 from slimwhisper.app.realtime.feed import Feed
-from slimwhisper.app.realtime.frames import MAX_LINE, Frame, FrameError, read_frame
+from slimwhisper.app.realtime.frames import MAX_LINE, Frame, FrameError, encoded, read_frame
 from slimwhisper.app.realtime.sound import MAX_CHANNELS, Format
 from slimwhisper.app.realtime.wyoming_info import info
 from slimwhisper.app.service.host import Host
@@ -169,7 +169,7 @@ class Connection:
 
     async def _send(self, type: str, **data: Any) -> None:
         """Send an event. Raises ConnectionError if the client has gone, or does not read."""
-        self._writer.write(Frame(type, data).encoded())
+        self._writer.write(encoded(type, data))
         try:
             async with asyncio.timeout(UNREAD):
                 await self._writer.drain()
