@@ -1,15 +1,13 @@
-"""OpenAI's client, sync and async, stream and not, against a server; and curl for /inference."""
+"""OpenAI's client, sync and async, stream and not, against a server; and whisper.cpp's form."""
 
 import asyncio
 import base64
 import io
-import json
-import shutil
-import subprocess
 from contextlib import AsyncExitStack
 from pathlib import Path
 from typing import Any
 
+import httpx
 import numpy as np
 import openai
 import pytest
@@ -151,26 +149,18 @@ def test_each_field_whole_and_streamed(live: Live, fields: dict[str, Any]) -> No
     assert whole(done) == at_once
 
 
-def curl(live: Live, *fields: str) -> str:
-    form = [part for field in fields for part in ("-F", field)]
-    run = subprocess.run(
-        ["curl", "-sS", *form, f"{live.url}/inference"], capture_output=True, timeout=120
-    )
-    assert run.returncode == 0, run.stderr
-    return run.stdout.decode()
-
-
-@pytest.mark.skipif(shutil.which("curl") is None, reason="curl is not installed")
 def test_whisper_cpps_form(live: Live) -> None:
-    file = f"file=@{CODE}"
-    plain = json.loads(curl(live, file, "temperature=0.0", "temperature_inc=0.2"))["text"]
+    def asked(**fields: str) -> httpx.Response:
+        files = {"file": CODE.read_bytes()}
+        return httpx.post(f"{live.url}/inference", data=fields, files=files, timeout=60)
+
+    plain = asked(temperature="0.0", temperature_inc="0.2").json()["text"]
     assert plain
-    assert curl(live, file, "response_format=srt", "language=auto").startswith("1\n00:00:0")
-    verbose = json.loads(curl(live, file, "response_format=verbose_json"))
+    assert asked(response_format="srt", language="auto").text.startswith("1\n00:00:0")
+    verbose = asked(response_format="verbose_json").json()
     words = [w["word"] for s in verbose["segments"] for w in s["words"]]
     assert "".join(words).strip() == plain and "words" not in verbose
-    error = json.loads(curl(live, file, "translate=yes"))["error"]
-    assert "English-only and cannot translate" in error["message"]
+    assert "cannot translate" in asked(translate="yes").json()["error"]["message"]
 
 
 def wave(samples: np.ndarray, rate: int = 16_000) -> bytes:
