@@ -16,7 +16,7 @@ import torch
 from slimwhisper.api import SlimWhisper
 from slimwhisper.app.api.sites import is_loopback
 from slimwhisper.app.page.tempdir import page_folder
-from slimwhisper.app.server import make_app, make_server
+from slimwhisper.app.server import Server, make_app
 from slimwhisper.app.service.jobs import Limits, ModelChoice
 from slimwhisper.app.service.models import Models
 from slimwhisper.app.service.service import Service
@@ -117,11 +117,10 @@ def _serve(a: argparse.Namespace, settings: Settings) -> int:
         a.unload_after or float("inf"),
         first=ModelChoice(a.model),
     )
-    server = make_server(make_app(service, models, settings), service, settings)
+    server = Server(make_app(service, models, settings))
 
     def when_loaded() -> None:
-        service.begun.wait()
-        if service.load_error is not None:
+        if service.first.exception() is not None:
             server.should_exit = True
             return
         while not (server.started or server.should_exit):  # it is not to start later for this
@@ -132,6 +131,5 @@ def _serve(a: argparse.Namespace, settings: Settings) -> int:
     threading.Thread(target=when_loaded, daemon=True).start()
     server.run()
     service.close()
-    if service.load_error is not None:
-        raise service.load_error
+    service.first.result()
     return 0 if server.started else 1

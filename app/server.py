@@ -8,25 +8,26 @@ from contextlib import asynccontextmanager
 from typing import TYPE_CHECKING, Any
 
 import uvicorn
-from fastapi import FastAPI, Request
+from fastapi import FastAPI
 from fastapi.responses import JSONResponse, Response
 from starlette.exceptions import HTTPException
 from starlette.middleware.cors import CORSMiddleware
 
 from slimwhisper.app.api.access import Access
 from slimwhisper.app.api.access_log import hide_secrets
-from slimwhisper.app.api.errors import APIError, disk_full, disk_is_full, internal_error
+from slimwhisper.app.api.errors import answer_error, disk_is_full
 from slimwhisper.app.api.metrics import metrics_text
 from slimwhisper.app.api.routes import make_routers
 from slimwhisper.app.connections import Connections, Http, listen, log_exhaustion
 from slimwhisper.app.realtime.messages import MAX_MESSAGE
 from slimwhisper.app.realtime.routes import Realtime, make_realtime_router
 from slimwhisper.app.realtime.wyoming import Wyoming
+from slimwhisper.app.service.host import Host
 from slimwhisper.app.service.jobs import ModelChoice
 from slimwhisper.app.service.models import Models
 from slimwhisper.app.service.service import Service
 from slimwhisper.app.service.settings import Settings
-from slimwhisper.errors import OptionError
+from slimwhisper.errors import OptionError, SlimWhisperError
 
 if TYPE_CHECKING:
     from slimwhisper.app.page.mount import Page
@@ -43,6 +44,8 @@ def make_app(service: Service, models: Models, settings: Settings) -> FastAPI:
     `state.realtime` has the realtime sessions; `state.page` is the page, or None.
     """
 
+    host = Host(service, models, settings)
+
     @asynccontextmanager
     async def lifespan(app: FastAPI) -> AsyncIterator[None]:
         page: Page | None = app.state.page
@@ -58,15 +61,15 @@ def make_app(service: Service, models: Models, settings: Settings) -> FastAPI:
         openapi_url=None,  # FastAPI's documentation pages load scripts from other servers
     )
     # mounted, so that unknown paths and methods under /v1 do not fall through to the page
-    openai, whisper_cpp = make_routers(service, models, settings.timeout)
-    realtime = app.state.realtime = Realtime(service, models, settings)
+    openai, whisper_cpp = make_routers(host)
+    realtime = app.state.realtime = Realtime(host)
     openai.include_router(make_realtime_router(realtime))
-    app.state.wyoming = Wyoming(service, models, settings) if settings.wyoming else None
+    app.state.wyoming = Wyoming(host) if settings.wyoming else None
     app.mount("/v1", openai)
     app.include_router(whisper_cpp)
     _add_status_routes(app, service)
     add_error_handlers(app)
-    app.state.page = None
+    app.state.host, app.state.page = host, None
     if settings.page is not None:
         from slimwhisper.app.page.mount import mount_page  # Gradio takes seconds to import
 
@@ -105,43 +108,39 @@ def _add_status_routes(app: FastAPI, service: Service) -> None:
 
 def add_error_handlers(app: FastAPI) -> None:
     """Give every error OpenAI's format."""
-
-    async def api_error(_: Request, error: Exception) -> Response:
-        assert isinstance(error, APIError)
-        return error.response()
-
-    async def http_error(request: Request, error: Exception) -> Response:
-        assert isinstance(error, HTTPException)
-        message = f"{request.method} {request.url.path}: {error.detail}"
-        return APIError(error.status_code, message).response()
-
-    async def unexpected(_: Request, error: Exception) -> Response:
-        logger.error("a request failed", exc_info=error)
-        return internal_error().response()
-
-    app.add_exception_handler(APIError, api_error)
-    app.add_exception_handler(HTTPException, http_error)
-    app.add_exception_handler(OSError, disk_full)
-    app.add_exception_handler(Exception, unexpected)
+    for kind in (HTTPException, SlimWhisperError, OSError, Exception):
+        app.add_exception_handler(kind, answer_error)
 
 
 class Server(uvicorn.Server):
     """Uvicorn's server; it tells the service about a signal at once, and limits connections."""
 
-    def __init__(
-        self,
-        config: uvicorn.Config,
-        service: Service,
-        realtime: Realtime,
-        wyoming: Wyoming | None,
-        page: "Page | None",
-        patience: float,
-    ) -> None:
-        """patience: seconds that running requests get after a signal."""
+    def __init__(self, app: FastAPI) -> None:
+        """app: of `make_app`."""
+        state = app.state
+        self._service: Service = state.host.service
+        self._realtime: Realtime = state.realtime
+        self._wyoming: Wyoming | None = state.wyoming
+        self._page: Page | None = state.page
+        settings: Settings = state.host.settings
+        self._patience = settings.patience
+        config = uvicorn.Config(
+            app,
+            host=settings.host,
+            port=settings.port,
+            root_path=settings.root_path,
+            timeout_graceful_shutdown=round(settings.patience) + 5,
+            server_header=False,
+            backlog=1,  # see `listen`
+            http=Http,
+            ws="websockets-sansio",
+            ws_max_size=2 * MAX_MESSAGE,  # characters may be of several bytes
+            ws_ping_timeout=None,  # a session that waits for the engine does not read pongs
+            ws_per_message_deflate=False,
+        )
         super().__init__(config)
+        hide_secrets()
         self.server_state = self._connections = Connections(config)
-        self._service, self._patience = service, patience
-        self._realtime, self._wyoming, self._page = realtime, wyoming, page
 
     def handle_exit(self, sig: int, frame: Any) -> None:
         """A signal: refuse new requests, then shut down."""
@@ -179,24 +178,3 @@ class Server(uvicorn.Server):
         if self._page is not None:
             await self._page.leave()
         await super().shutdown(sockets)
-
-
-def make_server(app: FastAPI, service: Service, settings: Settings) -> Server:
-    """A server, ready to `run`."""
-    config = uvicorn.Config(
-        app,
-        host=settings.host,
-        port=settings.port,
-        root_path=settings.root_path,
-        timeout_graceful_shutdown=round(settings.patience) + 5,
-        server_header=False,
-        backlog=1,  # see `listen`
-        http=Http,
-        ws="websockets-sansio",
-        ws_max_size=2 * MAX_MESSAGE,  # characters may be of several bytes
-        ws_ping_timeout=None,  # a session that waits for the engine does not read pongs
-        ws_per_message_deflate=False,
-    )
-    hide_secrets()
-    state = app.state
-    return Server(config, service, state.realtime, state.wyoming, state.page, settings.patience)

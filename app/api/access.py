@@ -12,6 +12,7 @@ any other   an error
 import base64
 import secrets
 from collections.abc import Callable, Iterable
+from contextlib import suppress
 
 from python_multipart.multipart import parse_options_header
 from starlette.datastructures import Headers
@@ -54,32 +55,24 @@ class Access:
             self._accepted.append(f"basic {pair}")
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        match scope["type"]:
-            case "lifespan":
-                await self.app(scope, receive, send)
-            case "http":
-                await self._http(scope, receive, send)
-            case "websocket":
-                await self._websocket(scope, receive, send)
-            case kind:
-                raise RuntimeError(f"ASGI scopes of type {kind!r} are not served")
-
-    async def _http(self, scope: Scope, receive: Receive, send: Send) -> None:
-        rule = rule_for(route_path(scope), page=self._signed_in is not None)
-        limit = self.max_upload if rule.max_body is UPLOAD else rule.max_body
         try:
-            self._check(scope, rule)
-            check_length(scope, limit)
+            match scope["type"]:
+                case "http":
+                    receive = self._check_http(scope, receive)
+                case "websocket":
+                    self._check_websocket(scope)
+                case kind if kind != "lifespan":
+                    raise RuntimeError(f"ASGI scopes of type {kind!r} are not served")
         except APIError as error:
-            await error.response()(scope, receive, send)
-            return
-        try:
-            await self.app(scope, counted(receive, limit, rule.max_body is UPLOAD), send)
-        except ClientDisconnect:
-            pass  # while the body was read: nobody waits for a response
+            return await refuse(error, scope, receive, send)
+        with suppress(ClientDisconnect):  # while the body was read: nobody waits for a response
+            await self.app(scope, receive, send)
 
-    def _check(self, scope: Scope, rule: Rule) -> None:
-        if route_path(scope) != "/health":  # programs that look after servers ask by any name
+    def _check_http(self, scope: Scope, receive: Receive) -> Receive:
+        """What reads the body, which is not too large. Raises APIError."""
+        path = route_path(scope)
+        rule = rule_for(path, page=self._signed_in is not None)
+        if path != "/health":  # programs that look after servers ask by any name
             self._sites.check_host(scope)
         self._check_site(scope, rule)
         if rule.users is Users.KEY:
@@ -91,6 +84,9 @@ class Access:
         if rule is UNKNOWN:
             raise APIError(404, f"{scope['method']} {scope['path']}: Not Found")
         check_charset(scope)
+        limit = self.max_upload if rule.max_body is UPLOAD else rule.max_body
+        check_length(scope, limit)
+        return counted(receive, limit, to_disk=rule.max_body is UPLOAD)
 
     def _check_site(self, scope: Scope, rule: Rule) -> None:
         """Raise APIError for what a page of another site asks a browser to do here."""
@@ -105,18 +101,10 @@ class Access:
             message = "pages of other sites need the key, or a server with --allow_origin"
             raise APIError(403, message, "foreign_origin")
 
-    async def _websocket(self, scope: Scope, receive: Receive, send: Send) -> None:
-        try:
-            if route_path(scope) not in WEBSOCKETS:
-                raise APIError(403, "no websocket is served here")
-            self._sites.check_host(scope)
-            self._check_websocket(scope)
-        except APIError as error:
-            await refuse_websocket(error, scope, receive, send)
-            return
-        await self.app(scope, receive, send)
-
     def _check_websocket(self, scope: Scope) -> None:
+        if route_path(scope) not in WEBSOCKETS:
+            raise APIError(403, "no websocket is served here")
+        self._sites.check_host(scope)
         key = given_key(scope)
         if key.startswith(SECRET):
             if not self._is_secret(key):
@@ -136,9 +124,9 @@ class Access:
             raise APIError(401, message, "invalid_api_key", headers=headers)
 
 
-async def refuse_websocket(error: APIError, scope: Scope, receive: Receive, send: Send) -> None:
-    """Answer a websocket that was not accepted: by the error's status where the server can."""
-    if "websocket.http.response" in scope.get("extensions", {}):
+async def refuse(error: APIError, scope: Scope, receive: Receive, send: Send) -> None:
+    """Answer a request, or a websocket before it is accepted: with the status if that can be."""
+    if scope["type"] == "http" or "websocket.http.response" in scope.get("extensions", {}):
         await error.response()(scope, receive, send)
     else:
         reason = str(error)

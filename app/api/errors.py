@@ -7,7 +7,7 @@ import tempfile
 from typing import Any
 
 from fastapi import Request
-from fastapi.responses import JSONResponse, Response
+from fastapi.responses import JSONResponse
 from starlette.exceptions import HTTPException
 
 from slimwhisper.app.service.jobs import BusyError, ModelError, StoppingError
@@ -21,7 +21,6 @@ from slimwhisper.errors import (
 )
 
 RETRY_AFTER = 10  # seconds, when the queue is full
-RETRY_AFTER_STOP = 60  # seconds, when the server shuts down
 FULL = (errno.ENOSPC, errno.EDQUOT)
 LEAST_FREE = 16 << 20  # bytes; with less, the disk is called full
 
@@ -57,27 +56,28 @@ class APIError(HTTPException):
         return JSONResponse(self.body(), self.status, self.headers)
 
 
-def as_api_error(error: SlimWhisperError) -> APIError:
+# the status, OpenAI's code, the form's field, and after how many seconds another try may succeed
+RESPONSES: dict[type[SlimWhisperError], tuple[int, str, str | None, int | None]] = {
+    BusyError: (429, "queue_full", None, RETRY_AFTER),
+    StoppingError: (503, "stopping", None, 60),
+    AudioError: (400, "invalid_audio", "file", None),
+    OptionError: (400, "invalid_option", None, None),
+    CacheError: (400, "invalid_option", None, None),
+    ModelError: (503, "model_not_loaded", "model", None),
+    CheckpointError: (404, "model_not_found", "model", None),
+    DependencyError: (501, "not_installed", None, None),
+}
+
+
+def as_api_error(error: SlimWhisperError | APIError) -> APIError:
     """The response to an error of this package."""
-    match error:
-        case BusyError():
-            headers = {"Retry-After": str(RETRY_AFTER)}
-            return APIError(429, str(error), "queue_full", headers=headers)
-        case StoppingError():
-            headers = {"Retry-After": str(RETRY_AFTER_STOP)}
-            return APIError(503, str(error), "stopping", headers=headers)
-        case AudioError():
-            return APIError(400, str(error), "invalid_audio", "file")
-        case OptionError() | CacheError():
-            return APIError(400, str(error), "invalid_option")
-        case ModelError():
-            return APIError(503, str(error), "model_not_loaded", "model")
-        case CheckpointError():
-            return APIError(404, str(error), "model_not_found", "model")
-        case DependencyError():
-            return APIError(501, str(error), "not_installed")
-        case _:
-            return internal_error()
+    if isinstance(error, APIError):
+        return error
+    for kind, (status, code, param, retry) in RESPONSES.items():
+        if isinstance(error, kind):
+            headers = {"Retry-After": str(retry)} if retry else None
+            return APIError(status, str(error), code, param, headers)
+    return internal_error()
 
 
 def too_large(limit: int) -> APIError:
@@ -95,11 +95,20 @@ def disk_is_full() -> bool:
     return shutil.disk_usage(tempfile.gettempdir()).free < LEAST_FREE
 
 
-async def disk_full(_: Request, error: Exception) -> Response:
-    """The response to an OSError. Raises it again if it is about anything else."""
-    if not (isinstance(error, OSError) and error.errno in FULL):
-        raise error
-    return no_room().response()
+async def answer_error(request: Request, error: Exception) -> JSONResponse:
+    """The response to any error; what nobody expected is logged."""
+    match error:
+        case APIError() | SlimWhisperError():
+            found = as_api_error(error)
+        case HTTPException():
+            message = f"{request.method} {request.url.path}: {error.detail}"
+            found = APIError(error.status_code, message)
+        case OSError() if error.errno in FULL:
+            found = no_room()
+        case _:
+            logger.error("a request failed", exc_info=error)
+            found = internal_error()
+    return found.response()
 
 
 def no_room() -> APIError:

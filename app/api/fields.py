@@ -57,8 +57,7 @@ def check(kind: type[F], given: object, path: str = "") -> F:
     try:
         return kind.model_validate(given)
     except ValidationError as error:
-        place, message, code = _first(error, path)
-        raise refused(place or None, message, code) from None
+        raise _refused_first(error, path) from None
 
 
 def check_form(kind: type[F], form: FormData) -> F:
@@ -78,8 +77,9 @@ def check_form(kind: type[F], form: FormData) -> F:
     try:
         return kind.model_validate(given)
     except ValidationError as error:
-        place, message, code = _first(error, "")
-        raise refused(place.partition(".")[0], message, code) from None
+        found = _refused_first(error, "")
+        found.param = (found.param or "").partition(".")[0]  # the field, not what is wrong within
+        raise found from None
 
 
 async def read_form(request: Request) -> FormData:
@@ -112,38 +112,35 @@ def wrong(reason: str, code: str = "invalid_value") -> PydanticCustomError:
     return PydanticCustomError(code, "{reason}", {"reason": reason})
 
 
-def one_of(known: Iterable[Any]) -> AfterValidator:
-    """Only these values are taken."""
-    values = tuple(known)
-
-    def check_value(value: Any) -> Any:
-        if value not in values:
-            raise wrong(f"choose {', '.join(map(str, values))}")
-        return value
-
-    return AfterValidator(check_value)
-
-
-def unserved(refuses: Callable[[Any], bool], reason: str) -> BeforeValidator:
-    """Some values are known, and cannot be honoured."""
+def _taken(
+    refuses: Callable[[Any], bool], reason: str, code: str = "invalid_value"
+) -> Callable[[Any], Any]:
+    """Takes all values but some."""
 
     def check_value(value: Any) -> Any:
         if refuses(value):
-            raise wrong(f"not served: {reason}", "not_supported")
+            raise wrong(reason, code)
         return value
 
-    return BeforeValidator(check_value)
+    return check_value
+
+
+def one_of(known: Iterable[Any]) -> AfterValidator:
+    """Only these values are taken."""
+    values = tuple(known)
+    reason = f"choose {', '.join(map(str, values))}"
+    return AfterValidator(_taken(lambda value: value not in values, reason))
 
 
 def only(accepted: float, reason: str) -> AfterValidator:
     """Only this value is taken. reason: why no other."""
+    reason = f"only {str(accepted).lower()} is served: {reason}"
+    return AfterValidator(_taken(lambda value: value != accepted, reason))
 
-    def check_value(value: float) -> float:
-        if value != accepted:
-            raise wrong(f"only {str(accepted).lower()} is served: {reason}")
-        return value
 
-    return AfterValidator(check_value)
+def unserved(refuses: Callable[[Any], bool], reason: str) -> BeforeValidator:
+    """Some values are known, and cannot be honoured."""
+    return BeforeValidator(_taken(refuses, f"not served: {reason}", "not_supported"))
 
 
 def _use_default(value: Any) -> Any:
@@ -168,12 +165,13 @@ Text = Annotated[str, Field(max_length=MAX_TEXT)]
 Texts = Annotated[tuple[str, ...], AfterValidator(_short)]
 
 
-def _first(error: ValidationError, path: str) -> tuple[str, str, str]:
-    """The first thing that is wrong: the field's path, a message, and OpenAI's code."""
+def _refused_first(error: ValidationError, path: str) -> APIError:
+    """The response to the first thing that is wrong."""
     found = error.errors(include_url=False)[0]
     names = [path, *(name for name in found["loc"] if isinstance(name, str))]
     place = ".".join(filter(None, names))
     reason, value = found["msg"], found["input"]
     shown = f" {value!r:.{SHOWN}}" if isinstance(value, str | int | float) else ""
+    message = f"{place or 'the body'}{shown}: {reason[:1].lower()}{reason[1:]}"
     code = found["type"] if "reason" in found.get("ctx", ()) else "invalid_value"
-    return place, f"{place or 'the body'}{shown}: {reason[:1].lower()}{reason[1:]}", code
+    return refused(place or None, message, code)

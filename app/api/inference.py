@@ -9,8 +9,7 @@ from pydantic import AfterValidator, Field
 from starlette.datastructures import FormData
 
 from slimwhisper.app.api.fields import Text, UploadForm, check_form, one_of, only, wrong
-from slimwhisper.app.api.request import choose_model
-from slimwhisper.app.api.wanted import Wanted
+from slimwhisper.app.api.request import Wanted, choose_model
 from slimwhisper.app.service.models import Models
 from slimwhisper.jobs.decoding_flags import temperatures
 
@@ -106,7 +105,6 @@ def read_inference(form: FormData, models: Models) -> Wanted:
     options = {"task": task, "on_failure": "best", **fields.options()}
     return Wanted(
         fields.file,
-        task,
         fields.response_format,
         model,
         served_by,

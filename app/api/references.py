@@ -9,14 +9,13 @@ import os
 import re
 import tempfile
 from collections.abc import Callable, Sequence
+from contextlib import AsyncExitStack, closing
+from dataclasses import dataclass
 from pathlib import Path
 from typing import IO
 
-from slimwhisper.app.api.errors import as_api_error
 from slimwhisper.app.api.fields import refused
-from slimwhisper.app.api.wanted import Reference
 from slimwhisper.audio.samples import Samples
-from slimwhisper.errors import AudioError
 from slimwhisper.types import SAMPLE_RATE
 
 NAMES, REFERENCES = "known_speaker_names", "known_speaker_references"
@@ -26,6 +25,14 @@ SLACK = 0.1  # seconds that an encoder may have added
 MAX_NAME = 64  # characters
 MAX_BYTES = 3 << 20  # of a recording: 10 s of stereo WAV at 48 kHz take 2 MB
 _DATA_URL = re.compile(r"data:[\w.+-]+/[\w.+-]+(;[\w.+-]+=[\w.+\"-]*)*;base64,", re.ASCII)
+
+
+@dataclass(frozen=True, slots=True)
+class Reference:
+    """A known speaker: a name, and a recording of the voice."""
+
+    name: str
+    data: bytes  # an audio file
 
 
 def read_references(names: Sequence[str], urls: Sequence[str]) -> tuple[Reference, ...]:
@@ -59,11 +66,11 @@ def _decode(name: str, url: str) -> bytes:
 
 
 def store_references(
-    references: Sequence[Reference], read: Callable[[Path, str], Samples], files: list[IO[bytes]]
+    references: Sequence[Reference], read: Callable[[Path, str], Samples], files: AsyncExitStack
 ) -> tuple[tuple[str, str], ...]:
-    """(name, path) of each known speaker; blocks. The open files are added to `files`.
+    """(name, path) of each known speaker; blocks. The paths are good until `files` is closed.
 
-    read: a file's samples, from its path and a name for messages. Raises APIError.
+    read: a file's samples, from its path and a name for messages. Raises APIError, AudioError.
     """
     import soundfile
 
@@ -73,22 +80,17 @@ def store_references(
         with tempfile.TemporaryFile() as sent:
             sent.write(reference.data)
             sent.flush()
-            try:
-                samples = read(open_path(sent), named)
-            except AudioError as error:
-                raise as_api_error(error) from error
-        try:
+            samples = read(open_path(sent), named)
+        with closing(samples):
             seconds, (least, most) = len(samples) / SAMPLE_RATE, SECONDS
             if not least <= seconds <= most + SLACK:
                 message = f"{named}: {seconds:.1f} s long; give {least:g} to {most:g} s"
                 raise refused(f"{REFERENCES}[]", message)
-            files.append(tempfile.TemporaryFile())
+            file = files.enter_context(tempfile.TemporaryFile())
             heard = samples.read(0, len(samples))
-            soundfile.write(files[-1], heard, SAMPLE_RATE, format="WAV", subtype="FLOAT")
-            files[-1].flush()
-        finally:
-            samples.close()
-        found.append((reference.name, str(open_path(files[-1]))))
+            soundfile.write(file, heard, SAMPLE_RATE, format="WAV", subtype="FLOAT")
+            file.flush()
+        found.append((reference.name, str(open_path(file))))
     return tuple(found)
 
 

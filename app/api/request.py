@@ -4,14 +4,15 @@ The fields are those of openai-python 3.54 (types/audio/transcription_create_par
 our own, "sentences" and "on_failure". docs/openai.md lists them all.
 """
 
+from dataclasses import dataclass, field
 from pathlib import PurePath
 from typing import Annotated, Any, Self
 
 from pydantic import BeforeValidator, ConfigDict, Field, model_validator
 from pydantic_core import from_json
-from starlette.datastructures import FormData
+from starlette.datastructures import FormData, UploadFile
 
-from slimwhisper.app.api.errors import APIError, as_api_error
+from slimwhisper.app.api.errors import APIError
 from slimwhisper.app.api.fields import (
     Fields,
     Text,
@@ -22,14 +23,13 @@ from slimwhisper.app.api.fields import (
     refused,
     wrong,
 )
-from slimwhisper.app.api.references import read_references
-from slimwhisper.app.api.wanted import Wanted
+from slimwhisper.app.api.references import Reference, read_references
 from slimwhisper.app.service.jobs import ModelChoice
 from slimwhisper.app.service.models import DIARIZE, Models, openai_model
-from slimwhisper.errors import CheckpointError, DependencyError
+from slimwhisper.errors import DependencyError
 from slimwhisper.outputs.formats import FORMATS
 from slimwhisper.speakers.choice import require
-from slimwhisper.types import CHUNK_SECONDS, ON_FAILURE
+from slimwhisper.types import ON_FAILURE
 
 WRITTEN = tuple(name for name in FORMATS if name not in ("txt", "json"))  # by `outputs`
 RESPONSE_FORMATS = ("json", "text", "verbose_json", "diarized_json", *WRITTEN)
@@ -39,6 +39,41 @@ WITH_WORDS = ("verbose_json", "lrc", "ass")  # may have each word's time
 WITH_SPEAKERS = ("diarized_json", "rttm")
 MAX_NAME_LENGTH = 200  # characters of a file's name
 MAX_PADDING = 10_000  # milliseconds
+MAX_WARNINGS = 5
+MAX_NAME = 40  # characters of a field's name in a header
+
+
+@dataclass(slots=True)
+class Wanted:
+    """A checked request: what both forms, OpenAI's and whisper.cpp's, are turned into."""
+
+    upload: UploadFile
+    format: str  # of the response
+    model: ModelChoice
+    served_by: str  # the model's name, as it is shown
+    options: dict[str, Any]  # fields of `slimwhisper.Options`
+    asked: str = ""  # OpenAI's model that was asked for, without a date; "": one of ours
+    granularities: tuple[str, ...] = ("segment",)  # of verbose_json
+    words_inside: bool = False  # verbose_json has each segment's words in it, as whisper.cpp
+    stream: bool = False
+    references: tuple[Reference, ...] = ()
+    unknown: list[str] = field(default_factory=list)  # fields that were ignored
+
+    def headers(self) -> dict[str, str]:
+        """Of the response: which model served it, and which fields were ignored."""
+        found = {"X-Slimwhisper-Model": _plain(self.served_by)}
+        if self.unknown:
+            shown = [f'unknown field "{_plain(n)}" was ignored' for n in self.unknown]
+            more = len(shown) - MAX_WARNINGS
+            rest = [f"and {more} more"] if more > 0 else []
+            found["X-Slimwhisper-Warning"] = "; ".join([*shown[:MAX_WARNINGS], *rest])
+        return found
+
+
+def _plain(text: str) -> str:
+    """A text that may stand in a header, between quotes: short, printable ASCII."""
+    fits = (c if c.isascii() and c.isprintable() and c not in '"\\' else "?" for c in text)
+    return "".join(fits)[:MAX_NAME]
 
 
 def display_name(given: str | None) -> str:
@@ -49,11 +84,8 @@ def display_name(given: str | None) -> str:
 
 
 def choose_model(name: str | None, models: Models) -> tuple[ModelChoice, str]:
-    """The model for a request's name, and its name as it is shown. Raises APIError."""
-    try:
-        found = models.resolve(name)
-    except CheckpointError as error:
-        raise as_api_error(error) from error
+    """The model for a request's name, and its name as it is shown. Raises CheckpointError."""
+    found = models.resolve(name)
     return ModelChoice(found), models.shown if found == models.default else found
 
 
@@ -143,14 +175,13 @@ class TranscriptionForm(UploadForm):
 def read_request(form: FormData, task: str, models: Models) -> Wanted:
     """What a form asks for. task: "transcribe" or "translate".
 
-    Raises APIError for a field that cannot be honoured.
+    Raises APIError for a field that cannot be honoured, CheckpointError for the model.
     """
     fields = check_form(TranscriptionForm, form)
     model, served_by = choose_model(fields.model, models)
     asked = openai_model(fields.model) or ""
     wanted = Wanted(
         fields.file,
-        task,
         fields.response_format,
         model,
         served_by,
@@ -158,12 +189,9 @@ def read_request(form: FormData, task: str, models: Models) -> Wanted:
         asked,
         granularities=fields.timestamp_granularities or ("segment",),
         stream=fields.stream,
-        logprobs=bool(fields.include),
         references=read_references(fields.known_speaker_names, fields.known_speaker_references),
         unknown=list(fields.model_extra or ()),
     )
-    if asked == DIARIZE and fields.chunking_strategy is None:
-        wanted.longest = CHUNK_SECONDS
     _refuse_combinations(wanted, bool(fields.timestamp_granularities))
     return wanted
 
@@ -174,55 +202,36 @@ def _refuse_combinations(wanted: Wanted, granular: bool) -> None:
     granular: whether timestamp_granularities were sent.
     """
     format, options, diarizes = wanted.format, wanted.options, wanted.asked == DIARIZE
-    segments = ", ".join(("verbose_json", "diarized_json", *WRITTEN))
-    rules = (
-        (
-            diarizes and format not in STREAMED,
-            "response_format",
-            f"{DIARIZE} gives response_format {', '.join(STREAMED)}; another model gives {format}",
-        ),
-        (diarizes and options.get("initial_prompt"), "prompt", f"{DIARIZE} takes no prompt"),
-        (diarizes and wanted.logprobs, "include[]", f"{DIARIZE} gives no logprobs"),
-        (
-            granular and format not in WITH_WORDS,
-            "timestamp_granularities[]",
-            f"timestamp_granularities[] needs response_format {', '.join(WITH_WORDS)}",
-        ),
-        (
-            wanted.stream and format not in STREAMED,
-            "stream",
-            f"stream needs response_format {', '.join(STREAMED)}",
-        ),
-        (
-            wanted.logprobs and format != "json",
-            "include[]",
-            "include[]=logprobs needs response_format=json",
-        ),
-        (
-            options.get("sentences") and format in ("json", "text"),
-            "sentences",
-            f"sentences cuts segments, and {format} has none; choose {segments}",
-        ),
-        (
-            options.get("language") and options.get("languages"),
-            "languages[]",
-            "language says which, languages[] what to choose from; send one of them",
-        ),
-        (
-            wanted.references and format not in WITH_SPEAKERS,
-            "known_speaker_names[]",
-            f"known_speaker_names[] needs response_format {', '.join(WITH_SPEAKERS)}",
-        ),
-        (
-            wanted.task == "translate" and format in WITH_SPEAKERS,
-            "response_format",
-            "a translation is not diarized; send it to /v1/audio/transcriptions",
-        ),
-    )
-    for contradicts, field, message in rules:
-        if contradicts:
-            raise refused(field, message)
+    logprobs = "token_logprobs" in options
+    streamed, with_words = ", ".join(STREAMED), ", ".join(WITH_WORDS)
+    if diarizes and format not in STREAMED:
+        message = f"{DIARIZE} gives response_format {streamed}; another model gives {format}"
+        raise refused("response_format", message)
+    if diarizes and "initial_prompt" in options:
+        raise refused("prompt", f"{DIARIZE} takes no prompt")
+    if diarizes and logprobs:
+        raise refused("include[]", f"{DIARIZE} gives no logprobs")
+    if granular and format not in WITH_WORDS:
+        name = "timestamp_granularities[]"
+        raise refused(name, f"{name} needs response_format {with_words}")
+    if wanted.stream and format not in STREAMED:
+        raise refused("stream", f"stream needs response_format {streamed}")
+    if logprobs and format != "json":
+        raise refused("include[]", "include[]=logprobs needs response_format=json")
+    if "sentences" in options and format in ("json", "text"):
+        segments = ", ".join(("verbose_json", "diarized_json", *WRITTEN))
+        message = f"sentences cuts segments, and {format} has none; choose {segments}"
+        raise refused("sentences", message)
+    if "language" in options and "languages" in options:
+        message = "language says which, languages[] what to choose from; send one of them"
+        raise refused("languages[]", message)
+    if wanted.references and format not in WITH_SPEAKERS:
+        name = "known_speaker_names[]"
+        raise refused(name, f"{name} needs response_format {', '.join(WITH_SPEAKERS)}")
     if format in WITH_SPEAKERS:
+        if options["task"] == "translate":
+            message = "a translation is not diarized; send it to /v1/audio/transcriptions"
+            raise refused("response_format", message)
         try:
             require("embedding", f"response_format {format}")
         except DependencyError as error:

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 from fastapi.responses import JSONResponse, PlainTextResponse, Response
 
-from slimwhisper.app.api.wanted import Wanted
+from slimwhisper.app.api.request import Wanted
 from slimwhisper.outputs.formats import FORMATS, write_transcript
 from slimwhisper.outputs.layout import SENTENCES
 from slimwhisper.tokens.openai import byte_letters
@@ -77,7 +77,7 @@ class Result:
     def _details(self) -> dict[str, Any]:
         """What JSON and the last event have only if it was asked for."""
         found: dict[str, Any] = {}
-        if self.wanted.logprobs:
+        if "token_logprobs" in self.wanted.options:
             found["logprobs"] = logprobs(self.transcript.segments, self.vocabulary)
         if self.wanted.asked == "gpt-transcribe":
             found["languages"] = [{"code": self.transcript.language}]
@@ -88,7 +88,7 @@ class Result:
 
         wanted, transcript = self.wanted, self.transcript
         found: dict[str, Any] = {
-            "task": wanted.task,
+            "task": wanted.options["task"],
             "language": LANGUAGES.get(transcript.language, transcript.language),
             "duration": round(self.seconds, 3),
             "text": self.text,
@@ -160,7 +160,7 @@ class Result:
 def delta(wanted: Wanted, segment: Segment, vocabulary: Vocabulary) -> dict[str, Any]:
     """The event of a new segment of a stream."""
     found: dict[str, Any] = {"type": "transcript.text.delta", "delta": segment.text}
-    if wanted.logprobs:
+    if "token_logprobs" in wanted.options:
         found["logprobs"] = logprobs([segment], vocabulary)
     return found
 

@@ -10,8 +10,10 @@ import asyncio
 import json
 import time
 from collections.abc import AsyncGenerator, AsyncIterator, Callable
-from dataclasses import dataclass, field
-from typing import IO, Any
+from contextlib import AsyncExitStack
+from dataclasses import dataclass
+from functools import partial
+from typing import Any
 
 from fastapi import APIRouter, Request
 from fastapi.responses import Response, StreamingResponse
@@ -21,56 +23,34 @@ from slimwhisper.app.api.errors import APIError, as_api_error
 from slimwhisper.app.api.fields import read_form, refused
 from slimwhisper.app.api.inference import read_inference
 from slimwhisper.app.api.references import REFERENCES, open_path, shown, store_references
-from slimwhisper.app.api.request import display_name, read_request
+from slimwhisper.app.api.request import Wanted, display_name, read_request
 from slimwhisper.app.api.response import Result, delta
-from slimwhisper.app.api.wanted import Wanted
-from slimwhisper.app.service.jobs import (
-    Event,
-    Failed,
-    Finished,
-    Job,
-    Progress,
-    Started,
-)
-from slimwhisper.app.service.models import DIARIZE, Models, openai_model
+from slimwhisper.app.service.host import Host
+from slimwhisper.app.service.jobs import Event, Failed, Finished, Job, Progress, Started
+from slimwhisper.app.service.models import DIARIZE, openai_model
 from slimwhisper.app.service.service import Service
-from slimwhisper.errors import CheckpointError, SlimWhisperError
 from slimwhisper.tokens.vocabulary import Vocabulary
+from slimwhisper.types import CHUNK_SECONDS
 
 DISCONNECT_POLL = 0.5  # seconds between checks that the client is still connected
 STREAM_HEADERS = {"Cache-Control": "no-cache", "X-Accel-Buffering": "no"}
 
 
-class Listener:
-    """Receives a job's events in any thread and queues them for an asyncio loop."""
-
-    def __init__(self) -> None:
-        self._loop = asyncio.get_running_loop()
-        self._queue: asyncio.Queue[Event] = asyncio.Queue()
-
-    def __call__(self, event: Event) -> None:
-        self._loop.call_soon_threadsafe(self._queue.put_nowait, event)
-
-    async def next(self, timeout: float) -> Event | None:
-        """The next event; None if none arrives within `timeout` seconds."""
-        try:
-            return await asyncio.wait_for(self._queue.get(), timeout)
-        except TimeoutError:
-            return None
-
-
 async def events_of(
-    service: Service, job: Job, listener: Listener, request: Request, timeout: float
+    service: Service, job: Job, told: "asyncio.Queue[Event]", request: Request, timeout: float
 ) -> AsyncGenerator[Event, None]:
-    """A job's events up to the last.
+    """A job's events up to the last. told: where its listener puts them.
 
     Cancels the job if the client disconnects or `timeout` seconds pass. Raises APIError.
     """
     deadline = time.monotonic() + timeout
     try:
         while True:
-            event = await listener.next(DISCONNECT_POLL)
-            if event is not None:
+            try:
+                event = await asyncio.wait_for(told.get(), DISCONNECT_POLL)
+            except TimeoutError:
+                pass
+            else:
                 yield event
                 if isinstance(event, Finished | Failed):
                     return
@@ -85,104 +65,98 @@ async def events_of(
 
 @dataclass
 class Transcription:
-    """A request in progress: its events, and what is closed when it ends."""
+    """A request whose recording has been read."""
 
     wanted: Wanted
-    form: FormData
-    files: list[IO[bytes]] = field(default_factory=list)  # of known speakers
-    job: Job | None = None
-    events: AsyncGenerator[Event, None] | None = None
-
-    async def begin(self, service: Service, request: Request, timeout: float) -> None:
-        """Hand it to the service, and wait until the recording has been read. Raises APIError."""
-        self.job, listener = await self._submit(service, request)
-        self.events = events_of(service, self.job, listener, request, timeout)
-        first = await anext(self.events)
-        if isinstance(first, Failed):
-            raise self._failure(first)
-        if isinstance(first, Started) and first.seconds > self.wanted.longest:
-            limit = f"recordings over {self.wanted.longest:g} s"
-            message = f"{DIARIZE} needs chunking_strategy, such as auto, for {limit}"
-            raise refused("chunking_strategy", message)
-
-    async def _submit(self, service: Service, request: Request) -> tuple[Job, Listener]:
-        wanted = self.wanted
-        if wanted.references:
-            known = await asyncio.to_thread(
-                store_references, wanted.references, service.read, self.files
-            )
-            wanted.options["known_speakers"] = known
-        upload = wanted.upload
-        await asyncio.to_thread(upload.file.fileno)  # moves the upload to disk
-        path, name = open_path(upload.file), display_name(upload.filename)
-        user = request.client.host if request.client else ""
-        listener = Listener()
-        job = Job(path, name, wanted.model, wanted.options, user, listener)
-        try:
-            service.submit(job)
-        except SlimWhisperError as error:
-            raise as_api_error(error) from error
-        return job, listener
-
-    @property
-    def vocabulary(self) -> Vocabulary:
-        """Of the model that transcribes; once it has begun."""
-        assert self.job is not None and self.job.recording is not None
-        return self.job.recording.vocabulary
+    job: Job
+    events: AsyncGenerator[Event, None]  # the rest of the job's
 
     async def whole(self) -> Response:
         """One response, once the job has ended."""
-        assert self.events is not None
         async for event in self.events:
             if isinstance(event, Failed):
-                raise self._failure(event)
+                raise failure(self.wanted, event)
             if isinstance(event, Finished):
                 return self._result(event).response()
         raise AssertionError("a job's last event is Finished or Failed")
 
-    async def streamed(self) -> AsyncIterator[str]:
-        """OpenAI's server-sent events: one delta per segment, then the whole text."""
-        assert self.events is not None
-        try:
-            async for event in self.events:
-                match event:
-                    case Progress(segments=segments):
-                        for segment in segments:
-                            yield _sse(delta(self.wanted, segment, self.vocabulary))
-                    case Finished():
-                        for content in self._result(event).last_events():
-                            yield _sse(content)
-                    case Failed():
-                        yield _sse(self._failure(event).body())
-            yield "data: [DONE]\n\n"
-        except APIError as error:
-            yield _sse(error.body())
-        finally:
-            await self.close()
+    async def streamed(self, stack: AsyncExitStack) -> AsyncIterator[str]:
+        """OpenAI's server-sent events: one delta per segment, then the whole text. stack: closed at
+        the end.
+        """
+        async with stack:
+            try:
+                async for event in self.events:
+                    match event:
+                        case Progress(segments=segments):
+                            for segment in segments:
+                                yield _sse(delta(self.wanted, segment, self._vocabulary))
+                        case Finished():
+                            for content in self._result(event).last_events():
+                                yield _sse(content)
+                        case Failed():
+                            yield _sse(failure(self.wanted, event).body())
+                yield "data: [DONE]\n\n"
+            except APIError as error:
+                yield _sse(error.body())
 
-    def _failure(self, event: Failed) -> APIError:
-        """The response to a job's error; a known speaker's file is called as it was sent."""
-        found = as_api_error(event.error)
-        for name, path in self.wanted.options.get("known_speakers", ()):
-            if path in str(found):
-                return refused(f"{REFERENCES}[]", str(found).replace(path, shown(name)))
-        return found
+    @property
+    def _vocabulary(self) -> Vocabulary:
+        """Of the model that transcribes."""
+        assert self.job.recording is not None
+        return self.job.recording.vocabulary
 
     def _result(self, event: Finished) -> Result:
-        return Result(self.wanted, event.transcript, event.seconds, self.vocabulary)
-
-    async def close(self) -> None:
-        """End the job, and remove its files."""
-        if self.events is not None:
-            await self.events.aclose()
-        await self.form.close()
-        for file in self.files:
-            file.close()
+        return Result(self.wanted, event.transcript, event.seconds, self._vocabulary)
 
 
-def make_routers(service: Service, models: Models, timeout: float) -> tuple[APIRouter, APIRouter]:
-    """The routes to be mounted at /v1, and those at the root. timeout: seconds of a request."""
-    router, root = APIRouter(), APIRouter()
+async def begin(
+    service: Service, request: Request, wanted: Wanted, timeout: float, stack: AsyncExitStack
+) -> Transcription:
+    """Hand a request to the service, and wait until its recording has been read. stack: ends the
+    job, and removes its files.
+
+    Raises APIError, SlimWhisperError.
+    """
+    if wanted.references:
+        store = partial(store_references, wanted.references, service.reading.read, stack)
+        wanted.options["known_speakers"] = await asyncio.to_thread(store)
+    upload = wanted.upload
+    await asyncio.to_thread(upload.file.fileno)  # moves the upload to disk
+    path, name = open_path(upload.file), display_name(upload.filename)
+    user = request.client.host if request.client else ""
+    loop, told = asyncio.get_running_loop(), asyncio.Queue[Event]()
+
+    def listener(event: Event) -> None:
+        loop.call_soon_threadsafe(told.put_nowait, event)
+
+    job = Job(path, name, wanted.model, wanted.options, user, listener)
+    service.submit(job)
+    events = events_of(service, job, told, request, timeout)
+    stack.push_async_callback(events.aclose)
+    first = await anext(events)
+    if isinstance(first, Failed):
+        raise failure(wanted, first)
+    whole = wanted.asked == DIARIZE and "parallel" not in wanted.options
+    if isinstance(first, Started) and whole and first.seconds > CHUNK_SECONDS:
+        limit = f"recordings over {CHUNK_SECONDS:g} s"
+        message = f"{DIARIZE} needs chunking_strategy, such as auto, for {limit}"
+        raise refused("chunking_strategy", message)
+    return Transcription(wanted, job, events)
+
+
+def failure(wanted: Wanted, event: Failed) -> APIError:
+    """The response to a job's error; a known speaker's file is called as it was sent."""
+    found = as_api_error(event.error)
+    for name, path in wanted.options.get("known_speakers", ()):
+        if path in str(found):
+            return refused(f"{REFERENCES}[]", str(found).replace(path, shown(name)))
+    return found
+
+
+def make_routers(host: Host) -> tuple[APIRouter, APIRouter]:
+    """The routes to be mounted at /v1, and those at the root."""
+    (service, models, settings), router, root = host, APIRouter(), APIRouter()
 
     @router.get("/models")
     async def list_models() -> dict[str, Any]:
@@ -190,10 +164,7 @@ def make_routers(service: Service, models: Models, timeout: float) -> tuple[APIR
 
     @router.get("/models/{name:path}")
     async def show_model(name: str) -> dict[str, Any]:
-        try:
-            models.resolve(name)
-        except CheckpointError as error:
-            raise as_api_error(error) from error
+        models.resolve(name)
         return _model(models.shown if openai_model(name) else name)
 
     @router.post("/audio/transcriptions")
@@ -209,26 +180,18 @@ def make_routers(service: Service, models: Models, timeout: float) -> tuple[APIR
         return await answer(request, lambda form: read_inference(form, models))
 
     async def answer(request: Request, read: Callable[[FormData], Wanted]) -> Response:
-        form = await read_form(request)
-        try:
-            running = Transcription(read(form), form)
-        except BaseException:
-            await form.close()
-            raise
-        streaming = False
-        try:
-            await running.begin(service, request, timeout)
-            if not running.wanted.stream:
+        async with AsyncExitStack() as stack:
+            form = await read_form(request)
+            stack.push_async_callback(form.close)
+            wanted = read(form)
+            running = await begin(service, request, wanted, settings.timeout, stack)
+            if not wanted.stream:
                 return await running.whole()
-            streaming = True
             return StreamingResponse(
-                running.streamed(),
+                running.streamed(stack.pop_all()),
                 media_type="text/event-stream",
-                headers=STREAM_HEADERS | running.wanted.headers(),
+                headers=STREAM_HEADERS | wanted.headers(),
             )
-        finally:
-            if not streaming:
-                await running.close()
 
     return router, root
 

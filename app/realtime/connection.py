@@ -19,7 +19,7 @@ from slimwhisper.app.realtime.conversation import (
     make_id,
     server_event,
 )
-from slimwhisper.app.realtime.feed import POLL, feed
+from slimwhisper.app.realtime.feed import POLL, Feed
 from slimwhisper.app.realtime.messages import Allowance, audio_of, event_id_of, parse_event
 from slimwhisper.app.realtime.session import (
     SessionConfig,
@@ -27,15 +27,10 @@ from slimwhisper.app.realtime.session import (
     session_object,
     update_session,
 )
-from slimwhisper.app.realtime.sound import Decoder, Sound
+from slimwhisper.app.service.host import Host
 from slimwhisper.app.service.jobs import StoppingError
-from slimwhisper.app.service.models import Models
-from slimwhisper.app.service.service import Service
-from slimwhisper.app.service.settings import Settings
-from slimwhisper.app.service.streams import LiveStream
 from slimwhisper.errors import AudioError, SlimWhisperError
 from slimwhisper.live.types import Failed, LiveEvent
-from slimwhisper.types import SAMPLE_RATE
 
 logger = logging.getLogger("slimwhisper.serve")
 
@@ -61,30 +56,25 @@ class End:
 class Connection:
     """A session. Its state belongs to the event loop; the stream's events are passed on to it."""
 
-    def __init__(
-        self,
-        websocket: WebSocket,
-        config: SessionConfig,
-        service: Service,
-        models: Models,
-        settings: Settings,
-    ) -> None:
+    def __init__(self, websocket: WebSocket, config: SessionConfig, host: Host) -> None:
         """Opens the stream; nothing is accepted yet. Raises SlimWhisperError, APIError."""
-        self._websocket, self._service, self._models = websocket, service, models
-        self._settings = settings
-        self._id = make_id("sess")
-        self._began = self._last_audio = time.monotonic()
-        self._expires_at = int(time.time() + settings.session_seconds)
-        self._conversation = Conversation(config)
-        self._decoder = Decoder(config.format)
-        self._heard = False  # any audio
+        self._websocket, self._host, self._settings = websocket, host, host.settings
+        self._fixed = make_id("sess"), int(time.time() + host.settings.session_seconds)
+        self._ends = time.monotonic() + host.settings.session_seconds
+        self._idle_ends = time.monotonic() + host.settings.idle_seconds
         self._failed = False
-        self._out: asyncio.Queue[ServerEvent] = asyncio.Queue()
-        self._loop = asyncio.get_running_loop()
-        self._end: asyncio.Future[End] = self._loop.create_future()
+        self._out: asyncio.Queue[ServerEvent | None] = asyncio.Queue()  # None: the last
+        self._end: asyncio.Future[End] = asyncio.get_running_loop().create_future()
         self._silent = asyncio.Event()  # the stream tells no more
-        self._allowance = Allowance(MAX_EVENTS)
-        self._stream = self._opened(config)
+        self._open(config)
+
+    def _open(self, config: SessionConfig) -> None:
+        """Begin the stream. Raises SlimWhisperError, APIError."""
+        choice, options = config.choice(self._host.models), config.options(self._settings.live)
+        client = self._websocket.client
+        user = client.host if client else ""
+        self._feed = Feed(self._host.service, choice, options, user, config.format, self._hear)
+        self._conversation = Conversation(config)
 
     def leave(self, end: End) -> None:
         """End the session; the first reason counts."""
@@ -97,21 +87,18 @@ class Connection:
         try:
             await self._websocket.accept(subprotocol)
             self._tell(server_event("session.created", session=self._session()))
-            reader = asyncio.create_task(self._read())
-            writer = asyncio.create_task(self._write())
-            tasks = [reader, writer]
+            tasks = [asyncio.create_task(t) for t in (self._read(), self._write())]
+            reader, writer = tasks
             await asyncio.wait([*tasks, self._end], return_when=asyncio.FIRST_COMPLETED)
-            if not self._end.done():  # the client has gone, or the reader has failed
-                for task in tasks:
-                    if task.done():
-                        task.result()
-                return
-            reader.cancel()
-            await self._close(self._end.result(), writer)
+            if self._end.done():
+                reader.cancel()
+                await self._close(self._end.result(), writer)
+            else:  # the client has gone, or something has failed
+                (reader if reader.done() else writer).result()
         except WebSocketDisconnect:
             pass
         finally:
-            self._stream.close()
+            self._feed.close()
             for task in tasks:
                 task.cancel()
             await asyncio.gather(*tasks, return_exceptions=True)
@@ -120,48 +107,18 @@ class Connection:
         """Tell the last events, then close."""
         if end.last_texts:
             with suppress(SlimWhisperError):
-                self._stream.append(self._decoder.flush())
-                self._stream.finish()
+                self._feed.finish()
                 with suppress(TimeoutError):
                     await asyncio.wait_for(self._silent.wait(), self._settings.patience)
         if end.error is not None and not self._failed:  # else the stream's own error was told
             self._tell(error_event(end.error))
-        unsent = asyncio.create_task(self._out.join())
-        await asyncio.wait([unsent, writer], timeout=CLOSING, return_when=asyncio.FIRST_COMPLETED)
-        unsent.cancel()
+        self._out.put_nowait(None)
+        await asyncio.wait([writer], timeout=CLOSING)
         with suppress(TimeoutError):
             async with asyncio.timeout(CLOSING):
                 await self._websocket.close(end.code, str(end.error or "")[:100])
 
     # -- from the stream ---------------------------------------------------------------------
-
-    def _opened(self, config: SessionConfig) -> LiveStream:
-        """A stream whose events are those of this session, as long as it is `self._stream`."""
-        stream: LiveStream | None = None
-
-        def listener(event: LiveEvent | None) -> None:
-            self._loop.call_soon_threadsafe(hear, event)
-
-        def hear(event: LiveEvent | None) -> None:
-            if stream is self._stream:
-                self._hear(event)
-
-        client = self._websocket.client
-        stream = self._service.open_stream(
-            config.choice(self._models),
-            config.options(self._settings.live),
-            client.host if client else "",
-            listener,
-        )
-        return stream
-
-    def _reopen(self, config: SessionConfig) -> None:
-        """Another stream in place of this one, which has heard nothing."""
-        self._stream.close()
-        try:
-            self._stream = self._opened(config)
-        except SlimWhisperError as error:
-            self.leave(End(TRY_LATER, as_api_error(error)))
 
     def _hear(self, event: LiveEvent | None) -> None:
         if event is None:
@@ -185,48 +142,43 @@ class Connection:
         self._out.put_nowait(event)
 
     async def _write(self) -> None:
-        while True:
-            event = await self._out.get()
+        while (event := await self._out.get()) is not None:
             await self._websocket.send_text(json.dumps(event, ensure_ascii=False))
-            self._out.task_done()
 
     def _session(self, unknown: list[str] | None = None) -> dict[str, Any]:
-        return session_object(self._conversation.config, self._id, self._expires_at, unknown)
+        return session_object(self._conversation.config, *self._fixed, unknown)
 
     # -- from the client ---------------------------------------------------------------------
 
     async def _read(self) -> None:
         """Handle the client's events until it disconnects or the session ends."""
-        while (message := await self._receive()) is not None:
+        allowance = Allowance(MAX_EVENTS)
+        while (message := await self._receive(allowance)) is not None:
             event_id: str | None = None
             try:
                 event = parse_event(message)
                 event_id = event_id_of(event)
                 await self._handle(event)
-            except APIError as error:
+            except (APIError, SlimWhisperError) as found:
+                error = as_api_error(found)
                 self._tell(error_event(error, event_id))
                 if error.status == 413:
                     self.leave(End(TOO_BIG))
                     return
-            except SlimWhisperError as error:
-                self._tell(error_event(as_api_error(error), event_id))
             except Exception:
                 logger.exception("a realtime session failed")
                 self.leave(End(INTERNAL, internal_error()))
                 return
 
-    async def _receive(self) -> dict[str, Any] | None:
+    async def _receive(self, allowance: Allowance) -> dict[str, Any] | None:
         """The next message; None at the end of the connection or of the session."""
-        await self._allowance.wait()
-        idle, whole = (
-            self._last_audio + self._settings.idle_seconds,
-            self._began + self._settings.session_seconds,
-        )
+        await allowance.wait()
+        end = min(self._idle_ends, self._ends)
         try:
-            async with asyncio.timeout(max(min(idle, whole) - time.monotonic(), 0)):
+            async with asyncio.timeout(max(end - time.monotonic(), 0)):
                 message = await self._websocket.receive()
         except TimeoutError:
-            if whole <= idle:
+            if end == self._ends:
                 minutes = f"{self._settings.session_seconds / 60:g}"
                 reason = f"the session has lasted {minutes} minutes, the limit; open another"
                 error = APIError(400, reason, "session_expired")
@@ -245,8 +197,7 @@ class Connection:
             case "input_audio_buffer.commit":
                 await self._commit()
             case "input_audio_buffer.clear":
-                self._stream.clear()
-                self._decoder.flush()
+                self._feed.clear()
                 for found in self._conversation.clear():
                     self._tell(found)
             case "session.update":
@@ -260,27 +211,20 @@ class Connection:
                 raise refused("type", f"type {str(other)[:100]!r} is not a client's event")
 
     async def _append(self, event: dict[str, Any]) -> None:
-        data = audio_of(event)
-        try:
-            samples = self._decoder.decode(data)
-        except AudioError as error:
-            raise refused("audio", str(error), "invalid_audio") from None
-        if data:
-            self._heard = True
-            await self._give(samples)
-
-    async def _give(self, samples: Sound) -> None:
-        """Give the stream samples, float32 [n] at 16 kHz."""
-        self._conversation.append(len(samples) / SAMPLE_RATE)
-        await feed(self._stream, samples)
-        self._last_audio = time.monotonic()
+        if data := audio_of(event):
+            try:
+                seconds = await self._feed.append(data)
+            except AudioError as error:
+                raise refused("audio", str(error), "invalid_audio") from None
+            self._conversation.append(seconds)
+            self._idle_ends = time.monotonic() + self._settings.idle_seconds
 
     async def _commit(self) -> None:
-        await self._give(self._decoder.flush())
+        self._conversation.append(await self._feed.flush())
         before = self._conversation.last
         for found in self._conversation.commit():
             self._tell(found)
-        self._stream.commit()
+        self._feed.stream.commit()
         if self._conversation.config.has_turns:
             await self._check_committed(before)
 
@@ -288,7 +232,7 @@ class Connection:
         """With server_vad: raises APIError if there was no speech to commit, so that a client does
         not wait for an item in vain. before: the item committed before.
         """
-        while self._stream.backlog > 0 or self._conversation.speaking:
+        while self._feed.stream.backlog > 0 or self._conversation.speaking:
             await asyncio.sleep(POLL)
         await asyncio.sleep(POLL)
         if self._conversation.last == before:
@@ -298,15 +242,18 @@ class Connection:
     async def _update(self, given: object, answer: str) -> None:
         before = self._conversation.config
         config, unknown = update_session(before, given)
-        if config.choice(self._models) == before.choice(self._models):
-            self._stream.change(config.options(self._settings.live))
-        elif self._heard:
+        models = self._host.models
+        if config.choice(models) == before.choice(models):
+            self._feed.stream.change(config.options(self._settings.live))
+            self._conversation.append(await self._feed.change(config.format))
+            self._conversation.config = config
+        elif self._feed.heard:
             reason = "the model cannot change once audio has been sent; open another session"
             raise unsupported("session.audio.input.transcription.model", reason)
         else:
-            self._reopen(config)
-        if config.format != before.format:
-            await self._give(self._decoder.flush())
-            self._decoder = Decoder(config.format)
-        self._conversation.config = config
+            self._feed.close()  # it has heard nothing
+            try:
+                self._open(config)
+            except SlimWhisperError as error:
+                self.leave(End(TRY_LATER, as_api_error(error)))
         self._tell(server_event(answer, session=self._session(unknown)))

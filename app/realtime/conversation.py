@@ -2,12 +2,11 @@
 
 An utterance is an item, a user's message with the audio that was spoken. Its id is known from the
 first event about it: with server_vad that is speech_started, else the first text or the commit.
-The stream's events come later than the client's: where each commit and clear was, in seconds of
-audio, tells which utterance it was about.
+The stream's events come later than the client's: both count the client's commits and clears, and
+`SpeechStarted.calls` tells between which of them an utterance was.
 """
 
 import secrets
-from collections import deque
 from dataclasses import dataclass
 from typing import Any
 
@@ -30,7 +29,6 @@ SEGMENT_DETAILS = (
 )
 BUFFER = "input_audio_buffer"
 LEAST_COMMIT = 0.1  # seconds of audio, as at OpenAI
-ROUNDING = 0.001  # seconds, of the stream's times
 
 
 def make_id(kind: str) -> str:
@@ -68,10 +66,11 @@ class Conversation:
         self.config = config
         self.last: str | None = None  # the id of the item committed last
         self._items: dict[int, Item] = {}  # by utterance: those that have not ended
-        # commits and clears of audio whose utterances were not told yet: where, and a commit's item
-        self._marks: deque[tuple[float, Item | None]] = deque()
-        self._heard = 0.0  # seconds of audio that the stream was given
-        self._marked = 0.0  # of which this is committed or cleared
+        # committed items whose utterance was not told yet, by the calls before the commit
+        self._committed: dict[int, Item] = {}
+        self._calls = 0  # of the client: commits and clears
+        self._cleared = 0  # the last of them that was a clear; 0: none
+        self._buffered = 0.0  # seconds of audio since the last of them
 
     @property
     def speaking(self) -> bool:
@@ -80,39 +79,40 @@ class Conversation:
 
     def append(self, seconds: float) -> None:
         """The stream is given so much audio."""
-        self._heard += seconds
+        self._buffered += seconds
 
     def commit(self) -> list[ServerEvent]:
         """The client ends the utterance. Raises APIError if there is too little audio.
 
         With server_vad, the events come when the stream has told what the utterance was.
         """
-        seconds = self._heard - self._marked
+        seconds = self._buffered
         if seconds < LEAST_COMMIT:
             message = (
                 f"{1000 * seconds:.0f} ms of audio are in the buffer; "
                 f"at least {1000 * LEAST_COMMIT:.0f} ms are needed to commit"
             )
             raise refused(BUFFER, message, "input_audio_buffer_commit_empty")
-        self._marked = self._heard
+        before = self._call()
         if self.config.has_turns:
             return []
         item = next((i for i in self._items.values() if not (i.committed or i.cleared)), None)
         if item is None:
-            item = Item(make_id("item"))
-            self._marks.append((self._heard, item))
+            item = self._committed[before] = Item(make_id("item"))
         item.seconds = seconds
         return self._commit(item)
 
     def clear(self) -> list[ServerEvent]:
         """The client forgets the audio that is not committed."""
-        self._marked = self._heard
+        self._cleared = self._call() + 1
         for item in self._items.values():
             item.cleared = not item.committed
-        if self._marks and self._marks[-1][1] is None:
-            self._marks.pop()
-        self._marks.append((self._heard, None))
         return [server_event(f"{BUFFER}.cleared")]
+
+    def _call(self) -> int:
+        """Count a commit or a clear. Returns how many came before it."""
+        self._calls, self._buffered = self._calls + 1, 0.0
+        return self._calls - 1
 
     def events(self, event: LiveEvent) -> list[ServerEvent]:
         """What the client is told about an event of the stream."""
@@ -129,13 +129,8 @@ class Conversation:
                 return self._failed(as_api_error(event.error))
 
     def _started(self, event: SpeechStarted) -> list[ServerEvent]:
-        while self._marks and self._marks[0][0] <= event.start + ROUNDING:
-            self._marks.popleft()  # there was no utterance before it
-        item = self._marks[0][1] if self._marks else None
-        if item is None:
-            item = Item(make_id("item"), cleared=bool(self._marks))
-        else:
-            self._marks.popleft()
+        cleared = event.calls < self._cleared
+        item = self._committed.pop(event.calls, None) or Item(make_id("item"), cleared=cleared)
         item.start = event.start
         self._items[event.utterance] = item
         if not self.config.has_turns or item.cleared:
@@ -222,9 +217,8 @@ class Conversation:
     def _failed(self, error: APIError) -> list[ServerEvent]:
         """For every item that has not ended, and for the session."""
         body = error.body()["error"]
-        items = (*self._items.values(), *(item for _, item in self._marks))
-        open_items = [item for item in items if item is not None and not item.cleared]
-        failed = [self._about(item, FAILED, error=body) for item in open_items]
+        items = (*self._items.values(), *self._committed.values())
+        failed = [self._about(item, FAILED, error=body) for item in items if not item.cleared]
         return [*failed, error_event(error)]
 
     def _about(self, item: Item, type: str, **fields: Any) -> ServerEvent:

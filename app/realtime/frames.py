@@ -7,11 +7,11 @@ The project's own package reads whatever length a peer names; a server must not.
 
 import asyncio
 import json
-from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, NamedTuple
 
 from pydantic_core import from_json
 
+from slimwhisper.app.api.fields import refused
 from slimwhisper.errors import SlimWhisperError
 
 MAX_LINE = 1 << 16  # bytes, with data that stands in it
@@ -22,33 +22,26 @@ class FrameError(SlimWhisperError):
     """What arrives is not a frame of the protocol; where the next one begins is not known."""
 
 
-class DataError(SlimWhisperError):
-    """A frame's data is not JSON; the next frame can be read."""
-
-
-@dataclass(frozen=True, slots=True)
-class Frame:
-    """An event."""
+class Frame(NamedTuple):
+    """An event, as it came."""
 
     type: str
-    data: dict[str, Any] = field(default_factory=dict)
-    payload: bytes = b""
+    data: dict[str, Any]
+    payload: bytes
 
-    def encoded(self) -> bytes:
-        """As it is sent."""
-        data = json.dumps(self.data, ensure_ascii=False).encode() if self.data else b""
-        head: dict[str, Any] = {"type": self.type}
-        if data:
-            head["data_length"] = len(data)
-        if self.payload:
-            head["payload_length"] = len(self.payload)
-        return json.dumps(head).encode() + b"\n" + data + self.payload
+
+def encoded(type: str, data: dict[str, Any]) -> bytes:
+    """An event without sound, as it is sent."""
+    more = json.dumps(data, ensure_ascii=False).encode() if data else b""
+    head = {"type": type, **({"data_length": len(more)} if data else {})}
+    return json.dumps(head).encode() + b"\n" + more
 
 
 async def read_frame(reader: asyncio.StreamReader) -> Frame | None:
     """The next frame; None at the end of the connection.
 
-    The reader's limit must be at least `MAX_LINE`. Raises FrameError, DataError.
+    The reader's limit must be at least `MAX_LINE`. Raises FrameError, and APIError if only the data
+    is not JSON: the next frame can be read.
     """
     try:
         line = await reader.readuntil(b"\n")
@@ -58,7 +51,7 @@ async def read_frame(reader: asyncio.StreamReader) -> Frame | None:
         return None
     except asyncio.LimitOverrunError:
         raise FrameError(f"the line of an event is longer than {MAX_LINE} bytes") from None
-    head = _object(line, FrameError)
+    head = _object(line)
     kind, data = head.get("type"), head.get("data") or {}
     if not isinstance(kind, str) or not isinstance(data, dict):
         raise FrameError("an event has a type, which is a text, and data, which is an object")
@@ -67,7 +60,10 @@ async def read_frame(reader: asyncio.StreamReader) -> Frame | None:
         payload = await reader.readexactly(_length(head, "payload_length"))
     except asyncio.IncompleteReadError:
         raise FrameError("the connection ended within an event") from None
-    return Frame(kind, data | _object(more, DataError) if more else data, payload)
+    try:
+        return Frame(kind, data | _object(more) if more else data, payload)
+    except FrameError as error:
+        raise refused("data", str(error)) from None
 
 
 def _length(head: dict[str, Any], name: str) -> int:
@@ -77,11 +73,11 @@ def _length(head: dict[str, Any], name: str) -> int:
     return length
 
 
-def _object(text: bytes, error: type[SlimWhisperError]) -> dict[str, Any]:
+def _object(text: bytes) -> dict[str, Any]:
     try:
         found = from_json(text, allow_inf_nan=False)
     except ValueError as reason:
-        raise error(f"an event is a JSON object: {reason}") from None
+        raise FrameError(f"an event is a JSON object: {reason}") from None
     if not isinstance(found, dict):
-        raise error("an event is a JSON object")
+        raise FrameError("an event is a JSON object")
     return found

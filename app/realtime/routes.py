@@ -11,16 +11,14 @@ from fastapi import APIRouter, Request, WebSocket
 from pydantic_core import from_json
 from starlette.concurrency import run_in_threadpool
 
-from slimwhisper.app.api.access import given_key, refuse_websocket
+from slimwhisper.app.api.access import given_key, refuse
 from slimwhisper.app.api.errors import APIError, as_api_error
 from slimwhisper.app.api.fields import unsupported
 from slimwhisper.app.api.sites import network_of
 from slimwhisper.app.realtime.client_secrets import ClientSecrets, read_request, secret_response
 from slimwhisper.app.realtime.connection import GOING_AWAY, Connection, End
 from slimwhisper.app.realtime.session import START, SessionConfig
-from slimwhisper.app.service.models import Models
-from slimwhisper.app.service.service import Service
-from slimwhisper.app.service.settings import Settings
+from slimwhisper.app.service.host import Host
 from slimwhisper.errors import SlimWhisperError
 
 SUBPROTOCOL = "realtime"
@@ -29,9 +27,9 @@ SUBPROTOCOL = "realtime"
 class Realtime:
     """All sessions of a server, and its client secrets."""
 
-    def __init__(self, service: Service, models: Models, settings: Settings) -> None:
+    def __init__(self, host: Host) -> None:
         self.client_secrets = ClientSecrets()
-        self._service, self._models, self._settings = service, models, settings
+        self._host = host
         self._open: dict[Connection, asyncio.Task[Any] | None] = {}
 
     def __len__(self) -> int:
@@ -45,12 +43,10 @@ class Realtime:
     async def serve(self, websocket: WebSocket) -> None:
         """A session, from the request to its end."""
         try:
-            config = self._config(websocket)
-            connection = Connection(websocket, config, self._service, self._models, self._settings)
-        except SlimWhisperError as error:
-            await self._refuse(websocket, as_api_error(error))
-        except APIError as error:
-            await self._refuse(websocket, error)
+            connection = Connection(websocket, self._config(websocket), self._host)
+        except (APIError, SlimWhisperError) as error:
+            scope, receive, send = websocket.scope, websocket.receive, websocket.send
+            await refuse(as_api_error(error), scope, receive, send)
         else:
             self._open[connection] = asyncio.current_task()
             try:
@@ -78,10 +74,6 @@ class Realtime:
         if "call_id" in query:
             raise unsupported("call_id", "there are no calls here")
         return config.transcribing(model=query["model"]) if query.get("model") else config
-
-    async def _refuse(self, websocket: WebSocket, error: APIError) -> None:
-        scope, receive, send = websocket.scope, websocket.receive, websocket.send
-        await refuse_websocket(error, scope, receive, send)
 
 
 def make_realtime_router(realtime: Realtime) -> APIRouter:

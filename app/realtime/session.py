@@ -26,10 +26,15 @@ from slimwhisper.app.service.jobs import ModelChoice
 from slimwhisper.app.service.models import DIARIZE, Models, openai_model
 from slimwhisper.live.types import LiveOptions
 
-FORMATS = {"audio/pcm": "pcm16", "audio/pcmu": "mulaw", "audio/pcma": "alaw"}
+FORMATS = {"audio/pcm": "PCM_16", "audio/pcmu": "ULAW", "audio/pcma": "ALAW"}
 PCM_RATES = (24_000, 16_000)
 G711_RATE = 8_000
 BETA_FORMATS = {"pcm16": "audio/pcm", "g711_ulaw": "audio/pcmu", "g711_alaw": "audio/pcma"}
+BETA = {  # the names of its fields, and today's, in `audio.input`
+    "input_audio_transcription": "transcription",
+    "input_audio_noise_reduction": "noise_reduction",
+    "turn_detection": "turn_detection",
+}
 LIVE_MODELS = ("gpt-realtime-whisper", "gpt-live-transcribe")  # also mean the server's model
 DELAYS = {"minimal": 0.5, "low": 0.75, "medium": 1.0, "high": 1.5, "xhigh": 2.5}  # seconds
 TRANSCRIPTION = "item.input_audio_transcription"
@@ -247,19 +252,12 @@ def from_beta(given: object) -> dict[str, Any]:
     if not isinstance(given, dict):
         raise refused("session", "session must be a JSON object")
     session = given.copy()
-    sound: dict[str, Any] = {}
+    sound = {BETA[name]: session.pop(name) for name in BETA if name in session}
     if (kind := session.pop("input_audio_format", None)) is not None:
-        if not isinstance(kind, str) or kind not in BETA_FORMATS:
+        if kind not in list(BETA_FORMATS):
             known = ", ".join(BETA_FORMATS)
             raise refused("session.input_audio_format", f"input_audio_format: choose {known}")
         sound["format"] = {"type": BETA_FORMATS[kind]}
-    for theirs, ours in (
-        ("input_audio_transcription", "transcription"),
-        ("input_audio_noise_reduction", "noise_reduction"),
-        ("turn_detection", "turn_detection"),
-    ):
-        if theirs in session:
-            sound[ours] = session.pop(theirs)
     return {**session, "type": "transcription", "audio": {"input": sound}}
 
 

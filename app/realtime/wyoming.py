@@ -12,28 +12,25 @@ from typing import Annotated, Any
 
 from pydantic import Field
 
-from slimwhisper.app.api.errors import APIError
+from slimwhisper.app.api.errors import APIError, as_api_error
 from slimwhisper.app.api.fields import Fields, check, one_of
 from slimwhisper.app.api.request import choose_model
 from slimwhisper.app.connections import listen
-from slimwhisper.app.realtime.feed import feed
-from slimwhisper.app.realtime.frames import MAX_LINE, Frame, FrameError, read_frame
-from slimwhisper.app.realtime.sound import MAX_CHANNELS, Decoder, Format
+from slimwhisper.app.realtime.feed import Feed
+from slimwhisper.app.realtime.frames import MAX_LINE, Frame, FrameError, encoded, read_frame
+from slimwhisper.app.realtime.sound import MAX_CHANNELS, Format
 from slimwhisper.app.realtime.wyoming_info import info
-from slimwhisper.app.service.jobs import ModelChoice, StoppingError
-from slimwhisper.app.service.models import Models
-from slimwhisper.app.service.service import Service
-from slimwhisper.app.service.settings import Settings
-from slimwhisper.app.service.streams import LiveStream
+from slimwhisper.app.service.host import Host
+from slimwhisper.app.service.jobs import StoppingError
 from slimwhisper.errors import AudioError, OptionError, SlimWhisperError
-from slimwhisper.live.types import Ended, Failed, LiveEvent, LiveOptions, Text
+from slimwhisper.live.types import Ended, Failed, LiveEvent, Text
 
 logger = logging.getLogger("slimwhisper.serve")
 
 MAX_CONNECTIONS = 256
 UNREAD = 20.0  # seconds in which a client must read what it is sent
 CLOSING = 5.0  # seconds for the clients to be told that the server stops
-CODINGS = {2: "pcm16", 4: "pcm32"}  # by bytes of a sample
+CODINGS = {2: "PCM_16", 4: "PCM_32"}  # by bytes of a sample
 RATES = 8_000, 192_000
 MAX_TERMS, MAX_TERM = 100, 100
 
@@ -58,10 +55,9 @@ class AudioFormat(Fields):
 class Wyoming:
     """The server of the protocol: a port, and its connections."""
 
-    def __init__(self, service: Service, models: Models, settings: Settings) -> None:
-        self._service, self._models, self._settings = service, models, settings
+    def __init__(self, host: Host) -> None:
+        self._host, self._settings = host, host.settings
         self._tasks: set[asyncio.Task[Any]] = set()
-        self._stopping = asyncio.Event()
         self._server: asyncio.Server | None = None
 
     async def start(self) -> None:
@@ -83,7 +79,8 @@ class Wyoming:
         """
         if self._server is not None:
             self._server.close()
-        self._stopping.set()
+        for task in self._tasks:
+            task.cancel()
         if self._tasks:
             patience = self._settings.patience + CLOSING
             _, running = await asyncio.wait(self._tasks, timeout=patience)
@@ -92,15 +89,19 @@ class Wyoming:
             await asyncio.gather(*running, return_exceptions=True)
 
     async def _connected(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        """Answer a client until it disconnects or the server stops."""
         task = asyncio.current_task()
         assert task is not None
         self._tasks.add(task)
-        connection = Connection(reader, writer, self._service, self._models, self._settings)
+        connection = Connection(reader, writer, self._host)
         try:
             if len(self._tasks) > MAX_CONNECTIONS:
                 await connection.refuse("busy", "too many connections; try again in a minute")
             else:
-                await self._serve(connection)
+                await connection.run()
+        except asyncio.CancelledError:  # the server stops
+            with suppress(ConnectionError):
+                await connection.leave()
         except ConnectionError:
             pass
         finally:
@@ -113,41 +114,19 @@ class Wyoming:
             except (ConnectionError, TimeoutError):
                 writer.transport.abort()
 
-    async def _serve(self, connection: "Connection") -> None:
-        """Answer a client until it disconnects or the server stops."""
-        tasks = [asyncio.create_task(t) for t in (connection.run(), self._stopping.wait())]
-        running = tasks[0]
-        try:
-            await asyncio.wait(tasks, return_when=asyncio.FIRST_COMPLETED)
-        finally:
-            for task in tasks:
-                task.cancel()
-            await asyncio.gather(*tasks, return_exceptions=True)
-        if running.cancelled():
-            await connection.leave()
-        else:
-            running.result()
-
 
 class Connection:
     """One client; it may ask for one transcript after another."""
 
     def __init__(
-        self,
-        reader: asyncio.StreamReader,
-        writer: asyncio.StreamWriter,
-        service: Service,
-        models: Models,
-        settings: Settings,
+        self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter, host: Host
     ) -> None:
         self._reader, self._writer = reader, writer
-        self._service, self._models, self._settings = service, models, settings
-        self._loop = asyncio.get_running_loop()
+        self._host, self._settings = host, host.settings
         self._asked: dict[str, Any] = {}  # by the last `transcribe`
-        self._stream: LiveStream | None = None
-        self._decoder = Decoder(Format())
+        self._feed: Feed | None = None
         self._telling: asyncio.Task[None] | None = None
-        self._began = time.monotonic()
+        self._ends = 0.0  # when the recording is too long
         self._whole = False  # whether audio-stop came
 
     async def run(self) -> None:
@@ -164,11 +143,9 @@ class Connection:
                 return await self.refuse("idle", f"nothing was sent for {seconds} s")
             except FrameError as error:  # where the next event begins is not known
                 return await self.refuse("invalid_event", str(error))
-            except APIError as error:
-                await self.refuse(error.code or "invalid_request", str(error))
-                self.close()
-            except SlimWhisperError as error:
-                await self.refuse(type(error).__name__, str(error))
+            except (APIError, SlimWhisperError) as error:
+                found = as_api_error(error)
+                await self.refuse(found.code or "invalid_request", str(found))
                 self.close()
 
     async def refuse(self, code: str, text: str) -> None:
@@ -177,9 +154,8 @@ class Connection:
 
     async def leave(self) -> None:
         """The server stops: send the last text, and say so."""
-        if self._stream is not None and self._telling is not None:
-            self._stream.append(self._decoder.flush())
-            self._stream.finish()
+        if self._feed is not None and self._telling is not None:
+            self._feed.finish()
             await asyncio.wait([self._telling], timeout=self._settings.patience)
         await self.refuse("stopping", "the server is shutting down; connect again in a minute")
 
@@ -187,13 +163,13 @@ class Connection:
         """Drop the stream, if there is one."""
         if self._telling is not None:
             self._telling.cancel()
-        if self._stream is not None:
-            self._stream.close()
-        self._stream = self._telling = None
+        if self._feed is not None:
+            self._feed.close()
+        self._feed = self._telling = None
 
     async def _send(self, type: str, **data: Any) -> None:
         """Send an event. Raises ConnectionError if the client has gone, or does not read."""
-        self._writer.write(Frame(type, data).encoded())
+        self._writer.write(encoded(type, data))
         try:
             async with asyncio.timeout(UNREAD):
                 await self._writer.drain()
@@ -205,7 +181,7 @@ class Connection:
         """Do what an event asks for; others than these are for other services, and ignored."""
         match frame.type:
             case "describe":
-                await self._send("info", **info(self._service, self._models))
+                await self._send("info", **info(self._host))
             case "ping":
                 await self._send("pong", text=frame.data.get("text"))
             case "transcribe":
@@ -218,52 +194,41 @@ class Connection:
             case "audio-stop":
                 await self._finish()
 
-    def _begin(self, format: Format) -> None:
-        """Open the stream. Raises SlimWhisperError, APIError."""
-        events: asyncio.Queue[LiveEvent | None] = asyncio.Queue()
-
-        def listener(event: LiveEvent | None) -> None:
-            self._loop.call_soon_threadsafe(events.put_nowait, event)
-
-        choice, options = self._wanted()
+    def _begin(self, format: Format) -> Feed:
+        """The stream that the last `transcribe` asked for. Raises SlimWhisperError, APIError."""
+        asked = check(Transcribe, self._asked, "transcribe")
+        choice = choose_model(asked.name, self._host.models)[0]
+        terms = [*_texts(asked.transcript_names), *_texts(asked.transcript_terms)]
+        options = replace(
+            self._settings.live,
+            language=asked.language or None,
+            hotwords=", ".join(terms) or None,
+        )
         peer = self._writer.get_extra_info("peername")
         user = str(peer[0]) if peer else ""
-        self._decoder, self._began, self._whole = Decoder(format), time.monotonic(), False
-        self._stream = self._service.open_stream(choice, options, user, listener)
-        self._telling = asyncio.create_task(self._tell(events))
-
-    def _wanted(self) -> tuple[ModelChoice, LiveOptions]:
-        """The model and the options of the last `transcribe`."""
-        asked = check(Transcribe, self._asked, "transcribe")
-        choice = choose_model(asked.name, self._models)[0]
-        terms = [*_texts(asked.transcript_names), *_texts(asked.transcript_terms)]
-        hotwords = ", ".join(terms) or None
-        return choice, replace(
-            self._settings.live, language=asked.language or None, hotwords=hotwords
-        )
+        events: asyncio.Queue[LiveEvent | None] = asyncio.Queue()
+        feed = Feed(self._host.service, choice, options, user, format, events.put_nowait)
+        self._ends, self._whole = time.monotonic() + self._settings.session_seconds, False
+        self._feed, self._telling = feed, asyncio.create_task(self._tell(events))
+        return feed
 
     async def _hear(self, frame: Frame) -> None:
         format = _format(frame.data)
         if self._telling is not None and self._telling.done():
             return  # the stream has failed, which was told
-        if self._stream is None:  # older clients send no audio-start
-            self._begin(format)
-        assert self._stream is not None
-        if format != self._decoder.format:
-            await feed(self._stream, self._decoder.flush())
-            self._decoder = Decoder(format)
-        if time.monotonic() - self._began > self._settings.session_seconds:
+        feed = self._feed or self._begin(format)  # older clients send no audio-start
+        await feed.change(format)
+        if time.monotonic() > self._ends:
             minutes = f"{self._settings.session_seconds / 60:g}"
             raise AudioError(f"the recording is longer than the limit of {minutes} minutes")
-        await feed(self._stream, self._decoder.decode(frame.payload))
+        await feed.append(frame.payload)
 
     async def _finish(self) -> None:
         """The recording is over: wait for its text."""
-        if self._stream is None:
+        if self._feed is None or self._telling is None:
             raise APIError(400, "audio-stop came before any audio", "invalid_request")
-        assert self._telling is not None
-        await feed(self._stream, self._decoder.flush())
-        self._stream.finish()
+        await self._feed.flush()
+        self._feed.finish()
         self._whole = True
         await asyncio.wait([self._telling])
         self._telling.result()

@@ -2,13 +2,12 @@
 
 from typing import Any
 
-from slimwhisper.app.service.models import Models
-from slimwhisper.app.service.service import Service
+from slimwhisper.app.service.host import Host
 from slimwhisper.checkpoint.bundled import BUNDLED
 from slimwhisper.checkpoint.names import HUB_MODELS
 
 
-def info(service: Service, models: Models) -> dict[str, Any]:
+def info(host: Host) -> dict[str, Any]:
     """The data of the event: the models that are here, and their languages."""
     common = {
         "attribution": {"name": "OpenAI's Whisper", "url": "https://github.com/openai/whisper"},
@@ -19,10 +18,10 @@ def info(service: Service, models: Models) -> dict[str, Any]:
         {
             "name": name,
             "description": f"Whisper model {name}",
-            "languages": _languages(name, service, models),
+            "languages": _languages(name, host),
             **common,
         }
-        for name in models.installed()
+        for name in host.models.installed()
     ]
     program = {
         "name": "slimwhisper",
@@ -35,12 +34,12 @@ def info(service: Service, models: Models) -> dict[str, Any]:
     return {"asr": [program]}
 
 
-def _languages(name: str, service: Service, models: Models) -> list[str]:
+def _languages(name: str, host: Host) -> list[str]:
     """The codes of a model's languages: as it says if it is loaded, else by its name."""
     from slimwhisper.tokens.whisper_package.tokenizer import LANGUAGES
 
-    loaded = service.engines.model
-    if name == models.shown and loaded is not None:
+    loaded = host.service.engines.model
+    if name == host.models.shown and loaded is not None:
         return list(loaded.network.vocabulary.languages.values()) or ["en"]
     code = HUB_MODELS[name].language if name in HUB_MODELS else ""
     if code in LANGUAGES:

@@ -16,7 +16,7 @@ from collections.abc import Callable
 import torch
 
 from slimwhisper.api import SlimWhisper
-from slimwhisper.app.service.jobs import Job, ModelChoice, ModelError
+from slimwhisper.app.service.jobs import Job, ModelChoice, ModelError, Progress
 from slimwhisper.devices import check_batch_size
 from slimwhisper.engine.engine import Engine
 from slimwhisper.engine.requests import Search
@@ -30,10 +30,9 @@ from slimwhisper.errors import (
 from slimwhisper.live.types import LiveOptions
 from slimwhisper.live.updates import SharedEngine
 from slimwhisper.live.warming import warm_up
-from slimwhisper.longform.batch import OnSegments
 from slimwhisper.longform.engines import make_engine, search_of, slot_bytes, slots_within
 from slimwhisper.model.model import Model
-from slimwhisper.types import Options
+from slimwhisper.types import Options, Segment
 
 logger = logging.getLogger("slimwhisper.serve")
 
@@ -47,21 +46,15 @@ class Engines:
     The attributes and `cache_bytes` may be read from any thread; the rest is for the service's own.
     """
 
-    def __init__(
-        self,
-        load: Callable[[ModelChoice], SlimWhisper],
-        batch_size: int | None,
-        on_segments: OnSegments,
-    ) -> None:
-        """load: makes a model. batch_size: windows decoded together; None: see `choose_batch_size`.
-
-        on_segments: called with a job, its new segments and the seconds of audio done.
+    def __init__(self, load: Callable[[ModelChoice], SlimWhisper], batch_size: int | None) -> None:
+        """load: makes a model. batch_size: windows decoded together; None: see
+        `choose_batch_size`.
         """
         self.model: SlimWhisper | None = None
         self.loaded: ModelChoice | None = None  # what `model` was loaded as
         self.loading = False
         self.slots = 0  # of a greedy engine; 0: no model is loaded
-        self._load, self._batch_size, self._on_segments = load, batch_size, on_segments
+        self._load, self._batch_size = load, batch_size
         self._engines: dict[Key, SharedEngine[Job]] = {}  # the next turn is the first one's
         self._empty: dict[
             float | None, Engine
@@ -85,6 +78,18 @@ class Engines:
         logger.info("%s on %s: up to %d windows together", model.name, model.device, self.slots)
         return model
 
+    def load_for_users(self, choice: ModelChoice) -> SlimWhisper:
+        """`load`. Raises what users may be told; the log has the rest."""
+        try:
+            return self.load(choice)
+        except Exception as error:
+            logger.error("%s cannot be loaded: %s", choice.name, error)
+            if isinstance(error, CacheError | DependencyError | OptionError):
+                told = str(error).replace(choice.name, choice.shown)  # without the model's path
+                raise type(error)(told) from error
+            message = f"{choice.shown} cannot be loaded at the moment; see the server's log"
+            raise ModelError(message) from error
+
     def unload(self) -> None:
         """Free the model and its caches."""
         self.drop_all()
@@ -100,25 +105,25 @@ class Engines:
         self._cramped.clear()
 
     def for_recordings(self, options: Options) -> SharedEngine[Job]:
-        """The engine that searches as the options say; without slots until it is its turn.
-
-        A new one replaces those that are idle. Raises OptionError if memory is short.
+        """The engine that searches as the options say; `take_turns` gives it its slots. A new one
+        replaces those that are idle.
         """
-        return self._engine(search_of(options), None)
+        return self._engine((search_of(options), None))
 
     def for_streams(self, options: LiveOptions) -> SharedEngine[Job]:
         """The engine whose windows are as long as the options say; as `for_recordings`."""
-        assert self.model is not None
-        window = options.window
-        whole = window is None or self.model.shortened(window) is self.model
-        return self._engine(Search(), None if whole else window)
+        return self._engine(self._key(options))
 
     def warm_up(self, options: LiveOptions) -> None:
         """Make the engine that `for_streams` gives, and use it once, unless one is in use. Raises
         OptionError.
         """
         if self.model is not None and not any(e.used for e in self._engines.values()):
-            warm_up(self.for_streams(options).engine, options)
+            key = self._key(options)
+            shared = self._engine(key)
+            if not shared.engine.slots:
+                self._give(key)
+            warm_up(shared.engine, options)
 
     def working(self) -> list[SharedEngine[Job]]:
         """The engines that have something to do."""
@@ -157,19 +162,18 @@ class Engines:
             holding = not shared.updates.streams
         return failed
 
-    def _engine(self, search: Search, window: float | None) -> SharedEngine[Job]:
-        key = search, window
+    def _key(self, options: LiveOptions) -> Key:
+        assert self.model is not None
+        window = options.window
+        whole = window is None or self.model.shortened(window) is self.model
+        return Search(), None if whole else window
+
+    def _engine(self, key: Key) -> SharedEngine[Job]:
         found = self._engines.get(key)
         if found is None or not (found.used or found.engine.slots):
             self._engines = {k: e for k, e in self._engines.items() if e.used}
-            found = SharedEngine(self._without_slots(window), self._on_segments)
+            found = SharedEngine(self._without_slots(key[1]), _report)
             self._engines[key] = found
-            if len(self._engines) == 1:
-                try:
-                    self._give(key)
-                except BaseException:
-                    del self._engines[key]
-                    raise
         return found
 
     def _give(self, key: Key) -> None:
@@ -200,8 +204,6 @@ class Engines:
         return sum(shared.engine.nbytes() for shared in list(self._engines.values()))
 
 
-def public_error(error: Exception, choice: ModelChoice) -> SlimWhisperError:
-    """The error to report for a model that could not be loaded, without the model's path."""
-    if isinstance(error, CacheError | DependencyError | OptionError):
-        return type(error)(str(error).replace(choice.name, choice.shown))
-    return ModelError(f"{choice.shown} cannot be loaded at the moment; see the server's log")
+def _report(job: Job, segments: list[Segment], done: float) -> None:
+    """Tell a job about new segments. done: seconds of audio."""
+    job.tell(Progress(segments, done))

@@ -4,6 +4,7 @@ import logging
 from collections.abc import Callable
 from contextlib import suppress
 from dataclasses import dataclass, field
+from enum import StrEnum
 from pathlib import Path, PurePath
 from typing import Any
 
@@ -85,6 +86,15 @@ class Failed:
 Event = Started | Progress | Finished | Failed
 
 
+class State(StrEnum):
+    """Where a job is."""
+
+    WAITING = "waiting"
+    READING = "reading"
+    RUNNING = "running"
+    ENDED = "ended"
+
+
 @dataclass(eq=False)
 class Job:
     """A recording to transcribe."""
@@ -98,12 +108,17 @@ class Job:
     on_samples: Callable[[Samples], None] | None = None  # called in a reading thread
     recording: Recording | None = field(init=False, default=None)  # once it has been read
     batch: "Batch[Job] | None" = field(init=False, default=None)  # while it runs
-    ended: bool = field(init=False, default=False)
+    state: State = field(init=False, default=State.WAITING)  # changed in the service's thread
     size: int = field(init=False, default=0)  # bytes; 0 if the file is missing
 
     def __post_init__(self) -> None:
         with suppress(OSError):
             self.size = self.path.stat().st_size
+
+    @property
+    def ended(self) -> bool:
+        """Whether nobody wants it any more."""
+        return self.state is State.ENDED
 
     def tell(self, event: Event) -> None:
         """Pass an event to the listener. A listener that fails must not harm other jobs."""

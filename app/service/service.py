@@ -9,14 +9,12 @@ that thread too; an asynchronous listener passes the events on to its loop.
 import logging
 import threading
 import time
-from collections import deque
 from collections.abc import Callable, Iterable
 from concurrent.futures import Future
-from pathlib import Path
 
 from slimwhisper.api import SlimWhisper
 from slimwhisper.app.service.counts import Counts
-from slimwhisper.app.service.engines import Engines, public_error
+from slimwhisper.app.service.engines import Engines
 from slimwhisper.app.service.jobs import (
     BusyError,
     Failed,
@@ -24,19 +22,18 @@ from slimwhisper.app.service.jobs import (
     Job,
     Limits,
     ModelChoice,
-    Progress,
     Started,
+    State,
     StoppingError,
 )
-from slimwhisper.app.service.reading import Reading
-from slimwhisper.app.service.room import NoRoomError
-from slimwhisper.app.service.streams import Listener, LiveStream, Streams
-from slimwhisper.app.service.turns import next_jobs
-from slimwhisper.audio.samples import Samples
+from slimwhisper.app.service.live_stream import Listener, LiveStream
+from slimwhisper.app.service.reading import NoRoomError, Reading
+from slimwhisper.app.service.streams import Streams
+from slimwhisper.app.service.turns import Jobs
 from slimwhisper.errors import SlimWhisperError, as_ours
 from slimwhisper.live.types import LiveOptions
 from slimwhisper.longform.recording import Recording
-from slimwhisper.types import Segment, Transcript
+from slimwhisper.types import Transcript
 
 logger = logging.getLogger("slimwhisper.serve")
 
@@ -61,22 +58,18 @@ class Service:
         self.limits = limits or Limits()
         self.counts = Counts()
         self._changed = threading.Condition()
-        self.engines = Engines(load, batch_size, _report)
+        self.engines = Engines(load, batch_size)
         self.streams = Streams(self.engines, self.limits, self.counts, self._changed)
         self.engines.loading = first is not None
-        self.load_error: SlimWhisperError | None = None  # of the first model
-        self.begun = threading.Event()  # set when the first model is loaded or has failed to
+        self.first: Future[None] = Future()  # done when the first model is loaded, or cannot be
         self._unload_after = unload_after
-        self._reading = Reading(self.limits)
-        self._accepted: set[Job] = set()  # jobs in flight: each waits, is being read or runs
-        self._waiting: deque[Job] = deque()
-        self._running: set[Job] = set()
+        self.reading = Reading(self.limits)
+        self._jobs = Jobs()
         self._cancelled: set[Job] = set()
-        self._stopping, self._patience_ends = False, 0.0
+        self._ends: float | None = None  # when the patience does; None: it is not stopping
         self._idle_since = time.monotonic()
-        self._thread = threading.Thread(
-            target=self._run, args=(first,), name="slimwhisper-engine", daemon=True
-        )
+        name = "slimwhisper-engine"
+        self._thread = threading.Thread(target=self._run, args=(first,), name=name, daemon=True)
         self._thread.start()
 
     # -- from any thread ---------------------------------------------------------------------
@@ -90,8 +83,7 @@ class Service:
             if self.in_flight >= self.limits.queue:
                 self.counts.refused += 1
                 raise BusyError(f"{self.in_flight} requests are waiting; try again in a minute")
-            self._waiting.append(job)
-            self._accepted.add(job)
+            self._jobs.wait(job)
             self._changed.notify()
 
     def open_stream(
@@ -106,8 +98,9 @@ class Service:
         """
         self.streams.check(model, options)
         with self._changed:
-            self._check_model(model, [*self.streams.open, *self._accepted])
-            stream = LiveStream(model, options, user, listener, self.streams)
+            self._check_model(model, [*self.streams.open, *self._jobs])
+            check, most = self.streams.check, self.limits.backlog
+            stream = LiveStream(model, options, user, listener, self._changed, check, most)
             self.streams.admit(stream)
         return stream
 
@@ -115,20 +108,12 @@ class Service:
         """Raises StoppingError at shutdown, BusyError if others have another model: a stream may
         last for hours, so that one who wants another model is not kept waiting.
         """
-        if self._stopping:
+        if self._ends is not None:
             raise StoppingError("the server is shutting down; try again in a minute")
         if any(other.model != model for other in others):
             self.counts.refused += 1
-            raise BusyError(
-                "the server is busy with another model or another cache; try again in a minute"
-            )
-
-    def read(self, path: Path, name: str) -> Samples:
-        """A file's samples, by a reader process; waits. `name` stands for it in messages.
-
-        Raises AudioError.
-        """
-        return self._reading.read(path, name)
+            others_have = "another model or another cache"
+            raise BusyError(f"the server is busy with {others_have}; try again in a minute")
 
     def cancel(self, job: Job) -> None:
         """Drop a job; it reports no more events. No effect on a job that has ended."""
@@ -139,28 +124,26 @@ class Service:
 
     def position(self, job: Job) -> int:
         """A job's place in the queue, from 1; 0 if it is no longer waiting."""
-        with self._changed:
-            return 1 + self._waiting.index(job) if job in self._waiting else 0
+        waiting = self._jobs.having(State.WAITING)
+        return 1 + waiting.index(job) if job in waiting else 0
 
     @property
     def in_flight(self) -> int:
         """The number of jobs that wait, are being read or run."""
-        return len(self._accepted)
+        return len(self._jobs)
 
     def states(self) -> dict[str, int]:
         """The number of jobs in each state."""
-        waiting, running = len(self._waiting), len(self._running)
-        reading = max(len(self._accepted) - waiting - running, 0)
-        return {"waiting": waiting, "reading": reading, "running": running}
+        return {s.value: len(self._jobs.having(s)) for s in State if s is not State.ENDED}
 
     @property
     def finishing(self) -> bool:
         """Whether the service is stopping and still has jobs or streams."""
-        return self._stopping and bool(self.in_flight or self.streams.open)
+        return self._ends is not None and bool(self.in_flight or self.streams.open)
 
     def health(self) -> str:
         """ "ready", "loading" or "stopping"."""
-        if self._stopping:
+        if self._ends is not None:
             return "stopping"
         return "loading" if self.engines.loading else "ready"
 
@@ -169,41 +152,37 @@ class Service:
 
         Returns at once. A signal handler may call it.
         """
-        self._patience_ends = time.monotonic() + patience
-        self._stopping = True
+        self._ends = time.monotonic() + patience
 
     def close(self, patience: float = 0.0) -> None:
         """Stop, and wait until all jobs have ended. An earlier `stop` keeps its patience."""
-        if not self._stopping:
+        if self._ends is None:
             self.stop(patience)
         self._thread.join()
-        self._reading.close()
+        self.reading.close()
 
     # -- on the service's thread -------------------------------------------------------------
 
     def _run(self, first: ModelChoice | None) -> None:
-        if first is not None:
-            try:
+        try:
+            if first is not None:
                 self.engines.load(first)
-            except Exception as error:
-                self.load_error = as_ours(error)
-        self.begun.set()
+            self.first.set_result(None)
+        except Exception as error:
+            self.first.set_exception(as_ours(error))
         while self._wait_for_jobs():
             with self._changed:
-                late = self._stopping and time.monotonic() > self._patience_ends
+                late = self._ends is not None and time.monotonic() > self._ends
                 cancelled, self._cancelled = self._cancelled, set()
-                starting = next_jobs(
-                    *(self._waiting, self._reading, self._running, self.engines.slots),
-                    self._reading.room.admit,
-                )
+                starting = self._jobs.next(self.engines.slots, self.reading.room.admit)
             for job in cancelled:
                 self._end(job, None)
             stopping = StoppingError("the server is shutting down")
             if late:
-                self._fail(list(self._accepted), stopping)
+                self._fail(self._jobs, stopping)
                 self.streams.fail(stopping)
                 continue
-            if self._stopping:
+            if self._ends is not None:
                 self.streams.finish(stopping)
             try:
                 self._start(starting)
@@ -212,7 +191,7 @@ class Service:
                 self.streams.tell()
             except Exception as error:  # fails the jobs in the engine, but not those in the queue
                 logger.exception("the engine failed")
-                self._fail(list(self._running), as_ours(error))
+                self._fail(self._jobs.having(State.RUNNING), as_ours(error))
                 self.streams.fail(as_ours(error))
                 self.engines.drop_all()
             self._idle_since = time.monotonic()
@@ -224,8 +203,9 @@ class Service:
         """
         with self._changed:
             while not (self._cancelled or self.in_flight):
-                if self._stopping or self.streams.waiting or self.engines.working():
-                    return bool(self.streams.open or not self._stopping)
+                stopping = self._ends is not None
+                if stopping or self.streams.waiting or self.engines.working():
+                    return bool(self.streams.open or not stopping)
                 self._changed.wait(IDLE_POLL)
                 if self.streams.open:
                     self._idle_since = time.monotonic()
@@ -239,33 +219,31 @@ class Service:
         """Load the jobs' model, then read their recordings in other threads."""
         if not jobs:
             return
-        choice = jobs[0].model
         try:
-            model = self.engines.load(choice)
-        except Exception as error:
-            logger.error("%s cannot be loaded: %s", choice.name, error)
-            self._fail(jobs, public_error(error, choice))
+            model = self.engines.load_for_users(jobs[0].model)
+        except SlimWhisperError as error:
+            self._fail(jobs, error)
             return
-        self._reading.room.slots = self.engines.slots
+        self.reading.room.slots = self.engines.slots
         for job in jobs:
-            self._reading.begin(job, model)
+            self.reading.begin(job, model)
 
     def _work(self) -> None:
         """Begin the jobs that have been read, then make one step of each engine with work."""
-        for job, future in self._reading.done():
+        for job, future in self.reading.done():
             self._begin(job, future)
         for shared, error in self.engines.take_turns():
-            self._fail([job for job in self._running if job.batch is shared.batch], error)
+            running = self._jobs.having(State.RUNNING)
+            self._fail([job for job in running if job.batch is shared.batch], error)
             self.streams.fail(error, shared.updates)
         working = [shared for shared in self.engines.working() if shared.engine.slots]
         if not working and self.in_flight:  # only the readers have work
             with self._changed:
-                if not (self._cancelled or self._stopping or self.streams.waiting):
+                if not (self._cancelled or self._ends or self.streams.waiting):
                     self._changed.wait(READING_POLL)
-        live = bool(self.streams.open)
         for shared in working:
             since = time.monotonic()
-            shared.fill(live)
+            shared.fill(live=bool(self.streams.open))
             self.counts.steps += 1
             self.counts.filled += shared.engine.slots - shared.engine.free
             for job, outcome in shared.batch.step():
@@ -279,9 +257,9 @@ class Service:
             recording = future.result()
             batch = self.engines.for_recordings(recording.options).batch
         except NoRoomError:  # its turn to be read comes again
-            self._reading.drop(job)
+            self.reading.drop(job)
             with self._changed:
-                self._waiting.append(job)
+                self._jobs.wait(job)
             return
         except Exception as error:
             if recording is not None:
@@ -290,11 +268,9 @@ class Service:
                 logger.error("a recording could not be read", exc_info=error)
             self._end(job, as_ours(error))
             return
-        job.recording, job.batch = recording, batch
-        self._running.add(job)
+        job.recording, job.batch, job.state = recording, batch, State.RUNNING
         job.tell(Started(recording.seconds))
-        transcript = batch.add(job, recording)
-        if transcript is not None:
+        if (transcript := batch.add(job, recording)) is not None:
             self._end(job, transcript)
 
     def _end(self, job: Job, outcome: Transcript | SlimWhisperError | None) -> None:
@@ -302,12 +278,9 @@ class Service:
         with self._changed:
             if job.ended:
                 return
-            job.ended = True
-            self._accepted.discard(job)
-            if job in self._waiting:
-                self._waiting.remove(job)
-        self._running.discard(job)
-        self._reading.drop(job)
+            job.state = State.ENDED
+            self._jobs.drop(job)
+        self.reading.drop(job)
         if job.batch is not None and job.recording in job.batch.running:
             job.batch.drop(job.recording)
         job.batch = None  # who keeps the job does not keep the engine
@@ -325,8 +298,3 @@ class Service:
     def _fail(self, jobs: Iterable[Job], error: SlimWhisperError) -> None:
         for job in jobs:
             self._end(job, error)
-
-
-def _report(job: Job, segments: list[Segment], done: float) -> None:
-    """Tell a job about new segments. done: seconds of audio."""
-    job.tell(Progress(segments, done))

@@ -1,147 +1,47 @@
-"""Live streams: what their callers hold, and what the service's thread does for them."""
+"""Live streams: what the service's thread does for them."""
 
 import logging
 import time
 from collections import deque
-from collections.abc import Callable
 from contextlib import suppress
 from threading import Condition
 
-import numpy as np
-from numpy.typing import NDArray
-
 from slimwhisper.app.service.counts import Counts
-from slimwhisper.app.service.engines import Engines, public_error
-from slimwhisper.app.service.jobs import BusyError, Limits, ModelChoice
-from slimwhisper.errors import OptionError, SlimWhisperError, as_ours
+from slimwhisper.app.service.engines import Engines
+from slimwhisper.app.service.jobs import BusyError, Job, Limits, ModelChoice
+from slimwhisper.app.service.live_stream import PIECE, LiveStream
+from slimwhisper.errors import SlimWhisperError, as_ours
 from slimwhisper.live.setup import Setup, check
-from slimwhisper.live.stream import Stream, as_samples, hear_together
+from slimwhisper.live.stream import Stream, hear_together
 from slimwhisper.live.types import Failed, LiveEvent, LiveOptions, Text
-from slimwhisper.live.updates import Updates
+from slimwhisper.live.updates import SharedEngine, Updates
 from slimwhisper.live.warming import load_parts
 from slimwhisper.types import SAMPLE_RATE
 
 logger = logging.getLogger("slimwhisper.serve")
 
-# Called on the service's thread; None: the end, after the last `Ended` or after `Failed`
-Listener = Callable[[LiveEvent | None], None]
-
-PIECE = SAMPLE_RATE  # samples that a stream takes in before it is the others' turn
-LEAST = PIECE // 100  # what a call, or a shorter piece, counts as
+LEAST = PIECE // 100  # samples that a call, or a shorter piece, counts as
 ARRIVALS = 4096  # pieces whose arrival is remembered: of 20 ms each, 80 s
 
 
-class LiveStream:
-    """A stream, as `Service.open_stream` returns it. Any thread may call; nothing waits.
+class Served:
+    """A live stream whose model is loaded: its state machine, in an engine."""
 
-    Calls after `finish`, or after the end, have no effect.
-    """
-
-    def __init__(
-        self,
-        model: ModelChoice,
-        options: LiveOptions,
-        user: str,
-        listener: Listener,
-        streams: "Streams",
-    ) -> None:
-        self.model, self.options, self.user, self.listener = model, options, user, listener
-        self._streams, self._changed = streams, streams.changed
-        # what came and is not taken in: samples and the time they came at, or calls
-        self._inbox: deque[tuple[NDArray[np.float32], float] | Callable[[Stream], None]] = deque()
-        self._waiting = 0  # samples in it, or not judged yet
-        self.finished = self.closed = False
-        # of the service's thread
-        self.stream: Stream | None = None  # once its model is loaded
-        self.updates: Updates | None = None  # of its engine, until it ends
-        self._taken = self._unheard = 0  # samples; those of them that are not judged yet
+    def __init__(self, live: LiveStream, shared: SharedEngine[Job]) -> None:
+        """Raises OptionError."""
+        network = shared.engine.model
+        self.stream = Stream(network.dims, network.vocabulary, live.options, network.settings)
+        self.updates = shared.updates
+        self.updates.add(self.stream)
+        self._live = live
+        self._taken = 0  # samples
         self._arrivals: deque[tuple[float, float]] = deque(maxlen=ARRIVALS)  # seconds taken, when
-        self._stream_backlog = 0.0  # that others may read
         self._counted = 0, 0  # updates, merged ones
-        self.ending: SlimWhisperError | None = None  # what is told last
-
-    # -- from any thread ---------------------------------------------------------------------
-
-    @property
-    def backlog(self) -> float:
-        """Seconds of audio that no update has known yet; silence counts until it is taken in. A
-        caller that can stop reading does so when it grows.
-        """
-        return self._waiting / SAMPLE_RATE + self._stream_backlog
-
-    def append(self, samples: NDArray[np.float32]) -> None:
-        """More audio: samples float32 [n] at 16 kHz, in [-1, 1], which must not change afterwards.
-
-        Raises AudioError for others, BusyError if too much waits (`Limits.backlog`); nothing of it
-        is taken then.
-        """
-        samples, now = as_samples(samples), time.monotonic()
-        count = len(samples)
-        with self._changed:
-            if self.finished or self.closed:
-                return
-            most = self._streams.limits.backlog
-            if self.backlog + count / SAMPLE_RATE > most:
-                raise BusyError(
-                    f"more than {most:g} s of the stream's audio wait; send it as fast as it is "
-                    "spoken"
-                )
-            self._inbox += ((samples[i : i + PIECE], now) for i in range(0, count, PIECE))
-            self._waiting += count
-            self._changed.notify()
-
-    def commit(self) -> None:
-        """End the utterance now."""
-        self._call(Stream.commit)
-
-    def clear(self) -> None:
-        """Forget what is not committed."""
-        self._call(Stream.clear)
-
-    def change(self, options: LiveOptions) -> None:
-        """Other options, from the next utterance on. Raises OptionError."""
-        self._streams.check(self.model, options)
-        if options.window != self.options.window:
-            raise OptionError("window: it cannot change within a stream; open another one")
-        self._call(lambda stream: stream.change(options))
-
-    def finish(self) -> None:
-        """No more audio: the last utterance ends, then the stream; the listener gets None last."""
-        with self._changed:
-            self._call(Stream.finish)
-            self.finished = True
-
-    def close(self) -> None:
-        """Drop the stream at once. The listener gets no more events, and no None; one event may be
-        on its way.
-        """
-        with self._changed:
-            self.closed = True
-            self._inbox.clear()
-            self._changed.notify()
-
-    def _call(self, method: Callable[[Stream], None]) -> None:
-        with self._changed:
-            if not (self.finished or self.closed):
-                self._inbox.append(method)
-                self._changed.notify()
-
-    # -- on the service's thread -------------------------------------------------------------
-
-    @property
-    def waits(self) -> bool:
-        """Whether the service's thread has something to do for it."""
-        return bool(self._inbox or self.closed or self.stream is None)
 
     def take_in(self) -> None:
-        """Hand the stream what has come, up to `PIECE` samples."""
-        assert self.stream is not None
+        """Hand the state machine what has come, up to `PIECE` samples."""
         room = PIECE
-        while room > 0:
-            with self._changed:
-                if not self._inbox:
-                    break
-                item = self._inbox.popleft()
+        while room > 0 and (item := self._live.take()) is not None:
             room -= LEAST
             if callable(item):
                 item(self.stream)
@@ -151,27 +51,14 @@ class LiveStream:
             room -= max(len(samples) - LEAST, 0)
             self._taken += len(samples)
             self._arrivals.append((self._taken / SAMPLE_RATE, when))
-            self._unheard += len(samples)
-
-    def heard(self) -> None:
-        """The stream has judged what it was handed."""
-        assert self.stream is not None
-        if self._unheard:
-            with self._changed:  # the backlog is never told too small
-                self._stream_backlog = self.stream.backlog
-                self._waiting -= self._unheard
-                self._unheard = 0
 
     def events(self) -> list[LiveEvent]:
-        """What the stream has to tell."""
-        assert self.stream is not None
-        self._stream_backlog = self.stream.backlog
+        """What there is to tell, now that what was handed in has been judged."""
+        self._live.judged(self._taken, self.stream.backlog)
         return self.stream.events()
 
     def count(self, counts: Counts) -> None:
         """Add the updates that are new."""
-        if self.stream is None:
-            return
         counts.updates += self.stream.updates - self._counted[0]
         counts.merged += self.stream.merged - self._counted[1]
         self._counted = self.stream.updates, self.stream.merged
@@ -192,8 +79,9 @@ class Streams:
         self, engines: Engines, limits: Limits, counts: Counts, changed: Condition
     ) -> None:
         """changed: held where `open` changes, notified when a stream waits."""
-        self._engines, self.limits, self._counts, self.changed = engines, limits, counts, changed
-        self.open: dict[LiveStream, None] = {}
+        self._engines, self._limits, self._counts = engines, limits, counts
+        self._changed = changed
+        self.open: dict[LiveStream, Served | None] = {}  # None: its model is not loaded yet
         self._expected: LiveOptions | None = None  # of streams, to be made ready for
 
     # -- from any thread ---------------------------------------------------------------------
@@ -216,25 +104,26 @@ class Streams:
         except SlimWhisperError as error:
             logger.debug("there can be no streams: %s", error)
             return
-        with self.changed:
+        with self._changed:
             self._expected = options
-            self.changed.notify()
+            self._changed.notify()
 
     def admit(self, stream: LiveStream) -> None:
         """Accept a stream, with `changed` held. Raises BusyError."""
         count = sum(not other.closed for other in self.open)
-        if count >= self.limits.streams:
+        if count >= self._limits.streams:
             self._counts.refused += 1
             raise BusyError(f"{count} live streams are open; try again in a minute")
         self.open[stream] = None
-        self.changed.notify()
+        self._changed.notify()
 
     # -- on the service's thread -------------------------------------------------------------
 
     @property
     def waiting(self) -> bool:
         """Whether a stream waits for this thread."""
-        return self._expected is not None or any(stream.waits for stream in self.open)
+        begun = all(served and not stream.waits for stream, served in self.open.items())
+        return self._expected is not None or not begun
 
     def take_in(self) -> None:
         """Begin new streams, and hand all of them what has come."""
@@ -242,55 +131,40 @@ class Streams:
         if expected is not None:
             with suppress(SlimWhisperError):
                 self._engines.warm_up(expected)
-        for stream in list(self.open):
+        for stream, served in list(self.open.items()):
             try:
                 if stream.closed:
                     self.end(stream, None)
                     continue
-                if stream.stream is None:
-                    self._begin(stream)
-                stream.take_in()
+                if served is None:
+                    self._engines.load_for_users(stream.model)
+                    served = Served(stream, self._engines.for_streams(stream.options))
+                    self.open[stream] = served
+                served.take_in()
             except Exception as error:
                 self.end(stream, as_ours(error))
-        hear_together([s.stream for s in self.open if s.stream is not None])
-        for stream in self.open:
-            if stream.stream is not None:
-                stream.heard()
-
-    def _begin(self, stream: LiveStream) -> None:
-        """Make its `Stream`."""
-        try:
-            self._engines.load(stream.model)
-        except Exception as error:
-            logger.error("%s cannot be loaded: %s", stream.model.name, error)
-            raise public_error(error, stream.model) from error
-        shared = self._engines.for_streams(stream.options)
-        network = shared.engine.model
-        stream.stream = Stream(network.dims, network.vocabulary, stream.options, network.settings)
-        stream.updates = shared.updates
-        shared.updates.add(stream.stream)
+        hear_together([served.stream for served in self.open.values() if served])
 
     def tell(self) -> None:
         """Tell the listeners what is new, and let go of the streams that have ended."""
-        for stream in list(self.open):
-            inner, updates = stream.stream, stream.updates
-            if inner is None or updates is None or stream.closed:
+        for stream, served in list(self.open.items()):
+            if served is None or stream.closed:
                 continue
-            stream.count(self._counts)
-            for event in stream.events():
+            served.count(self._counts)
+            for event in served.events():
+                if isinstance(event, Text) and event.committed:
+                    waited = time.monotonic() - served.arrival(event.heard)
+                    self._counts.commit_latency.observe(waited)
                 self._pass_on(stream, event)
-            if inner in updates.failures:
-                self.end(stream, updates.failures[inner])
-            elif inner.ended:
+            if served.stream in served.updates.failures:
+                self.end(stream, served.updates.failures[served.stream])
+            elif served.stream.ended:
                 self.end(stream, stream.ending)
 
     def _pass_on(self, stream: LiveStream, event: LiveEvent | None) -> None:
         """Tell a listener. One that fails closes its stream, and harms no other."""
         if stream.closed:
             return
-        if isinstance(event, Text) and event.committed:
-            waited = time.monotonic() - stream.arrival(event.heard)
-            self._counts.commit_latency.observe(waited)
         try:
             stream.listener(event)
         except Exception as error:
@@ -301,12 +175,11 @@ class Streams:
         """Let go of a stream, and say so: its end, after an error if there is one."""
         if stream not in self.open:
             return
-        if stream.stream is not None and stream.updates is not None:
-            stream.updates.drop(stream.stream)
-            stream.updates = None  # who keeps the stream does not keep the engine
-        stream.count(self._counts)
-        with self.changed:
-            del self.open[stream]
+        with self._changed:
+            served = self.open.pop(stream)
+        if served is not None:
+            served.updates.drop(served.stream)
+            served.count(self._counts)
         if error is not None:
             self._pass_on(stream, Failed(error))
         self._pass_on(stream, None)
@@ -314,8 +187,8 @@ class Streams:
 
     def fail(self, error: SlimWhisperError, updates: Updates | None = None) -> None:
         """End all streams, or those of one engine."""
-        for stream in list(self.open):
-            if updates is None or stream.updates is updates:
+        for stream, served in list(self.open.items()):
+            if updates is None or (served is not None and served.updates is updates):
                 self.end(stream, error)
 
     def finish(self, error: SlimWhisperError) -> None:

@@ -72,6 +72,7 @@ class Stream:
         self._passages: deque[Passage] = deque()  # not done; only the last may be open
         self._utterance: Utterance | None = None  # that goes on
         self._number = 0  # of the next utterance
+        self._calls = 0  # of `commit` and `clear`
         self._history: list[int] = []  # tokens of what was committed before the last cut
         self._running: set[Passage] = set()  # that have an update in the engine
         self._next: Passage | None = None  # whose update is to begin
@@ -102,6 +103,7 @@ class Stream:
         self._judge_pending()
         self._activity.stop()
         self._end_utterance()
+        self._calls += 1
         self._look()
 
     def clear(self) -> None:
@@ -115,6 +117,7 @@ class Stream:
                 passage.forget()
             self._end_utterance()
         self._begins = self._activity.heard
+        self._calls += 1
         self._look()
 
     def finish(self) -> None:
@@ -235,7 +238,8 @@ class Stream:
         self._activity.change(live.vad_threshold, live.silence_duration_ms)
         self._utterance = Utterance(self._number, seconds, self._setup, self._history)
         self._number += 1
-        self._events.append(SpeechStarted(self._utterance.number, round(seconds, 3)))
+        number = self._utterance.number
+        self._events.append(SpeechStarted(number, round(seconds, 3), self._calls))
         return self._utterance
 
     def _close(self) -> None:

@@ -61,6 +61,7 @@ class SpeechStarted:
 
     utterance: int  # counts from 0
     start: float  # seconds since the stream began
+    calls: int = 0  # of `commit` and `clear`, that came before it
 
 
 @dataclass(frozen=True, slots=True)

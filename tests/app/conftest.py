@@ -6,18 +6,14 @@ from typing import Any
 
 import httpx
 import pytest
-from openai.resources.realtime.realtime import RealtimeConnection
 
 import slimwhisper
 from slimwhisper.api import SlimWhisper
 from slimwhisper.app.page.tempdir import page_folder
-from slimwhisper.app.service.jobs import BusyError, ModelChoice
+from slimwhisper.app.service.jobs import ModelChoice
 from slimwhisper.app.service.service import Service
-from slimwhisper.app.service.streams import Listener
 from slimwhisper.errors import CheckpointError
-from slimwhisper.live.types import LiveOptions
 from tests.support.live import Begin, Live, start, stop
-from tests.support.realtime import QUERY, ScriptedStream, next_event
 
 
 @pytest.fixture(scope="module", autouse=True)
@@ -135,44 +131,3 @@ def show(
     for shown in opened:
         shown.close()
         assert shown.strange == []
-
-
-@pytest.fixture(scope="module")
-def opened() -> Iterator[list[ScriptedStream]]:
-    """The streams that were opened; the servers have no others."""
-    found: list[ScriptedStream] = []
-
-    def open_stream(
-        _: Service, model: ModelChoice, options: LiveOptions, user: str, listener: Listener
-    ) -> ScriptedStream:
-        if sum(not s.closed for s in found) >= 2:
-            raise BusyError("2 streams are open; try again in a minute")
-        found.append(ScriptedStream(model, options, user, listener))
-        return found[-1]
-
-    with pytest.MonkeyPatch.context() as patched:
-        patched.setattr(Service, "open_stream", open_stream)
-        yield found
-
-
-@pytest.fixture(scope="module")
-def scripted(model: SlimWhisper, opened: list[ScriptedStream]) -> Iterator[Live]:
-    """A server with such streams."""
-    running = start(model)
-    yield running
-    stop(running)
-
-
-@pytest.fixture
-def streams(opened: list[ScriptedStream]) -> list[ScriptedStream]:
-    """Those of one test."""
-    opened.clear()
-    return opened
-
-
-@pytest.fixture
-def connection(scripted: Live, streams: list[ScriptedStream]) -> Iterator[RealtimeConnection]:
-    """A realtime session of OpenAI's client, on such a stream."""
-    with scripted.client().realtime.connect(extra_query=QUERY) as found:
-        assert next_event(found)["type"] == "session.created"
-        yield found

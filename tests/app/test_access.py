@@ -1,7 +1,6 @@
 """Access to the real app: without the key, no path and no kind of connection reaches the API."""
 
 import asyncio
-import socket
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -18,7 +17,7 @@ from slimwhisper.app.server import make_app
 from slimwhisper.app.service.models import Models
 from slimwhisper.app.service.service import Service
 from slimwhisper.app.service.settings import Settings
-from tests.support.live import Begin, Live
+from tests.support.live import Begin, Live, connected, rest
 
 KEY = (b"authorization", b"Bearer secret")
 
@@ -73,12 +72,9 @@ def status_of(app: ASGIApp, scope: Scope) -> int:
 
 def raw_get(live: Live, target: str) -> tuple[int, str]:
     """Status and answer of a GET whose target is sent as it is, which no client would do."""
-    port = int(live.url.rpartition(":")[2])
-    with socket.create_connection(("127.0.0.1", port), timeout=60) as connection:
-        head = f"GET {target} HTTP/1.1\r\nHost: here\r\nConnection: close\r\n\r\n"
-        connection.sendall(head.encode())
-        with connection.makefile("rb") as file:
-            answer = file.read().decode(errors="replace")
+    head = f"GET {target} HTTP/1.1\r\nHost: here\r\nConnection: close\r\n\r\n"
+    with connected(live, head.encode()) as connection:
+        answer = rest(connection).decode(errors="replace")
     return int(answer.split(maxsplit=2)[1]), answer
 
 

@@ -1,6 +1,7 @@
 """Every field of OpenAI's form and of whisper.cpp's: what it asks for, and what is refused."""
 
 import base64
+import json
 from typing import Any, get_args
 
 import pytest
@@ -8,12 +9,12 @@ from openai.types import AudioModel, AudioResponseFormat
 from openai.types.audio import transcription_create_params as params
 
 from slimwhisper.app.api import request
-from slimwhisper.app.api.errors import APIError
+from slimwhisper.app.api.errors import APIError, as_api_error
 from slimwhisper.app.api.inference import InferenceForm
+from slimwhisper.app.api.references import Reference
 from slimwhisper.app.api.request import RESPONSE_FORMATS, read_request
-from slimwhisper.app.api.wanted import Reference
 from slimwhisper.app.service.models import OPENAI_MODELS, openai_model
-from slimwhisper.errors import DependencyError
+from slimwhisper.errors import CheckpointError, DependencyError
 from slimwhisper.types import Options
 from tests.support.forms import MODELS, sent_by_openai, wanted, wanted_by_whisper_cpp
 from tests.support.paths import ROOT
@@ -21,12 +22,9 @@ from tests.support.paths import ROOT
 SOUND = "data:audio/wav;base64," + base64.b64encode(b"RIFF").decode()
 LARGE = "data:audio/wav;base64," + "AAAA" * ((1 << 20) + 1)
 VAD = {"type": "server_vad", "threshold": 0.6, "prefix_padding_ms": 100, "silence_duration_ms": 500}
-PARALLEL = {
-    "parallel": True,
-    "vad_threshold": 0.6,
-    "vad_speech_pad_ms": 100,
-    "vad_min_silence_duration_ms": 500,
-}
+PADDING = {"vad_speech_pad_ms": 100, "vad_min_silence_duration_ms": 500}
+KNOWN = {"known_speaker_names": ["Ann", "Bo"], "known_speaker_references": [SOUND, SOUND]}
+VERBOSE = {"response_format": "verbose_json"}
 FIELDS: list[tuple[dict[str, Any], dict[str, Any]]] = [  # OpenAI's -> what they are of `Options`
     ({"language": "de"}, {"language": "de"}),
     ({"languages": ["de", "en"]}, {"languages": ("de", "en")}),
@@ -39,23 +37,9 @@ FIELDS: list[tuple[dict[str, Any], dict[str, Any]]] = [  # OpenAI's -> what they
     ({"stream": False}, {}),
     ({"include": ["logprobs"]}, {"token_logprobs": True}),
     ({"chunking_strategy": "auto"}, {"parallel": True}),
-    ({"chunking_strategy": VAD}, PARALLEL),
-    (
-        {"timestamp_granularities": ["word", "segment"], "response_format": "verbose_json"},
-        {"word_timestamps": True},
-    ),
-    (
-        {
-            "response_format": "diarized_json",
-            "known_speaker_names": ["Ann", "Bo"],
-            "known_speaker_references": [SOUND, SOUND],
-        },
-        {"diarize": "embedding"},
-    ),
-    (
-        {"timestamp_granularities": ["word"], "response_format": "ass"},
-        {"word_timestamps": True},
-    ),
+    ({"chunking_strategy": VAD}, {"parallel": True, "vad_threshold": 0.6, **PADDING}),
+    ({"timestamp_granularities": ["word", "segment"], **VERBOSE}, {"word_timestamps": True}),
+    ({"response_format": "diarized_json", **KNOWN}, {"diarize": "embedding"}),
     ({"response_format": "rttm"}, {"diarize": "embedding"}),
     ({"extra_body": {"sentences": "true"}, "response_format": "srt"}, {"sentences": True}),
     ({"extra_body": {"on_failure": "last"}}, {"on_failure": "last"}),
@@ -67,17 +51,15 @@ def diarize_is_installed(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(request, "require", lambda *_: None)
 
 
-@pytest.mark.parametrize("asynchronous", [False, True])
 @pytest.mark.parametrize(("given", "options"), FIELDS, ids=lambda v: ",".join(v))
 def test_fields_as_openais_client_sends_them(
-    given: dict[str, Any], options: dict[str, Any], asynchronous: bool
+    given: dict[str, Any], options: dict[str, Any]
 ) -> None:
-    found = read_request(sent_by_openai(asynchronous, **given), "transcribe", MODELS)
+    found = read_request(sent_by_openai(**given), "transcribe", MODELS)
     assert found.options == {"task": "transcribe", "on_failure": "best", **options}
     assert found.unknown == []
     assert found.stream == given.get("stream", False)
     assert found.format == given.get("response_format", "json")
-    assert found.logprobs == ("include" in given)
     names = given.get("known_speaker_names", [])
     assert found.references == tuple(Reference(name, b"RIFF") for name in names)
     Options(**found.options)
@@ -117,94 +99,52 @@ def test_a_chunking_strategy_in_json() -> None:
     assert options["vad_min_silence_duration_ms"] == 500
 
 
-D = ("model", "gpt-4o-transcribe-diarize")
-DIARIZED = ("response_format", "diarized_json")
+D, DIARIZED = {"model": "gpt-4o-transcribe-diarize"}, {"response_format": "diarized_json"}
+WORD = {"timestamp_granularities[]": "word"}
 NAME, SAMPLE = ("known_speaker_names[]", "Ann"), ("known_speaker_references[]", SOUND)
+
+
+def chunks(**fields: Any) -> dict[str, str]:
+    return {"chunking_strategy": json.dumps({"type": "server_vad", **fields})}
 
 
 @pytest.mark.parametrize(
     ("fields", "field", "message"),
     [
-        ([("model", "gpt-5")], "model", "model 'gpt-5' is not available here; choose: digits"),
-        ([("temperature", "nan")], "temperature", "temperature 'nan'"),
-        ([("stream", "perhaps")], "stream", "a valid boolean"),
-        ([("response_format", "doc")], "response_format", "'doc': choose json, text, ver"),
-        ([("include[]", "words")], "include[]", "'words': choose logprobs"),
-        (
-            [("include[]", "logprobs"), ("response_format", "srt")],
-            "include[]",
-            "needs response_format=json",
-        ),
-        ([D, ("include[]", "logprobs")], "include[]", "diarize gives no logprobs"),
-        ([D, ("prompt", "one")], "prompt", "gpt-4o-transcribe-diarize takes no prompt"),
-        ([D, ("response_format", "srt")], "response_format", "gives response_format json, text, d"),
-        (
-            [("timestamp_granularities[]", "word")],
-            "timestamp_granularities[]",
-            "needs response_format verbose_json, lrc, ass",
-        ),
-        (
-            [("timestamp_granularities", "letter")],
-            "timestamp_granularities[]",
-            "'letter': choose segment, word",
-        ),
-        (
-            [("stream", "true"), ("response_format", "vtt")],
-            "stream",
-            "stream needs response_format",
-        ),
-        ([("sentences", "true")], "sentences", "sentences cuts segments, and json has none"),
-        ([("on_failure", "first")], "on_failure", "'first': choose last, best"),
-        (
-            [("language", "de"), ("languages[]", "en")],
-            "languages[]",
-            "language says which, languages[] what to choose from",
-        ),
-        ([("chunking_strategy", "often")], "chunking_strategy", "'often': give auto, or a"),
-        ([("chunking_strategy", "[1]")], "chunking_strategy", "give auto, or a server_vad"),
-        (
-            [("chunking_strategy", '{"type": "x"}')],
-            "chunking_strategy",
-            "choose auto, serve",
-        ),
-        ([("chunking_strategy[threshold]", "0.5")], "chunking_strategy", "type: field required"),
-        (
-            [("chunking_strategy", '{"type": "server_vad", "create_response": true}')],
-            "chunking_strategy",
-            "server_vad only threshold, prefix_padding_ms, silence_dura",
-        ),
-        (
-            [("chunking_strategy", '{"type": "server_vad", "threshold": 1.5}')],
-            "chunking_strategy",
-            "threshold 1.5: input should be less than 1",
-        ),
-        (
-            [("chunking_strategy", '{"type": "server_vad", "prefix_padding_ms": 0.5}')],
-            "chunking_strategy",
-            "prefix_padding_ms 0.5: input should be a valid integer",
-        ),
-        ([NAME], "known_speaker_references[]", "1 known_speaker_names[] and 0 known_speaker_ref"),
-        ([NAME, SAMPLE], "known_speaker_names[]", "needs response_format diarized_json, rttm"),
-        ([NAME, SAMPLE] * 2, "known_speaker_names[]", "'Ann': give each a name of its own"),
-        ([NAME, SAMPLE] * 5, "known_speaker_names[]", "5 known_speaker_names[]: up to 4"),
-        (
-            [DIARIZED, NAME, ("known_speaker_references[]", "ann.wav")],
-            "known_speaker_references[]",
-            "of 'Ann': give a data URL, data:audio/wav;base64,...",
-        ),
-        (
-            [DIARIZED, NAME, ("known_speaker_references[]", LARGE)],
-            "known_speaker_references[]",
-            "of 'Ann': larger than 3 MB",
-        ),
+        ({"model": "gpt-5"}, "model", "not available here; choose: digits"),
+        ({"temperature": "nan"}, "temperature", "temperature 'nan'"),
+        ({"stream": "perhaps"}, "stream", "a valid boolean"),
+        ({"response_format": "doc"}, "response_format", "'doc': choose json"),
+        ({"include[]": "words"}, "include[]", "choose logprobs"),
+        ({"include[]": "logprobs", "response_format": "srt"}, "include[]", "response_format=json"),
+        ({**D, "include[]": "logprobs"}, "include[]", "no logprobs"),
+        ({**D, "prompt": "one"}, "prompt", "takes no prompt"),
+        ({**D, "response_format": "srt"}, "response_format", "json, text, diarized_json"),
+        (WORD, "timestamp_granularities[]", "verbose_json, lrc, ass"),
+        ({"timestamp_granularities": "letter"}, "timestamp_granularities[]", "segment, word"),
+        ({"stream": "true", "response_format": "vtt"}, "stream", "needs response_format"),
+        ({"sentences": "true"}, "sentences", "json has none"),
+        ({"on_failure": "first"}, "on_failure", "choose last, best"),
+        ({"language": "de", "languages[]": "en"}, "languages[]", "one of them"),
+        ({"chunking_strategy": "often"}, "chunking_strategy", "give auto"),
+        ({"chunking_strategy": "[1]"}, "chunking_strategy", "give auto"),
+        (chunks(type="x"), "chunking_strategy", "choose auto, serve"),
+        ({"chunking_strategy[threshold]": "0.5"}, "chunking_strategy", "type: field required"),
+        (chunks(create_response=True), "chunking_strategy", "silence_duration_ms"),
+        (chunks(threshold=1.5), "chunking_strategy", "threshold 1.5"),
+        (chunks(prefix_padding_ms=0.5), "chunking_strategy", "prefix_padding_ms 0.5"),
+        ([NAME], "known_speaker_references[]", "1 known_speaker_names[] and 0"),
+        ([NAME, SAMPLE], "known_speaker_names[]", "diarized_json, rttm"),
+        ([NAME, SAMPLE] * 2, "known_speaker_names[]", "a name of its own"),
+        ([NAME, SAMPLE] * 5, "known_speaker_names[]", "up to 4"),
+        ([NAME, (SAMPLE[0], "ann.wav")], "known_speaker_references[]", "give a data URL"),
+        ([NAME, (SAMPLE[0], LARGE)], "known_speaker_references[]", "larger than 3 MB"),
     ],
 )
-def test_what_cannot_be_honoured_is_refused(
-    fields: list[tuple[str, str]], field: str, message: str
-) -> None:
-    with pytest.raises(APIError) as raised:
-        wanted(*fields)
-    error = raised.value
+def test_what_cannot_be_honoured_is_refused(fields: Any, field: str, message: str) -> None:
+    with pytest.raises((APIError, CheckpointError)) as raised:
+        wanted(*(fields.items() if isinstance(fields, dict) else fields))
+    error = as_api_error(raised.value)
     assert error.status == (404 if field == "model" else 400)
     assert message in str(error) and "\n" not in str(error) and len(str(error)) < 300
     assert error.param == field
@@ -212,7 +152,7 @@ def test_what_cannot_be_honoured_is_refused(
 
 def test_a_translation_is_not_diarized() -> None:
     with pytest.raises(APIError, match="a translation is not diarized"):
-        wanted(DIARIZED, task="translate")
+        wanted(*DIARIZED.items(), task="translate")
 
 
 def test_what_is_not_installed_is_said(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -221,8 +161,8 @@ def test_what_is_not_installed_is_said(monkeypatch: pytest.MonkeyPatch) -> None:
 
     monkeypatch.setattr(request, "require", lacks)
     with pytest.raises(APIError, match="diarized_json needs embedding: pip install it, on the ser"):
-        wanted(DIARIZED)
-    assert wanted(D).options.get("diarize") is None, "plain JSON needs no speakers"
+        wanted(*DIARIZED.items())
+    assert wanted(*D.items()).options.get("diarize") is None, "plain JSON needs no speakers"
 
 
 def test_unknown_fields_are_named_in_a_header() -> None:
@@ -235,40 +175,38 @@ def test_unknown_fields_are_named_in_a_header() -> None:
     assert warning.endswith("; and 6 more") and warning.isascii() and warning.isprintable()
 
 
+VAD_FIELDS = {"vad_threshold": "0.3", "vad_speech_pad_ms": "30"}
+
+
 @pytest.mark.parametrize(
     ("fields", "options"),
     [
-        ([], {}),
-        ([("language", "auto")], {}),
-        ([("language", "de"), ("prompt", "one")], {"language": "de", "initial_prompt": "one"}),
-        ([("translate", "true")], {"task": "translate"}),
-        ([("temperature", "0.6"), ("temperature_inc", "0.2")], {"temperature": (0.6, 0.8, 1.0)}),
-        ([("temperature", "0.0"), ("temperature_inc", "0")], {"temperature": 0.0}),
-        ([("beam_size", "5"), ("best_of", "3")], {"beam_size": 5, "best_of": 3}),
-        ([("beam_size", "-1"), ("max_context", "-1"), ("max_len", "0")], {}),
-        ([("max_context", "0")], {"condition_on_previous_text": False}),
-        ([("carry_initial_prompt", "true")], {"carry_initial_prompt": True}),
-        ([("offset_t", "1500"), ("duration", "2000")], {"clip_timestamps": (1.5, 3.5)}),
-        ([("offset_t", "1500")], {"clip_timestamps": (1.5,)}),
+        ({}, {}),
+        ({"language": "auto"}, {}),
+        ({"language": "de", "prompt": "one"}, {"language": "de", "initial_prompt": "one"}),
+        ({"translate": "true"}, {"task": "translate"}),
+        ({"temperature": "0.6", "temperature_inc": "0.2"}, {"temperature": (0.6, 0.8, 1.0)}),
+        ({"temperature": "0.0", "temperature_inc": "0"}, {"temperature": 0.0}),
+        ({"beam_size": "5", "best_of": "3"}, {"beam_size": 5, "best_of": 3}),
+        ({"beam_size": "-1", "max_context": "-1", "max_len": "0"}, {}),
+        ({"max_context": "0"}, {"condition_on_previous_text": False}),
+        ({"carry_initial_prompt": "true"}, {"carry_initial_prompt": True}),
+        ({"offset_t": "1500", "duration": "2000"}, {"clip_timestamps": (1.5, 3.5)}),
+        ({"offset_t": "1500"}, {"clip_timestamps": (1.5,)}),
         (
-            [("vad", "1"), ("vad_threshold", "0.3"), ("vad_speech_pad_ms", "30")],
+            {"vad": "1", **VAD_FIELDS},
             {"vad_filter": True, "vad_threshold": 0.3, "vad_speech_pad_ms": 30},
         ),
-        ([("vad_threshold", "0.3")], {}),
-        (
-            [("logprob_thold", "-0.5"), ("no_speech_thold", "0.4")],
-            {"logprob_threshold": -0.5, "no_speech_threshold": 0.4},
-        ),
-        ([("response_format", "verbose_json")], {"word_timestamps": True}),
-        (
-            [("response_format", "verbose_json"), ("no_timestamps", "true")],
-            {"without_timestamps": True},
-        ),
-        ([("entropy_thold", "2.40"), ("debug_mode", "false"), ("suppress_nst", "true")], {}),
+        (VAD_FIELDS, {}),
+        ({"logprob_thold": "-0.5"}, {"logprob_threshold": -0.5}),
+        ({"no_speech_thold": "0.4"}, {"no_speech_threshold": 0.4}),
+        (VERBOSE, {"word_timestamps": True}),
+        ({**VERBOSE, "no_timestamps": "true"}, {"without_timestamps": True}),
+        ({"entropy_thold": "2.40", "debug_mode": "false", "suppress_nst": "true"}, {}),
     ],
 )
-def test_fields_of_whisper_cpp(fields: list[tuple[str, str]], options: dict[str, Any]) -> None:
-    found = wanted_by_whisper_cpp(*fields)
+def test_fields_of_whisper_cpp(fields: dict[str, str], options: dict[str, Any]) -> None:
+    found = wanted_by_whisper_cpp(*fields.items())
     expected = {"task": "transcribe", "on_failure": "best", **options}
     heat, expected_heat = found.options.pop("temperature", ()), expected.pop("temperature", ())
     assert found.options == expected and heat == pytest.approx(expected_heat)

@@ -1,78 +1,174 @@
-"""How realtime sessions end, and how many there may be."""
+"""How realtime sessions go on and end, and how many there may be."""
 
 import asyncio
 import json
+import socket
+from collections.abc import Callable
+from types import SimpleNamespace
 from typing import Any
 
+import openai
 import pytest
+import torch
 from openai.resources.realtime.realtime import RealtimeConnection
+from websockets.exceptions import ConnectionClosed, InvalidStatus
 
 from slimwhisper.app.realtime import connection as connection_module
 from slimwhisper.app.realtime.connection import Connection
 from slimwhisper.app.realtime.session import START
+from slimwhisper.app.service.host import Host
+from slimwhisper.app.service.jobs import Limits
 from slimwhisper.app.service.models import Models
 from slimwhisper.app.service.settings import Settings
-from slimwhisper.live.types import SpeechStarted, Text
-from tests.support.live import Begin, Live
+from slimwhisper.live.types import LiveEvent, SpeechStarted, Text
+from slimwhisper.longform.batch import Batch
+from tests.support.live import Begin, Live, freed, held_engines
 from tests.support.realtime import (
     PATH,
     QUERY,
-    ScriptedStream,
-    dropped,
+    WORDS,
+    encoded,
     next_event,
-    tone,
+    sample,
+    silence,
+    sound,
     until,
+    update,
 )
+
+SPEECH = [encoded(piece) for piece in sample(24_000, 1.0)]
+
+
+def say(connection: RealtimeConnection, *pieces: str) -> None:
+    for piece in pieces:
+        connection.input_audio_buffer.append(audio=piece)
 
 
 def ends_with(connection: RealtimeConnection) -> int:
     """The code that the server closes with."""
-    from websockets.exceptions import ConnectionClosed
-
     with pytest.raises(ConnectionClosed) as closed:
         while True:
-            connection._connection.recv(timeout=10)
+            connection._connection.recv(timeout=20)
     assert closed.value.rcvd is not None
     return closed.value.rcvd.code
 
 
+def test_the_words_of_a_sample(live: Live) -> None:
+    with live.client().realtime.connect(extra_query=QUERY) as connection:
+        say(connection, *SPEECH)
+        connection.input_audio_buffer.commit()
+        texts, deltas = list[str](), ""
+        while len(" ".join(texts).split()) < len(WORDS.split()):
+            event = next_event(connection)
+            if event["type"] == f"{PATH}.delta":
+                deltas += event["delta"]
+            if event["type"] == f"{PATH}.completed":
+                texts.append(event["transcript"])
+                deltas += " "
+                assert event["usage"]["seconds"] > 0.5
+        assert " ".join(texts) == " ".join(deltas.split()) == WORDS
+        say(connection, silence(0.5))
+        connection.input_audio_buffer.commit()
+        empty = until(connection, "error")[-1]["error"]
+        assert (
+            empty["code"] == "input_audio_buffer_commit_empty" and "no speech" in empty["message"]
+        )
+    assert freed(live)
+
+
+def test_the_asynchronous_client_commits_itself(live: Live) -> None:
+    async def main() -> list[str]:
+        client = openai.AsyncOpenAI(base_url=f"{live.url}/v1", api_key="any")
+        async with client, client.realtime.connect(extra_query=QUERY) as connection:
+            session: Any = {"type": "transcription", **sound(turn_detection=None)}
+            await connection.session.update(session=session)
+            await connection.input_audio_buffer.append(audio=SPEECH[0])
+            await connection.input_audio_buffer.clear()
+            for piece in SPEECH:
+                await connection.input_audio_buffer.append(audio=piece)
+            await connection.input_audio_buffer.commit()
+            texts = []
+            async for event in connection:
+                texts += [event.delta or ""] if event.type == f"{PATH}.delta" else []
+                if event.type == f"{PATH}.completed" and event.transcript:
+                    return ["".join(texts), event.transcript]
+            return texts
+
+    assert asyncio.run(main()) == [WORDS, WORDS]
+
+
+def test_what_the_stream_refuses_changes_nothing(live: Live) -> None:
+    with live.client().realtime.connect(extra_query=QUERY) as connection:
+        before = update(connection, {})["session"]
+        event: Any = {"type": "session.update", "event_id": "mine"}
+        german = {"type": "transcription", **sound(transcription={"language": "de"})}
+        connection.send({**event, "session": german})
+        error = next_event(connection)["error"]
+        assert "English-only" in error["message"] and error["event_id"] == "mine"
+        assert update(connection, {})["session"] == before
+
+
+def test_a_connection_that_drops_during_a_decode_leaves_nothing(live: Live) -> None:
+    connection = live.client().realtime.connect(extra_query=QUERY).enter()
+    say(connection, *SPEECH[:2])
+    until(connection, "input_audio_buffer.speech_started")
+    connection._connection.socket.shutdown(socket.SHUT_RDWR)
+    assert freed(live)
+
+
 @pytest.mark.parametrize(
     ("limit", "code", "message"),
-    [
-        ({"session_seconds": 0.3}, "session_expired", "has lasted"),
-        ({"idle_seconds": 0.3}, "session_idle", "no audio for 0.3 s"),
-    ],
+    [("_ends", "session_expired", "has lasted"), ("_idle_ends", "session_idle", "no audio for")],
 )
 def test_limits_of_time_end_with_the_last_text(
-    begin: Begin, streams: list[ScriptedStream], limit: Any, code: str, message: str
+    live: Live, limit: str, code: str, message: str
 ) -> None:
-    live = begin(**limit)
     with live.client().realtime.connect(extra_query=QUERY) as connection:
-        connection.input_audio_buffer.append(audio=tone(0.2))
+        say(connection, *SPEECH[:2])
+        until(connection, "input_audio_buffer.speech_started")
+        (session,) = live.server._realtime._open
+        setattr(session, limit, 0.0)  # the time is over
+        update(connection, {})
         found = until(connection, "error")
         assert f"{PATH}.completed" in [e["type"] for e in found]
         assert found[-1]["error"]["code"] == code and message in found[-1]["error"]["message"]
         assert ends_with(connection) == 1008
-    assert dropped(streams[0])
+    assert freed(live)
 
 
-def test_shutdown_gives_the_last_text(begin: Begin, streams: list[ScriptedStream]) -> None:
+def test_shutdown_gives_the_last_text(begin: Begin) -> None:
     live = begin()
     with live.client().realtime.connect(extra_query=QUERY) as connection:
-        connection.input_audio_buffer.append(audio=tone(0.2))
-        until(connection, f"{PATH}.delta")
+        say(connection, *SPEECH[:3])
+        until(connection, "input_audio_buffer.speech_started")
         live.server.should_exit = True
         found = until(connection, "error")
         assert f"{PATH}.completed" in [e["type"] for e in found]
         assert found[-1]["error"]["code"] == "stopping"
         assert ends_with(connection) == 1001
-    assert dropped(streams[0])
+    assert freed(live)
 
 
-def test_too_many_streams(scripted: Live, streams: list[ScriptedStream]) -> None:
-    from websockets.exceptions import InvalidStatus
+def test_a_stream_that_fails_ends_its_session(live: Live, monkeypatch: pytest.MonkeyPatch) -> None:
+    step = Batch.step
 
-    connect = scripted.client().realtime.connect
+    def fails(self: Any) -> Any:
+        monkeypatch.setattr(Batch, "step", step)
+        raise torch.OutOfMemoryError("CUDA out of memory")
+
+    with live.client().realtime.connect(extra_query=QUERY) as connection:
+        say(connection, SPEECH[0])
+        until(connection, "input_audio_buffer.speech_started")
+        monkeypatch.setattr(Batch, "step", fails)
+        say(connection, *SPEECH[1:])
+        *_, failed, error = until(connection, "error")
+        assert failed["type"] == f"{PATH}.failed"
+        assert failed["error"]["message"] == error["error"]["message"]
+        assert ends_with(connection) == 1011
+
+
+def test_too_many_streams(begin: Begin) -> None:
+    connect = begin(limits=Limits(streams=2)).client().realtime.connect
     with connect(extra_query=QUERY) as one, connect(extra_query=QUERY) as two:
         next_event(one), next_event(two)
         with pytest.raises(InvalidStatus) as refused, connect(extra_query=QUERY):
@@ -82,19 +178,20 @@ def test_too_many_streams(scripted: Live, streams: list[ScriptedStream]) -> None
         assert json.loads(response.body)["error"]["type"] == "rate_limit_error"
 
 
-def test_a_full_backlog_stops_the_reading(
-    connection: RealtimeConnection, streams: list[ScriptedStream]
-) -> None:
-    streams[0].backlog = 31.0
-    connection.input_audio_buffer.append(audio=tone(0.2))
-    update_event: Any = {"type": "session.update", "session": {"type": "transcription"}}
-    connection.send(update_event)
-    with pytest.raises(TimeoutError):
-        connection._connection.recv(timeout=0.15)
-    assert not streams[0].appended
-    streams[0].backlog = 0.0
-    assert until(connection, "session.updated")
-    assert sum(map(len, streams[0].appended)) > 2000
+def test_a_full_backlog_stops_the_reading(begin: Begin, monkeypatch: pytest.MonkeyPatch) -> None:
+    go = held_engines(monkeypatch)
+    monkeypatch.setattr("slimwhisper.app.realtime.feed.MAX_BACKLOG", 2.0)
+    live = begin()
+    with live.client().realtime.connect(extra_query=QUERY) as connection:
+        say(connection, *SPEECH)
+        event: Any = {"type": "session.update", "session": {"type": "transcription"}}
+        connection.send(event)
+        with pytest.raises(TimeoutError):
+            while event := json.loads(connection._connection.recv(timeout=0.5)):
+                assert event["type"] != "session.updated"
+        go.set()
+        assert until(connection, "session.updated")
+    assert freed(live)
 
 
 class Unread:
@@ -118,21 +215,26 @@ class Unread:
         self.closed = code, reason
 
 
-def test_a_client_that_does_not_read_is_dropped(
-    scripted: Live, streams: list[ScriptedStream], monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_client_that_does_not_read_is_dropped(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(connection_module, "CLOSING", 0.05)
-    websocket: Any = Unread()
+    websocket, closed = Unread(), list[bool]()
+    told: list[Callable[[LiveEvent], None]] = []
+
+    def open_stream(model: Any, options: Any, user: str, listener: Any) -> Any:
+        told.append(listener)
+        return SimpleNamespace(close=lambda: closed.append(True))
 
     async def main() -> None:
-        session = Connection(websocket, START, scripted.service, Models("digits"), Settings())
+        service: Any = SimpleNamespace(open_stream=open_stream)
+        client: Any = websocket
+        session = Connection(client, START, Host(service, Models("digits"), Settings()))
         running = asyncio.create_task(session.run(None))
-        streams[0].tell(SpeechStarted(0, 0.0))
+        told[0](SpeechStarted(0, 0.0))
         for _ in range(connection_module.MAX_UNREAD + 10):
-            streams[0].tell(Text(0, " five", ""))
+            told[0](Text(0, " five", ""))
         await asyncio.wait_for(running, 20)
         assert len(asyncio.all_tasks()) == 1
 
     asyncio.run(main())
-    assert websocket.closed[0] == 1013 and "read them as they come" in websocket.closed[1]
-    assert streams[0].closed
+    assert websocket.closed is not None and websocket.closed[0] == 1013
+    assert "read them as they come" in websocket.closed[1] and closed

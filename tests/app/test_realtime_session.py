@@ -3,34 +3,38 @@
 from typing import Any
 
 import pytest
-from openai.resources.realtime.realtime import RealtimeConnection
+from websockets.exceptions import InvalidStatus
 
+from slimwhisper.app.api.errors import APIError, as_api_error
+from slimwhisper.app.realtime.session import START, from_beta, session_object, update_session
+from slimwhisper.app.service.models import Models
+from slimwhisper.errors import CheckpointError
 from slimwhisper.live.types import LiveOptions
 from tests.support.live import Live
-from tests.support.realtime import ScriptedStream, next_event, sound, update
+from tests.support.realtime import sound
+
+MODELS = Models("digits")
+TURNS = {"type": "server_vad", "threshold": 0.25, "prefix_padding_ms": 100}
+GIVEN = {
+    "model": "gpt-4o-transcribe",
+    "language": "de",
+    "prompt": "Numbers.",
+    "keywords": ["Zürich", "Bern"],
+    "delay": "low",
+    "task": "translate",
+}
 
 
-def test_every_field_reaches_the_stream(
-    connection: RealtimeConnection, streams: list[ScriptedStream]
-) -> None:
-    turns = {"type": "server_vad", "threshold": 0.25, "prefix_padding_ms": 100}
-    given = {
-        "model": "gpt-4o-transcribe",
-        "language": "de",
-        "prompt": "Numbers.",
-        "keywords": ["Zürich", "Bern"],
-        "delay": "low",
-        "task": "translate",
-    }
+def test_every_field_reaches_the_stream() -> None:
     format = {"type": "audio/pcm", "rate": 16000}
-    answer = update(
-        connection,
-        sound(format=format, transcription=given, turn_detection=turns, noise_reduction=None),
-    )
-    shown = answer["session"]["audio"]["input"]
-    assert shown["transcription"] == given and shown["format"] == format
-    assert shown["turn_detection"] == {**turns, "silence_duration_ms": 500}
-    assert streams[0].options == LiveOptions(
+    session = sound(format=format, transcription=GIVEN, turn_detection=TURNS, noise_reduction=None)
+    config, unknown = update_session(START, {"type": "transcription", **session})
+    shown = session_object(config, "sess_1")["audio"]["input"]
+    assert shown["transcription"] == GIVEN and shown["format"] == format and unknown == []
+    assert shown["turn_detection"] == {**TURNS, "silence_duration_ms": 500}
+    assert (config.format.coding, config.format.rate) == ("PCM_16", 16_000)
+    assert config.choice(MODELS).name == "digits"
+    assert config.options(LiveOptions()) == LiveOptions(
         task="translate",
         language="de",
         prompt="Numbers.",
@@ -39,19 +43,22 @@ def test_every_field_reaches_the_stream(
         vad_threshold=0.25,
         prefix_padding_ms=100,
     )
+    words = {"type": "transcription", "include": ["item.input_audio_transcription.words"]}
+    assert update_session(config, words)[0].options(LiveOptions()).words
     # what is not named stays
-    kept = update(connection, sound(transcription={"language": None}))["session"]["audio"]["input"]
-    assert kept["transcription"] == {**given, "language": None}
+    change = {"type": "transcription", **sound(transcription={"language": None})}
+    kept = session_object(update_session(config, change)[0], "sess_1")["audio"]["input"]
+    assert kept["transcription"] == {**GIVEN, "language": None}
     assert kept["turn_detection"]["threshold"] == 0.25
 
 
-def test_unknown_fields_are_named_once(connection: RealtimeConnection) -> None:
-    session = update(connection, {"speed": 2, **sound(echo={"a": 1})})["session"]
-    assert session["warnings"] == [
+def test_unknown_fields_are_named() -> None:
+    given = {"type": "transcription", "speed": 2, **sound(echo={"a": 1})}
+    config, unknown = update_session(START, given)
+    assert session_object(config, "sess_1", unknown=unknown)["warnings"] == [
         "unknown field 'session.speed' was ignored",
         "unknown field 'session.audio.input.echo' was ignored",
     ]
-    assert "warnings" not in update(connection, {})["session"]
 
 
 VAD = {"type": "server_vad"}
@@ -76,7 +83,6 @@ REFUSED = [
     (sound(turn_detection={**VAD, "idle_timeout_ms": 5000}), ".idle_timeout_ms", "no response"),
     (sound(transcription=None), ".transcription", "nothing to do"),
     (sound(transcription={"language": "klingon"}), ".language", "not a language's code"),
-    (sound(transcription={"language": "yi"}), None, "not in this model"),
     (sound(transcription={"languages": ["en", "de"]}), ".languages", "takes one language"),
     (sound(transcription={"model": "gpt-4o-transcribe-diarize"}), "model", "not told apart"),
     (sound(transcription={"model": "tiny"}), "model", "is not available here"),
@@ -87,35 +93,24 @@ REFUSED = [
 ]
 
 
-def test_what_is_refused_says_why_and_changes_nothing(
-    connection: RealtimeConnection, streams: list[ScriptedStream]
-) -> None:
-    before = update(connection, {})["session"]
-    for session, param, message in REFUSED:
-        answer = update(connection, session)
-        assert answer["type"] == "error", session
-        error = answer["error"]
-        assert message in error["message"], (session, error)
-        assert error["type"] == "invalid_request_error" and error["event_id"] == "mine", session
-        assert (error["param"] or "").endswith(param or ""), (session, error)
-    assert update(connection, {})["session"] == before
-    assert not streams[0].closed
+@pytest.mark.parametrize(("session", "param", "message"), REFUSED)
+def test_what_is_refused_says_why(session: dict[str, Any], param: str, message: str) -> None:
+    with pytest.raises((APIError, CheckpointError)) as raised:
+        update_session(START, {"type": "transcription", **session})[0].choice(MODELS)
+    error = as_api_error(raised.value)
+    assert message in str(error) and (error.param or "").endswith(param)
+    assert error.body()["error"]["type"] == "invalid_request_error"
 
 
-def test_the_beta_is_understood(
-    connection: RealtimeConnection, streams: list[ScriptedStream]
-) -> None:
+def test_the_beta_is_understood() -> None:
     session = {
         "input_audio_format": "g711_ulaw",
         "input_audio_transcription": {"model": "whisper-1", "language": "en"},
         "turn_detection": {"type": "server_vad", "silence_duration_ms": 300},
     }
-    event: Any = {"type": "transcription_session.update", "session": session}
-    connection.send(event)
-    answer = next_event(connection)
-    assert answer["type"] == "transcription_session.updated"
-    assert answer["session"]["audio"]["input"]["format"] == {"type": "audio/pcmu"}
-    assert streams[0].options.silence_duration_ms == 300
+    config, unknown = update_session(START, from_beta(session))
+    assert session_object(config, "sess_1")["audio"]["input"]["format"] == {"type": "audio/pcmu"}
+    assert config.options(LiveOptions()).silence_duration_ms == 300 and unknown == []
 
 
 @pytest.mark.parametrize(
@@ -127,15 +122,9 @@ def test_the_beta_is_understood(
         ({"model": "gpt-4o-transcribe-diarize"}, 400, "not told apart"),
     ],
 )
-def test_queries_that_are_refused(
-    scripted: Live, streams: list[ScriptedStream], query: Any, status: int, message: str
-) -> None:
-    from websockets.exceptions import InvalidStatus
-
-    with (
-        pytest.raises(InvalidStatus) as refused,
-        scripted.client().realtime.connect(extra_query=query),
-    ):
+def test_queries_that_are_refused(live: Live, query: Any, status: int, message: str) -> None:
+    connect = live.client().realtime.connect
+    with pytest.raises(InvalidStatus) as refused, connect(extra_query=query):
         pass
     assert refused.value.response.status_code == status
     assert message in refused.value.response.body.decode()

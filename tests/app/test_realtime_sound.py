@@ -9,7 +9,7 @@ from slimwhisper.app.realtime.sound import Decoder, Format
 from slimwhisper.errors import AudioError
 
 
-@pytest.mark.parametrize(("coding", "theirs"), [("mulaw", "pcm_mulaw"), ("alaw", "pcm_alaw")])
+@pytest.mark.parametrize(("coding", "theirs"), [("ULAW", "pcm_mulaw"), ("ALAW", "pcm_alaw")])
 def test_g711_is_ffmpegs(coding: str, theirs: str) -> None:
     codec = av.CodecContext.create(theirs, "r")
     codec.sample_rate, codec.layout = 8000, "mono"
@@ -24,7 +24,7 @@ def test_g711_is_ffmpegs(coding: str, theirs: str) -> None:
 def test_pieces_give_what_the_whole_gives(rate: int) -> None:
     speech = np.random.default_rng(0).normal(0, 3000, rate).astype("<i2")
     whole = soxr.resample(speech.astype(np.float32) / 32768, rate, 16_000, quality="HQ")
-    decoder = Decoder(Format("pcm16", rate))
+    decoder = Decoder(Format("PCM_16", rate))
     step = rate // 50
     pieces = [decoder.decode(speech[i : i + step].tobytes()) for i in range(0, rate, step)]
     found = np.concatenate([*pieces, decoder.flush()])
@@ -33,7 +33,7 @@ def test_pieces_give_what_the_whole_gives(rate: int) -> None:
 
 
 def test_after_a_flush_the_next_piece_starts_anew() -> None:
-    decoder = Decoder(Format("pcm16", 24_000))
+    decoder = Decoder(Format("PCM_16", 24_000))
     loud, quiet = np.full(2400, 8000, "<i2"), np.zeros(2400, "<i2")
     assert abs(decoder.decode(loud.tobytes())).max() > 0.2
     decoder.flush()
@@ -43,19 +43,19 @@ def test_after_a_flush_the_next_piece_starts_anew() -> None:
 
 def test_sixteen_kilohertz_are_taken_as_they_are() -> None:
     samples = np.arange(-50, 50, dtype="<i2")
-    decoder = Decoder(Format("pcm16", 16_000))
+    decoder = Decoder(Format("PCM_16", 16_000))
     np.testing.assert_array_equal(decoder.decode(samples.tobytes()), samples / np.float32(32768))
     assert len(decoder.flush()) == 0
 
 
 def test_channels_and_wide_samples() -> None:
     wide = np.array([[1 << 30, -(1 << 30)], [1 << 30, 1 << 30]], "<i4")
-    found = Decoder(Format("pcm32", 16_000, 2)).decode(wide.tobytes())
+    found = Decoder(Format("PCM_32", 16_000, 2)).decode(wide.tobytes())
     np.testing.assert_array_equal(found, np.float32([0, 0.5]))
 
 
 @pytest.mark.parametrize(
-    ("format", "size"), [(Format(), 3), (Format(channels=2), 6), (Format("pcm32"), 6)]
+    ("format", "size"), [(Format(), 3), (Format(channels=2), 6), (Format("PCM_32"), 6)]
 )
 def test_half_a_sample_is_refused(format: Format, size: int) -> None:
     with pytest.raises(AudioError, match=f"{size} bytes are not a whole number of samples"):

@@ -2,11 +2,6 @@
 
 import os
 import signal
-import subprocess
-import sys
-import time
-from collections.abc import Iterator
-from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -16,41 +11,17 @@ import pytest
 from slimwhisper.app.command import is_loopback, load_choice
 from slimwhisper.app.service.jobs import ModelChoice
 from slimwhisper.cli import build_parser, main
-from tests.support.live import free_port
+from tests.support.live import free_port, serving
 from tests.support.spoken import SAMPLES
-
-
-@contextmanager
-def serving(*flags: str) -> Iterator[tuple[str, "subprocess.Popen[str]"]]:
-    port = free_port()
-    command = [sys.executable, "-m", "slimwhisper", "serve", "--model", "digits"]
-    process = subprocess.Popen(
-        [*command, "--port", str(port), *flags], stderr=subprocess.PIPE, text=True
-    )
-    url = f"http://127.0.0.1:{port}"
-    try:
-        deadline = time.monotonic() + 120
-        while time.monotonic() < deadline and process.poll() is None:
-            try:
-                if httpx.get(f"{url}/health").status_code == 200:
-                    break
-            except httpx.TransportError:
-                pass
-            time.sleep(0.1)
-        yield url, process
-    finally:
-        if process.poll() is None:
-            process.kill()
-        process.wait()
-        assert process.stderr is not None
-        process.stderr.close()
 
 
 @pytest.mark.slow
 def test_it_serves_until_a_signal(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """What runs when the signal comes is finished first; then nothing is left behind."""
-    monkeypatch.setenv("TMPDIR", str(tmp_path))
-    with serving("--api-key", "key") as (url, process):
+    folder = tmp_path / "tmp"
+    folder.mkdir()
+    monkeypatch.setenv("TMPDIR", str(folder))
+    with serving(tmp_path / "log", "--api-key", "key") as (url, process):
         key = {"Authorization": "Bearer key"}
         target = f"{url}/v1/audio/transcriptions"
         files = {"file": (SAMPLES / "phone-number.wav").read_bytes()}
@@ -58,7 +29,7 @@ def test_it_serves_until_a_signal(tmp_path: Path, monkeypatch: pytest.MonkeyPatc
         assert found.json()["text"].startswith("five five five")
         assert httpx.get(f"{url}/v1/models", headers=key).json()["data"][0]["id"] == "digits"
         assert "key as the password" in httpx.get(url).text, "the page asks who is there"
-        assert len(list(tmp_path.glob("slimwhisper-serve-*"))) == 1
+        assert len(list(folder.glob("slimwhisper-serve-*"))) == 1
         long = {"file": (SAMPLES / "three-minutes.ogg").read_bytes()}
         data = {"stream": "true"}
         with httpx.stream("POST", target, files=long, data=data, headers=key, timeout=60) as stream:
@@ -68,23 +39,17 @@ def test_it_serves_until_a_signal(tmp_path: Path, monkeypatch: pytest.MonkeyPatc
             rest = [line for line in lines if line]
         assert rest[-1] == "data: [DONE]" and "transcript.text.done" in rest[-2]
         assert process.wait(60) == 0
-        assert list(tmp_path.iterdir()) == []
+        assert list(folder.iterdir()) == []
 
 
-def test_a_warning_where_strangers_reach_it() -> None:
-    with serving("--host", "0.0.0.0", "--no-page") as (url, process):
-        assert httpx.get(url).status_code == 404, "there is no page"
-        process.send_signal(signal.SIGTERM)
-        process.wait(60)
-        assert process.stderr is not None
-        assert (
-            "0.0.0.0: anyone who can reach this address can use the server" in process.stderr.read()
-        )
-
-
-def test_a_model_that_does_not_load_ends_it(capsys: pytest.CaptureFixture[str]) -> None:
-    assert main(["serve", "--model", "/no/such.pt", "--port", str(free_port())]) == 1
+def test_strangers_are_warned_of_and_a_model_that_does_not_load_ends_it(
+    capsys: pytest.CaptureFixture[str], caplog: pytest.LogCaptureFixture
+) -> None:
+    ports = ["--port", str(free_port()), "--wyoming", str(free_port())]
+    assert main(["serve", "--model", "/no/such.pt", "--host", "0.0.0.0", "--no-page", *ports]) == 1
     assert "slimwhisper: /no/such.pt: " in capsys.readouterr().err
+    assert "0.0.0.0: anyone who can reach this address can use the server" in caplog.text
+    assert "--wyoming: anyone who can reach 0.0.0.0" in caplog.text
 
 
 def test_flags(monkeypatch: pytest.MonkeyPatch) -> None:

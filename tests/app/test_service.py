@@ -1,24 +1,16 @@
 """The service: one engine for the requests of all users."""
 
-import queue
-from collections.abc import Callable
-from pathlib import Path
-from typing import Any
-
 import jiwer
 import pytest
-import torch
 
-from slimwhisper.api import SlimWhisper
+from slimwhisper.api import load_model
 from slimwhisper.app.service import turns
 from slimwhisper.app.service.jobs import (
     BusyError,
     Event,
     Failed,
     Finished,
-    Job,
     Limits,
-    ModelChoice,
     ModelError,
     Progress,
     Started,
@@ -26,51 +18,11 @@ from slimwhisper.app.service.jobs import (
 )
 from slimwhisper.app.service.service import Service
 from slimwhisper.app.service.turns import AHEAD
-from slimwhisper.errors import OptionError, SlimWhisperError
-from slimwhisper.longform.batch import Batch
-from tests.support.harm import eventually
-from tests.support.live import held_engines, held_readers
-from tests.support.spoken import EXPECTED, SAMPLES
-
-PHONE = "phone-number.wav"
-Make = Callable[..., Service]
-
-
-class Heard:
-    """A job and all that it was told."""
-
-    def __init__(
-        self,
-        service: Service,
-        name: str = PHONE,
-        user: str = "a",
-        model: str = "digits",
-        path: Path | None = None,
-        **options: Any,
-    ) -> None:
-        self.events: queue.SimpleQueue[Event] = queue.SimpleQueue()
-        choice = ModelChoice(model)
-        self.job = Job(path or SAMPLES / name, name, choice, options, user, self.events.put)
-        self.service = service
-        service.submit(self.job)
-
-    def until_the_end(self, seconds: float = 120) -> list[Event]:
-        found = [self.events.get(timeout=seconds)]
-        while not isinstance(found[-1], Finished | Failed):
-            found.append(self.events.get(timeout=seconds))
-        return found
-
-    @property
-    def text(self) -> str:
-        last = self.until_the_end()[-1]
-        assert isinstance(last, Finished), last
-        return last.transcript.text.strip()
-
-    @property
-    def error(self) -> SlimWhisperError:
-        last = self.until_the_end()[-1]
-        assert isinstance(last, Failed), last
-        return last.error
+from slimwhisper.errors import OptionError
+from tests.support.live import eventually, held_engines, held_readers
+from tests.support.pretend.cuda import pretend_cuda
+from tests.support.service_jobs import PHONE, Heard, Make
+from tests.support.spoken import EXPECTED
 
 
 def test_all_samples_at_once(make: Make) -> None:
@@ -116,9 +68,7 @@ def test_requests_differ_in_their_options(make: Make) -> None:
     assert isinstance(last, Finished) and last.transcript.segments[0].words
 
 
-def test_a_full_queue_refuses(
-    make: Make, model: SlimWhisper, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_full_queue_refuses(make: Make, monkeypatch: pytest.MonkeyPatch) -> None:
     service = make(limits=Limits(queue=3))
     go = held_engines(monkeypatch)
     heard = [Heard(service) for _ in range(3)]
@@ -129,28 +79,22 @@ def test_a_full_queue_refuses(
     assert Heard(service).text and service.counts.refused == 1
 
 
-def test_cancelled_jobs_leave_at_once(
-    make: Make, model: SlimWhisper, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_cancelled_jobs_leave_at_once(make: Make, monkeypatch: pytest.MonkeyPatch) -> None:
     service = make(batch_size=1)
     long, running = Heard(service, "three-minutes.ogg"), Heard(service)
     assert isinstance(long.events.get(timeout=60), Started)
     service.cancel(long.job)
     assert running.text
     assert eventually(lambda: service.in_flight == 0) and service.counts.cancelled == 1
-    assert not any(isinstance(e, Finished | Failed) for e in _all(long))
+    told: list[Event] = []
+    while not long.events.empty():
+        told.append(long.events.get())
+    assert not any(isinstance(e, Finished | Failed) for e in told)
     service.cancel(running.job)  # too late: nothing happens
     assert service.counts.cancelled == 1
 
 
-def _all(heard: Heard) -> list[Event]:
-    found = []
-    while not heard.events.empty():
-        found.append(heard.events.get())
-    return found
-
-
-def test_users_take_turns(make: Make, model: SlimWhisper, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_users_take_turns(make: Make, monkeypatch: pytest.MonkeyPatch) -> None:
     """A hundred files of one user do not keep another waiting."""
     service = make(batch_size=1)
     order: list[str] = []
@@ -172,36 +116,18 @@ def test_models_are_switched_and_unloaded(make: Make, monkeypatch: pytest.Monkey
     assert Heard(service).text
 
 
-def test_a_failing_engine_fails_who_is_in_it(make: Make, monkeypatch: pytest.MonkeyPatch) -> None:
-    service = make()
-    step = Batch.step
-
-    def fails(self: Batch[Job]) -> Any:
-        monkeypatch.setattr(Batch, "step", step)
-        raise torch.OutOfMemoryError("CUDA out of memory")
-
-    monkeypatch.setattr(Batch, "step", fails)
-    error = Heard(service).error
-    assert "unexpected OutOfMemoryError: CUDA out of memory" in str(error)
-    assert Heard(service).text
-
-
-def test_shutting_down_finishes_what_runs(make: Make) -> None:
-    service = make()
-    running = Heard(service)
-    service.close(patience=60)
-    assert jiwer.wer(EXPECTED[PHONE]["text"], running.text) == 0
-    with pytest.raises(StoppingError):
-        Heard(service)
-
-
-def test_shutting_down_without_patience(make: Make) -> None:
-    service = make(batch_size=1)
-    running, waiting = Heard(service, "three-minutes.ogg"), Heard(service)
+def test_shutting_down(make: Make) -> None:
+    """With patience, what runs is finished; without, all are told."""
+    patient, hasty = make(), make(batch_size=1)
+    finished = Heard(patient)
+    patient.close(patience=60)
+    assert jiwer.wer(EXPECTED[PHONE]["text"], finished.text) == 0
+    running, waiting = Heard(hasty, "three-minutes.ogg"), Heard(hasty)
     assert isinstance(running.events.get(timeout=60), Started)
-    service.close(patience=0)
-    told = [heard.until_the_end() for heard in (running, waiting)]
-    assert [type(events[-1].error) for events in told] == [StoppingError] * 2
+    hasty.close(patience=0)
+    assert [type(heard.error) for heard in (running, waiting)] == [StoppingError] * 2
+    with pytest.raises(StoppingError):
+        Heard(patient)
 
 
 @pytest.mark.parametrize(("max_bytes", "ahead"), [(1 << 20, 6), (1, AHEAD)], ids=["small", "large"])
@@ -221,3 +147,18 @@ def test_small_recordings_are_read_ahead(
     assert service.states() == {"waiting": 9 - ahead, "reading": ahead, "running": 0}
     go.set()
     assert {h.text for h in heard} == {"four zero seven seven"}
+
+
+def test_a_gpu_that_is_not_the_current_one() -> None:
+    names = [PHONE, "countdown.flac"]
+    with pretend_cuda(count=2) as gpu:
+        model = load_model("digits", "cuda:1", dtype="float32")
+        service = Service(lambda _: model, batch_size=4)
+        heard = {name: Heard(service, name, user=name) for name in names}
+        texts = {name: each.text for name, each in heard.items()}
+        service.close()
+    for name, text in texts.items():
+        assert jiwer.wer(EXPECTED[name]["text"], text) == 0
+    kernels = model.network.plan.kernels
+    assert kernels.failures == {} and kernels.used["latent", "triton"] > 0
+    assert gpu.counts.kernels["graph"] > 0

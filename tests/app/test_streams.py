@@ -5,7 +5,6 @@ import queue
 import threading
 import time
 import weakref
-from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -14,12 +13,11 @@ import pytest
 import torch
 
 import slimwhisper
+from slimwhisper.api import SlimWhisper
 from slimwhisper.app.api.metrics import metrics_text
 from slimwhisper.app.service import engines
 from slimwhisper.app.service.jobs import (
     BusyError,
-    Finished,
-    Job,
     Limits,
     ModelChoice,
     ModelError,
@@ -31,17 +29,15 @@ from slimwhisper.errors import AudioError, OptionError
 from slimwhisper.live.stream import Stream
 from slimwhisper.live.types import Ended, Failed, LiveEvent, LiveOptions, SpeechStarted, Text
 from slimwhisper.longform.batch import Batch
-from tests.support.harm import eventually
-from tests.support.live import held_engines
+from tests.support.live import eventually, held_engines
+from tests.support.service_jobs import DIGITS, Make
+from tests.support.service_jobs import Heard as Upload
 from tests.support.spoken import EXPECTED, SAMPLES, with_draft
 
 SAMPLE = "door-code.mp3"
 WORDS = 2  # of the sample: as few as will do
 SPOKEN = " ".join(EXPECTED[SAMPLE]["text"].split()[:WORDS])
-DIGITS = ModelChoice("digits")
 RATE = 16_000
-
-Make = Callable[..., Service]
 
 
 @pytest.fixture(scope="module")
@@ -59,7 +55,7 @@ def begin(make: Make) -> Make:
 
     def service(**options: Any) -> Service:
         made: Service = make(**{"first": DIGITS, **options})
-        made.begun.wait(60)
+        made.first.result(60)
         return made
 
     return service
@@ -72,6 +68,11 @@ class Heard:
         self.told: queue.SimpleQueue[LiveEvent | None] = queue.SimpleQueue()
         asked = LiveOptions(**options)
         self.stream = service.open_stream(ModelChoice(model), asked, "user", self.told.put)
+
+    def say(self, audio: np.ndarray) -> None:
+        """All there is to hear."""
+        self.stream.append(audio)
+        self.stream.finish()
 
     def until_the_end(self) -> list[LiveEvent]:
         """All events before the None."""
@@ -89,12 +90,6 @@ class Heard:
         last = self.until_the_end()[-1]
         assert isinstance(last, Failed), last
         return last.error
-
-
-def upload(service: Service, told: Callable[[Any], None], model: str = "digits") -> Job:
-    job = Job(SAMPLES / SAMPLE, SAMPLE, ModelChoice(model), {}, "uploads", told)
-    service.submit(job)
-    return job
 
 
 def nothing_left(service: Service) -> bool:
@@ -121,37 +116,19 @@ def test_a_stream_is_told_what_is_said(begin: Make, audio: np.ndarray) -> None:
         texts = [e for e in events if isinstance(e, Text) and e.utterance == end.utterance]
         assert "".join(t.committed for t in texts) == end.text
     assert heard.told.empty() and nothing_left(service)
-    (latency,) = service.counts.commit_latency.collect()
-    found = {sample.name: sample.value for sample in latency.samples}
-    assert service.counts.updates > 0 and found["slimwhisper_commit_latency_seconds_count"] > 0
-    assert 0 < found["slimwhisper_commit_latency_seconds_sum"] < 60
 
 
 @pytest.mark.slow
-def test_streams_and_uploads_side_by_side(begin: Make, audio: np.ndarray) -> None:
-    """The same texts as alone; a shortened window has an engine of its own."""
-    service = begin()
-    streams = [Heard(service, language="en", words=i == 0) for i in range(2)]
-    streams += [Heard(service, language="en", window=10.0)]
-    done: queue.SimpleQueue[Any] = queue.SimpleQueue()
-    for _ in range(2):
-        upload(service, lambda e: done.put(e) if isinstance(e, Finished) else None)
-    for heard in streams:
-        heard.stream.append(audio)
-        heard.stream.finish()
-    assert [heard.text for heard in streams] == [SPOKEN] * 3
-    assert {done.get(timeout=60).transcript.text.strip() for _ in range(2)} == {
-        EXPECTED[SAMPLE]["text"]
-    }
-    assert eventually(lambda: nothing_left(service))
-    assert len({e.engine.model.dims.n_audio_ctx for e in service.engines._engines.values()}) == 2
-
-
-@pytest.mark.slow
-def test_a_service_with_a_draft(
-    audio: np.ndarray, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+@pytest.mark.parametrize("draft", [False, True], ids=["plain", "draft"])
+def test_streams_and_uploads_side_by_side(
+    model: SlimWhisper,
+    audio: np.ndarray,
+    draft: bool,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    """Streams, in windows of both lengths, and uploads: the same texts, and all of them drafted."""
+    """The same texts as alone; a shortened window has an engine of its own. With a draft, all of
+    them are drafted."""
     made, make_engine = list[Engine](), engines.make_engine
 
     def noted(*arguments: Any) -> Engine:
@@ -159,20 +136,21 @@ def test_a_service_with_a_draft(
         return made[-1]
 
     monkeypatch.setattr(engines, "make_engine", noted)
-    service = Service(lambda _: with_draft(tmp_path), 4, first=DIGITS)
+    service = Service(lambda _: with_draft(tmp_path) if draft else model, 4, first=DIGITS)
     try:
-        service.begun.wait(60)
-        streams = [Heard(service, language="en", window=window) for window in (None, 10.0)]
-        done: queue.SimpleQueue[Any] = queue.SimpleQueue()
-        upload(service, lambda e: done.put(e) if isinstance(e, Finished) else None)
+        service.first.result(60)
+        streams = [Heard(service, language="en", words=i == 0) for i in range(2)]
+        streams += [Heard(service, language="en", window=10.0)]
+        uploads = [Upload(service, SAMPLE) for _ in range(2)]
         for heard in streams:
-            heard.stream.append(audio)
-            heard.stream.finish()
-        assert [heard.text for heard in streams] == [SPOKEN] * 2
-        text = done.get(timeout=60).transcript.text.strip()
-        assert text == EXPECTED[SAMPLE]["text"]
+            heard.say(audio)
+        assert [heard.text for heard in streams] == [SPOKEN] * 3
+        assert {upload.text for upload in uploads} == {EXPECTED[SAMPLE]["text"]}
+        assert eventually(lambda: nothing_left(service))
         drafting = [engine.lanes[0].speculation for engine in made if engine.slots]
-        assert len(drafting) >= 2 and all(d is not None and d.acceptance.right for d in drafting)
+        assert len({engine.model.dims.n_audio_ctx for engine in made if engine.slots}) == 2
+        assert all((d is not None) == draft for d in drafting)
+        assert all(d.acceptance.right for d in drafting if d is not None)
     finally:
         service.close()
 
@@ -193,24 +171,23 @@ def test_commit_clear_and_change(begin: Make, audio: np.ndarray) -> None:
     with pytest.raises(AudioError, match="shape"):
         heard.stream.append(audio[None])
     heard.stream.finish()
-    ended = [e for e in heard.until_the_end() if isinstance(e, Ended)]
+    events = heard.until_the_end()
+    ended = [e for e in events if isinstance(e, Ended)]
     assert [e.text.strip() for e in ended if e.text] == [SPOKEN, SPOKEN]
+    calls = {e.utterance: e.calls for e in events if isinstance(e, SpeechStarted)}
+    assert [calls[e.utterance] for e in ended if e.text] == [1, 2]
     assert ended[-2].segments[0].words is None and ended[-1].segments[0].words
 
 
 def test_a_server_is_ready_before_its_first_stream(begin: Make, audio: np.ndarray) -> None:
     """The engine that is made beforehand is the one that streams get; it is idle and empty."""
-    options, service = LiveOptions(window=10.0), begin()
-    service.streams.warm_up(options)
+    service = begin()
+    service.streams.warm_up(LiveOptions(window=10.0))
     assert eventually(lambda: not service.streams.waiting and service.engines.cache_bytes() > 0)
     (ready,) = service.engines._engines.values()
-    told: queue.Queue[LiveEvent | None] = queue.Queue()
-    stream = service.open_stream(DIGITS, options, "ann", told.put)
-    stream.append(audio)
-    stream.finish()
-    while (event := told.get(timeout=60)) is not None:
-        last = event
-    assert isinstance(last, Ended) and last.text == SPOKEN
+    heard = Heard(service, window=10.0)
+    heard.say(audio)
+    assert heard.text == SPOKEN
     assert [*service.engines._engines.values()] == [ready] and ready.engine.idle
     assert ready.engine.free == ready.engine.slots
 
@@ -224,7 +201,7 @@ def test_who_is_refused(begin: Make) -> None:
     with pytest.raises(OptionError, match="window"):
         Heard(service, window=29.0 + 2)
     first = Heard(service)
-    for call in (lambda: Heard(service, "other"), lambda: upload(service, print, "other")):
+    for call in (lambda: Heard(service, "other"), lambda: Upload(service, model="other")):
         with pytest.raises(BusyError, match="busy with another model"):
             call()
     Heard(service)
@@ -245,8 +222,7 @@ def test_a_model_that_cannot_be_loaded(begin: Make, audio: np.ndarray) -> None:
     late = Heard(service, language="klingon")  # nobody knows before the model is loaded
     assert isinstance(late.error, OptionError)
     good = Heard(service)
-    good.stream.append(audio)
-    good.stream.finish()
+    good.say(audio)
     assert good.text == SPOKEN
 
 
@@ -280,8 +256,7 @@ def test_audio_that_waits_is_bounded(
         heard.stream.append(audio)
     go.set()
     assert eventually(lambda: heard.stream.backlog < 0.5 * backlog)
-    heard.stream.append(audio)
-    heard.stream.finish()
+    heard.say(audio)
     assert heard.text.replace(" ", "") == 3 * SPOKEN.replace(" ", "")
 
 
@@ -289,8 +264,7 @@ def test_a_hundred_streams_leave_nothing(begin: Make, audio: np.ndarray) -> None
     """Dropped before, while and after they are told something."""
     service = begin(limits=Limits(streams=8))
     first = Heard(service)  # starts the thread of the voice activity
-    first.stream.append(audio[:RATE])
-    first.stream.finish()
+    first.say(audio[:RATE])
     first.until_the_end()
     threads, streams = {t.name for t in threading.enumerate()}, weakref.WeakSet[Any]()
     for number in range(100):
@@ -304,8 +278,7 @@ def test_a_hundred_streams_leave_nothing(begin: Make, audio: np.ndarray) -> None
         heard.stream.close()
         heard.stream.close()
     heard = Heard(service, language="en")
-    heard.stream.append(audio)
-    heard.stream.finish()
+    heard.say(audio)
     assert heard.text == SPOKEN
     assert eventually(lambda: nothing_left(service))
     del heard, first
@@ -322,35 +295,35 @@ def test_a_listener_that_fails_closes_its_stream(begin: Make, audio: np.ndarray)
         calls.append(event)
         raise ConnectionError("gone")
 
-    bad = service.open_stream(DIGITS, LiveOptions(), "user", fails)
-    good = Heard(service)
-    for stream in (bad, good.stream):
-        stream.append(audio)
-        stream.finish()
+    bad, good = service.open_stream(DIGITS, LiveOptions(), "user", fails), Heard(service)
+    bad.append(audio)
+    good.say(audio)
     assert good.text == SPOKEN
     assert eventually(lambda: nothing_left(service))
     assert len(calls) == 1
 
 
-def test_a_failing_engine_fails_its_streams(
+def test_a_failing_engine_fails_who_is_in_it(
     begin: Make, audio: np.ndarray, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     service = begin()
-    step = Batch.step
+    step, go = Batch.step, threading.Event()
 
     def fails(self: Any) -> Any:
+        go.wait(60)
         monkeypatch.setattr(Batch, "step", step)
         raise torch.OutOfMemoryError("CUDA out of memory")
 
     monkeypatch.setattr(Batch, "step", fails)
-    heard, quiet = Heard(service), Heard(service)
+    heard, quiet, upload = Heard(service), Heard(service), Upload(service, SAMPLE)
+    assert eventually(lambda: upload.job.recording is not None)
     heard.stream.append(audio)
-    for each in (heard, quiet):
+    go.set()
+    for each in (heard, quiet, upload):
         assert "unexpected OutOfMemoryError: CUDA out of memory" in str(each.error)
     again = Heard(service)
-    again.stream.append(audio)
-    again.stream.finish()
-    assert again.text == SPOKEN
+    again.say(audio)
+    assert again.text == SPOKEN and Upload(service, SAMPLE).text
 
 
 @pytest.mark.parametrize("patience", [60.0, 0.0])
@@ -359,8 +332,7 @@ def test_shutting_down(begin: Make, audio: np.ndarray, patience: float) -> None:
     service = begin()
     heard, silent, over = Heard(service), Heard(service), Heard(service)
     heard.stream.append(audio)
-    over.stream.append(audio)
-    over.stream.finish()
+    over.say(audio)
     service.close(patience)
     events = heard.until_the_end()
     assert isinstance(events[-1], Failed) and isinstance(events[-1].error, StoppingError)
@@ -380,25 +352,20 @@ GAUGES = "in_flight streams speed batch_fill slots cache_bytes"
 def test_metrics(begin: Make, audio: np.ndarray) -> None:
     service = begin()
     stays, heard = Heard(service), Heard(service)
-    heard.stream.append(audio)
-    heard.stream.finish()
+    heard.say(audio)
     assert heard.text == SPOKEN
     assert eventually(lambda: len(service.streams.open) == 1)
     text = metrics_text(service).decode().splitlines()
     lines = dict(line.rsplit(" ", 1) for line in text if not line.startswith("#"))
     types = dict(line.split()[2:] for line in text if line.startswith("# TYPE"))
-    counters = {f"slimwhisper_{name}_total" for name in COUNTERS.split()}
-    gauges = {f"slimwhisper_{name}" for name in GAUGES.split()}
-    assert types == {
-        **dict.fromkeys(counters, "counter"),
-        **dict.fromkeys(gauges, "gauge"),
-        "slimwhisper_commit_latency_seconds": "histogram",
-    }
+    counters = dict.fromkeys((f"slimwhisper_{name}_total" for name in COUNTERS.split()), "counter")
+    gauges = dict.fromkeys((f"slimwhisper_{name}" for name in GAUGES.split()), "gauge")
+    assert types == {**counters, **gauges, "slimwhisper_commit_latency_seconds": "histogram"}
     assert not any("_created" in line for line in lines)
     assert lines["slimwhisper_streams"] == "1.0"
     assert float(lines["slimwhisper_updates_total"]) == service.counts.updates > 0
     assert "slimwhisper_merged_updates_total" in lines
     name = "slimwhisper_commit_latency_seconds"
     assert lines[f'{name}_bucket{{le="+Inf"}}'] == lines[f"{name}_count"] != "0.0"
-    assert float(lines[f"{name}_sum"]) > 0
+    assert 0 < float(lines[f"{name}_sum"]) < 60
     stays.stream.close()

@@ -11,8 +11,7 @@ from starlette.requests import Request
 
 from slimwhisper.app.api.fields import read_form
 from slimwhisper.app.api.inference import read_inference
-from slimwhisper.app.api.request import read_request
-from slimwhisper.app.api.wanted import Wanted
+from slimwhisper.app.api.request import Wanted, read_request
 from slimwhisper.app.service.models import Models
 
 MODELS = Models("digits")
@@ -31,7 +30,7 @@ def wanted_by_whisper_cpp(*fields: tuple[str, str]) -> Wanted:
     return read_inference(form_of(*fields), MODELS)
 
 
-def sent_by_openai(asynchronous: bool = False, **arguments: Any) -> FormData:
+def sent_by_openai(**arguments: Any) -> FormData:
     """The form that OpenAI's client sends for these arguments, as the server parses it."""
     seen: list[httpx.Request] = []
 
@@ -40,24 +39,10 @@ def sent_by_openai(asynchronous: bool = False, **arguments: Any) -> FormData:
         seen.append(request)
         return httpx.Response(200, json={"text": ""})
 
-    async def answer_later(request: httpx.Request) -> httpx.Response:
-        await request.aread()
-        seen.append(request)
-        return httpx.Response(200, json={"text": ""})
-
     given = {"file": ("a.wav", b"audio"), "model": "whisper-1", **arguments}
-    if asynchronous:
-
-        async def send() -> None:
-            http = httpx.AsyncClient(transport=httpx.MockTransport(answer_later))
-            async with openai.AsyncOpenAI(api_key="any", http_client=http) as client:
-                await client.audio.transcriptions.create(**given)
-
-        asyncio.run(send())
-    else:
-        http = httpx.Client(transport=httpx.MockTransport(answer))
-        with openai.OpenAI(api_key="any", http_client=http) as client:
-            client.audio.transcriptions.create(**given)
+    http = httpx.Client(transport=httpx.MockTransport(answer))
+    with openai.OpenAI(api_key="any", http_client=http) as client:
+        client.audio.transcriptions.create(**given)
     (request,) = seen
 
     async def receive() -> dict[str, Any]:

@@ -3,17 +3,15 @@
 import ctypes
 import json
 import tempfile
-import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
 from urllib.request import urlopen
 
-from tests.support.live import Live
+from tests.support.live import Live, eventually
 
 FEW_FILES = 3  # open files that a server may keep for later: of Gradio's threads, of its log
 MEMORY = 64 << 20  # bytes by which the process may grow
-PATIENCE = 20.0  # seconds until all is as before
 
 
 def open_files() -> int:
@@ -33,14 +31,6 @@ def memory() -> int:
         ctypes.CDLL(None).malloc_trim(0)
     (line,) = (x for x in Path("/proc/self/status").read_text().splitlines() if "VmRSS" in x)
     return int(line.split()[1]) << 10
-
-
-def eventually(holds: Callable[[], bool]) -> bool:
-    """Whether it holds within PATIENCE."""
-    deadline = time.monotonic() + PATIENCE
-    while not holds() and time.monotonic() < deadline:
-        time.sleep(0.05)
-    return holds()
 
 
 @contextmanager

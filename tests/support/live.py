@@ -1,9 +1,12 @@
 """A server that runs in a thread of the tests."""
 
 import socket
+import subprocess
+import sys
 import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -13,7 +16,7 @@ import openai
 import pytest
 
 from slimwhisper.api import SlimWhisper
-from slimwhisper.app.server import Server, make_app, make_server
+from slimwhisper.app.server import Server, make_app
 from slimwhisper.app.service.jobs import Limits
 from slimwhisper.app.service.models import Models
 from slimwhisper.app.service.service import Service
@@ -21,6 +24,8 @@ from slimwhisper.app.service.settings import Settings
 from slimwhisper.audio.readers import Readers
 from slimwhisper.audio.samples import StoredSamples
 from slimwhisper.longform.batch import Batch
+
+PATIENCE = 20.0  # seconds until all is as before
 
 
 def free_port() -> int:
@@ -76,16 +81,52 @@ class Live:
 Begin = Callable[..., Live]  # of settings
 
 
+def eventually(holds: Callable[[], bool], seconds: float = PATIENCE) -> bool:
+    """Whether it holds within so many seconds."""
+    deadline = time.monotonic() + seconds
+    while not holds() and time.monotonic() < deadline:
+        time.sleep(0.02)
+    return holds()
+
+
 def start(model: SlimWhisper, limits: Limits | None = None, **settings: Any) -> Live:
     port = free_port()
     service = Service(lambda _: model, batch_size=4, limits=limits)
     chosen = Settings(port=port, **settings)
-    server = make_server(make_app(service, Models("digits"), chosen), service, chosen)
+    server = Server(make_app(service, Models("digits"), chosen))
     thread = threading.Thread(target=server.run, daemon=True)
     thread.start()
     while not server.started:
         time.sleep(0.01)
     return Live(f"http://127.0.0.1:{port}", service, server, thread)
+
+
+@contextmanager
+def serving(
+    log: Path, *flags: str, files: int | None = None
+) -> Iterator[tuple[str, "subprocess.Popen[bytes]"]]:
+    """A server of its own process, once it is ready; it ends well. files: it may open."""
+    port = free_port()
+    limit = f"ulimit -n {files};" if files else ""
+    command = f"{sys.executable} -m slimwhisper serve --model digits --port {port}"
+    with log.open("wb") as told:
+        shell = ["sh", "-c", f"{limit} exec {command} {' '.join(flags)}"]
+        process = subprocess.Popen(shell, stderr=told)
+    url = f"http://127.0.0.1:{port}"
+    try:
+        assert eventually(lambda: status_of(url) == 200, 120)
+        yield url, process
+    finally:
+        process.terminate()
+        assert process.wait(60) == 0
+
+
+def status_of(url: str) -> int:
+    """Of a server's /health; 0: nobody answers."""
+    try:
+        return httpx.get(f"{url}/health", timeout=5).status_code
+    except httpx.TransportError:
+        return 0
 
 
 def stop(live: Live) -> None:
@@ -96,12 +137,24 @@ def stop(live: Live) -> None:
     assert not live.thread.is_alive()
 
 
+def connected(live: Live, data: bytes = b"", source: str = "127.0.0.1") -> socket.socket:
+    """A connection on which `data` was sent."""
+    address = ("127.0.0.1", int(live.url.rpartition(":")[2]))
+    found = socket.create_connection(address, timeout=30, source_address=(source, 0))
+    found.sendall(data)
+    return found
+
+
+def rest(connection: socket.socket) -> bytes:
+    """What comes until the server closes the connection."""
+    found = b""
+    with suppress(ConnectionError):
+        while more := connection.recv(1 << 16):
+            found += more
+    return found
+
+
 def freed(live: Live) -> bool:
     """Whether, soon, no session, no stream and no slot is in use."""
-    deadline = time.monotonic() + 20
-    while time.monotonic() < deadline:
-        streams, sessions = live.service.streams.open, live.server.config.app.state.realtime
-        if not streams and not len(sessions) and live.service.in_flight == 0:
-            return True
-        time.sleep(0.02)
-    return False
+    service, sessions = live.service, live.server.config.app.state.realtime
+    return eventually(lambda: not (service.streams.open or len(sessions) or service.in_flight))

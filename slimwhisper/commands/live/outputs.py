@@ -77,6 +77,8 @@ def _json(file: TextIO) -> Iterator[Tell]:
             case Ended():
                 spoken = Transcript(event.text, list(event.segments), event.language)
                 fields = {"utterance": event.utterance, **spoken.as_dict()}
+            case SpeechStarted():  # nobody calls `commit` or `clear` here
+                fields = {"utterance": event.utterance, "start": event.start}
             case _:
                 fields = asdict(event)
         print(json.dumps({"event": NAMES[type(event)], **fields}), file=file, flush=True)

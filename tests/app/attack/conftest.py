@@ -2,7 +2,9 @@
 
 import tempfile
 from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -25,42 +27,30 @@ def temporary(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
         yield Path(tempfile.gettempdir())
 
 
+@contextmanager
+def with_page(**settings: Any) -> Iterator[Live]:
+    """A server with a page, once it has its readers, its engine and its threads."""
+    with page_folder() as folder:
+        limits, model = Limits(seconds=600), slimwhisper.load_model("digits")
+        running = start(model, limits, page=folder, cache="slim", **settings)
+        for _ in range(2):
+            assert running.post(files={"file": PHONE.read_bytes()}, headers=KEY).status_code == 200
+        yield running
+        stop(running)
+
+
 @pytest.fixture(scope="package")
 def keyed(temporary: Path) -> Iterator[Live]:
-    """A server with a page and a key."""
-    with page_folder() as folder:
-        running = start(
-            slimwhisper.load_model("digits"),
-            Limits(seconds=600),
-            page=folder,
-            cache="slim",
-            api_key=KEY["Authorization"].removeprefix("Bearer "),
-        )
-        yield warm(running)
-        stop(running)
+    """With a key."""
+    with with_page(api_key=KEY["Authorization"].removeprefix("Bearer ")) as found:
+        yield found
 
 
 @pytest.fixture(scope="package")
 def keyless(temporary: Path) -> Iterator[Live]:
-    """A server with a page and without a key, on this machine's own address."""
-    with page_folder() as folder:
-        model = slimwhisper.load_model("digits")
-        running = start(
-            model,
-            Limits(seconds=600),
-            page=folder,
-            cache="slim",
-            allow_origins=("https://app.example",),
-        )
-        yield warm(running)
-        stop(running)
-
-
-def warm(live: Live) -> Live:
-    """The server, once it has its readers, its engine and its threads."""
-    for _ in range(2):
-        assert live.post(files={"file": PHONE.read_bytes()}, headers=KEY).status_code == 200
-    return live
+    """Without a key, on this machine's own address."""
+    with with_page(allow_origins=("https://app.example",)) as found:
+        yield found
 
 
 @pytest.fixture(autouse=True)

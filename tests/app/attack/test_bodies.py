@@ -1,7 +1,6 @@
 """Bodies: nothing is read for those who may not send it, and no more than the path takes."""
 
 import logging
-import socket
 from collections.abc import Iterator
 from contextlib import closing
 from http.client import HTTPConnection
@@ -11,7 +10,7 @@ import pytest
 from starlette.datastructures import UploadFile
 
 from slimwhisper.app.api import errors
-from tests.support.live import Live
+from tests.support.live import Live, connected
 from tests.support.spoken import SAMPLES
 
 PHONE = SAMPLES / "phone-number.wav"
@@ -128,13 +127,11 @@ def test_the_texts_of_the_page_have_room(keyless: Live) -> None:
 def test_a_client_that_leaves_is_no_error(
     keyless: Live, path: str, caplog: pytest.LogCaptureFixture
 ) -> None:
-    port = int(keyless.url.rpartition(":")[2])
+    head = f"POST {path} HTTP/1.1\r\nHost: localhost\r\nContent-Type: {FORM}\r\n"
+    part = '--x\r\nContent-Disposition: form-data; name="files"; filename="a.wav"\r\n\r\n'
+    sent = f"{head}Content-Length: 900000\r\n\r\n{part}".encode() + b"x" * 200_000
     for _ in range(20):
-        with socket.create_connection(("127.0.0.1", port), timeout=10) as connection:
-            head = f"POST {path} HTTP/1.1\r\nHost: localhost\r\nContent-Type: {FORM}\r\n"
-            part = '--x\r\nContent-Disposition: form-data; name="files"; filename="a.wav"\r\n\r\n'
-            connection.sendall(f"{head}Content-Length: 900000\r\n\r\n{part}".encode())
-            connection.sendall(b"x" * 200_000)
+        connected(keyless, sent).close()
     assert httpx.get(f"{keyless.url}/health").status_code == 200
     assert not [r for r in caplog.records if r.levelno >= logging.ERROR]
 

@@ -5,18 +5,25 @@ import errno
 import resource
 import selectors
 import socket
-import subprocess
-import sys
 import time
-from contextlib import ExitStack, suppress
+from contextlib import ExitStack
 from pathlib import Path
 
 import httpx
 import pytest
 
 from slimwhisper.app import connections, server
-from tests.support.harm import eventually
-from tests.support.live import Begin, Live, free_port, held_readers
+from tests.support.live import (
+    Begin,
+    Live,
+    connected,
+    eventually,
+    free_port,
+    held_readers,
+    rest,
+    serving,
+    status_of,
+)
 from tests.support.page_calls import PHONE
 
 HEALTH = b"GET /health HTTP/1.1\r\nHost: localhost\r\n\r\n"
@@ -43,23 +50,6 @@ def hasty(monkeypatch: pytest.MonkeyPatch) -> None:
     for limit in ("HEAD", "BODY", "UNREAD"):
         monkeypatch.setattr(connections, limit, 0.5)
     monkeypatch.setattr(server, "SWEEP", 1)
-
-
-def connected(live: Live, data: bytes = b"", source: str = "127.0.0.1") -> socket.socket:
-    """A connection on which `data` was sent."""
-    address = ("127.0.0.1", int(live.url.rpartition(":")[2]))
-    found = socket.create_connection(address, timeout=10, source_address=(source, 0))
-    found.sendall(data)
-    return found
-
-
-def rest(connection: socket.socket) -> bytes:
-    """What comes until the server closes the connection."""
-    found = b""
-    with suppress(ConnectionError):
-        while more := connection.recv(1 << 16):
-            found += more
-    return found
 
 
 @pytest.mark.usefixtures("hasty")
@@ -207,35 +197,14 @@ def test_requests_for_websockets_that_cannot_be_read(
 @pytest.mark.slow
 def test_a_thousand_slow_connections(tmp_path: Path) -> None:
     """With 1024 files, which is a usual limit, the server goes on to answer, and logs little."""
-    port, log = free_port(), tmp_path / "log"
-    command = f"ulimit -n 1024; exec {sys.executable} -m slimwhisper serve --model digits --no-page"
-    with log.open("wb") as told:
-        process = subprocess.Popen(["sh", "-c", f"{command} --port {port}"], stderr=told)
-    url = f"http://127.0.0.1:{port}/health"
-
-    def status() -> int:
-        try:
-            return httpx.get(url, timeout=5).status_code
-        except httpx.ConnectError:
-            return 0
-
-    def answers_in_time() -> bool:
-        deadline = time.monotonic() + 60
-        while status() != 200 and time.monotonic() < deadline:
-            time.sleep(0.2)
-        return status() == 200
-
-    try:
-        assert answers_in_time()
-        with ExitStack() as stack:
-            for _ in range(1100):
-                client = socket.create_connection(("127.0.0.1", port), timeout=10)
-                stack.enter_context(client).sendall(b"GET /he")
-            assert status() == 503
-            assert answers_in_time()
-    finally:
-        process.terminate()
-        assert process.wait(60) == 0
+    log = tmp_path / "log"
+    with serving(log, "--no-page", files=1024) as (url, _), ExitStack() as stack:
+        address = ("127.0.0.1", int(url.rpartition(":")[2]))
+        for _ in range(1100):
+            client = socket.create_connection(address, timeout=10)
+            stack.enter_context(client).sendall(b"GET /he")
+        assert status_of(url) == 503
+        assert eventually(lambda: status_of(url) == 200, 60)
     found = log.read_text()
     assert found.count("new ones are refused") == 1
     assert "Traceback" not in found and len(found) < 100_000

@@ -1,14 +1,13 @@
 """A page of another site in Chromium: what it asks a browser to do here does nothing."""
 
 from collections.abc import Iterator
-from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
-from threading import Thread
 from typing import Any
 
 import pytest
 
 from tests.support.browser import chromium
 from tests.support.live import Live
+from tests.support.servers import serving
 
 pytestmark = pytest.mark.slow
 
@@ -48,21 +47,10 @@ TRY = """async ([url, key]) => {
 @pytest.fixture
 def site() -> Iterator[str]:
     """Another site: for a browser, localhost is not the site 127.0.0.1."""
-
-    class Page(BaseHTTPRequestHandler):
-        def do_GET(self) -> None:
-            self.send_response(200)
-            self.send_header("Content-Type", "text/html")
-            self.end_headers()
-            self.wfile.write(b"<title>other</title>")
-
-        def log_message(self, *_: Any) -> None:
-            pass
-
-    with ThreadingHTTPServer(("127.0.0.1", 0), Page) as server:
-        Thread(target=server.serve_forever, daemon=True).start()
-        yield f"http://localhost:{server.server_port}"
-        server.shutdown()
+    with serving() as server:
+        server.pages["/"] = b"<title>other</title>"
+        server.headers["Content-Type"] = "text/html"
+        yield server.url.replace("127.0.0.1", "localhost")
 
 
 def test_a_page_of_another_site(keyless: Live, keyed: Live, begin: Any, site: str) -> None:

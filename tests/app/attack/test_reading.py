@@ -3,9 +3,7 @@ and who sends them, or goes away, keeps nobody waiting.
 """
 
 import os
-import queue
 import threading
-from collections.abc import Callable
 from contextlib import suppress
 from pathlib import Path
 from typing import Any
@@ -13,18 +11,16 @@ from typing import Any
 import av
 import pytest
 
-from slimwhisper.app.service import reading, room
-from slimwhisper.app.service.jobs import Event, Failed, Finished, Job, Limits, ModelChoice
-from slimwhisper.app.service.room import NoRoomError, Room
-from slimwhisper.app.service.service import Service
+from slimwhisper.app.service import reading
+from slimwhisper.app.service.jobs import Finished, Job, Limits
+from slimwhisper.app.service.reading import NoRoomError, Room
 from slimwhisper.audio import samples
 from slimwhisper.longform.batch import Batch
 from slimwhisper.types import SAMPLE_RATE
-from tests.support.harm import eventually
+from tests.support.live import eventually
+from tests.support.service_jobs import DIGITS, Heard, Make
 from tests.support.spoken import SAMPLES
 
-Make = Callable[..., Service]
-DIGITS = ModelChoice("digits")
 SHORT = SAMPLES / "door-code.mp3"
 BYTES = 2 * SAMPLE_RATE  # that a second takes
 LONGEST, IN_MEMORY, OF_A_SLOT, STEP = 120, 10, 30, 5  # seconds
@@ -56,9 +52,9 @@ def small(monkeypatch: pytest.MonkeyPatch) -> None:
     """Seconds stand for hours."""
     monkeypatch.setattr(samples, "SPOOL_SECONDS", IN_MEMORY)
     monkeypatch.setattr(samples, "WRITE_SAMPLES", SAMPLE_RATE)
-    monkeypatch.setattr(room, "IN_MEMORY", IN_MEMORY * SAMPLE_RATE)
-    monkeypatch.setattr(room, "DISK_SECONDS", OF_A_SLOT)
-    monkeypatch.setattr(room, "STEP", STEP * SAMPLE_RATE)
+    monkeypatch.setattr(reading, "IN_MEMORY", IN_MEMORY * SAMPLE_RATE)
+    monkeypatch.setattr(reading, "DISK_SECONDS", OF_A_SLOT)
+    monkeypatch.setattr(reading, "STEP", STEP * SAMPLE_RATE)
 
 
 @pytest.fixture
@@ -73,25 +69,6 @@ def go(monkeypatch: pytest.MonkeyPatch) -> threading.Event:
 
     monkeypatch.setattr(Batch, "step", waits)
     return event
-
-
-class Heard:
-    """A job, and what it was told."""
-
-    def __init__(self, service: Service, path: Path, user: str, **options: Any) -> None:
-        self.events: queue.SimpleQueue[Event] = queue.SimpleQueue()
-        self.job = Job(path, path.name, DIGITS, options, user, self.events.put)
-        service.submit(self.job)
-
-    @property
-    def running(self) -> bool:
-        return self.job.recording is not None
-
-    @property
-    def last(self) -> Event:
-        while not isinstance(event := self.events.get(timeout=60), Finished | Failed):
-            pass
-        return event
 
 
 def stored() -> int:
@@ -122,7 +99,7 @@ def test_files_that_expand_to_hours(
     assert eventually(lambda: settled(9)), service.states()
     others = [Heard(service, bomb, "ann"), Heard(service, SHORT, "bob")]
     assert eventually(lambda: settled(9)), service.states()
-    assert all(other.running for other in others)
+    assert all(other.job.recording for other in others)
     assert 200 * BYTES < max(peaks) <= MOST * BYTES
     service.cancel(bombs[-1].job)  # it waits, to be read again
     go.set()
@@ -130,8 +107,8 @@ def test_files_that_expand_to_hours(
     for heard in bombs:
         service.cancel(heard.job)
     assert eventually(lambda: service.in_flight == 0 and stored() == before)
-    kept = service._reading.room
-    assert not (kept._held or kept._again or kept._users or any(kept._kept))
+    kept = service.reading.room
+    assert not (kept._held or kept._again)
     assert isinstance(Heard(service, bomb, "mallory").last, Finished)
 
 
@@ -144,7 +121,7 @@ def test_many_in_memory(make: Make, small: None, go: threading.Event) -> None:
     seconds = sum(h.job.recording.seconds for h in many if h.job.recording is not None)
     assert 0 < seconds <= 2 * IN_MEMORY and service.states()["waiting"] > 10
     ann = Heard(service, SHORT, "ann")
-    assert eventually(lambda: ann.running)
+    assert eventually(lambda: ann.job.recording is not None)
     go.set()
     assert all(isinstance(h.last, Finished) for h in [*many, ann])
 
@@ -189,7 +166,7 @@ def test_a_dropped_job_frees_its_reader(
     service = make(limits=Limits(reading=600))
     os.mkfifo(tmp_path / "endless.wav")
     endless = Heard(service, tmp_path / "endless.wav", "mallory")
-    assert eventually(lambda: bool(service._reading._readers._workers))
+    assert eventually(lambda: bool(service.reading._readers._workers))
     other = Heard(service, SHORT, "ann")
     service.cancel(endless.job)
     assert isinstance(other.last, Finished)
@@ -201,8 +178,7 @@ def test_a_dropped_job_frees_its_reader(
         while True:
             kept.read(0, 16)
 
-    job = Job(SHORT, "a.mp3", DIGITS, {}, "mallory", lambda event: None, works)
-    service.submit(job)
+    job = Heard(service, SHORT, "mallory", on_samples=works).job
     assert begun.wait(60)
     other = Heard(service, SHORT, "ann")
     service.cancel(job)
@@ -215,7 +191,7 @@ def test_a_reader_that_is_killed(make: Make, monkeypatch: pytest.MonkeyPatch) ->
     """The recording is read by the next one."""
     service = make()
     assert isinstance(Heard(service, SHORT, "ann").last, Finished)
-    readers = service._reading._readers
+    readers = service.reading._readers
     pieces, killed = readers._pieces, threading.Event()
 
     def kills(worker: Any, *rest: Any) -> Any:

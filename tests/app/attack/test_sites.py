@@ -1,6 +1,5 @@
 """Pages of other sites: a browser asks for them, with its cookies, but here they get nothing."""
 
-import socket
 from pathlib import Path
 
 import httpx
@@ -10,7 +9,7 @@ from starlette.types import Scope
 from slimwhisper.app.api.errors import APIError
 from slimwhisper.app.api.sites import Sites
 from slimwhisper.app.service.settings import Settings
-from tests.support.live import Begin, Live
+from tests.support.live import Begin, Live, connected
 from tests.support.spoken import SAMPLES
 
 FILES = {"file": (SAMPLES / "phone-number.wav").read_bytes()}
@@ -128,13 +127,12 @@ def test_other_names_for_this_machine_are_refused(keyless: Live, keyed: Live) ->
 
 
 def test_a_websocket_of_another_host_is_refused(keyless: Live) -> None:
-    port = int(keyless.url.rpartition(":")[2])
-    with socket.create_connection(("127.0.0.1", port), timeout=10) as connection:
-        connection.sendall(
-            b"GET /v1/realtime HTTP/1.1\r\nHost: evil.example\r\nOrigin: http://evil.example\r\n"
-            b"Upgrade: websocket\r\nConnection: Upgrade\r\nSec-WebSocket-Version: 13\r\n"
-            b"Sec-WebSocket-Key: dGhlIHNhbXBsZSBub25jZQ==\r\n\r\n"
-        )
+    head = (
+        b"GET /v1/realtime HTTP/1.1\r\nHost: evil.example\r\nOrigin: http://evil.example\r\n"
+        b"Upgrade: websocket\r\nConnection: Upgrade\r\nSec-WebSocket-Version: 13\r\n"
+        b"Sec-WebSocket-Key: dGhlIHNhbXBsZSBub25jZQ==\r\n\r\n"
+    )
+    with connected(keyless, head) as connection:
         assert b" 403 " in connection.recv(4096)
 
 

@@ -2,7 +2,7 @@
 
 import queue
 import weakref
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from itertools import product
 from pathlib import Path
 from typing import Any
@@ -14,18 +14,15 @@ import soundfile
 import slimwhisper
 from slimwhisper.api import SlimWhisper
 from slimwhisper.app.service import engines as module
-from slimwhisper.app.service.jobs import Event, Failed, Finished, Job, ModelChoice
-from slimwhisper.app.service.service import Service
 from slimwhisper.engine.engine import Engine
 from slimwhisper.engine.requests import Search
-from slimwhisper.errors import OptionError, SlimWhisperError
+from slimwhisper.errors import OptionError
 from slimwhisper.live.types import Ended, LiveEvent, LiveOptions
 from slimwhisper.longform.batch import Batch
 from slimwhisper.longform.engines import slot_bytes
+from tests.support.service_jobs import DIGITS, Heard, Make
 from tests.support.spoken import SAMPLES
 
-Make = Callable[..., Service]
-DIGITS = ModelChoice("digits")
 HOT: dict[str, Any] = {"temperature": (0.0, 0.4), "logprob_threshold": 0.0}  # samples are drawn
 KINDS = [
     {"beam_size": beams, "best_of": samples, **HOT}
@@ -82,21 +79,6 @@ def made(monkeypatch: pytest.MonkeyPatch) -> Iterator[list[int]]:
     yield found
 
 
-class Heard:
-    """A job, and how it ended."""
-
-    def __init__(self, service: Service, path: Path, options: dict[str, Any]) -> None:
-        self.events: queue.SimpleQueue[Event] = queue.SimpleQueue()
-        self.job = Job(path, "short.wav", DIGITS, options, "ann", self.events.put)
-        service.submit(self.job)
-
-    @property
-    def text(self) -> str:
-        while not isinstance(event := self.events.get(timeout=120), Finished):
-            assert not isinstance(event, Failed), event
-        return event.transcript.text
-
-
 def smallest(model: SlimWhisper, options: dict[str, Any]) -> int:
     """Bytes of an engine of one slot."""
     search = Search(options["beam_size"], samples=options["best_of"])
@@ -104,14 +86,16 @@ def smallest(model: SlimWhisper, options: dict[str, Any]) -> int:
     return slot_bytes(model.network, search) + (search.samples - 1) * text
 
 
-def check(
-    make: Make, model: SlimWhisper, made: list[int], path: Path, kinds: list[dict[str, Any]]
+@pytest.mark.slow
+@pytest.mark.parametrize("kinds", [KINDS, EVERY_KIND], ids=["many", "every"])
+def test_kinds_of_search_at_once(
+    make: Make, model: SlimWhisper, made: list[int], short: Path, kinds: list[dict[str, Any]]
 ) -> None:
     """All are answered, as if each was alone, in bounded memory."""
     service = make(batch_size=16)
-    alone = [Heard(service, path, options).text for options in kinds]
+    alone = [Heard(service, short, **options).text for options in kinds]
     made.clear()
-    heard = [Heard(service, path, options) for options in kinds]
+    heard = [Heard(service, short, **options) for options in kinds]
     assert [each.text for each in heard] == alone
     room = 16 * slot_bytes(model.network, Search())
     assert all(smallest(model, options) < room for options in kinds)
@@ -119,25 +103,11 @@ def check(
     assert service.states() == {"waiting": 0, "reading": 0, "running": 0}
 
 
-@pytest.mark.slow
-def test_many_kinds_of_search_at_once(
-    make: Make, model: SlimWhisper, made: list[int], short: Path
-) -> None:
-    check(make, model, made, short, KINDS)
-
-
-@pytest.mark.slow
-def test_every_kind_of_search_at_once(
-    make: Make, model: SlimWhisper, made: list[int], short: Path
-) -> None:
-    check(make, model, made, short, EVERY_KIND)
-
-
 def test_what_can_never_fit_runs_alone(
     make: Make, model: SlimWhisper, made: list[int], short: Path
 ) -> None:
     service, options = make(batch_size=1), KINDS[-1]
-    heard = [Heard(service, path, chosen) for chosen in (options, {}) for path in (short, short)]
+    heard = [Heard(service, path, **chosen) for chosen in (options, {}) for path in (short, short)]
     assert len({each.text for each in heard[2:]}) == 1 and heard[0].text == heard[1].text
     assert slot_bytes(model.network, Search()) < max(made) <= smallest(model, options)
 
@@ -150,16 +120,16 @@ def test_long_recordings_take_turns(
     monkeypatch.setattr(module, "TURN", 0.0)  # a window each
     service = make(batch_size=4)
     kinds: list[dict[str, Any]] = [{}, {"beam_size": 2}]
-    alone = [Heard(service, long, options).text for options in kinds]
+    alone = [Heard(service, long, **options).text for options in kinds]
     made.clear()
     order: list[str] = []
-    heard = [Heard(service, long, options) for options in kinds]
+    heard = [Heard(service, long, **options) for options in kinds]
     for each in heard:
         tell = each.job.listener
         each.job.listener = lambda e, tell=tell: (order.append(type(e).__name__), tell(e))
-    late = Heard(service, short, {"beam_size": 3})
+    late = Heard(service, short, beam_size=3)
     assert late.text and "Finished" not in order
-    service.cancel(Heard(service, long, {"beam_size": 5}).job)  # it waits for its turn
+    service.cancel(Heard(service, long, beam_size=5).job)  # it waits for its turn
     assert [each.text for each in heard] == alone
     assert service.counts.cancelled == 1 and service.in_flight == 0
 
@@ -170,14 +140,14 @@ def test_streams_go_on_beside_other_kinds(
 ) -> None:
     """What speaks does not wait for recordings, nor do they wait until all have spoken."""
     service = make(batch_size=4, first=DIGITS)
-    before = Heard(service, long, {"beam_size": 2})
+    before = Heard(service, long, beam_size=2)
     told: queue.SimpleQueue[LiveEvent | None] = queue.SimpleQueue()
     stream = service.open_stream(DIGITS, LiveOptions(language="en"), "ann", told.put)
     stream.append(slimwhisper.load_audio(short))
     stream.commit()
     while not isinstance(told.get(timeout=60), Ended):
         pass
-    beside = Heard(service, short, {"beam_size": 3})
+    beside = Heard(service, short, beam_size=3)
     assert beside.text, "while the stream is open"
     stream.finish()
     while told.get(timeout=60) is not None:
@@ -200,8 +170,6 @@ def test_an_engine_that_cannot_be_made_fails_its_own(
 
     monkeypatch.setattr(module, "make_engine", full)
     service = make()
-    heard = [Heard(service, short, {"beam_size": beams}) for beams in (None, 2, 3)]
+    heard = [Heard(service, short, beam_size=beams) for beams in (None, 2, 3)]
     assert heard[0].text and heard[2].text
-    while not isinstance(event := heard[1].events.get(timeout=60), Failed):
-        pass
-    assert isinstance(event.error, SlimWhisperError) and str(event.error) == "no room"
+    assert str(heard[1].error) == "no room"

@@ -1,6 +1,5 @@
 """Files that are sent to the page: they never fill the disk, and none is forgotten there."""
 
-import socket
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -14,8 +13,7 @@ from slimwhisper.app.page import tempdir, uploads
 from slimwhisper.app.page.tempdir import FILES
 from slimwhisper.app.page.transcripts.results import Results
 from slimwhisper.app.page.uploads import Uploads
-from tests.support.harm import eventually
-from tests.support.live import Begin, Live
+from tests.support.live import Begin, Live, connected, eventually
 from tests.support.page_calls import PHONE, call, clear_page, upload
 
 LIMIT = 300_000  # bytes of a file; the recording has 219,000
@@ -55,16 +53,14 @@ def test_one_folder_for_each(live: Live) -> None:
 
 def half_sent(live: Live, size: int, upload_id: str = "") -> None:
     """An upload whose client leaves in the middle."""
-    port = int(live.url.rpartition(":")[2])
     part = '--x\r\nContent-Disposition: form-data; name="files"; filename="a.wav"\r\n\r\n'
     head = (
         f"POST /gradio_api/upload?upload_id={upload_id} HTTP/1.1",
-        f"Host: 127.0.0.1:{port}",
+        "Host: 127.0.0.1",
         "Content-Type: multipart/form-data; boundary=x",
         "Content-Length: 290000",
     )
-    with socket.create_connection(("127.0.0.1", port), timeout=10) as connection:
-        connection.sendall(("\r\n".join(head) + f"\r\n\r\n{part}").encode() + bytes(size))
+    connected(live, ("\r\n".join(head) + f"\r\n\r\n{part}").encode() + bytes(size)).close()
 
 
 @pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning")  # Gradio's file

@@ -1,0 +1,244 @@
+"""The Wyoming port: its own client, clients that do not read, and what no client should send."""
+
+import asyncio
+import json
+import signal
+import socket
+import time
+from collections.abc import Iterator
+from contextlib import ExitStack, suppress
+from typing import Any
+
+import pytest
+
+from slimwhisper.api import SlimWhisper
+from slimwhisper.app.realtime import wyoming
+from slimwhisper.app.server import Server, make_app
+from slimwhisper.app.service.jobs import Limits
+from slimwhisper.app.service.models import Models
+from slimwhisper.app.service.service import Service
+from slimwhisper.app.service.settings import Settings
+from tests.support.live import Begin, Live, eventually, free_port, freed, rest, start, stop
+from tests.support.realtime import WORDS, sample
+
+PORT = free_port()  # of the module's server
+OTHER = free_port()  # of a test's own
+
+
+@pytest.fixture(scope="module")
+def live(model: SlimWhisper) -> Iterator[Live]:
+    running = start(model, Limits(streams=8), wyoming=PORT)
+    yield running
+    stop(running)
+
+
+def connected(port: int, data: bytes = b"") -> socket.socket:
+    found = socket.create_connection(("127.0.0.1", port), timeout=60)
+    found.sendall(data)
+    return found
+
+
+def frames(answer: bytes) -> list[tuple[str, dict[str, Any]]]:
+    """What the server sent: types, and data."""
+    found = []
+    while answer:
+        head, _, answer = answer.partition(b"\n")
+        line = json.loads(head)
+        length = line.get("data_length", 0)
+        found.append((line["type"], json.loads(answer[:length] or b"{}")))
+        answer = answer[length:]
+    return found
+
+
+def answers(port: int, data: bytes) -> list[tuple[str, dict[str, Any]]]:
+    """All that is said to a client that sends this and no more."""
+    with connected(port, data) as client:
+        client.shutdown(socket.SHUT_WR)
+        return frames(rest(client))
+
+
+@pytest.mark.filterwarnings("ignore:'audioop' is deprecated:DeprecationWarning")
+def test_wyomings_own_client(live: Live) -> None:
+    pytest.importorskip("wyoming")
+    from wyoming.asr import Transcribe, Transcript, TranscriptChunk, TranscriptStart, TranscriptStop
+    from wyoming.audio import AudioChunk, AudioStart, AudioStop
+    from wyoming.client import AsyncTcpClient
+    from wyoming.info import Describe, Info
+
+    async def main() -> tuple[Info, list[str], str, str]:
+        async with AsyncTcpClient("127.0.0.1", PORT, read_timeout=20) as client:
+            await client.write_event(Describe().event())
+            answer = await client.read_event()
+            assert answer is not None
+            await client.write_event(Transcribe(name="digits", language="en").event())
+            await client.write_event(AudioStart(22_050, 2, 1).event())
+            for piece in sample(22_050, 0.25):
+                await client.write_event(AudioChunk(22_050, 2, 1, piece).event())
+            await client.write_event(AudioStop().event())
+            kinds, chunks = [], ""
+            while not kinds or not TranscriptStop.is_type(kinds[-1]):
+                event = await client.read_event()
+                assert event is not None
+                kinds.append(event.type)
+                if TranscriptChunk.is_type(event.type):
+                    chunks += TranscriptChunk.from_event(event).text
+                if Transcript.is_type(event.type):
+                    whole = Transcript.from_event(event)
+            assert TranscriptStart.is_type(kinds[0])
+            assert whole.language == "en"
+            return Info.from_event(answer), kinds, chunks, whole.text
+
+    info, kinds, chunks, text = asyncio.run(main())
+    assert chunks == text == WORDS and kinds.count("transcript-chunk") > 1
+    program = info.asr[0]
+    assert program.supports_transcript_streaming and program.name == "slimwhisper"
+    assert program.models[0].name == "digits" and program.models[0].languages == ["en"]
+    assert freed(live)
+
+
+def test_wyoming_at_shutdown(begin: Begin) -> None:
+    """What was heard is told; a recording that the server cuts off gets no transcript."""
+    stopped = begin(wyoming=OTHER, patience=60.0)
+    chunk = b'{"type": "%s", "data": {"rate": 16000, "width": 2, "channels": 1}'
+    sound = b"".join(
+        chunk % b"audio-chunk" + b', "payload_length": %d}\n' % len(piece) + piece
+        for piece in sample(16_000, 1.0)
+    )
+    with ExitStack() as stack:
+        idle, cut, whole = (stack.enter_context(connected(OTHER)) for _ in range(3))
+        whole.sendall(sound + chunk % b"audio-stop" + b"}\n")
+        while not any(stream.finished for stream in list(stopped.service.streams.open)):
+            time.sleep(0.01)
+        cut.sendall(sound + b'{"type": "ping"}\n')
+        answer = b""
+        while b"pong" not in answer:
+            answer += cut.recv(1 << 16)
+        stopped.server.handle_exit(signal.SIGTERM, None)
+        told = [frames(rest(raw)) for raw in (idle, whole)]
+        told.append(frames(answer + rest(cut)))
+    for events in told:
+        kind, data = events[-1]
+        assert kind == "error" and data["code"] == "stopping" and "connect again" in data["text"]
+    assert len(told[0]) == 1
+    for events, transcripts in ((told[1], [WORDS]), (told[2], [])):
+        chunks = [data["text"] for kind, data in events if kind == "transcript-chunk"]
+        assert "".join(chunks) == WORDS
+        assert [data["text"] for kind, data in events if kind == "transcript"] == transcripts
+    assert not stopped.service.streams.open
+
+
+TRANSCRIBE = b'{"type": "transcribe", "data": {%s}}\n'
+CHUNK = b'{"type": "audio-chunk", "data": {"rate": %d, "width": %d, "channels": %d}%s}\n'
+
+
+@pytest.mark.parametrize(
+    ("data", "message"),
+    [
+        (b"{\n", "is a JSON object"),
+        (b"[]\n", "is a JSON object"),
+        (b'{"data": {}}\n', "has a type"),
+        (b"x" * 70_000, "is longer than"),
+        (b'{"type": "x", "data_length": -1}\n', "is not a number of bytes"),
+        (b'{"type": "x", "payload_length": 99999999999}\n', "is not a number of bytes"),
+        (b'{"type": "x", "data_length": 2}\n[]', "is a JSON object"),
+        (b'{"type": "x", "data_length": 9}\n{', "ended within an event"),
+        (b'{"type": "audio-stop"}\n', "before any audio"),
+        (
+            b'{"type": "transcribe", "data": {"name": 1}}\n' + CHUNK % (16_000, 2, 1, b""),
+            "a valid string",
+        ),
+        (TRANSCRIBE % b'"name": "large"' + CHUNK % (16_000, 2, 1, b""), "not available here"),
+        (TRANSCRIBE % b'"language": "de"' + CHUNK % (16_000, 2, 1, b""), "English-only"),
+        (CHUNK % (16_000, 3, 1, b""), "audio.width 3: choose 2, 4"),
+        (CHUNK % (1, 2, 1, b""), "equal to 8000"),
+        (CHUNK % (16_000, 2, 99, b""), "equal to 8"),
+        (CHUNK % (16_000, 2, 1, b', "payload_length": 3') + b"abc", "not a whole number"),
+    ],
+)
+def test_says_what_is_wrong(live: Live, data: bytes, message: str) -> None:
+    (kind, said), *_ = answers(PORT, data)[-1:]
+    assert kind == "error" and message in said["text"]
+    assert freed(live)
+
+
+def test_connections_that_drop(live: Live) -> None:
+    for number in range(40):
+        chunk = CHUNK % (16_000, 2, 1, b', "payload_length": 3200') + b"\0" * 3200
+        connected(PORT, chunk * (number % 3) + chunk[: number * 10]).close()
+    assert freed(live)
+
+
+def test_a_port_that_is_taken_ends_the_server_with_one_line(
+    live: Live, model: SlimWhisper, caplog: pytest.LogCaptureFixture
+) -> None:
+    settings = Settings(port=free_port(), wyoming=PORT)
+    service = Service(lambda _: model)
+    server = Server(make_app(service, Models("digits"), settings))
+    server.run()
+    service.close()
+    assert not server.started
+    assert f"--wyoming {PORT}: " in caplog.text and "choose another port" in caplog.text
+
+
+def ping(data: bytes) -> bytes:
+    """The event, with its data as JSON."""
+    return b'{"type": "ping", "data_length": %d}\n' % len(data) + data
+
+
+PING = ping(b'{"text": "here"}')
+
+
+@pytest.mark.parametrize(
+    "data", [rb'{"text": "\ud800"}', b'{"text": NaN}', b'{"text": %s}' % (b"1" * 5000), b"{"]
+)
+def test_data_that_is_not_json(live: Live, caplog: pytest.LogCaptureFixture, data: bytes) -> None:
+    """After data of its own, the next event is found."""
+    ((kind, said),) = answers(PORT, b'{"type": "ping", "data": %s}\n' % data)
+    assert kind == "error" and "is a JSON object" in said["text"]
+    (kind, said), *after = answers(PORT, ping(data) + PING)
+    assert kind == "error" and "is a JSON object" in said["text"]
+    assert after == [("pong", {"text": "here"})]
+    assert "Traceback" not in caplog.text
+
+
+@pytest.fixture
+def unread() -> Iterator[list[socket.socket]]:
+    """Two clients that ask for much, and read nothing of it, once they are connected."""
+    found: list[socket.socket] = []
+    yield found
+    for client in found:
+        client.close()
+
+
+def ask_for_much(unread: list[socket.socket]) -> None:
+    for _ in range(2):
+        client = socket.socket()
+        unread.append(client)
+        client.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 4096)
+        client.settimeout(0.5)
+        client.connect(("127.0.0.1", OTHER))
+        with suppress(OSError):  # the server reads no more, or has dropped it
+            for _ in range(20):
+                client.sendall(ping(b'{"text": "%s"}' % (b"a" * 1_000_000)))
+
+
+@pytest.mark.slow
+def test_clients_that_do_not_read_are_dropped(
+    begin: Begin, monkeypatch: pytest.MonkeyPatch, unread: list[socket.socket]
+) -> None:
+    monkeypatch.setattr(wyoming, "UNREAD", 1.0)
+    monkeypatch.setattr(wyoming, "MAX_CONNECTIONS", 2)
+    begin(wyoming=OTHER)
+    ask_for_much(unread)
+    assert eventually(lambda: answers(OTHER, PING)[0][0] == "pong"), "they still hold the port"
+
+
+@pytest.mark.slow
+def test_clients_that_do_not_read_do_not_hold_a_shutdown(
+    begin: Begin, monkeypatch: pytest.MonkeyPatch, unread: list[socket.socket]
+) -> None:
+    monkeypatch.setattr(wyoming, "UNREAD", 100.0)
+    monkeypatch.setattr(wyoming, "CLOSING", 0.5)
+    live = begin(wyoming=OTHER, patience=0.5)
+    ask_for_much(unread)
+    stop(live)

@@ -1,0 +1,56 @@
+"""A job of the service and what it is told, for tests without a server."""
+
+import queue
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+from slimwhisper.app.service.jobs import Event, Failed, Finished, Job, ModelChoice
+from slimwhisper.app.service.service import Service
+from slimwhisper.errors import SlimWhisperError
+from tests.support.paths import SAMPLES
+
+Make = Callable[..., Service]
+DIGITS = ModelChoice("digits")
+PHONE = "phone-number.wav"
+
+
+class Heard:
+    """A job and all that it was told."""
+
+    def __init__(
+        self,
+        service: Service,
+        path: Path | str = PHONE,
+        user: str = "ann",
+        model: str = "digits",
+        on_samples: Callable[..., None] | None = None,
+        **options: Any,
+    ) -> None:
+        """path: a sample's name, or of another file."""
+        self.events: queue.SimpleQueue[Event] = queue.SimpleQueue()
+        file, choice = SAMPLES / path, ModelChoice(model)
+        self.job = Job(file, file.name, choice, options, user, self.events.put, on_samples)
+        service.submit(self.job)
+
+    def until_the_end(self) -> list[Event]:
+        found = [self.events.get(timeout=120)]
+        while not isinstance(found[-1], Finished | Failed):
+            found.append(self.events.get(timeout=120))
+        return found
+
+    @property
+    def last(self) -> Event:
+        return self.until_the_end()[-1]
+
+    @property
+    def text(self) -> str:
+        last = self.last
+        assert isinstance(last, Finished), last
+        return last.transcript.text.strip()
+
+    @property
+    def error(self) -> SlimWhisperError:
+        last = self.last
+        assert isinstance(last, Failed), last
+        return last.error
