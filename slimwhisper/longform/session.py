@@ -93,9 +93,19 @@ class Session:
         self._steps = self._run(clips)
         self._request: Request | None = next(self._steps, None)
 
+    @property
+    def done(self) -> bool:
+        """Whether the recording has come to its end."""
+        return self._request is None
+
     def next_request(self) -> Request | None:
-        """What the engine should do next; None at the end of the recording."""
-        return self._request
+        """What the engine should do next; None at the end of the recording. A window's audio is
+        given once: it is the engine's then.
+        """
+        request = self._request
+        if isinstance(request, Window):
+            self._request = request.without_mel()
+        return request
 
     def accept(self, answer: Answer) -> list[Segment]:
         """Process the answer to the last request, and return the new segments, if any.
@@ -277,7 +287,7 @@ class Session:
         return Cut(segments, seek, nothing_follows)
 
     def transcript(self) -> Transcript:
-        """The result so far; complete once `next_request` returns None."""
+        """The result so far; complete once it is `done`."""
         assert self.language is not None
         return Transcript(self.prompts.text(), self.segments, self.language)
 
