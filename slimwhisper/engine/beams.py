@@ -88,7 +88,7 @@ class BeamSampler:
         if call.logprobs:
             own_logprobs = logprobs.gather(1, chosen).flatten().float()
             texts.token_logprobs[call.here, stamps.count] = own_logprobs
-        append(self.state, call, tokens.gather(1, chosen).flatten(), self.vocabulary)
+        append(self.state, call, tokens.gather(1, chosen).flatten(), stamps, self.vocabulary)
         stamps.count.sub_(torch.where(live, 0, 1))  # a finished search does not change
 
     def _places(self, call: Call) -> slice:

@@ -59,7 +59,7 @@ class GreedySampler:
         texts.logprobs[block] += logprobs
         if call.logprobs:
             texts.token_logprobs[call.here, state.count] = logprobs.float()
-        append(self.state, call, tokens, self.vocabulary)
+        append(self.state, call, tokens, state, self.vocabulary)
 
     def decide(self, call: Call, logits: Tensor, stamps: TimestampState) -> tuple[Tensor, Tensor]:
         """The tokens of the rows and their log-probabilities, [R] each; logits [R, V]."""
@@ -83,9 +83,11 @@ class GreedySampler:
         return Snapshot(tickets, texts, self.vocabulary.eot)
 
 
-def append(state: RowState, call: Call, tokens: Tensor, vocabulary: Vocabulary) -> None:
-    """Append tokens [R] int64 to the rows of a call."""
-    block, texts, stamps = call.block, state.texts, state.stamps.view(call.block)
+def append(
+    state: RowState, call: Call, tokens: Tensor, stamps: TimestampState, vocabulary: Vocabulary
+) -> None:
+    """Append tokens [R] int64 to the rows of a call. stamps: those of the rows, in place."""
+    block, texts = call.block, state.texts
     texts.sampled[call.here, stamps.count] = tokens
     texts.last[block] = tokens
     state.positions[block] += 1
