@@ -144,6 +144,12 @@ class SlimWhisper:
         for other in self._shortened.values():
             other.release()
 
+    def text_memory(self) -> int:
+        """Bytes that texts have taken at most, all windows together, in the engine that is kept
+        for the next call; 0 without one.
+        """
+        return self._engines.text_memory()
+
     def default_batch_size(self, **options: Any) -> int:
         """How many windows `transcribe_many` decodes together with these options unless told: 16
         on a CPU, and on a GPU as many as have room for their caches in half of the memory that

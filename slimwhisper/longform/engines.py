@@ -171,6 +171,11 @@ class Engines:
         kept = self._kept
         return 0 if kept is None else kept.nbytes()
 
+    def text_memory(self) -> int:
+        """Bytes of the pages that the kept engine's texts have taken at most."""
+        kept = self._kept
+        return 0 if kept is None else kept.pool.peak * kept.runner.pages.page_bytes
+
     def release(self) -> None:
         """Drop the kept engine, and what `slots` chose. An engine in use is kept when its call
         ends.

@@ -147,7 +147,7 @@ class Session:
     def _places(self, clips: Sequence[Clip]) -> Iterator[Place]:
         """The window at `seek`, wherever that is by then; each clip begins where it says."""
         for start, stop in clips:
-            self.seek = max(self.seek, start)
+            self.seek = start
             while self.seek < stop:
                 window = self.dims.window_frames
                 size = min(window, stop - self.seek)
