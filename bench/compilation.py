@@ -22,6 +22,7 @@ import triton
 from triton.backends.compiler import GPUTarget
 from triton.compiler import ASTSource
 
+from slimwhisper.cache.pool import PAGE
 from slimwhisper.kernels.configurations import Configuration, Processor, configurations, find
 from slimwhisper.kernels.gpu.choose_token import BLOCK, choose_token_kernel
 from slimwhisper.kernels.gpu.combine import (
@@ -63,12 +64,10 @@ class Compiled:
 class Variant:
     """One way in which a kernel is launched, apart from what is a number at run time.
 
-    Of the attention kernels, slots, lengths and splits are such numbers: one variant serves
-    cross-attention (with slots in a prompt, without in a step) and self-attention (with lengths, or
-    without where all rows are full). `sources` are a variant, launched by the self-attention of
-    beams, each of which is a window of its own; no form reads float8 so. A bias for each position
-    is another, launched where neighbouring frames are merged; limits are one, launched by the
-    self-attention of texts that are decoded several tokens a step, which none in float8 is. A
+    Of the attention kernels, slots, lengths and splits are such numbers. Without flags a variant
+    serves cross-attention; a bias for each position is launched where neighbouring frames are
+    merged. PAGE is launched by self-attention, whose texts are each a window of its own; with
+    limits where several tokens of a text are decoded in a step, which none in float8 is. A
     configuration for float16 also serves bfloat16; `latent8` computes in float16 only.
 
     Of the others: `combine` and `combine_mapped` end a split attention, here of the widest model
@@ -85,18 +84,18 @@ class Variant:
 def variants(configuration: Configuration, capability: int) -> list[Variant]:
     """In which ways a configuration is launched on GPUs of a compute capability."""
     c = configuration
-    heads = 1 if c.kernel == "heads" else c.width // HEAD  # queries of a beam
+    heads = 1 if c.kernel == "heads" else c.width // HEAD  # queries of a text
     dtypes = HALVES if c.kernel != "latent8" and c.dtype == "float16" else (c.dtype,)
-    # smaller blocks hold a beam's queries, and are chosen
-    sources = c.kernel != "latent8" and c.block_q < 2 * max(heads, 16)
+    # smaller blocks hold a text's queries, and are chosen
+    pages = c.block_q < 2 * max(heads, 16)
     bias = c.kernel != "heads"
     # a step's tokens are at least two: blocks that are too small for them are not chosen
     processor = Processor(SHARED[capability], 1, capability)
     chosen = find(c.kernel, c.dtype, c.width, 2 * heads, processor)
     enough = chosen is None or c.block_q >= chosen.block_q
     limits = enough and c.kernel != "latent8"
-    every = [(), *[("HAS_BIAS",)] * bias, *[("HAS_SOURCES",)] * sources]
-    every += [("HAS_LIMITS",)] * limits
+    every = [(), *[("HAS_BIAS",)] * bias, *[("PAGE",)] * pages]
+    every += [("PAGE", "HAS_LIMITS")] * limits
     return [Variant(c.kernel, dtype, c, flags) for flags in every for dtype in dtypes]
 
 
@@ -151,8 +150,9 @@ def _launch(
         constants: dict[str, Any] = {"D": c.width, "PIECE": c.piece, "SLICES": c.slices}
         constants |= {"BLOCK_Q": c.block_q, "BLOCK_T": c.block_t, "STAGES": c.stages}
         constants |= {"CONVERT": capability >= CONVERTS, "PRECISION": c.precision}
+        constants["PAGE"] = PAGE if "PAGE" in variant.flags else 0
         pointers = parts | dict.fromkeys(("queries", "latent", "keys", "values"), kind)
-        pointers |= dict.fromkeys(("slots", "sources", "lengths"), "*i64")
+        pointers |= dict.fromkeys(("slots", "table", "lengths"), "*i64")
         if c.kernel == "latent8":
             pointers |= {"latent": "*u16", "factors": "*fp32"}
         pointers["bias"] = "*fp32"

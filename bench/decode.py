@@ -19,7 +19,7 @@ from timing import seconds_of, synchronize
 
 from slimwhisper.cache.base import Rows as CacheRows
 from slimwhisper.cache.forms import PRESETS, choose_forms
-from slimwhisper.cache.plan import DecoderCache
+from slimwhisper.cache.plan import DecoderCache, pages_of
 from slimwhisper.checkpoint.random_weights import random_checkpoint
 from slimwhisper.commands.costs import OFFICIAL_DIMS
 from slimwhisper.engine.engine import Engine
@@ -70,7 +70,7 @@ def full_engine(model: Model, windows: int, beams: int, steps: int) -> Engine:
     room = model.dims.n_text_ctx - CONTEXT - 8
     for tag in range(windows):
         engine.submit(tag, window(model, room, CONTEXT))
-    while len(engine.first.tickets) < windows:
+    while len(engine.scheduler.first.tickets) < windows:
         engine.step()
     for _ in range(WARM_UP):
         engine.step()
@@ -118,7 +118,8 @@ def profile(call: Callable[[], object], device: torch.device) -> list[tuple[str,
 def prompt_of(model: Model, windows: int) -> Callable[[], object]:
     """A call that reads prompts of `PROMPT` tokens for `windows` windows."""
     cache = DecoderCache(model.allocate_cross(windows), model.allocate_self(windows))
-    rows = CacheRows.block(windows, device=model.device)
+    pages = pages_of(model.dims.n_text_ctx)
+    rows = CacheRows.block(windows, pages=pages, device=model.device)
     features = torch.randn(windows, model.dims.n_audio_ctx, model.dims.n_audio_state)
     cache.cross.put(rows.slots, features.to(model.device, model.dtype))
     tokens = torch.full((windows, PROMPT), 1000, device=model.device)
@@ -179,7 +180,7 @@ def profile_parts(
         rows.add(**case, what="encoder", batch=together, milliseconds=spent)
     engine = full_engine(model, windows, 1, asked.repeats + PROFILED)
     part("step", windows, engine.step)
-    if (graphs := engine.first.graphs) is not None:
+    if (graphs := engine.lanes[0].graphs) is not None:
         print(f"  graphs: {len(graphs.recorded)}, replays {graphs.replays}, {graphs.failure}")
     group = min(engine.encode_batch, windows)
     del engine

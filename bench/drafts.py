@@ -39,11 +39,10 @@ from slimwhisper.checkpoint.random_weights import random_checkpoint
 from slimwhisper.commands.costs import OFFICIAL_DIMS
 from slimwhisper.devices import INT8
 from slimwhisper.digests import weights_digest
-from slimwhisper.engine.draft_model import DraftModel, fast_draft, load_draft
-from slimwhisper.engine.drafter import Behind
+from slimwhisper.engine.drafting.draft_model import DraftModel, fast_draft, load_draft
+from slimwhisper.engine.drafting.drafter import Behind
 from slimwhisper.engine.engine import Engine
 from slimwhisper.engine.requests import Decoded, Window
-from slimwhisper.engine.speculation import SpeculativeLane
 from slimwhisper.errors import SlimWhisperError
 from slimwhisper.flags import positive
 from slimwhisper.longform.session import Session
@@ -113,15 +112,18 @@ class Rated(DraftModel):
         rate: float,
         cross: CrossCache,
         rows: int,
+        pages: int,
     ) -> None:
         """text: that all windows will have."""
-        super().__init__(draft, target, cross, rows)
+        super().__init__(draft, target, cross, rows, pages)
         self.text, self.rate = text, rate
         self.random = torch.Generator().manual_seed(0)
         self.prompt = 0
 
-    def begin(self, windows: Sequence[Window], prompts: Tensor, rows: CacheRows) -> None:
-        super().begin(windows, prompts, rows)
+    def begin(
+        self, first: int, windows: Sequence[Window], prompts: Tensor, rows: CacheRows
+    ) -> None:
+        super().begin(first, windows, prompts, rows)
         self.prompt = prompts.shape[1]
 
     def logits(self, behind: Behind) -> Tensor:
@@ -254,9 +256,10 @@ def decoded(engine: Engine, windows: Sequence[Window]) -> Texts:
 
 def compared(without: Texts, engine: Engine, windows: Sequence[Window]) -> dict[str, Any]:
     """Decodes them with a draft, too: columns of a row."""
-    lane = engine.first
-    assert isinstance(lane, SpeculativeLane)
-    lane.guessed = lane.right = 0
+    speculation = engine.lanes[0].speculation
+    assert speculation is not None
+    drafts = speculation.acceptance
+    drafts.guessed = drafts.right = 0
     texts, seconds = decoded(engine, windows)
     tokens = sum(map(len, texts))
     return {
@@ -265,9 +268,9 @@ def compared(without: Texts, engine: Engine, windows: Sequence[Window]) -> dict[
         "times_as_fast": without[1] / seconds,
         "different": sum(a != b for a, b in zip(without[0], texts, strict=True)),
         "sampled": tokens,
-        "tokens_per_step": tokens / max(tokens - lane.right, 1),  # of each text
-        "guessed": lane.guessed,
-        "right": lane.right,
+        "tokens_per_step": tokens / max(tokens - drafts.right, 1),  # of each text
+        "guessed": drafts.guessed,
+        "right": drafts.right,
     }
 
 

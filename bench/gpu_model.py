@@ -26,7 +26,7 @@ CONTEXT = 224  # tokens of each text in the step that is shown
 HALF, SINGLE = 2, 4  # bytes of a value
 # Kernels of a decoder layer in a step, and of a step besides its layers. Kept equal to what the
 # code launches by tests/engine/test_on_a_gpu.py, which counts them.
-LAUNCHES, LAUNCHES_BESIDE = 16, 30
+LAUNCHES, LAUNCHES_BESIDE = 16, 33
 # Every LOOK steps the host looks which texts have ended, one look late: their slots do nothing for
 # LATE steps on average. At most GROUP windows are encoded, and prompted, together. The host waits
 # for the GPU and then launches a prompt kernel by kernel: the GPU is idle for IDLE seconds a layer,

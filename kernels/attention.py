@@ -4,7 +4,7 @@
 they run that they cannot; PyTorch supports every call.
 """
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Protocol, TypeVar
 
 import torch
@@ -105,18 +105,14 @@ class LatentInC:
         self.library = library
 
     def supports(self, call: LatentCall) -> bool:
-        return (
-            self.library is not None and call.latent.factors is None and call.reads.sources is None
-        )
+        return self.library is not None and call.latent.factors is None
 
     def run(self, call: LatentCall) -> Tensor | None:
         assert self.library is not None
         queries, reads = call.queries, call.reads
-        slots, groups = _groups(reads, call.windows, len(queries))
+        groups, reads = _groups(reads, call.windows, len(queries))
         together = queries.reshape(groups, -1, queries.shape[-1])
-        mix = self.library.latent(
-            together, call.latent.values, call.scale, slots, reads.lengths, reads.position_bias
-        )
+        mix = self.library.latent(together, call.latent.values, call.scale, reads)
         if mix is None:
             return None
         mix = mix.reshape(queries.shape)
@@ -140,7 +136,7 @@ class LatentByTriton:
         if c is None:
             return None
         programs = call.windows * -(-call.queries_each // c.block_q)
-        splits = _splits(c, p, programs, latent.values.shape[1])
+        splits = _splits(c, p, programs, call.reads.positions(latent.values.shape[1]))
         if latent.factors is None:
             from slimwhisper.kernels.gpu.latent import split_latent
 
@@ -166,9 +162,10 @@ class LatentByTorch:
     def run(self, call: LatentCall) -> Tensor:
         queries, latent, reads = call.queries, call.latent, call.reads
         windows, each = call.windows, call.queries_each
-        kept = latent if reads.slots is None else latent[reads.slots]
-        if reads.sources is not None:
-            kept = latent[reads.sources, _positions(latent.values, 1)]
+        if reads.table is not None:
+            kept = Latent(*(reads.gathered(t, 1) for t in latent.tensors()))
+        else:
+            kept = latent if reads.slots is None else latent[reads.slots]
         plain = kept.plain(queries.dtype)
         bias = None if reads.bias is None else reads.bias().view(windows, -1, plain.shape[1])
         if bias is not None and bias.shape[1] > 1:  # of each row: for all its heads
@@ -189,15 +186,13 @@ class HeadsInC:
         self.library = library
 
     def supports(self, call: HeadsCall) -> bool:
-        few = call.reads.sources is None and call.rows_each <= MOST_ROWS
-        return self.library is not None and few
+        return self.library is not None and call.rows_each <= MOST_ROWS
 
     def run(self, call: HeadsCall) -> Tensor | None:
         assert self.library is not None
-        slots, groups = _groups(call.reads, call.windows, len(call.queries))
-        scale, lengths = call.queries.shape[-1] ** -0.5, call.reads.lengths
-        queries = call.grouped(groups)
-        found = self.library.heads(queries, call.keys, call.values, scale, slots, lengths)
+        groups, reads = _groups(call.reads, call.windows, len(call.queries))
+        scale, queries = call.queries.shape[-1] ** -0.5, call.grouped(groups)
+        found = self.library.heads(queries, call.keys, call.values, scale, reads)
         return None if found is None else call.by_row(found)
 
 
@@ -219,7 +214,7 @@ class HeadsByTriton:
         if c is None:
             return None
         programs = call.windows * call.queries.shape[1] * -(-call.rows_each // c.block_q)
-        splits = _splits(c, p, programs, call.keys.shape[2])
+        splits = _splits(c, p, programs, call.reads.positions(call.keys.shape[2]))
         return split_heads(call.queries, call.keys, call.values, c, splits, call.reads)
 
 
@@ -233,30 +228,25 @@ class HeadsByTorch:
         keys, values, reads = call.keys, call.values, call.reads
         if reads.slots is not None:
             keys, values = keys[reads.slots], values[reads.slots]
-        if reads.sources is not None:
-            places = _positions(keys, 2)
-            keys, values = (
-                t[reads.sources, :, places].transpose(1, 2) for t in (call.keys, call.values)
-            )
+        if reads.table is not None:
+            keys, values = reads.gathered(keys, 2), reads.gathered(values, 2)
         mask = None
         if reads.bias is not None:
             mask = reads.bias().view(call.windows, 1, -1, keys.shape[2])
         return call.by_row(head_attention(call.grouped(call.windows), keys, values, mask))
 
 
-def _positions(kept: Tensor, dim: int) -> Tensor:
-    return torch.arange(kept.shape[dim], device=kept.device)
-
-
-def _groups(reads: Reads, windows: int, count: int) -> tuple[Tensor | None, int]:
-    """The slots that groups of `count` rows read, each of one length, and how many groups: the
-    windows, or, where the tokens of a text have lengths of their own, the rows.
+def _groups(reads: Reads, windows: int, count: int) -> tuple[int, Reads]:
+    """How many groups of `count` rows read with one length each, and what they read: the windows,
+    or, where the tokens of a text have lengths of their own, the rows.
     """
-    slots = reads.slots
     if reads.lengths_each(windows) <= 1:
-        return slots, windows
-    slots = torch.arange(windows) if slots is None else slots
-    return slots.repeat_interleave(count // windows), count
+        return windows, reads
+    each = count // windows
+    if reads.table is not None:
+        return count, replace(reads, table=reads.table.repeat_interleave(each, dim=0))
+    slots = torch.arange(windows) if reads.slots is None else reads.slots
+    return count, replace(reads, slots=slots.repeat_interleave(each))
 
 
 def _find(

@@ -21,7 +21,7 @@ from slimwhisper.checkpoint.alignment_heads import dumped_heads
 from slimwhisper.checkpoint.load import Adapters, load_checkpoint
 from slimwhisper.devices import INT8, choose_device, choose_dtype, choose_loaders
 from slimwhisper.digests import weights_digest
-from slimwhisper.engine.draft_model import load_draft
+from slimwhisper.engine.drafting.draft_model import load_draft
 from slimwhisper.errors import OptionError, SlimWhisperError
 from slimwhisper.kernels.graphs import bucket_of
 from slimwhisper.longform.batch import Listeners, transcribe_all
@@ -32,6 +32,7 @@ from slimwhisper.model.model import Model
 from slimwhisper.options import changed_settings, make_options
 from slimwhisper.outputs.formats import segment_line
 from slimwhisper.speakers.diarize import prepare
+from slimwhisper.text import parse_size
 from slimwhisper.types import (
     FRAMES_PER_SECOND,
     MEL_FRAMES_PER_POSITION,
@@ -142,6 +143,12 @@ class SlimWhisper:
         self._engines.release()
         for other in self._shortened.values():
             other.release()
+
+    def text_memory(self) -> int:
+        """Bytes that texts have taken at most, all windows together, in the engine that is kept
+        for the next call; 0 without one.
+        """
+        return self._engines.text_memory()
 
     def default_batch_size(self, **options: Any) -> int:
         """How many windows `transcribe_many` decodes together with these options unless told: 16
@@ -404,6 +411,7 @@ def load_model(
     guard_audio: AudioSource | None = None,
     adapter: Adapters = None,
     draft: str | PathLike[str] | None = None,
+    cache_memory: int | str | None = None,
 ) -> SlimWhisper:
     """Load a model by name, Hugging Face id or folder, or `.pt` file.
 
@@ -426,10 +434,17 @@ def load_model(
         draft: a smaller model with the same encoder, such as distil-large-v3 for large-v3: it
             guesses what comes next, and the model checks several tokens at once. The same texts
             in fewer steps, without beams (docs/drafts.md).
+        cache_memory: bytes for the cache of texts, such as "2GB": pages of 16 tokens, which texts
+            take as they grow. If they run out, the youngest windows wait, and start again later.
+            None: enough for the context of every window, or what a GPU has free (docs/caches.md).
     Raises:
         CheckpointError, OptionError, CacheError.
     """
     cache = fspath(cache)
+    try:
+        memory = parse_size(cache_memory) if isinstance(cache_memory, str) else cache_memory
+    except ValueError as error:
+        raise OptionError(f"cache_memory: {error}") from None
     forms = choose_forms(cache, cross_cache, self_cache, cache_dtype)
     place = choose_device(device)
     number = choose_dtype(dtype, place)
@@ -449,6 +464,7 @@ def load_model(
         guard = Guard(strict_cache, mel)
     eight = dtype == INT8
     model = Model(checkpoint, place, number, forms, guard, eight, learned)
+    model.cache_memory = memory
     if draft is not None:
         smaller = load_checkpoint(draft, download_root=download_root, in_memory=in_memory)
         model.draft = load_draft(smaller, checkpoint, model)

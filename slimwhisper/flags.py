@@ -18,6 +18,7 @@ from slimwhisper.cache.forms import (
     self_names,
 )
 from slimwhisper.errors import OptionError
+from slimwhisper.text import parse_size
 from slimwhisper.types import DTYPES, OptionHelp
 
 if TYPE_CHECKING:  # the command line starts without torch
@@ -50,6 +51,14 @@ def positive(text: str) -> int:
     if not text.isascii() or not text.isdigit() or int(text) < 1:
         raise argparse.ArgumentTypeError(f"{text!r} is not a whole number from 1 up")
     return int(text)
+
+
+def size(text: str) -> int:
+    """Bytes, such as 2GB."""
+    try:
+        return parse_size(text)
+    except ValueError as error:
+        raise argparse.ArgumentTypeError(str(error)) from None
 
 
 def count(text: str) -> int:
@@ -212,6 +221,12 @@ def model_flags() -> tuple[ModelFlag, ...]:
                     {"action": "store_true", "default": False},
                 ),
                 ("guard_audio", "real speech on which the guard measures the forms", {}),
+                (
+                    "cache_memory",
+                    "memory for the cache of texts, in pages of 16 tokens; with less, windows wait "
+                    "for each other [the context of every window, or what a GPU has free]",
+                    {"type": size, "metavar": "SIZE, such as 2GB"},
+                ),
             )
         ),
     )

@@ -1,5 +1,6 @@
 """Names, times, sizes and errors in messages."""
 
+import re
 import unicodedata
 from typing import TextIO
 
@@ -46,10 +47,21 @@ def one_line(error: BaseException, kind: bool = False) -> str:
     return f"{type(error).__name__}: {text[:300]}" if kind else text
 
 
+UNITS = ("B", "kB", "MB", "GB", "TB")
+
+
+def parse_size(text: str) -> int:
+    """Bytes: "6GB", "512 MB", or a number alone. Raises ValueError."""
+    found = re.fullmatch(r"\s*(\d+(?:\.\d+)?)\s*([kMGT]?B)?\s*", text)
+    if found is None:
+        raise ValueError(f"{text!r} is not a size such as 512MB or 6GB")
+    return round(float(found[1]) * 1000 ** UNITS.index(found[2] or "B"))
+
+
 def human_size(count: float) -> str:
     """Bytes in decimal units: 40.5 MB, 319 MB, 3.1 GB."""
     amount, unit = float(count), "B"
-    for larger in ("kB", "MB", "GB", "TB"):
+    for larger in UNITS[1:]:
         if amount < 999.5:
             break
         amount, unit = amount / 1000, larger

@@ -3,7 +3,7 @@
 import pytest
 
 from slimwhisper.cli import main
-from slimwhisper.text import shown
+from slimwhisper.text import parse_size, shown
 
 
 @pytest.mark.parametrize(
@@ -36,3 +36,23 @@ def test_arguments_are_escaped(arguments: list[str], capsys: pytest.CaptureFixtu
     said = capsys.readouterr()
     assert status != 0 and r"\x1b[31m\u202e" in said.err
     assert not {"\x1b", "\u202e"} & set(said.out + said.err)
+
+
+@pytest.mark.parametrize(
+    ("text", "size"),
+    [
+        ("6GB", 6 * 10**9),
+        ("1.5 MB", 1_500_000),
+        ("512kB", 512_000),
+        ("77", 77),
+        ("2TB", 2 * 10**12),
+    ],
+)
+def test_sizes(text: str, size: int) -> None:
+    assert parse_size(text) == size
+
+
+@pytest.mark.parametrize("text", ["", "GB", "-1GB", "6 gigabytes", "6GiB", "1e9"])
+def test_what_is_no_size(text: str) -> None:
+    with pytest.raises(ValueError, match="such as 512MB or 6GB"):
+        parse_size(text)

@@ -76,15 +76,21 @@ INLINE void mix(int q, const float *weights, const float *z, long d, long count,
     if (WIDE && k < d) mix_columns(q, 1, weights, z + k, d, count, out + k);
 }
 
-/* `count` positions for q queries; out [q, d], greatest and total [q] are of the earlier ones. */
-INLINE void some(int q, int n, const float *queries, const float *keys, const float *values,
-                 const float *bias, long d, long count, float scale, float *out, float *greatest,
-                 float *total) {
+/* `count` positions for q queries, in runs of `run` that lie apart; out [q, d], greatest and total [q]
+   are of the earlier ones. */
+INLINE void some(int q, int n, const float *queries, const float *const *keys,
+                 const float *const *values, long run, const float *bias, long d, long count,
+                 float scale, float *out, float *greatest, float *total) {
     float scores[MOST * TOGETHER];
-    long t = 0;
-    for (; t + n <= count; t += n)
-        score(q, n, TOGETHER, queries, keys + t * d, d, scale, scores + t);
-    for (; t < count; t++) score(q, 1, TOGETHER, queries, keys + t * d, d, scale, scores + t);
+    long t, ahead = run < TOGETHER ? 0 : TOGETHER;
+    for (long begin = 0; begin < count; begin += run) {
+        const float *z = keys[begin / run];
+        long left = count - begin < run ? count - begin : run;
+        for (t = 0; t + n <= left; t += n)
+            score(q, n, ahead, queries, z + t * d, d, scale, scores + begin + t);
+        for (; t < left; t++)
+            score(q, 1, ahead, queries, z + t * d, d, scale, scores + begin + t);
+    }
     for (int i = 0; i < q; i++) {
         float *s = scores + i * TOGETHER, most = greatest[i];
         for (t = 0; t < count; t++) {
@@ -109,29 +115,44 @@ INLINE void some(int q, int n, const float *queries, const float *keys, const fl
             for (long k = 0; k < d; k += LANES)
                 store(out + i * d + k, load(out + i * d + k) * before);
     }
-    mix(q, scores, values, d, count, out);
+    for (long begin = 0; begin < count; begin += run)
+        mix(q, scores + begin, values[begin / run], d, count - begin < run ? count - begin : run,
+            out);
 }
 
 struct work {
-    const float *queries, *keys, *values, *bias;
+    const float *queries, *keys, *values, *bias; /* keys and values of the slot, or of page 0 */
+    const int64_t *table;                        /* the window's pages, or null */
     float *out, *greatest, *total;
-    long count, d;
+    long count, d, page, stride; /* positions of a page, and floats from page to page */
     float scale;
 };
+
+/* Where the positions from t on lie, `run` by run. */
+static void locate(const struct work *w, long t, long count, long run, const float **keys,
+                   const float **values) {
+    for (long i = 0; i * run < count; i++, t += run) {
+        long at = w->table ? w->table[t / w->page] * w->stride + t % w->page * w->d : t * w->d;
+        keys[i] = w->keys + at, values[i] = w->values + at;
+    }
+}
 
 /* Positions from `begin` to `end` of one group for all its queries. */
 static void attend(const struct work *w, long begin, long end) {
     long d = w->d;
     memset(w->out, 0, w->count * d * sizeof(float));
     for (long i = 0; i < w->count; i++) w->greatest[i] = -INFINITY, w->total[i] = 0;
-    for (long t = begin; t < end; t += TOGETHER) {
-        long count = end - t < TOGETHER ? end - t : TOGETHER;
-        const float *keys = w->keys + t * d, *values = w->values + t * d;
+    long run = w->table && w->page < TOGETHER ? w->page : TOGETHER;
+    for (long t = begin, count; t < end; t += count) {
+        const float *keys[TOGETHER], *values[TOGETHER];
+        count = w->table && t % run ? run - t % run : TOGETHER; /* then runs begin where pages do */
+        if (count > end - t) count = end - t;
+        locate(w, t, count, run, keys, values);
         const float *bias = w->bias ? w->bias + t : 0;
         for (long i = 0, tiles = (w->count + MOST - 1) / MOST; tiles; tiles--) {
             long q = (w->count - i + tiles - 1) / tiles; /* tiles of about the same size */
 #define TILE(q, n)                                                                             \
-    some(q, n, w->queries + i * d, keys, values, bias, d, count, w->scale, w->out + i * d,       \
+    some(q, n, w->queries + i * d, keys, values, run, bias, d, count, w->scale, w->out + i * d,  \
          w->greatest + i, w->total + i)
             switch (q) {
             case 6: TILE(6, (WIDE ? 4 : 2)); break;
@@ -170,28 +191,32 @@ static void join(float *out, float *greatest, float *total, long parts, long cou
 /* A group is one head of a window, or a window with `heads` 1. out [groups, parts, count, d], of which
    [:, 0] is the result; room [groups, parts, 2, count]. queries [groups, count, d], keys and values
    [slots, heads, .., d] with `stride` floats from slot to slot and `apart` from head to head, slots and
-   lengths [windows] or null, bias [slots, positions] with `bias_stride`, or null. d is a multiple of
-   16. */
+   lengths [windows] or null, bias [slots, positions] with `bias_stride`, or null. With a table
+   [windows, ..] of pages, `table_stride` apart, a slot is a page of `page` positions, which divide
+   TOGETHER or are as many as are read. d is a multiple of 16. */
 void NAME(attention)(float *out, float *room, const float *queries, const float *keys,
                      const float *values, const int64_t *slots, const int64_t *lengths,
-                     const float *bias, long windows, long heads, long parts, long count,
-                     long positions, long d, long stride, long apart, long bias_stride, float scale,
-                     int threads) {
+                     const float *bias, const int64_t *table, long windows, long heads, long parts,
+                     long count, long positions, long d, long stride, long apart, long bias_stride,
+                     long page, long table_stride, float scale, int threads) {
     long groups = windows * heads;
 #pragma omp parallel for num_threads(threads) schedule(dynamic) if (threads > 1)
     for (long task = 0; task < groups * parts; task++) {
         long g = task / parts, part = task % parts, b = g / heads;
-        long slot = slots ? slots[b] : b, length = lengths ? lengths[b] : positions;
+        long slot = table ? 0 : slots ? slots[b] : b, length = lengths ? lengths[b] : positions;
         long begin = slot * stride + g % heads * apart;
         struct work w = {queries + g * count * d,
                          keys + begin,
                          values + begin,
                          bias ? bias + slot * bias_stride : 0,
+                         table ? table + b * table_stride : 0,
                          out + task * count * d,
                          room + g * parts * 2 * count + part * count,
                          room + (g * parts * 2 + parts + part) * count,
                          count,
                          d,
+                         page,
+                         stride,
                          scale};
         if (length > positions) length = positions;
         attend(&w, length * part / parts, length * (part + 1) / parts);

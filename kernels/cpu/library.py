@@ -18,18 +18,21 @@ from pathlib import Path
 import torch
 from torch import Tensor
 
+from slimwhisper.kernels.reads import ALL, Reads
+
 DEPTH = 16  # what depths of products and widths of latents are multiples of
 # Rows that int8 weights serve here: with more, oneDNN's products of integers are faster. The large
 # ones, such as for logits, and the others.
 FEW, SOME = 4, 8
 LARGE = 2**22  # numbers
+TOGETHER = 64  # positions that attention reads together: pages divide them
 
 _POINTER, _LONG, _INT, _FLOAT = ctypes.c_void_p, ctypes.c_long, ctypes.c_int, ctypes.c_float
 _SIGNATURES = {
     "multiply": (*[_POINTER] * 6, *[_LONG] * 3, _INT),
     "multiply_heads": (*[_POINTER] * 3, *[_LONG] * 4, _INT),
     "multiply_heads_turned": (*[_POINTER] * 3, *[_LONG] * 4, _INT),
-    "attention": (*[_POINTER] * 8, *[_LONG] * 9, _FLOAT, _INT),
+    "attention": (*[_POINTER] * 9, *[_LONG] * 11, _FLOAT, _INT),
 }
 _WIDE = ("multiply", "multiply_heads", "attention")  # there is one for AVX-512, too
 
@@ -115,53 +118,47 @@ class Library:
         return out
 
     def latent(
-        self,
-        queries: Tensor,
-        latent: Tensor,
-        scale: float,
-        slots: Tensor | None = None,
-        lengths: Tensor | None = None,
-        bias: Tensor | None = None,
+        self, queries: Tensor, latent: Tensor, scale: float, reads: Reads = ALL
     ) -> Tensor | None:
-        """softmax(Q Z^T * scale + bias) Z: queries [B, Q, d], latent [S, T, d], slots and lengths
-        [B] int64, bias [S, T] -> [B, Q, d]; None: PyTorch has to.
+        """softmax(Q Z^T * scale + bias) Z: queries [B, Q, d], latent [S, T, d] -> [B, Q, d];
+        `reads` as in `heads`, with a bias for each position; None: PyTorch has to.
         """
         kept = latent[:, None]
-        found = self.heads(queries[:, None], kept, kept, scale, slots, lengths, bias)
+        found = self.heads(queries[:, None], kept, kept, scale, reads)
         return None if found is None else found[:, 0]
 
     def heads(
-        self,
-        queries: Tensor,
-        keys: Tensor,
-        values: Tensor,
-        scale: float,
-        slots: Tensor | None = None,
-        lengths: Tensor | None = None,
-        bias: Tensor | None = None,
+        self, queries: Tensor, keys: Tensor, values: Tensor, scale: float, reads: Reads = ALL
     ) -> Tensor | None:
         """softmax(q_i K_i^T * scale + bias) V_i of every head i: queries [B, h, Q, d_k], keys and
-        values [S, h, T, d_k], slots and lengths [B] int64, bias [S, T] -> [B, h, Q, d_k]; None:
-        PyTorch has to.
+        values [S, h, T, d_k], or [pages, h, page, d_k] with a table -> [B, h, Q, d_k]; None:
+        PyTorch has to. reads: with at most one length for each window.
         """
-        (windows, heads, count, d), positions = queries.shape, keys.shape[2]
+        (windows, heads, count, d), page = queries.shape, keys.shape[2]
+        table, bias = reads.table, reads.position_bias
         queries = queries.contiguous()
         if not windows or d % DEPTH or keys.stride() != values.stride() or _watched():
             return None
         if not (_flat(queries) and _flat(keys[:1, :1]) and _flat(values[:1, :1])):
             return None
-        if any(t is not None and not _flat(t, torch.int64) for t in (slots, lengths)):
+        if any(t is not None and not _flat(t, torch.int64) for t in (reads.slots, reads.lengths)):
+            return None
+        if table is not None and (table.dtype != torch.int64 or table.stride(1) != 1):
             return None
         if bias is not None and (bias.dtype != torch.float32 or bias.stride(-1) != 1):
+            return None
+        if table is not None and TOGETHER % page and page < reads.extent:
             return None
         threads = torch.get_num_threads()
         parts = -(-threads // (windows * heads))
         out = queries.new_empty((windows, heads, parts, count, d))
         room = queries.new_empty((windows, heads, parts, 2, count))
         self.attention(
-            *map(_pointer, (out, room, queries, keys, values, slots, lengths, bias)),
-            *(windows, heads, parts, count, positions, d, keys.stride(0), keys.stride(1)),
-            *(0 if bias is None else bias.stride(0), scale, threads),
+            *map(_pointer, (out, room, queries, keys, values)),
+            *map(_pointer, (reads.slots, reads.lengths, bias, table)),
+            *(windows, heads, parts, count, reads.positions(page), d),
+            *(keys.stride(0), keys.stride(1), 0 if bias is None else bias.stride(0)),
+            *(page, 0 if table is None else table.stride(0), scale, threads),
         )
         return out[:, :, 0]
 

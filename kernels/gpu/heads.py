@@ -34,7 +34,7 @@ def split_heads_kernel(
     keys,
     values,
     slots,
-    sources,  # [B, T] int64: the slot that holds each position
+    table,  # [B, pages] int64: the pages of each window's text
     lengths,
     out,  # [N, h, d_k], written if there is one split
     sums,  # [N, h, SPLITS, d_k] float32, written otherwise
@@ -53,12 +53,12 @@ def split_heads_kernel(
     kept_slot,  # of keys and values alike
     kept_head,
     kept_position,
-    source_window,
+    table_window,
     D: tl.constexpr,
     BLOCK_Q: tl.constexpr,
     BLOCK_T: tl.constexpr,
     STAGES: tl.constexpr,
-    HAS_SOURCES: tl.constexpr,
+    PAGE: tl.constexpr,  # positions of a page; 0: without a table
     HAS_LIMITS: tl.constexpr,  # a window's rows end one after the other
     PRECISION: tl.constexpr,
 ):
@@ -82,13 +82,13 @@ def split_heads_kernel(
     for t in tl.range(begin, end, BLOCK_T, num_stages=STAGES):
         place = t + tl.arange(0, BLOCK_T)
         seen = place < end
-        position = head * kept_head + place.to(tl.int64) * kept_position
-        if HAS_SOURCES:
-            at_source = sources + window * source_window + place
-            holder = tl.load(at_source, mask=seen, other=0).to(tl.int64)
-            position = position + holder * kept_slot
+        if PAGE > 0:
+            at_page = table + window * table_window + place // PAGE
+            page = tl.load(at_page, mask=seen, other=0).to(tl.int64)
+            position = page * kept_slot + (place % PAGE) * kept_position
         else:
-            position = position + slot * kept_slot
+            position = slot * kept_slot + place.to(tl.int64) * kept_position
+        position = position + head * kept_head
         tile = position[:, None] + column[None, :]
         k = tl.load(keys + tile, mask=seen[:, None], other=0.0)
         v = tl.load(values + tile, mask=seen[:, None], other=0.0)
@@ -145,19 +145,19 @@ def split_heads(
         width**-0.5 * math.log2(math.e),
         heads,
         group,
-        keys.shape[2],
+        reads.positions(keys.shape[2]),
         splits,
         int(reads.slots is not None),
         reads.lengths_each(windows),
         *queries.stride()[:2],
         *out.stride()[:2],
         *keys.stride()[:3],
-        0 if reads.sources is None else reads.sources.stride(0),
+        0 if reads.table is None else reads.table.stride(0),
         D=width,
         BLOCK_Q=c.block_q,
         BLOCK_T=c.block_t,
         STAGES=c.stages,
-        HAS_SOURCES=reads.sources is not None,
+        PAGE=0 if reads.table is None else keys.shape[2],
         HAS_LIMITS=reads.lengths_each(windows) > 1,
         PRECISION=c.precision,
         num_warps=c.warps,

@@ -36,7 +36,7 @@ def split_latent_kernel(
     queries,
     latent,  # [S, T, d]
     slots,
-    sources,  # [B, T] int64: the slot that holds each position
+    table,  # [B, pages] int64: the pages of each window's text
     lengths,
     bias,  # [S, T] float32
     sums,  # [B, group * h, splits, d] float32
@@ -52,7 +52,7 @@ def split_latent_kernel(
     query_head,
     latent_slot,
     latent_position,
-    source_window,
+    table_window,
     bias_slot,
     D: tl.constexpr,
     PIECE: tl.constexpr,  # columns per load, a power of two that divides D
@@ -60,7 +60,7 @@ def split_latent_kernel(
     BLOCK_Q: tl.constexpr,
     BLOCK_T: tl.constexpr,
     STAGES: tl.constexpr,
-    HAS_SOURCES: tl.constexpr,
+    PAGE: tl.constexpr,  # positions of a page; 0: without a table
     HAS_BIAS: tl.constexpr,
     HAS_LIMITS: tl.constexpr,  # a window's rows end one after the other
     PRECISION: tl.constexpr,
@@ -92,13 +92,12 @@ def split_latent_kernel(
     for t in tl.range(begin, end, BLOCK_T, num_stages=STAGES):
         place = t + tl.arange(0, BLOCK_T)
         seen = place < end
-        position = place.to(tl.int64) * latent_position
-        if HAS_SOURCES:
-            at_source = sources + window * source_window + place
-            holder = tl.load(at_source, mask=seen, other=0).to(tl.int64)
-            position = position + holder * latent_slot
+        if PAGE > 0:
+            at_page = table + window * table_window + place // PAGE
+            page = tl.load(at_page, mask=seen, other=0).to(tl.int64)
+            position = page * latent_slot + (place % PAGE) * latent_position
         else:
-            position = position + slot * latent_slot
+            position = slot * latent_slot + place.to(tl.int64) * latent_position
         tile = latent + position[:, None] + column[None, :]
         z = ()
         for i in tl.static_range(pieces):
@@ -181,13 +180,13 @@ def split_latent(
         scale * math.log2(math.e),
         heads,
         group,
-        latent.shape[1],
+        reads.positions(latent.shape[1]),
         splits,
         int(reads.slots is not None),
         reads.lengths_each(windows),
         *queries.stride()[:2],
         *latent.stride()[:2],
-        0 if reads.sources is None else reads.sources.stride(0),
+        0 if reads.table is None else reads.table.stride(0),
         position_bias.stride(0),
         D=width,
         PIECE=c.piece,
@@ -195,7 +194,7 @@ def split_latent(
         BLOCK_Q=c.block_q,
         BLOCK_T=c.block_t,
         STAGES=c.stages,
-        HAS_SOURCES=reads.sources is not None,
+        PAGE=0 if reads.table is None else latent.shape[1],
         HAS_BIAS=reads.position_bias is not None,
         HAS_LIMITS=reads.lengths_each(windows) > 1,
         PRECISION=c.precision,

@@ -70,6 +70,7 @@ def split_latent8_kernel(
     latent,  # words [S, T, d / 2]
     factors,  # [S, T] float32
     slots,
+    table,  # [B, pages] int64: the pages of each window's text
     lengths,
     bias,  # [S, T] float32
     out,  # [N, h, d], written if there is one split
@@ -89,6 +90,7 @@ def split_latent8_kernel(
     out_head,
     latent_slot,
     latent_position,
+    table_window,
     bias_slot,
     D: tl.constexpr,
     PIECE: tl.constexpr,  # columns per load, a power of two that divides D
@@ -97,6 +99,7 @@ def split_latent8_kernel(
     BLOCK_T: tl.constexpr,
     STAGES: tl.constexpr,
     CONVERT: tl.constexpr,
+    PAGE: tl.constexpr,  # positions of a page; 0: without a table
     HAS_BIAS: tl.constexpr,
 ):
     """Grid: blocks of queries (adjacent, so that they find the latent in L2), windows, splits."""
@@ -134,8 +137,15 @@ def split_latent8_kernel(
     for t in tl.range(begin, end, BLOCK_T, num_stages=STAGES):
         place = t + tl.arange(0, BLOCK_T)
         seen = place < end
-        position = place.to(tl.int64) * latent_position
-        tile = latent + slot * latent_slot + position[:, None] + word[None, :]
+        if PAGE > 0:
+            at_page = table + window * table_window + place // PAGE
+            holder = tl.load(at_page, mask=seen, other=0).to(tl.int64)
+            inside = place % PAGE
+        else:
+            holder = slot
+            inside = place
+        position = holder * latent_slot + inside.to(tl.int64) * latent_position
+        tile = latent + position[:, None] + word[None, :]
         words = ()
         for i in tl.static_range(pieces):
             words = words + (tl.load(tile + i * HALF, mask=seen[:, None], other=0),)
@@ -155,7 +165,7 @@ def split_latent8_kernel(
                 scores = tl.dot(odd_q[i], odd, scores)
         # 2^8 times as much: the shifts' values are too small by that; and the probabilities times
         # the factors stay among the normal numbers of float16
-        factor = tl.load(factors + slot * factor_slot + place, mask=seen, other=0.0) * 256.0
+        factor = tl.load(factors + holder * factor_slot + inside, mask=seen, other=0.0) * 256.0
         scores = scores * factor[None, :]
         scale_of_scores = scale_log2 * 0.00390625 if CONVERT else scale_log2
         scores = scores * scale_of_scores
@@ -203,14 +213,14 @@ def split_latent8(
         latent: values [S, T, d] float8_e4m3fn, likewise strided, rows aligned to 16 bytes; factors
             [S, T] float32 contiguous along T; S = B unless `reads` has slots.
         scale: factor on the scores.
-        reads: which positions, without `sources` or lengths of rows, and `position_bias`; its
+        reads: which positions, without lengths of rows, and `position_bias`; its
             `bias` is not used.
         maps: [h, d_k, d], every head's B_i^T, to be applied to the result.
     Returns:
         [N, h, d] float16, laid out head by head, or with `maps` [N, h, d_k] in their dtype; zeros
         for a window without positions.
     """
-    assert latent.factors is not None and reads.sources is None
+    assert latent.factors is not None
     rows, heads, width = queries.shape
     windows = reads.windows(len(latent))
     group, each = rows // windows, reads.lengths_each(windows)
@@ -220,14 +230,12 @@ def split_latent8(
     c = configuration
     words = latent.values.view(torch.uint16)
     blocks = triton.cdiv(group * heads, c.block_q)
-    slots, _, lengths = reads.tensors(queries)
     position_bias = reads.bias_of_positions(queries)
     split_latent8_kernel[blocks, windows, splits](
         queries,
         words,
         latent.factors,
-        slots,
-        lengths,
+        *reads.tensors(queries),
         position_bias,
         out,
         parts.sums,
@@ -235,7 +243,7 @@ def split_latent8(
         scale * math.log2(math.e),
         heads,
         group,
-        words.shape[1],
+        reads.positions(words.shape[1]),
         splits,
         int(reads.slots is not None),
         each,
@@ -243,6 +251,7 @@ def split_latent8(
         *queries.stride()[:2],
         *out.stride()[:2],
         *words.stride()[:2],
+        0 if reads.table is None else reads.table.stride(0),
         position_bias.stride(0),
         D=width,
         PIECE=c.piece,
@@ -251,6 +260,7 @@ def split_latent8(
         BLOCK_T=c.block_t,
         STAGES=c.stages,
         CONVERT=_converts(queries.device),
+        PAGE=0 if reads.table is None else words.shape[1],
         HAS_BIAS=reads.position_bias is not None,
         num_warps=c.warps,
         num_stages=c.stages,

@@ -32,7 +32,7 @@ class Form:
     self_: Code | None = None  # a `SelfLayer`; None: not for self-attention
     shared: bool = False  # all cross-attention layers read one store
     inverse: Literal["key", "value", "first_key"] | None = None  # the weight it inverts: guarded
-    sources: bool = False  # kernels can read tokens that other rows hold
+    paged: bool = False  # its `self_` is a `PagedLayer` that takes pages of 16 tokens
     float8: str | None = None  # the form that keeps the same in float8
     listed: bool = True  # users choose it by name; False: through another option
     settings: Code | None = None  # its settings: see `slimwhisper.cache.settings`
@@ -101,17 +101,16 @@ FORMS: dict[str, Form] = {
             f"{_FOLD}:fold_kv",
             f"{_KV}:KVCross",
             f"{_KV}:KVSelf",
-            sources=True,
+            paged=True,
         ),
-        Form("k", "keys", f"{_FOLD}:fold_k", _CROSS, _SELF, inverse="key", sources=True),
-        Form("v", "values", f"{_FOLD}:fold_v", _CROSS, _SELF, inverse="value", sources=True),
+        Form("k", "keys", f"{_FOLD}:fold_k", _CROSS, _SELF, inverse="key", paged=True),
+        Form("v", "values", f"{_FOLD}:fold_v", _CROSS, _SELF, inverse="value", paged=True),
         Form(
             "e",
             "the encoder's output",
             f"{_FOLD}:fold_latent",
             _CROSS,
             shared=True,
-            sources=True,
             float8="e8",
         ),
         Form(
@@ -120,7 +119,7 @@ FORMS: dict[str, Form] = {
             f"{_FOLD}:fold_latent",
             None,
             _SELF,
-            sources=True,
+            paged=True,
             float8="x8",
         ),
         Form(
@@ -130,7 +129,6 @@ FORMS: dict[str, Form] = {
             _CROSS,
             shared=True,
             inverse="first_key",
-            sources=True,
         ),
         Form(
             "e8",
@@ -146,6 +144,7 @@ FORMS: dict[str, Form] = {
             f"{_FOLD}:fold_float8",
             None,
             _SELF,
+            paged=True,
             listed=False,
         ),
         _approximate(
@@ -215,6 +214,7 @@ FORMS: dict[str, Form] = {
             "CompactCross",
             _SELF,
             shared=True,
+            paged=True,
         ),
     )
 }

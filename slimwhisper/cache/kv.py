@@ -3,7 +3,7 @@
 import torch
 from torch import Tensor
 
-from slimwhisper.cache.base import CrossLayer, CrossStore, Room, Rows, SelfLayer, Step
+from slimwhisper.cache.base import CrossLayer, CrossStore, PagedLayer, Room, Rows, Shape, Step
 from slimwhisper.cache.fold import Folded
 from slimwhisper.kernels.dispatch import Kernels
 from slimwhisper.kernels.heads import head_attention
@@ -37,13 +37,9 @@ class HeadAttention:
         return linear(heads.transpose(1, 2).flatten(2), self.weights.out, self.weights.out_bias)
 
 
-def _allocate(weights: Folded, room: Room) -> tuple[Tensor, Tensor]:
-    """Keys and values, each [count, h, length, d_k]."""
-    shape = (room.count, weights.heads, room.length, weights.width // weights.heads)
-    return (
-        torch.zeros(shape, device=room.device, dtype=room.dtype),
-        torch.zeros(shape, device=room.device, dtype=room.dtype),
-    )
+def _shape(weights: Folded, length: int) -> tuple[int, ...]:
+    """Of keys, or of values: [h, length, d_k]."""
+    return weights.heads, length, weights.width // weights.heads
 
 
 class KVStore(CrossStore):
@@ -51,7 +47,9 @@ class KVStore(CrossStore):
 
     def __init__(self, heads: HeadAttention, room: Room) -> None:
         self.heads = heads
-        self.keys, self.values = _allocate(heads.weights, room)
+        shape = (room.count, *_shape(heads.weights, room.length))
+        self.keys = torch.zeros(shape, device=room.device, dtype=room.dtype)
+        self.values = torch.zeros_like(self.keys)
         super().__init__(self.keys, self.values)
 
     def put(self, slots: Tensor, features: Tensor) -> None:
@@ -84,41 +82,36 @@ class KVCross(CrossLayer):
         return queries @ keys.transpose(2, 3)
 
 
-class KVSelf(SelfLayer):
-    """Self-attention of one layer over kept K and V, each [rows, h, n_text_ctx, d_k]."""
+class KVSelf(PagedLayer):
+    """Self-attention of one layer over kept K and V, each [pages, h, page, d_k]."""
 
     def __init__(self, weights: Folded, room: Room) -> None:
         self.heads = HeadAttention(weights, room.kernels)
-        self.keys, self.values = _allocate(weights, room)
-        self.length = room.length
+        self.keys, self.values = self.paged(weights, room)
         super().__init__(self.keys, self.values)
 
-    def reorder(self, rows: Tensor, sources: Tensor, extent: int) -> None:
-        """Row rows[i] becomes a copy of row sources[i], both [R] int64."""
-        for t in self.tensors:
-            t[rows, :, :extent] = t[sources, :, :extent]
+    @staticmethod
+    def shapes(weights: Folded, page: int, dtype: torch.dtype) -> list[Shape]:
+        """Keys and values, each [h, page, d_k]."""
+        return [(_shape(weights, page), dtype)] * 2
+
+    def keep(self, places: tuple[Tensor, Tensor], keys: Tensor, values: Tensor) -> None:
+        """Store keys and values [..., h, d_k] at pages and places [...] int64."""
+        pages, inside = places
+        self.keys[pages, :, inside] = keys
+        self.values[pages, :, inside] = values
 
     def prefill(self, x: Tensor, rows: Rows) -> Tensor:
         """x [R, T, d] -> [R, T, d]; keeps K and V, each [R, h, T, d_k]."""
         keys, values = self.heads.keys_values(x)
-        for buffer, fresh in ((self.keys, keys), (self.values, values)):
-            buffer[rows.ids] = 0  # the previous text: a NaN would pass the mask
-            buffer[rows.ids, :, : x.shape[1]] = fresh
+        places = self.begin(rows, x.shape[1])
+        self.keep(places, keys.transpose(1, 2), values.transpose(1, 2))
         return self.heads.output(head_attention(self.heads.queries(x), keys, values, causal=True))
 
     def step(self, x: Tensor, step: Step) -> Tensor:
         """x [R, 1, d] -> [R, 1, d]; keeps K and V of the token, reads step.extent of them."""
         keys, values = self.heads.keys_values(x)
-        ids = step.rows.ids
-        self.keys[ids, :, step.positions] = keys[:, :, 0]
-        self.values[ids, :, step.positions] = values[:, :, 0]
-        keys, values, chosen = self.keys, self.values, None
-        if step.sources is None:
-            (keys, chosen), (values, _) = step.rows.of_rows(keys), step.rows.of_rows(values)
-        mixed = self.heads.kernels.heads(
-            self.heads.queries(x)[:, :, 0],
-            keys[:, :, : step.extent],
-            values[:, :, : step.extent],
-            step.reads(chosen),
-        )
+        self.keep(self.step_places(step), keys[:, :, 0], values[:, :, 0])
+        queries = self.heads.queries(x)[:, :, 0]
+        mixed = self.heads.kernels.heads(queries, self.keys, self.values, self.reads(step))
         return self.heads.output(mixed.unsqueeze(2))

@@ -7,11 +7,11 @@ d values per token are kept, for each layer (`x`, `k`, `v`) or once for all laye
 import torch
 from torch import Tensor
 
-from slimwhisper.cache.base import CrossLayer, CrossStore, Room, Rows, SelfLayer, Step
+from slimwhisper.cache.base import CrossLayer, CrossStore, PagedLayer, Room, Rows, Shape, Step
 from slimwhisper.cache.fold import Folded
 from slimwhisper.kernels.dispatch import Kernels
 from slimwhisper.kernels.heads import head_attention
-from slimwhisper.kernels.latent import Latent
+from slimwhisper.kernels.latent import EIGHT, Latent
 from slimwhisper.kernels.linear import linear
 from slimwhisper.kernels.norm import Place, scaled
 from slimwhisper.kernels.reads import Reads
@@ -82,12 +82,6 @@ def kept(weights: Folded, x: Tensor) -> Tensor:
     return x if weights.project is None else linear(x, weights.project)
 
 
-def allocate(weights: Folded, room: Room) -> Latent:
-    """[count, length, d]."""
-    shape, eight = (room.count, room.length, weights.width), weights.columns is not None
-    return Latent.allocate(shape, room.device, room.dtype, eight)
-
-
 class LatentStore(CrossStore):
     """What is kept of the audio: [slots, p, d], for one layer or shared by many."""
 
@@ -96,7 +90,8 @@ class LatentStore(CrossStore):
 
     def __init__(self, weights: Folded, room: Room) -> None:
         self.weights = weights
-        self.latent = allocate(weights, room)
+        shape, eight = (room.count, room.length, weights.width), weights.columns is not None
+        self.latent = Latent.allocate(shape, room.device, room.dtype, eight)
         super().__init__(*self.latent.tensors())
 
     def put(self, slots: Tensor, features: Tensor) -> None:
@@ -147,26 +142,25 @@ def prefers_latent(tokens: int, heads: int, d: int) -> bool:
     return tokens * heads < d + tokens
 
 
-class LatentSelf(SelfLayer):
-    """Self-attention of one layer over a kept latent, [rows, n_text_ctx, d]."""
+class LatentSelf(PagedLayer):
+    """Self-attention of one layer over a kept latent, [pages, page, d]."""
 
     def __init__(self, weights: Folded, room: Room) -> None:
         self.attention = LatentAttention(weights, room.kernels)
-        self.latent, self.length = allocate(weights, room), room.length
+        self.latent = Latent(*self.paged(weights, room))
         super().__init__(*self.latent.tensors())
 
-    def reorder(self, rows: Tensor, sources: Tensor, extent: int) -> None:
-        """Row rows[i] becomes a copy of row sources[i], both [R] int64."""
-        for t in self.tensors:
-            t[rows, :extent] = t[sources, :extent]
+    @staticmethod
+    def shapes(weights: Folded, page: int, dtype: torch.dtype) -> list[Shape]:
+        """[page, d]; in float8, also factors [page]."""
+        if weights.columns is None:
+            return [((page, weights.width), dtype)]
+        return [((page, weights.width), EIGHT), ((page,), torch.float32)]
 
     def prefill(self, x: Tensor, rows: Rows) -> Tensor:
         """x [R, T, d] -> [R, T, d]; keeps latents [R, T, d]."""
         fresh = kept(self.attention.weights, x)
-        for t in self.tensors:  # clear the previous text: a NaN would pass the mask
-            t[rows.ids] = 0
-        places = torch.arange(x.shape[1], device=x.device)
-        self.latent.write((rows.ids[:, None], places), fresh)
+        self.latent.write(self.begin(rows, x.shape[1]), fresh)
         # always by heads: K and V cost 4 l d^2, little next to cross-attention's 4 p d^2
         mixed = self.attention.by_heads(self.attention.queries(x), fresh, causal=True)
         return self.attention.output(mixed)
@@ -176,19 +170,13 @@ class LatentSelf(SelfLayer):
         weights = self.attention.weights
         if weights.project is not None:
             return None
-        ids, positions = step.rows.ids, step.positions
-        return Place(self.latent, ids, positions, weights.columns, weights.offset)
+        return Place(self.latent, *self.step_places(step), weights.columns, weights.offset)
 
     def step(self, x: Tensor, step: Step) -> Tensor:
         """x [R, 1, d] -> [R, 1, d]; keeps the token's latent [R, d], reads step.extent of them."""
         weights = self.attention.weights
         if weights.project is not None:
-            fresh = kept(weights, x[:, 0])
-            self.latent.write((step.rows.ids, step.positions), fresh)
+            self.latent.write(self.step_places(step), kept(weights, x[:, 0]))
         q = self.attention.queries(x)
-        latent, rows = step.rows.of_rows(self.latent)
-        if step.sources is not None:
-            latent, rows = self.latent, None
-        read = latent[:, : step.extent]
-        mixed = self.attention.by_latent(q.flatten(0, 1), read, step.reads(rows))
+        mixed = self.attention.by_latent(q.flatten(0, 1), self.latent, self.reads(step))
         return self.attention.output(mixed.view_as(q))

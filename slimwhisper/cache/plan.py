@@ -1,14 +1,25 @@
 """Which form each layer's caches have, and the allocation of all of them."""
 
+from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from typing import cast
 
 import torch
 from torch import Tensor
 
-from slimwhisper.cache.base import CrossLayer, CrossStore, Room, SelfLayer, Step
+from slimwhisper.cache.base import (
+    CrossLayer,
+    CrossStore,
+    PagedLayer,
+    Room,
+    Rows,
+    SelfLayer,
+    Shape,
+)
 from slimwhisper.cache.fold import Folded
 from slimwhisper.cache.forms import form_of
+from slimwhisper.cache.pool import PAGE
 from slimwhisper.kernels.dispatch import Kernels
 
 
@@ -84,23 +95,56 @@ class CrossCache:
         for store in self.stores:
             store.put(slots, features)
 
-    def move(self, source: int, target: int) -> None:
-        """Copy one slot over another."""
-        for store in self.stores:
-            store.move(source, target)
-
-    def swap(self, one: int, other: int) -> None:
-        """Exchange two slots."""
-        for store in self.stores:
-            store.swap(one, other)
-
     def nbytes(self) -> int:
         """Bytes that the buffers hold, all slots together."""
         return sum(store.nbytes() for store in self.stores)
 
 
+class Pages:
+    """The pages of all layers' texts. Page i of every layer belongs to the same tokens.
+
+    One tensor holds all that has one shape, so that a copy of a page is one operation for all
+    layers. The last page belongs to nobody: what is padding is written there.
+    """
+
+    def __init__(self, plan: CachePlan, count: int, device: torch.device | None = None) -> None:
+        """count: pages, one more is added. The memory is not touched before it is used, and a
+        system that gives memory as it is touched gives no more than that.
+        """
+        self.count, dtype = count, plan.room(0, 0, device).dtype
+        self.device = plan.room(0, 0, device).device
+        wanted = [_shapes(weights, dtype) for weights in plan.self_]
+        held = {
+            shape: iter(
+                torch.empty((n, count + 1, *shape[0]), device=self.device, dtype=shape[1]).unbind()
+            )
+            for shape, n in Counter(s for shapes in wanted for s in shapes).items()
+        }
+        self.of_layer = [[next(held[shape]) for shape in shapes] for shapes in wanted]
+        self.page_bytes = sum(t[:1].nbytes for layer in self.of_layer for t in layer)
+
+    @property
+    def nobody(self) -> int:
+        """The page that belongs to nobody."""
+        return self.count
+
+    def copy(self, pages: Tensor, sources: Tensor) -> None:
+        """Page pages[i] becomes a copy of page sources[i], both [n] int64."""
+        for layer in self.of_layer:
+            for t in layer:
+                t[pages] = t[sources]
+
+
+def _shapes(weights: Folded, dtype: torch.dtype) -> Sequence[Shape]:
+    """What a page of a layer is made of; nothing, if its form keeps rows."""
+    form = form_of(weights.form)
+    if not form.paged:
+        return ()
+    return cast(type[PagedLayer], form.use("self_")).shapes(weights, PAGE, dtype)
+
+
 class SelfCache:
-    """What all layers keep of `rows` texts. Allocated once; it never grows."""
+    """What all layers keep of texts: their pages, and, in forms without pages, `rows` rows."""
 
     def __init__(
         self,
@@ -108,75 +152,55 @@ class SelfCache:
         rows: int,
         length: int,
         device: torch.device | None = None,
-        shared: bool = False,
+        pages: Pages | None = None,
     ) -> None:
-        """length: n_text_ctx. device: as in `CrossCache`. shared: a row that becomes a copy of
-        another reads the other's tokens in place, where the kernels can, instead of copying them.
+        """length: n_text_ctx. device: as in `CrossCache`. pages: None: enough for all rows, which
+        the rows own in their order.
         """
+        self.pages = pages or Pages(plan, rows * pages_of(length), device)
         room = plan.room(rows, length, device)
-        forms = [form_of(weights.form) for weights in plan.self_]
         self.layers: list[SelfLayer] = [
-            form.use("self_")(weights, room)
-            for form, weights in zip(forms, plan.self_, strict=True)
+            form_of(weights.form).use("self_")(weights, replace(room, pages=own))
+            for weights, own in zip(plan.self_, self.pages.of_layer, strict=True)
         ]
-        can = plan.kernels.processor is not None and all(form.sources for form in forms)
-        self.sources: Tensor | None = None  # [rows, length] int64: the row that holds each token
-        if shared and can:
-            every = torch.arange(rows, device=room.device)
-            self.sources = every[:, None].expand(rows, length).contiguous()
+        self.by_row = [
+            layer for layer, own in zip(self.layers, self.pages.of_layer, strict=True) if not own
+        ]
 
-    def begin(self, ids: Tensor) -> None:
-        """Start new texts in rows `ids` [R] int64."""
-        if self.sources is not None:
-            self.sources[ids] = ids[:, None]
-
-    def append(self, step: Step) -> Step:
-        """Record that each row of `step` holds one more token; returns it with `sources` set."""
-        if self.sources is None:
-            return step
-        ids = step.rows.ids
-        self.sources[ids, step.positions] = ids
-        held, chosen = step.rows.of_rows(self.sources)
-        held = held if chosen is None else held[chosen]
-        return replace(step, sources=held[:, : step.extent])
-
-    def move(self, source: int, target: int, count: int = 1) -> None:
-        """Copy `count` contiguous rows, from `source` on, over those from `target` on. They must
-        include every row that one of them reads.
-        """
-        if self.sources is not None:
-            moved = self.sources[source : source + count] + (target - source)
-            self.sources[target : target + count] = moved
-        for layer in self.layers:
-            layer.move(source, target, count)
-
-    def swap(self, one: int, other: int) -> None:
-        """Exchange two rows."""
-        assert self.sources is None
-        for layer in self.layers:
-            layer.swap(one, other)
-
-    def reorder(self, rows: Tensor, sources: Tensor, extent: int, ask: bool = False) -> None:
-        """Row rows[i] becomes a copy of row sources[i], both [R] int64; the first `extent` tokens.
-        Afterwards the two may share tokens, so neither is restarted or moved without the other.
+    def follow(self, rows: Rows, sources: Tensor, held: Tensor, ask: bool = False) -> None:
+        """Row i of `rows` becomes a copy of their row sources[i], [R] int64, which has held[i]
+        tokens [R] int64. Whole pages are shared; of the last one it gets a copy, in the page of its
+        own that its table has there.
 
         ask: first find the rows that do not change, and skip them; on a GPU this is a sync.
         """
-        if self.sources is not None:
-            self.sources[rows, :extent] = self.sources[sources, :extent]
-            return
+        every = torch.arange(len(sources), device=sources.device)
         if ask:
-            moved = rows != sources
-            rows, sources = rows[moved], sources[moved]
-            if not len(rows):
+            every = every[sources != every]
+            if not len(every):
                 return
-        for layer in self.layers:
-            layer.reorder(rows, sources, extent)
+            sources, held = sources[every], held[every]
+        for layer in self.by_row:
+            layer.copy_rows(rows.ids[every], rows.ids[sources])
+        if rows.table is None:
+            return
+        table, last = rows.table, rows.table.shape[1] - 1
+        theirs, whole = table[sources], held[:, None] // PAGE
+        own = table[every].gather(1, whole.clamp(max=last))
+        own = own.masked_fill(whole > last, self.pages.nobody).squeeze(1)
+        self.pages.copy(own, theirs.gather(1, whole.clamp(max=last)).squeeze(1))
+        index = torch.arange(last + 1, device=table.device)
+        table[every] = torch.where(index < whole, theirs, table[every])
 
     def nbytes(self) -> int:
-        """Bytes that the buffers hold, all rows together."""
-        sources = 0 if self.sources is None else self.sources.nbytes
-        return sources + sum(layer.nbytes() for layer in self.layers)
+        """Bytes that the buffers hold, all pages and rows together."""
+        by_row = sum(layer.nbytes() for layer in self.by_row)
+        return by_row + self.pages.count * self.pages.page_bytes
+
+
+def pages_of(tokens: int) -> int:
+    """How many pages a text of so many tokens takes."""
+    return -(-tokens // PAGE)
 
 
 @dataclass(frozen=True, slots=True)

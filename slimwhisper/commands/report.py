@@ -8,6 +8,7 @@ from pathlib import Path
 
 from rich.table import Table
 
+from slimwhisper.cache.plan import pages_of
 from slimwhisper.checkpoint.load import load_checkpoint
 from slimwhisper.commands.costs import (
     PAPER_MODELS,
@@ -19,12 +20,13 @@ from slimwhisper.commands.costs import (
 )
 from slimwhisper.commands.tables import console
 from slimwhisper.devices import as_dtype
-from slimwhisper.engine.draft_model import decoder_weights
+from slimwhisper.engine.drafting.draft_model import decoder_weights
 from slimwhisper.errors import OptionError
 from slimwhisper.text import human_size
 from slimwhisper.types import Dims
 
 LABEL_WIDTH, MAX_NAME = 32, 17  # characters, printed
+TEXTS = (328, 104, 24)  # tokens: a full prompt and 100; 30 s of speech; a command
 GAP = ("", "")
 
 
@@ -168,6 +170,14 @@ def _live_rows(report: Report) -> Iterator[Row]:
     bare = report.predicted[2].cache * as_dtype(report.dtype).itemsize
     yield "paper's option 2, E not counted", human_size(bare)
     yield GAP
+    context = pages_of(report.dims.n_text_ctx)
+    for preset in ("slim", "baseline"):
+        of = next(a for a in report.allocated if a.preset == preset)
+        for tokens in TEXTS:
+            text = of.self_bytes * min(pages_of(tokens) / context, 1)
+            size = (of.cross_bytes + text) / report.batch
+            yield f"{preset}, a text of {tokens} tokens", human_size(size)
+        yield GAP
     if report.batch > 1:
         for label, found in presets.items():
             yield f"{report.batch} windows, {label}", human_size(found.total_bytes)
@@ -192,7 +202,8 @@ def _notes(reports: Sequence[Report]) -> Iterator[str]:
     )
     yield (
         "Allocated: the engine's own buffers, E counted once for all layers. In brackets: the "
-        "forms of the cross- and the self-attention cache. Option 1 and option 2 rest on an "
-        "inverse that few checkpoints allow in half precision; slim needs none. "
+        "forms of the cross- and the self-attention cache. A text takes pages of 16 tokens as it "
+        "grows; where no length is given, it has all of its context. Option 1 and option 2 rest on "
+        "an inverse that few checkpoints allow in half precision; slim needs none. "
         "`slimwhisper inspect MODEL` measures it."
     )

@@ -7,78 +7,59 @@ others are the new beams. A window is done when it has `beams * patience` finish
 
 from collections.abc import Sequence
 
-import numpy as np
 import torch
-from numpy.typing import NDArray
 from torch import Tensor
 
-from slimwhisper.cache.plan import CrossCache
-from slimwhisper.engine.drafts import Agreed
-from slimwhisper.engine.lanes import Lane
-from slimwhisper.engine.looks import BeamLook, BeamTexts
-from slimwhisper.engine.places import Layout, Places, Ticket
-from slimwhisper.engine.rules import NEVER, TimestampState, apply_timestamp_rules
-from slimwhisper.kernels.graphs import Graphs
-from slimwhisper.model.model import Model
+from slimwhisper.cache.plan import SelfCache
+from slimwhisper.engine.rows import Call, RowState
+from slimwhisper.engine.rules import NEVER, apply_timestamp_rules
+from slimwhisper.engine.sampling import append
+from slimwhisper.engine.scheduler import Ticket
+from slimwhisper.engine.snapshots import BeamSnapshot, BeamTexts
 from slimwhisper.tokens.vocabulary import Vocabulary
 
 
-class BeamLane(Lane):
-    """A lane whose rows are the beams of their slot."""
+class BeamSampler:
+    """A `Sampler` whose rows are the beams of their window."""
 
     def __init__(
         self,
-        model: Model,
+        state: RowState,
         vocabulary: Vocabulary,
-        cross: CrossCache,
-        places: Places,
+        cache: SelfCache,
         patience: float,
-        graphs: Graphs | None = None,
+        skip: bool,
     ) -> None:
-        super().__init__(model, vocabulary, cross, places, graphs)
-        self.may_draft = False
-        device, capacity, width = model.device, places.capacity, places.width
-        self.max_finished = round(width * patience)  # finished texts that end a search
+        """skip: beams that go on in their own row need no copy; on a GPU that would be a sync."""
+        self.state, self.vocabulary, self.cache, self.skip = state, vocabulary, cache, skip
+        self.width, device = state.width, state.positions.device
+        self.max_finished = round(self.width * patience)  # finished texts that end a search
         # the last entry takes the texts that finish too late, and is never read
-        shape = (capacity, self.max_finished + 1)
-        self.finished = torch.zeros((*shape, self.limit), dtype=torch.int64, device=device)
-        self.finished_lengths = torch.zeros(shape, dtype=torch.int64, device=device)
-        self.finished_scores = torch.zeros(shape, dtype=torch.float32, device=device)
-        self.finished_logprobs = torch.zeros(
-            (*shape, self.limit), dtype=torch.float32, device=device
-        )
-        self.finished_count = torch.zeros(capacity, dtype=torch.int64, device=device)
+        shape = (len(state.texts.no_speech), self.max_finished + 1)
+        self.finished = torch.zeros((*shape, state.limit), dtype=torch.int64, device=device)
+        self.lengths = torch.zeros(shape, dtype=torch.int64, device=device)
+        self.scores = torch.zeros(shape, dtype=torch.float32, device=device)
+        self.logprobs = torch.zeros((*shape, state.limit), dtype=torch.float32, device=device)
+        self.count = torch.zeros(shape[0], dtype=torch.int64, device=device)
 
-    def place_tensors(self) -> Sequence[Tensor]:
-        """The finished texts, each [capacity, ...]."""
-        asked = (self.finished_logprobs,) if self.asked else ()
-        return (
-            *asked,
-            *super().place_tensors(),
-            *(self.finished, self.finished_lengths),
-            *(self.finished_scores, self.finished_count),
-        )
+    def by_place(self, logprobs: bool) -> Sequence[Tensor]:
+        """The finished texts, each [places, ...]."""
+        each = (self.logprobs,) if logprobs else ()
+        return (*each, self.finished, self.lengths, self.scores, self.count)
 
-    def start(
-        self,
-        tickets: Sequence[Ticket],
-        logits: Tensor,
-        no_speech: Tensor,
-        agreed: Sequence[Agreed] = (),
-    ) -> None:
-        """As in `Lane`: logits [n, V], no_speech [n]."""
-        for ticket in tickets:
-            self.finished_count[ticket.slot - self.offset] = 0
-        super().start(tickets, logits, no_speech, agreed)
+    def begin(self, first: int, count: int) -> None:
+        """No text is finished."""
+        self.count[first : first + count] = 0
 
-    def _pick(self, layout: Layout, logits: Tensor, state: TimestampState, fresh: bool) -> None:
-        """Choose the best continuations of each slot's beams; logits [R, V]."""
-        width, block = self.width, layout.block
-        if layout.timestamps:
-            apply_timestamp_rules(logits, state, self.vocabulary)
+    def choose(self, call: Call, logits: Tensor, fresh: bool) -> None:
+        """Choose the best continuations of each window's beams; logits [R, V]."""
+        width, block, texts = self.width, call.block, self.state.texts
+        stamps = self.state.stamps.view(block)
+        if call.timestamps:
+            apply_timestamp_rules(logits, stamps, self.vocabulary)
         logprobs, tokens = logits.log_softmax(dim=-1).topk(width + 1, dim=-1)  # [R, width + 1]
-        scores = self.logprobs[block][:, None] + logprobs
-        scores = scores.unflatten(0, (-1, width))  # [S, width, width + 1]
+        scores = texts.logprobs[block][:, None] + logprobs
+        scores = scores.unflatten(0, (-1, width))  # [W, width, width + 1]
         if fresh:  # all beams are still equal
             scores[:, 1:] = NEVER
         # at most `width` texts can end before `width` others are found
@@ -87,65 +68,80 @@ class BeamLane(Lane):
         tokens, logprobs = (
             t.unflatten(0, (-1, width)).flatten(1).gather(1, ranked) for t in (tokens, logprobs)
         )
-        slots = torch.arange(len(ranked), device=ranked.device)
-        sources = ranked // (width + 1) + slots[:, None] * width  # rows within the block
+        windows = torch.arange(len(ranked), device=ranked.device)
+        sources = ranked // (width + 1) + windows[:, None] * width  # rows within the block
         ends = tokens == self.vocabulary.eot
         others = (~ends).cumsum(dim=1)
-        over = self.finished_count[self._places(layout)] >= self.max_finished
+        over = self.count[self._places(call)] >= self.max_finished
 
-        self._finish(layout, ends & (others < width) & ~over[:, None], sources, scores, logprobs)
+        self._finish(call, ends & (others < width) & ~over[:, None], sources, scores, logprobs)
 
         column = torch.arange(ranked.shape[1], device=ranked.device)
         kept = ~ends & (others <= width)
         chosen = column.masked_fill(~kept, ranked.shape[1]).sort(dim=-1).values[:, :width]
         live = ~over.repeat_interleave(width)
-        own = layout.rows.ids - block.start
+        own = call.here - block.start
         rows = torch.where(live, sources.gather(1, chosen).flatten(), own)
-        self._continue(layout, rows)
+        self._continue(call, rows)
         kept_scores = scores.gather(1, chosen).flatten()
-        self.logprobs[block] = torch.where(live, kept_scores, self.logprobs[block])
-        if layout.logprobs:
+        texts.logprobs[block] = torch.where(live, kept_scores, texts.logprobs[block])
+        if call.logprobs:
             own_logprobs = logprobs.gather(1, chosen).flatten().float()
-            self.token_logprobs[layout.rows.ids, state.count] = own_logprobs
-        self._advance(layout, tokens.gather(1, chosen).flatten(), state)
-        state.count.sub_(torch.where(live, 0, 1))  # a finished search does not change
+            texts.token_logprobs[call.here, stamps.count] = own_logprobs
+        append(self.state, call, tokens.gather(1, chosen).flatten(), stamps, self.vocabulary)
+        stamps.count.sub_(torch.where(live, 0, 1))  # a finished search does not change
 
-    def _places(self, layout: Layout) -> slice:
-        return slice(layout.block.start // self.width, layout.block.stop // self.width)
+    def _places(self, call: Call) -> slice:
+        return slice(call.block.start // self.width, call.block.stop // self.width)
 
     def _finish(
-        self, layout: Layout, new: Tensor, sources: Tensor, scores: Tensor, logprobs: Tensor
+        self, call: Call, new: Tensor, sources: Tensor, scores: Tensor, logprobs: Tensor
     ) -> None:
-        """Keep texts that have just ended, best first, while there is room. All [S, n]: new bool,
+        """Keep texts that have just ended, best first, while there is room. All [W, n]: new bool,
         sources int64, rows of the block; scores, and logprobs of the last token, floating.
         """
-        places, block = self._places(layout), layout.block
-        count = self.finished_count[places]
+        places, block, texts = self._places(call), call.block, self.state.texts
+        count, held = self.count[places], self.state.stamps.count[block][sources]
         target = new.cumsum(dim=1) - 1 + count[:, None]
         target = target.masked_fill(~new | (target >= self.max_finished), self.max_finished)
         where = torch.arange(places.start, places.stop, device=new.device)[:, None]
-        self.finished[where, target] = self.sampled[block][sources]
-        self.finished_lengths[where, target] = self.stamps.count[block][sources]
-        self.finished_scores[where, target] = scores
-        if layout.logprobs:
-            self.finished_logprobs[where, target] = self.token_logprobs[block][sources]
-            ends = self.stamps.count[block][sources]
-            self.finished_logprobs[where, target, ends] = logprobs.float()
-        self.finished_count[places] = (count + new.sum(dim=1)).clamp_(max=self.max_finished)
+        self.finished[where, target] = texts.sampled[block][sources]
+        self.lengths[where, target] = held
+        self.scores[where, target] = scores
+        if call.logprobs:
+            self.logprobs[where, target] = texts.token_logprobs[block][sources]
+            self.logprobs[where, target, held] = logprobs.float()
+        self.count[places] = (count + new.sum(dim=1)).clamp_(max=self.max_finished)
 
-    def _continue(self, layout: Layout, sources: Tensor) -> None:
+    def _continue(self, call: Call, sources: Tensor) -> None:
         """Row i of the block becomes a copy of its row sources[i], [R] int64."""
-        block, begin = layout.block, layout.block.start
-        ask = self.graphs is None and sources.device.type == "cpu"
-        self.cache.self_.reorder(layout.rows.ids, begin + sources, layout.extent, ask)
-        asked = (self.token_logprobs,) if layout.logprobs else ()
-        for t in (*asked, self.sampled, *self.stamps.tensors()):
+        block, texts = call.block, self.state.texts
+        held = self.state.positions[block] + 1  # the last token is not kept yet
+        self.cache.follow(call.rows, sources, held, self.skip)
+        each = (texts.token_logprobs,) if call.logprobs else ()
+        for t in (*each, texts.sampled, *self.state.stamps.tensors()):
             t[block] = t[block][sources]
 
-    def _look(self, here: slice, counts: NDArray[np.int64], limits: NDArray[np.int64]) -> BeamLook:
-        rows = slice(here.start * self.width, here.stop * self.width)
-        finished = (self.finished, self.finished_lengths, self.finished_scores)
-        each = self.finished_logprobs[..., : self.limit if self.asked else 0]
-        places = [tensor[here] for tensor in (*finished, each, self.finished_count)]
-        texts = BeamTexts(*[*self._texts(here), self.stamps.count[rows], *places])
-        return BeamLook(self.tickets, texts, counts, limits, self.vocabulary.eot)
+    def snapshot(self, tickets: Sequence[Ticket], first: int, logprobs: bool) -> BeamSnapshot:
+        """As they are now; on a GPU, once it has come so far."""
+        places = slice(first, first + len(tickets))
+        rows = slice(places.start * self.width, places.stop * self.width)
+        texts = self.state.texts.of(first, len(tickets), self.width, logprobs)
+        table = self.state.cached.table
+        assert table is not None
+        each = self.logprobs[places, :, : self.state.limit if logprobs else 0]
+        found = BeamTexts(
+            last=texts.last,
+            sampled=texts.sampled,
+            logprobs=texts.logprobs,
+            token_logprobs=texts.token_logprobs,
+            no_speech=texts.no_speech,
+            lengths=self.state.stamps.count[rows],
+            finished=self.finished[places],
+            finished_lengths=self.lengths[places],
+            finished_scores=self.scores[places],
+            finished_logprobs=each,
+            finished_count=self.count[places],
+            table=table[rows],
+        )
+        return BeamSnapshot(tickets, found, self.vocabulary.eot)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:  # the command line starts without torch
@@ -31,6 +31,11 @@ class Search:
     length_penalty: float | None = None  # Google NMT's alpha; None: mean log-probability
     expected: bool = False  # windows have expected texts, which are drafts
 
+    @property
+    def most_rows(self) -> int:
+        """The most texts that a window has at a time."""
+        return max(self.beams or 1, self.samples)
+
 
 @dataclass(frozen=True, slots=True)
 class Attempt:
@@ -55,6 +60,10 @@ class Window:
     draft: tuple[int, ...] = ()
     # text tokens that it may follow somewhere, for an engine whose drafter is `lookup.Lookup`
     expected: tuple[int, ...] = ()
+
+    def without_mel(self) -> Window:
+        """The same, once its audio is in the slot."""
+        return replace(self, mel=None)
 
 
 @dataclass(frozen=True, slots=True)

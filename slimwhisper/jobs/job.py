@@ -97,7 +97,8 @@ def transcribe_here(plan: JobPlan, recordings: Iterator[InputFile], ledger: Ledg
         batch_size = 1  # it decodes one window after the other: caches for more are not needed
     if batch_size is None:
         batch_size = model.default_batch_size(**plan.options)
-    ledger.loaded(model_facts(model, batch_size))
+    facts = model_facts(model, batch_size)
+    ledger.loaded(facts)
     results: Any = model.transcribe_many(
         (recording.path for recording in recordings),
         batch_size=batch_size,
@@ -110,6 +111,7 @@ def transcribe_here(plan: JobPlan, recordings: Iterator[InputFile], ledger: Ledg
         for path, result in results:
             recording = current[path].recording
             yield recording, write_result(ledger.sink.write, recording, result)
+    facts["text_bytes"] = model.text_memory()
 
 
 def _found(plan: JobPlan, ledger: Ledger) -> Iterator[InputFile]:

@@ -166,6 +166,8 @@ def _model_line(model: dict[str, Any]) -> str:
         f"{model['model']} on {model['device']}, {model['dtype']}, batch {model['batch_size']}; "
         f"cache {model['cache']}: {human_size(kept)} per window"
     )
+    if texts := model.get("text_bytes"):
+        line += f", its texts at most {human_size(texts)} together"
     if kept == baseline:
         return line
     times = f"{baseline / kept:.1f} times smaller"

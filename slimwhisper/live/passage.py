@@ -14,7 +14,6 @@ from slimwhisper.engine.requests import (
     Retry,
     Window,
 )
-from slimwhisper.errors import SlimWhisperError
 from slimwhisper.live.cutting import choose_cut
 from slimwhisper.live.mel import LiveMel
 from slimwhisper.live.policy import COMMITS, NEED_ATTENTION, Piece, Update, most_attended
@@ -22,7 +21,7 @@ from slimwhisper.live.setup import SPARE
 from slimwhisper.live.types import Text
 from slimwhisper.live.utterance import Utterance
 from slimwhisper.live.words import words_of
-from slimwhisper.longform.attempts import Tried, compression_ratio
+from slimwhisper.longform.attempts import Tried, climb, ladder
 from slimwhisper.longform.words import attention
 from slimwhisper.types import (
     FRAMES_PER_SECOND,
@@ -143,7 +142,10 @@ class Passage:
         self._full = self.heard >= self.setup.full
         self._full |= len(self._since) > self.setup.dims.n_text_ctx // 4
         self._full &= not self._final
-        self._attempt, self._alignment = 0, None
+        options, self._alignment = self.setup.options, None
+        seed = (options.seed, self.utterance.number, self.start, self.heard)
+        self._attempts = ladder(options, seed)
+        self._attempt = next(self._attempts)
         mel = self.mel.window(self.heard)
         if self.setup.language is None and not self.utterance.text:  # until some is committed
             return Window(mel, (self.setup.vocabulary.sot,), 0, rules=None)
@@ -154,12 +156,7 @@ class Passage:
         rules = self.setup.later if self._since else self.setup.first
         rules = replace(rules, sample_len=min(rules.sample_len, self._most))
         draft = tuple(t for piece in self._tentative for t in piece.tokens)
-        return Window(None, prompt, index, rules, self._try(), logprobs=True, draft=draft)
-
-    def _try(self) -> Attempt:
-        options = self.setup.options
-        seed = (options.seed, self.utterance.number, self.start, self.heard, self._attempt)
-        return Attempt(options.temperatures[self._attempt], seed)
+        return Window(None, prompt, index, rules, self._attempt, logprobs=True, draft=draft)
 
     def accept(self, answer: Answer) -> Request | None:
         """The next request in the slot; None: the update is decoded, and to be committed. Raises
@@ -177,32 +174,31 @@ class Passage:
                 return self._accept_text(answer)
 
     def _accept_text(self, answer: Decoded) -> Request | None:
-        if answer.avg_logprob != answer.avg_logprob:
-            raise SlimWhisperError("the model gave NaN; use another dtype, such as float32")
         options, tokenizer = self.setup.options, self.utterance.tokenizer
         # the mean over the window's text, as if it had been decoded at once
         logprobs = [*self._logprobs, *answer.logprobs]
         mean = sum(logprobs) / (len(logprobs) or 1)
-        ratio = compression_ratio(tokenizer.decode(list(answer.tokens)).strip())
-        tried = Tried(replace(answer, avg_logprob=mean), ratio)
+        text = tokenizer.decode(list(answer.tokens))
+        tried = Tried.of(replace(answer, avg_logprob=mean), text)
         failed = tried.failed(options)
         short = len(answer.logprobs) <= len(answer.tokens)  # not ended, but cut off
         short &= self._most < self.setup.later.sample_len
         if self._final or self._full:
-            if failed and self._attempt + 1 < len(options.temperatures):
-                self._attempt += 1
-                return Retry(self._try())
+            following = climb(self._attempts, tried) if failed else tried
+            if isinstance(following, Attempt):
+                self._attempt = following
+                return Retry(following)
             if short and not failed:
                 self._most = self.setup.later.sample_len
                 return replace(self._window(), draft=answer.tokens)
         tokens = () if tried.is_silence(options) else answer.tokens
-        text = [
+        words = [
             (t, p)
             for t, p in zip(tokens, answer.logprobs, strict=False)
             if self.setup.vocabulary.is_text(t)
         ]
         self._result, self._doubtful = tried.result, failed or short
-        self._fresh, self._rest = [t for t, _ in text], [p for _, p in text]
+        self._fresh, self._rest = [t for t, _ in words], [p for _, p in words]
         wanted = self._full or self.setup.live.words
         wanted |= self.setup.live.policy in NEED_ATTENTION and not self._final
         self._alignment = None

@@ -3,8 +3,8 @@
 from typing import Any, Generic
 
 from slimwhisper.engine.engine import Engine
-from slimwhisper.engine.places import Ticket
 from slimwhisper.engine.requests import Answer, Request
+from slimwhisper.engine.scheduler import Ticket
 from slimwhisper.errors import SlimWhisperError, as_ours
 from slimwhisper.live.passage import Passage
 from slimwhisper.live.stream import Stream

@@ -1,10 +1,11 @@
 """The attempts at one window's text: whether one failed, and which one is kept."""
 
 import zlib
-from collections.abc import Sequence
+from collections.abc import Generator, Sequence
 from dataclasses import dataclass
 
-from slimwhisper.engine.requests import Decoded
+from slimwhisper.engine.requests import Attempt, Decoded
+from slimwhisper.errors import SlimWhisperError
 from slimwhisper.types import Options
 
 COMPRESSION_RATIO = 2.4  # where the options have no threshold
@@ -23,6 +24,13 @@ class Tried:
     result: Decoded
     ratio: float  # its compression ratio
 
+    @staticmethod
+    def of(result: Decoded, text: str) -> "Tried":
+        """Raises SlimWhisperError if the model's output was not finite."""
+        if result.avg_logprob != result.avg_logprob:
+            raise SlimWhisperError("the model gave NaN; use another dtype, such as float32")
+        return Tried(result, compression_ratio(text.strip()))
+
     def failed(self, options: Options) -> bool:
         """Whether to try another temperature; not for silence."""
         repeats, unsure = options.compression_ratio_threshold, options.logprob_threshold
@@ -38,6 +46,30 @@ class Tried:
         if silence is None or self.result.no_speech_prob <= silence:
             return False
         return sure is None or self.result.avg_logprob <= sure
+
+
+Ladder = Generator[Attempt, Tried, Tried]
+
+
+def ladder(options: Options, seed: tuple[int, ...]) -> Ladder:
+    """The attempts at one window's text: yields each, at the next temperature, is sent what came of
+    it, and returns the one to keep. seed: of the window; each attempt has its own.
+    """
+    tried: list[Tried] = []
+    for number, temperature in enumerate(options.temperatures):
+        tried.append((yield Attempt(temperature, (*seed, number))))
+        if not tried[-1].failed(options):
+            return tried[-1]
+    return likeliest(tried, options) if options.on_failure == "best" else tried[-1]
+
+
+def climb(attempts: Ladder, tried: Tried) -> Attempt | Tried:
+    """The next attempt, or the text to keep."""
+    try:
+        return attempts.send(tried)
+    except StopIteration as stop:
+        kept: Tried = stop.value
+        return kept
 
 
 def likeliest(tried: Sequence[Tried], options: Options) -> Tried:

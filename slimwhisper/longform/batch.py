@@ -10,8 +10,8 @@ from typing import Any, Generic, TypeVar
 from slimwhisper.audio.read_ahead import WORKERS, Loader
 from slimwhisper.audio.readers import Readers
 from slimwhisper.engine.engine import Engine
-from slimwhisper.engine.places import Ticket
 from slimwhisper.engine.requests import Answer, Request, Window
+from slimwhisper.engine.scheduler import Ticket
 from slimwhisper.errors import SlimWhisperError, as_ours
 from slimwhisper.longform.engines import Engines, search_of
 from slimwhisper.longform.recording import Recording

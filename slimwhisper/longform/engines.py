@@ -7,16 +7,19 @@ from functools import partial
 
 import torch
 
-from slimwhisper.cache.plan import CrossCache, SelfCache
-from slimwhisper.devices import check_batch_size, choose_batch_size
-from slimwhisper.engine.draft_model import DraftModel
-from slimwhisper.engine.drafts import may_draft
-from slimwhisper.engine.engine import Engine, MakeDrafter
-from slimwhisper.engine.lookup import Lookup
+from slimwhisper.cache.plan import CrossCache, Pages, SelfCache, pages_of
+from slimwhisper.devices import check_batch_size, choose_batch_size, free_bytes
+from slimwhisper.engine.agreement import may_draft
+from slimwhisper.engine.drafting.draft_model import DraftModel
+from slimwhisper.engine.drafting.lookup import Lookup
+from slimwhisper.engine.engine import Engine
 from slimwhisper.engine.requests import Search
+from slimwhisper.engine.runner import MakeDrafter
 from slimwhisper.errors import OptionError
 from slimwhisper.model.model import Model
 from slimwhisper.types import Options
+
+PAGES_SHARE = 0.8  # of a GPU's free memory; the rest is for activations and recorded steps
 
 
 def search_of(options: Options) -> Search:
@@ -60,10 +63,27 @@ def _text_bytes(model: Model) -> int:
     return SelfCache(model.plan, 1, model.dims.n_text_ctx, torch.device("meta")).nbytes()
 
 
+def choose_pages(model: Model, search: Search, slots: int) -> int | None:
+    """Pages of the texts' cache: what the model's `cache_memory` holds; on a GPU, else, what it
+    has free, if that is less than the default of `Engine`, which is None.
+    """
+    each = Pages(model.plan, 0, torch.device("meta")).page_bytes
+    if each and model.cache_memory is not None:
+        return model.cache_memory // each
+    if not each or model.device.type != "cuda":
+        return None
+    context = pages_of(model.dims.n_text_ctx)
+    most, least = slots * (search.beams or 1) * context, search.most_rows * context
+    audio = CrossCache(model.plan, slots, model.dims.n_audio_ctx, torch.device("meta")).nbytes()
+    free = int(PAGES_SHARE * (free_bytes(model.device) - audio)) // each
+    return max(min(most, free), least)
+
+
 def make_engine(model: Model, search: Search, slots: int) -> Engine:
     """An engine of this size. OptionError if memory is too small, or for beams with a draft."""
     try:
-        return Engine(model, model.vocabulary, slots, search, draft=_drafter(model, search))
+        draft, pages = _drafter(model, search), choose_pages(model, search, slots)
+        return Engine(model, model.vocabulary, slots, search, draft=draft, pages=pages)
     except (torch.OutOfMemoryError, RuntimeError) as error:
         if "memory" not in str(error):
             raise
@@ -80,7 +100,7 @@ def _drafter(model: Model, search: Search) -> MakeDrafter | None:
         raise OptionError("expected: a model drafts already; leave out one of the two")
     if search.expected and may_draft(model.plan):
 
-        def lookup(_: CrossCache, rows: int) -> Lookup:
+        def lookup(_: CrossCache, rows: int, pages: int) -> Lookup:
             return Lookup(rows, model.vocabulary.eot, model.device)
 
         return lookup
@@ -150,6 +170,11 @@ class Engines:
         """Bytes of the kept engine's caches."""
         kept = self._kept
         return 0 if kept is None else kept.nbytes()
+
+    def text_memory(self) -> int:
+        """Bytes of the pages that the kept engine's texts have taken at most."""
+        kept = self._kept
+        return 0 if kept is None else kept.pool.peak * kept.runner.pages.page_bytes
 
     def release(self) -> None:
         """Drop the kept engine, and what `slots` chose. An engine in use is kept when its call

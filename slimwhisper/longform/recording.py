@@ -105,7 +105,7 @@ class Recording:
 
     @property
     def done(self) -> bool:
-        return not self._waiting and all(s.next_request() is None for s in self.sessions)
+        return not self._waiting and all(s.done for s in self.sessions)
 
     @property
     def seconds_done(self) -> float:
@@ -113,7 +113,7 @@ class Recording:
         if self.done:
             return self.seconds
         if self._options.parallel:
-            share = sum(s.next_request() is None for s in self.sessions)
+            share = sum(s.done for s in self.sessions)
             return self.seconds * share / (len(self.sessions) + len(self._waiting))
         return self._original(self.sessions[0].position / FRAMES_PER_SECOND)
 
@@ -124,7 +124,7 @@ class Recording:
             session = self.sessions[self._complete]
             fresh += session.segments[self._partly :]
             self._partly = len(session.segments)
-            if session.next_request() is not None:
+            if not session.done:
                 break
             self._complete, self._partly = self._complete + 1, 0
         number = len(self._reported)

@@ -1,11 +1,11 @@
 """How one file moves through its windows: seek, temperature, prompt, words, segments. No model.
 
-`next_request` says what the engine should do next, `accept` takes its answer and moves on. The
-rules are those of `whisper.transcribe`.
+`Session._run` and `_window` read from top to bottom as `whisper.transcribe`, whose rules they are:
+they yield what the engine should do next, and are sent its answer.
 """
 
-from collections.abc import Sequence
-from dataclasses import replace
+from collections.abc import Generator, Iterator, Sequence
+from dataclasses import dataclass, replace
 from itertools import pairwise
 
 from torch import Tensor
@@ -15,7 +15,6 @@ from slimwhisper.engine.requests import (
     Align,
     Alignment,
     Answer,
-    Attempt,
     Decoded,
     Languages,
     Request,
@@ -23,8 +22,7 @@ from slimwhisper.engine.requests import (
     Window,
 )
 from slimwhisper.engine.rules import make_rules
-from slimwhisper.errors import SlimWhisperError
-from slimwhisper.longform.attempts import Tried, compression_ratio, likeliest
+from slimwhisper.longform.attempts import Tried, climb, ladder
 from slimwhisper.longform.expected import expected_tokens
 from slimwhisper.longform.hallucination import Place
 from slimwhisper.longform.prompts import Prompts
@@ -53,8 +51,21 @@ def clips_of(options: Options, content_frames: int) -> list[Clip]:
     return list(zip(points[::2], stops, strict=True))
 
 
+@dataclass(slots=True)
+class WindowState:
+    """What a window leaves to the next one."""
+
+    written: str | None = None  # code: the language of the text
+    spoken: str | None = None  # the language last detected
+    changed: bool = False  # with `multilingual`: an uncertain change of language
+    last_speech: float = 0.0  # seconds
+
+
+Steps = Generator[Request, Answer, None]  # requests to the engine, each sent its answer
+
+
 class Session:
-    """The state machine of one recording, or of some clips of it."""
+    """One recording, or some clips of it."""
 
     def __init__(
         self,
@@ -71,170 +82,162 @@ class Session:
         """
         self.mel, self.dims, self.options = mel, dims, options
         self.vocabulary = vocabulary or get_vocabulary(dims)
-        self._expected = expected_tokens(self.vocabulary, expected, options.hotwords)
-        self.frames_per_token = MEL_FRAMES_PER_POSITION
-        self.seek = 0  # mel frames
         self.segments: list[Segment] = []
-        self._clips = list(clips_of(options, mel.frames) if clips is None else clips)
-        self._clip = -1
-        self._next_clip()
-        self._temperatures = options.temperatures
-        self._attempt = 0
-        self._tried: list[Tried] = []
-        self._last_speech = 0.0  # seconds
-        self._written: str | None = None  # code: the language of the text
-        self._spoken: str | None = None  # the language last detected
-        self._changed = False  # with `multilingual`: an uncertain change of language
-        self._unaligned: tuple[Decoded, Cut] | None = None  # waiting for its words' times
-        self.rules = make_rules(dims, options, self.vocabulary)
+        self.seek = 0  # mel frames
         self.language = language or (None if self.vocabulary.languages else "en")
         if options.language is not None:
             self.language = language_code(options.language, self.vocabulary)
-        self._among = [language_code(name, self.vocabulary) for name in options.languages]
-        if len(self._among) == 1:
-            self.language = self._among[0]
-        self._request: Request | None
-        if self.language is None:
-            # from the recording's first 30 s, as in `whisper`; with `clips`, from the first clip's
-            self._listened = self._clips[0][0] if clips else 0
-            self._request = self._ask_language(mel.window(self._listened, dims.window_frames))
-        else:
-            self._set_language(self.language)
-            self.prompts = Prompts(self.tokenizer, dims, options)
-            self._request = self._open()
-
-    def next_request(self) -> Request | None:
-        """What the engine should do next; None at the end of the recording."""
-        return self._request
+        elif len(options.languages) == 1:
+            self.language = language_code(options.languages[0], self.vocabulary)
+        self._expected = expected_tokens(self.vocabulary, expected, options.hotwords)
+        self._steps = self._run(clips)
+        self._request: Request | None = next(self._steps, None)
 
     @property
-    def position(self) -> int:
-        """Mel frames of the recording done so far."""
-        return min(self.seek, self.mel.frames)
+    def done(self) -> bool:
+        """Whether the recording has come to its end."""
+        return self._request is None
 
-    # -- windows -------------------------------------------------------------------------------
-
-    def _next_clip(self) -> None:
-        self._clip += 1
-        if self._clip < len(self._clips):
-            self.seek = self._clips[self._clip][0]
-
-    def _place(self) -> Place | None:
-        """The window at `seek`, or the next clip's first; None at the end."""
-        while self._clip < len(self._clips):
-            start, stop = self._clips[self._clip]
-            self.seek = max(self.seek, start)
-            if self.seek < stop:
-                window = self.dims.window_frames
-                size = min(window, stop - self.seek)
-                return Place(self.seek, size, self.mel.frames, window)
-            self._next_clip()
-        return None
-
-    def _open(self, in_slot: bool = False) -> Request | None:
-        """Request the window at `seek`; `in_slot`: the engine's slot already has its audio."""
-        place = self._place()
-        if place is None:
-            return None
-        self.place, self._attempt = place, 0
-        self._tried = []
-        sound = WindowSound(lambda: self._mel_of(place), place.offset)
-        self._heard = Heard(sound, self._written, self._changed)
-        if self.options.multilingual and not in_slot:
-            return self._ask_language(self.mel.window(place.start, place.frames))
-        prompt, sot_index = self.prompts.of_window(self.tokenizer)
-        mel = None if in_slot else self.mel.window(place.start, place.frames)
-        return Window(
-            mel,
-            prompt,
-            sot_index,
-            self.rules,
-            self._try(),
-            self.options.token_logprobs,
-            expected=self._expected,
-        )
-
-    def _ask_language(self, mel: Tensor) -> Window:
-        """mel [n_mels, 3000] -> the request to detect its language."""
-        return Window(mel, (self.vocabulary.sot,), 0, rules=None)
-
-    def _try(self) -> Attempt:
-        seed = (self.options.seed, self.place.start, self._attempt)
-        return Attempt(self._temperatures[self._attempt], seed)
-
-    def _set_language(self, language: str) -> None:
-        self.tokenizer = self.vocabulary.tokenizer(language, self.options.task)
-        if self.vocabulary.languages:
-            self._written = "en" if self.options.task == "translate" else language
-
-    def _mel_of(self, place: Place) -> Tensor:
-        """[n_mels, frames]: a window without its padding."""
-        return self.mel.window(place.start, place.frames)[:, : place.frames]
-
-    # -- answers -------------------------------------------------------------------------------
+    def next_request(self) -> Request | None:
+        """What the engine should do next; None at the end of the recording. A window's audio is
+        given once: it is the engine's then.
+        """
+        request = self._request
+        if isinstance(request, Window):
+            self._request = request.without_mel()
+        return request
 
     def accept(self, answer: Answer) -> list[Segment]:
         """Process the answer to the last request, and return the new segments, if any.
 
         Raises `SlimWhisperError` if the model's output was not finite.
         """
-        match answer:
-            case Languages():
-                language = answer.likeliest(self._among)
-                self._accept_language(language, answer.probs[language])
-                return []
-            case Alignment():
-                assert self._unaligned is not None
-                return self._finish(*self._unaligned, answer)
-            case Decoded():
-                return self._accept_text(answer)
+        known = len(self.segments)
+        try:
+            self._request = self._steps.send(answer)
+        except StopIteration:
+            self._request = None
+        return self.segments[known:]
 
-    def _accept_language(self, language: str, probability: float) -> None:
-        before, self._spoken = self._spoken, language
-        self._changed = before not in (None, language) and probability < SURE
-        self._set_language(language)
+    @property
+    def position(self) -> int:
+        """Mel frames of the recording done so far."""
+        return min(self.seek, self.mel.frames)
+
+    def _run(self, clips: Sequence[Clip] | None) -> Steps:
+        """The language, then window after window."""
+        wanted = clips_of(self.options, self.mel.frames) if clips is None else clips
+        state, places = WindowState(), self._places(wanted)
+        in_slot: Clip | None = None  # the audio that the engine's slot has: start and frames
         if self.language is None:
-            self.language = language
-            self.prompts = Prompts(self.tokenizer, self.dims, self.options)
-            place = self._place()
-            heard = (self._listened, self.dims.window_frames)  # still in the slot
-            same = place is not None and (place.start, place.frames) == heard
-            self._request = self._open(in_slot=same)
+            # from the recording's first 30 s, as in `whisper`; with `clips`, from the first clip's
+            in_slot = (clips[0][0] if clips else 0, self.dims.window_frames)
+            self.language = yield from self._ask_language(in_slot, state)
         else:
-            self._request = self._open(in_slot=True)
+            self._set_language(self.language, state)
+        self.prompts = Prompts(self.tokenizer, self.dims, self.options)
+        for place in places:
+            there = (place.start, place.frames) == in_slot
+            in_slot = None
+            if self.options.multilingual and not there:
+                yield from self._ask_language((place.start, place.frames), state)
+                there = True
+            yield from self._window(place, there, state)
 
-    def _accept_text(self, result: Decoded) -> list[Segment]:
-        if result.avg_logprob != result.avg_logprob:
-            raise SlimWhisperError("the model gave NaN; use another dtype, such as float32")
-        text = self.tokenizer.decode(list(result.tokens)).strip()
-        tried = Tried(result, compression_ratio(text))
-        self._tried.append(tried)
-        if tried.failed(self.options):
-            if self._attempt + 1 < len(self._temperatures):
-                self._attempt += 1
-                self._request = Retry(self._try())
-                return []
-            if self.options.on_failure == "best":
-                tried = likeliest(self._tried, self.options)
-        return self._keep(tried)
+    def _places(self, clips: Sequence[Clip]) -> Iterator[Place]:
+        """The window at `seek`, wherever that is by then; each clip begins where it says."""
+        for start, stop in clips:
+            self.seek = start
+            while self.seek < stop:
+                window = self.dims.window_frames
+                size = min(window, stop - self.seek)
+                yield Place(self.seek, size, self.mel.frames, window)
 
-    def _keep(self, tried: Tried) -> list[Segment]:
-        """Go on with this text of the window."""
-        if tried.is_silence(self.options):
-            self.seek += self.place.frames
-            self._request = self._open()
-            return []
-        result, cut = tried.result, self._cut(tried.result, tried.ratio)
+    # -- the language --------------------------------------------------------------------------
+
+    def _ask_language(self, place: Clip, state: WindowState) -> Generator[Request, Answer, str]:
+        """Detect the language of a window's audio, and use it from now on."""
+        among = [language_code(name, self.vocabulary) for name in self.options.languages]
+        answer = yield Window(self.mel.window(*place), (self.vocabulary.sot,), 0, rules=None)
+        assert isinstance(answer, Languages)
+        language = answer.likeliest(among)
+        before, state.spoken = state.spoken, language
+        state.changed = before not in (None, language) and answer.probs[language] < SURE
+        self._set_language(language, state)
+        return language
+
+    def _set_language(self, language: str, state: WindowState) -> None:
+        self.tokenizer = self.vocabulary.tokenizer(language, self.options.task)
+        if self.vocabulary.languages:
+            state.written = "en" if self.options.task == "translate" else language
+
+    # -- a window ------------------------------------------------------------------------------
+
+    def _window(self, place: Place, in_slot: bool, state: WindowState) -> Steps:
+        """Decode a window, at rising temperatures while its text fails, and keep its segments."""
+        options = self.options
+        attempts = ladder(options, (options.seed, place.start))
+        prompt, sot_index = self.prompts.of_window(self.tokenizer)
+        request: Window | Retry = Window(
+            None if in_slot else self.mel.window(place.start, place.frames),
+            prompt,
+            sot_index,
+            make_rules(self.dims, options, self.vocabulary),
+            next(attempts),
+            options.token_logprobs,
+            expected=self._expected,
+        )
+        kept: Tried | None = None
+        while kept is None:
+            answer = yield request
+            assert isinstance(answer, Decoded)
+            text = self.tokenizer.decode(list(answer.tokens))
+            following = climb(attempts, Tried.of(answer, text))
+            if isinstance(following, Tried):
+                kept = following
+            else:
+                request = Retry(following)
+        if kept.is_silence(options):
+            self.seek += place.frames
+            return
+        cut = self._cut(place, kept.result, kept.ratio)
+        alignment: Answer | None = None
+        if options.word_timestamps and (text_only := text_tokens(cut.segments, self.tokenizer)):
+            before = self.tokenizer.sot_sequence_including_notimestamps
+            alignment = yield Align(tuple(before), text_only)
+        assert alignment is None or isinstance(alignment, Alignment)
+        self._keep(place, kept.result, cut, alignment, state)
+
+    def _keep(
+        self,
+        place: Place,
+        result: Decoded,
+        cut: Cut,
+        alignment: Alignment | None,
+        state: WindowState,
+    ) -> None:
+        """Add a window's segments and move on."""
+        fresh, seek, dropped = cut.segments, cut.seek, False
         if self.options.word_timestamps:
-            text = text_tokens(cut.segments, self.tokenizer)
-            if text:
-                before = self.tokenizer.sot_sequence_including_notimestamps
-                self._unaligned = (result, cut)
-                self._request = Align(tuple(before), text)
-                return []
-        return self._finish(result, cut, None)
+            settled = settle(cut, alignment, self.tokenizer, self.options, place, state.last_speech)
+            fresh, seek, dropped = settled.segments, settled.seek, settled.dropped
+            state.last_speech = settled.last_speech
+        # a window whose text is just <|0.00|><|0.00|> would be decoded in an endless loop
+        self.seek = seek if seek > place.start else place.start + place.frames
+        if not dropped:
+            number = len(self.segments)
+            fresh = [replace(_cleared(s), id=i) for i, s in enumerate(fresh, start=number)]
+            sound = WindowSound(lambda: self._mel_of(place), place.offset)
+            heard = Heard(sound, state.written, state.changed)
+            self.segments += flagged(fresh, heard, self.segments)
+            keep = self.options.condition_on_previous_text and result.temperature <= 0.5
+            self.prompts.add([t for s in fresh for t in s.tokens], keep)
 
-    def _cut(self, result: Decoded, ratio: float) -> Cut:
+    def _mel_of(self, place: Place) -> Tensor:
+        """[n_mels, frames]: a window without its padding."""
+        return self.mel.window(place.start, place.frames)[:, : place.frames]
+
+    def _cut(self, place: Place, result: Decoded, ratio: float) -> Cut:
         """A window's text, cut at its timestamps.
 
         One segment ends and the next begins between two adjacent timestamps. What follows the last
@@ -243,15 +246,15 @@ class Session:
         """
         tokens, timestamps = result.tokens, self.vocabulary.timestamps
         begin = timestamps.start
-        offset, seconds = self.place.offset, self.frames_per_token / FRAMES_PER_SECOND
-        following = self.place.start + self.place.frames
+        offset, seconds = place.offset, MEL_FRAMES_PER_POSITION / FRAMES_PER_SECOND
+        following = place.start + place.frames
 
         def segment(start: float, end: float, first: int = 0, last: int | None = None) -> Segment:
             piece = tokens[first:last]
             logprobs = result.logprobs[first : first + len(piece)]
             return Segment(
                 id=0,
-                seek=self.place.start,
+                seek=place.start,
                 start=offset + start,
                 end=offset + end,
                 text=self.tokenizer.decode([t for t in piece if self.vocabulary.is_text(t)]),
@@ -268,12 +271,12 @@ class Session:
         ends = [i for i in range(1, len(tokens)) if stamped[i - 1] and stamped[i]]
         if not ends:
             stamps = [t for t in tokens if t in timestamps]
-            duration = self.place.frames / FRAMES_PER_SECOND
+            duration = place.frames / FRAMES_PER_SECOND
             if stamps and stamps[-1] != begin:
                 duration = (stamps[-1] - begin) * seconds
             return Cut([segment(0.0, duration)], following, nothing_follows)
-        done = (tokens[ends[-1] - 1] - begin) * self.frames_per_token
-        seek = self.place.start + min(done, self.place.window)
+        done = (tokens[ends[-1] - 1] - begin) * MEL_FRAMES_PER_POSITION
+        seek = place.start + min(done, place.window)
         if nothing_follows:
             ends.append(len(tokens))
             seek = following
@@ -283,35 +286,8 @@ class Session:
         ]
         return Cut(segments, seek, nothing_follows)
 
-    def _finish(
-        self,
-        result: Decoded,
-        cut: Cut,
-        alignment: Alignment | None,
-    ) -> list[Segment]:
-        """Add a window's segments and move on."""
-        fresh, seek, dropped = cut.segments, cut.seek, False
-        if self.options.word_timestamps:
-            settled = settle(
-                cut, alignment, self.tokenizer, self.options, self.place, self._last_speech
-            )
-            fresh, seek, dropped = settled.segments, settled.seek, settled.dropped
-            self._last_speech = settled.last_speech
-        # a window whose text is just <|0.00|><|0.00|> would be decoded in an endless loop
-        self.seek = seek if seek > self.place.start else self.place.start + self.place.frames
-        if not dropped:
-            number = len(self.segments)
-            fresh = [replace(_cleared(s), id=i) for i, s in enumerate(fresh, start=number)]
-            fresh = flagged(fresh, self._heard, self.segments)
-            self.segments += fresh
-            keep = self.options.condition_on_previous_text and result.temperature <= 0.5
-            self.prompts.add([t for s in fresh for t in s.tokens], keep)
-        self._unaligned = None
-        self._request = self._open()
-        return fresh
-
     def transcript(self) -> Transcript:
-        """The result so far; complete once `next_request` returns None."""
+        """The result so far; complete once it is `done`."""
         assert self.language is not None
         return Transcript(self.prompts.text(), self.segments, self.language)
 

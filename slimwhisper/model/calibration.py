@@ -128,7 +128,7 @@ def record_activations(
         cache.cross.layers[:] = layers
         decoder.prefill(torch.tensor([text]), rows, cache)
         # each layer's X-cache holds the input of its self-attention
-        own = [layer.tensors[0][0, : len(text)] for layer in cache.self_.layers]
+        own = [layer.tensors[0].flatten(0, 1)[: len(text)] for layer in cache.self_.layers]
         found.append(Activations(features[0], own, [layer.inputs[0] for layer in layers]))
     return Activations.joined(found)
 

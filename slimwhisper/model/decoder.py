@@ -102,7 +102,6 @@ class Decoder:
         """
         positions = torch.arange(tokens.shape[1], device=tokens.device).expand_as(tokens)
         x = Residual(self.embed(tokens, positions), self.kernels)
-        cache.self_.begin(rows.ids)
         for layer, block in enumerate(self.blocks):
             x.add(cache.self_.layers[layer].prefill(x.normed(block.self_norm), rows))
             normed = x.normed(block.cross_norm)
@@ -117,7 +116,6 @@ class Decoder:
     def step(self, tokens: Tensor, step: Step, cache: DecoderCache) -> Tensor:
         """One token per row: tokens [R] int64 at step.positions -> logits [R, V]."""
         x = Residual(self.embed(tokens, step.positions), self.kernels)  # [R, d]
-        step = cache.self_.append(step)
         for layer, block in enumerate(self.blocks):
             own, audio = cache.self_.layers[layer], cache.cross.layers[layer]
             normed = x.normed(block.self_norm, own.place(step))

@@ -8,7 +8,7 @@ import torch
 from torch import Tensor
 
 from slimwhisper.cache.base import Rows
-from slimwhisper.cache.plan import CrossCache, DecoderCache, SelfCache
+from slimwhisper.cache.plan import CrossCache, DecoderCache, Pages, SelfCache
 from slimwhisper.checkpoint.alignment_heads import default_heads
 from slimwhisper.checkpoint.load import Checkpoint
 from slimwhisper.errors import CacheError
@@ -65,6 +65,7 @@ class Model:
         self.encoder = encoder or Encoder(checkpoint.state, self.dims, device, dtype, int8, kernels)
         self.decoder = Decoder(checkpoint.state, self.dims, device, dtype, int8, kernels)
         self.draft: Model | None = None  # a smaller one with the same encoder
+        self.cache_memory: int | None = None  # bytes for the text's pages of an engine
 
     def shortened(self, positions: int) -> "Model":
         """The same weights, not copied, for windows of `positions` of the encoder (20 ms each), at
@@ -85,9 +86,9 @@ class Model:
         """A cache for the audio of `slots` windows."""
         return CrossCache(self.plan, slots, self.dims.n_audio_ctx)
 
-    def allocate_self(self, rows: int, shared: bool = False) -> SelfCache:
-        """A cache for `rows` texts; `shared` as in `SelfCache`."""
-        return SelfCache(self.plan, rows, self.dims.n_text_ctx, shared=shared)
+    def allocate_self(self, rows: int, pages: Pages | None = None) -> SelfCache:
+        """A cache for `rows` texts; `pages` as in `SelfCache`."""
+        return SelfCache(self.plan, rows, self.dims.n_text_ctx, pages=pages)
 
     @torch.inference_mode()
     def logits(self, tokens: Tensor, features: Tensor) -> Tensor:

@@ -25,7 +25,6 @@ from slimwhisper.app.service.jobs import (
 )
 from slimwhisper.app.service.service import Service
 from slimwhisper.engine.engine import Engine
-from slimwhisper.engine.speculation import SpeculativeLane
 from slimwhisper.errors import AudioError, OptionError
 from slimwhisper.live.stream import Stream
 from slimwhisper.live.types import Ended, Failed, LiveEvent, LiveOptions, SpeechStarted, Text
@@ -148,10 +147,10 @@ def test_streams_and_uploads_side_by_side(
         assert [heard.text for heard in streams] == [SPOKEN] * 3
         assert {upload.text for upload in uploads} == {EXPECTED[SAMPLE]["text"]}
         assert eventually(lambda: nothing_left(service))
-        lanes = [engine.first for engine in made if engine.slots]
+        drafting = [engine.lanes[0].speculation for engine in made if engine.slots]
         assert len({engine.model.dims.n_audio_ctx for engine in made if engine.slots}) == 2
-        assert all(isinstance(lane, SpeculativeLane) == draft for lane in lanes)
-        assert all(lane.right for lane in lanes if isinstance(lane, SpeculativeLane))
+        assert all((d is not None) == draft for d in drafting)
+        assert all(d.acceptance.right for d in drafting if d is not None)
     finally:
         service.close()
 

@@ -19,7 +19,7 @@ from slimwhisper.cache.approximate.keyformer import (
     gumbel,
 )
 from slimwhisper.cache.approximate.zack import ZackSettings, ranks
-from slimwhisper.cache.base import Rows, Step
+from slimwhisper.cache.base import PagedLayer, Rows, SelfLayer, Step
 from slimwhisper.cache.forms import FORMS, choose_forms, form_of, settings_of
 from slimwhisper.cache.plan import CachePlan, DecoderCache
 from slimwhisper.engine.engine import Engine
@@ -162,12 +162,11 @@ def self_reference(spec: str, layer: int, text: Tensor, prompt: int) -> Tensor:
 @pytest.mark.parametrize("group", [1, 2])
 @pytest.mark.parametrize("spec", CROSS)
 def test_cross_attention_is_the_papers(spec: str, group: int) -> None:
-    """Steps and prompts, in place and gathered; slots were used, and change places."""
+    """Steps and prompts, in place and gathered; the slots have been used before."""
     cache, features = allocate(spec, "x", 3, group), noise(3, FRAMES, WIDTH, seed=2)
     features = features.cumsum(dim=1) / 3 if "compact" in spec else features
     cache.cross.put(torch.arange(3), noise(3, FRAMES, WIDTH, seed=9))  # earlier windows
-    cache.cross.put(torch.arange(3), features[[2, 1, 0]])
-    cache.cross.swap(0, 2)
+    cache.cross.put(torch.arange(3), features)
     rows = Rows.block(3, group)
     scattered = Rows.of(rows.ids, torch.tensor([2, 0, 1]).repeat(group))
     for i, layer in enumerate(cache.cross.layers):
@@ -175,14 +174,22 @@ def test_cross_attention_is_the_papers(spec: str, group: int) -> None:
             x = noise(3 * group, tokens, WIDTH, seed=3)
             for where in (rows, scattered):
                 found = call(x, where)
-                for row, slot in enumerate(where.slots.tolist()):
+                slots = where.slots.repeat_interleave(where.group)
+                for row, slot in enumerate(slots.tolist()):
                     expected = cross_reference(spec, i, x[row], features[slot])
                     torch.testing.assert_close(found[row], expected)
 
 
+def copy_texts(layer: SelfLayer, rows: list[int], sources: list[int]) -> None:
+    """Row rows[i] becomes row sources[i]: all of its pages, where it has several."""
+    each = -(-LENGTH // layer.page) if isinstance(layer, PagedLayer) else 1
+    pages = (torch.tensor([rows, sources])[..., None] * each + torch.arange(each)).flatten(1)
+    layer.copy_rows(*pages)
+
+
 @pytest.mark.parametrize("spec", SELF)
 def test_self_attention_is_the_papers(spec: str) -> None:
-    """Padded prompts of different lengths, steps, rows that become copies, move or begin again."""
+    """Padded prompts of different lengths, steps, rows that become copies or begin again."""
     layer, prompts = allocate("e", spec, 4).self_.layers[1], [3, 11, 7, 9]
     for buffer in layer.tensors:  # whatever was here before
         buffer.fill_(1)
@@ -200,11 +207,10 @@ def test_self_attention_is_the_papers(spec: str) -> None:
 
     for n in range(12):
         if n == 3:
-            layer.reorder(torch.tensor([0, 1]), torch.tensor([1, 0]), max(map(len, texts)))
+            copy_texts(layer, [0, 1], [1, 0])
             become([1, 0, 2, 3])
         if n == 5:
-            layer.swap(2, 3)
-            layer.move(0, 1)
+            copy_texts(layer, [2, 3, 1], [3, 2, 0])
             become([0, 0, 3, 2])
         if n == 7:
             texts[3], prompts[3] = list(noise(5, WIDTH, seed=30)), 5
@@ -226,7 +232,7 @@ def test_self_attention_is_the_papers(spec: str) -> None:
 @pytest.mark.parametrize("spec", [s for s in WHOLE if serves(s, "cross")])
 def test_nothing_left_out_of_the_audio(spec: str) -> None:
     features, rows, found = noise(3, FRAMES, WIDTH, seed=2), Rows.block(3, 2), []
-    heads = torch.tensor([HEADS - 1, 0])
+    heads, alone = torch.tensor([HEADS - 1, 0]), Rows.block(3)
     for form in (spec, "kv"):
         cache = allocate(form, "x", 3, 2)
         cache.cross.put(torch.arange(3), features)
@@ -234,7 +240,7 @@ def test_nothing_left_out_of_the_audio(spec: str) -> None:
         for layer in cache.cross.layers:
             for tokens in (1, 60):
                 x = noise(6, tokens, WIDTH, seed=3)
-                found[-1] += [layer.attend(x, rows), layer.scores(x, rows, heads)]
+                found[-1] += [layer.attend(x, rows), layer.scores(x[::2], alone, heads)]
             found[-1].append(layer.step(x[:, :1], rows))
             assert 0 < layer.read_bytes(0) <= cache.cross.nbytes()
     for ours, exact in zip(*found, strict=True):
@@ -324,8 +330,9 @@ def test_what_is_kept_and_read_of_the_audio(spec: str, kept: int, read: int) -> 
     ],
 )
 def test_what_is_kept_of_a_text(spec: str, each: int, more: int) -> None:
-    layer = allocate("e", spec, 3, dtype=torch.float16).self_.layers[0]
-    assert layer.nbytes() == 3 * (LENGTH * each + more)
+    cache = allocate("e", spec, 3, dtype=torch.float16).self_
+    tokens = 32 if form_of(spec).paged else LENGTH  # whole pages
+    assert cache.nbytes() == LAYERS * 3 * (tokens * each + more)
 
 
 def test_keyformer_keeps_a_budget() -> None:

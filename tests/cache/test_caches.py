@@ -1,8 +1,6 @@
 """Every cache form, in float64, against its formula written out in `tests/support/formulas.py`."""
 
 from collections.abc import Mapping
-from dataclasses import replace
-from types import SimpleNamespace
 
 import pytest
 import torch
@@ -13,6 +11,7 @@ from slimwhisper.cache.fold import Attention, Context, fold
 from slimwhisper.cache.forms import PRESETS, choose_forms, cross_names, self_names
 from slimwhisper.cache.latent import LatentAttention, LatentCross, prefers_latent
 from slimwhisper.cache.plan import CachePlan, DecoderCache, SelfCache
+from slimwhisper.cache.pool import PAGE
 from slimwhisper.errors import OptionError
 from slimwhisper.kernels.dispatch import Kernels
 from tests.support import formulas as plain
@@ -20,7 +19,7 @@ from tests.support.checkpoints import random_state, tiny_dims
 from tests.support.reference import set_spectrum
 from tests.support.steps import self_step
 
-WIDTH, HEADS, FRAMES, LENGTH = 96, 3, 50, 20  # heads no power of two
+WIDTH, HEADS, FRAMES, LENGTH = 96, 3, 50, 32  # heads no power of two
 DIMS = tiny_dims(width=WIDTH, heads=HEADS, text_layers=2, multilingual=False, n_text_ctx=LENGTH)
 STATE = {
     name: t.double()
@@ -145,7 +144,7 @@ def test_a_fresh_text_never_meets_the_last_ones_numbers(form: str) -> None:
         buffer.fill_(float("nan"))
     x = noise(2, 3, WIDTH)
     own.prefill(x, Rows.of(torch.arange(2)))
-    step = Step.at(Rows.block(2), torch.tensor([3, 9]), 10, False, torch.float64)
+    step = Step.at(Rows.block(2), torch.tensor([3, 3]), 10, False, torch.float64)
     assert torch.isfinite(self_step(own, noise(2, 1, WIDTH, seed=1), step)).all()
 
 
@@ -169,34 +168,30 @@ EACH = pytest.mark.parametrize(
 )
 
 
-@EACH
-def test_moving_and_reordering(cross: str, own: str) -> None:
-    """A moved slot takes its audio and all its rows along; reordered rows swap their texts."""
-    cache, rows = filled(cross, own, 3, 2), Rows.block(3, 2)
-    x = noise(6, 1, WIDTH, seed=3)
-    x[:2] = x[4:]
-    before_cross, before_own = third(cache, x, rows)
-    cache.cross.move(2, 0)
-    cache.self_.move(4, 0, count=2)
-    after_cross, after_own = third(cache, x, rows)
-    torch.testing.assert_close(after_cross[:2], before_cross[4:])
-    torch.testing.assert_close(after_own[:2], before_own[4:])
-    torch.testing.assert_close(after_own[2:], before_own[2:])
-
-    x[2:4] = x[2]
-    before_own = third(cache, x, rows)[1]
-    cache.self_.reorder(torch.tensor([2, 3]), torch.tensor([3, 2]), extent=3)
-    torch.testing.assert_close(third(cache, x, rows)[1][2:4], before_own[2:4].flip(0))
-
-
-@EACH
-def test_swapping_slots_and_rows(cross: str, own: str) -> None:
-    cache, x = filled(cross, own, 3), noise(1, 1, WIDTH, seed=3).expand(3, 1, WIDTH)
-    before = third(cache, x, Rows.block(3))
-    cache.cross.swap(0, 2)
-    cache.self_.swap(0, 2)
-    for found, expected in zip(third(cache, x, Rows.block(3)), before, strict=True):
-        torch.testing.assert_close(found, expected[[2, 1, 0]])
+@pytest.mark.parametrize("form", self_names())
+@pytest.mark.parametrize("ask", [False, True])
+def test_rows_that_follow_others(form: str, ask: bool) -> None:
+    """Beams of three windows that go on as each other, in pages in any order; each row's text is
+    still its own, and a step copies one page of a row at most.
+    """
+    generator = torch.Generator().manual_seed(0)
+    pages = -(-LENGTH // PAGE)
+    cache = SelfCache(plan("e", form), 6, LENGTH)
+    table = torch.randperm(6 * pages, generator=generator).view(6, pages)
+    rows, own = Rows(torch.arange(6), torch.arange(3), 2, table), cache.layers[1]
+    prompts = [noise(n, WIDTH, seed=n) for n in (3, 3, 14, 14, 9, 9)]
+    padded = torch.stack([torch.nn.functional.pad(p, (0, 0, 0, 14 - len(p))) for p in prompts])
+    own.prefill(padded, rows)
+    texts = [list(p) for p in prompts]
+    for n in range(17):
+        x, at = noise(6, WIDTH, seed=40 + n), torch.tensor([len(text) for text in texts])
+        step = Step.at(rows, at, int(at.max()) + 1, False, torch.float64)
+        for row, y in enumerate(self_step(own, x[:, None], step)[:, 0]):
+            texts[row].append(x[row])
+            torch.testing.assert_close(y, plain_self(form, 1, torch.stack(texts[row]))[-1])
+        chosen = torch.randint(0, 2, (6,), generator=generator) + torch.arange(6) // 2 * 2
+        cache.follow(rows, chosen, at + 1, ask)
+        texts = [list(texts[i]) for i in chosen.tolist()]
 
 
 @EACH
@@ -210,30 +205,6 @@ def test_blocks_that_begin_elsewhere(cross: str, own: str) -> None:
         found.append(third(filled(cross, own, 4, 2), x, rows))
     for in_place, gathered in zip(*found, strict=True):
         torch.testing.assert_close(in_place, gathered)
-
-
-def test_rows_that_read_what_others_hold() -> None:
-    """Where it says that a row's tokens are, they are, as if rows were copied."""
-    weights = replace(plan("e", "x"), kernels=SimpleNamespace(processor="a GPU"))
-    cache = SelfCache(weights, 6, LENGTH, shared=True)
-    assert cache.nbytes() == SelfCache(weights, 6, LENGTH).nbytes() + 6 * LENGTH * 8
-    held, texts = (torch.zeros(6, LENGTH, dtype=torch.int64) for _ in range(2))
-    every = torch.arange(6)
-    cache.begin(every)
-    for at in range(LENGTH):
-        held[:, at] = texts[:, at] = 10 * at + every
-        rows = Rows.of(every.flip(0)) if at % 2 else Rows.block(3, 2)
-        step = cache.append(Step.at(rows, torch.full((6,), at), at + 1, True, torch.float64))
-        assert torch.equal(held.gather(0, step.sources), texts[rows.ids, : at + 1])
-        if at % 5 == 1:
-            chosen = torch.tensor([1, 1, 2, 2, 5, 4])
-            cache.reorder(every, chosen, at + 1)
-            texts = texts[chosen]
-        if at % 5 == 3:
-            cache.move(4, 0, 2)
-            held[:2], texts[:2] = held[4:], texts[4:]
-            cache.begin(torch.tensor([2, 3]))
-            texts[2:4] = held[2:4]
 
 
 @pytest.mark.parametrize("form", cross_names())

@@ -4,6 +4,7 @@ import pytest
 import torch
 from torch import Tensor
 
+from slimwhisper.cache import latent as paged
 from slimwhisper.cache.base import Rows, Step
 from slimwhisper.cache.fold import Context, fold
 from slimwhisper.cache.forms import choose_forms
@@ -58,7 +59,8 @@ def own(text: Tensor, prompt: int) -> Tensor:
 def test_without_rounding_the_folding_is_exact(
     tokens: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(latents, "EIGHT", torch.float64)
+    for module in (latents, paged):
+        monkeypatch.setattr(module, "EIGHT", torch.float64)
     monkeypatch.setattr(Latent, "write", lambda self, index, x: self.values.__setitem__(index, x))
     monkeypatch.setattr(Latent, "plain", lambda self, dtype: self.values)
     features, x = normed(2, FRAMES, WIDTH, seed=2), noise(2, tokens, WIDTH, seed=3)

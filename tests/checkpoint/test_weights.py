@@ -10,6 +10,7 @@ from safetensors.torch import save_file
 from whisper.audio import log_mel_spectrogram
 
 from slimwhisper.api import SlimWhisper
+from slimwhisper.cache.pool import PAGE
 from slimwhisper.checkpoint.load import Checkpoint, load_checkpoint
 from slimwhisper.checkpoint.random_weights import random_checkpoint
 from slimwhisper.checkpoint.validate import EMBEDDING, OUTPUT
@@ -133,7 +134,8 @@ def test_other_contexts(tmp_path: Path, n_audio_ctx: int, n_text_ctx: int) -> No
     text = torch.randint(0, 50_000, (n_text_ctx,), generator=torch.Generator().manual_seed(1))
     wanted = whisper_logits(whisper_model(dims, state, torch.float64), text.tolist(), features[0])
     assert (model.logits(text[None], features)[0] - wanted).abs().max() < 1e-10 * wanted.abs().max()
-    slim = n_audio_ctx * 16 + n_text_ctx * 16 * 2  # values: E once, X in both layers
+    tokens = -(-n_text_ctx // PAGE) * PAGE
+    slim = n_audio_ctx * 16 + tokens * 16 * 2  # values: E once, X in both layers
     assert model.bytes_per_window() == slim * 8
 
 

@@ -22,7 +22,7 @@ from slimwhisper.commands.costs import (
     make_report,
 )
 from slimwhisper.commands.report import costs_of_draft, print_report
-from slimwhisper.engine.draft_model import DraftModel
+from slimwhisper.engine.drafting.draft_model import DraftModel
 from slimwhisper.engine.engine import Engine
 from slimwhisper.errors import OptionError
 from slimwhisper.model.calibration import exact_plan

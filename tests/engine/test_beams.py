@@ -9,9 +9,13 @@ import torch
 from torch import Tensor
 from whisper.decoding import BeamSearchDecoder, MaximumLikelihoodRanker
 
-from slimwhisper.engine.beams import BeamLane
-from slimwhisper.engine.places import Places, Ticket
+from slimwhisper.cache.plan import DecoderCache, Pages
+from slimwhisper.engine.agreement import Agreed
+from slimwhisper.engine.beams import BeamSampler
+from slimwhisper.engine.lane_runner import LaneRunner
 from slimwhisper.engine.requests import Decoded, Rules, Window
+from slimwhisper.engine.rows import RowState
+from slimwhisper.engine.scheduler import Lane, Move, State, Ticket
 from slimwhisper.model.model import Model
 from tests.support.windows import DIMS, VOCABULARY
 
@@ -70,42 +74,47 @@ def search_all(
     lengths: Sequence[int],
 ) -> dict[int, Decoded]:
     """All searches side by side in one lane, each taken out when it has ended."""
-    lane = BeamLane(
-        model,
-        VOCABULARY,
-        model.allocate_cross(len(searches)),
-        Places(len(searches), width),
-        patience,
-    )
+    count = len(searches)
+    cache = model.allocate_self(count * width + 1, Pages(model.plan, 1))
+    state = RowState(model.dims, model.device, count, width, (count * width, cache.pages.nobody))
+    sampler = BeamSampler(state, VOCABULARY, cache, patience, skip=True)
+    lane = Lane(width, count)
 
     def step(tokens: Tensor, *_: object) -> Tensor:
         rows = []
         for place, ticket in enumerate(lane.tickets):
             for row in range(place * width, (place + 1) * width):
-                text = lane.sampled[row, : int(lane.stamps.count[row])].tolist()
+                text = state.texts.sampled[row, : int(state.stamps.count[row])].tolist()
                 assert not text or text[-1] == int(tokens[row])
                 rows.append(logits_after(ticket.tag, text, ending))
         return torch.stack(rows)
 
-    lane.model = SimpleNamespace(  # type: ignore[assignment]
-        decoder=SimpleNamespace(step=step), dims=model.dims, device=model.device, dtype=model.dtype
-    )
-    tickets = []
+    scripted: Any = SimpleNamespace(decoder=SimpleNamespace(step=step), dtype=model.dtype)
+    audio: Any = None
+    both = DecoderCache(audio, cache)
+    runner = LaneRunner(scripted, VOCABULARY, lane, both, sampler, state, graphs=None)
     for slot, (search, length) in enumerate(zip(searches, lengths, strict=True)):
         rules = Rules(NONE, NONE, timestamps=False, max_initial_timestamp=None, sample_len=length)
-        tickets.append(Ticket(search, slot, Window(None, prompt, 0, rules)))
-        lane.grow(tickets[-1])
+        ticket = Ticket(search, Window(None, prompt, 0, rules), slot, State.DECODING, slot)
+        ticket.length, ticket.limit = len(prompt), min(length, DIMS.n_text_ctx + 1 - len(prompt))
+        lane.add(ticket)
     first = torch.stack([logits_after(s, [], ending) for s in searches])
-    lane.start(tickets, first, torch.zeros(len(tickets)))
+    said = [Agreed()] * count
+    state.locate(0, lane.tickets)
+    state.begin(0, lane.tickets, said, VOCABULARY)
+    runner.start(0, lane.tickets, first, torch.zeros(count), said)
     results: dict[int, Decoded] = {}
     while True:
-        look = lane.look()
-        for index, ticket in look.ended():
-            results[ticket.tag] = look.result(index, penalty)
-            lane.shrink(lane.tickets.index(ticket))
+        snapshot = runner.snapshot(0, lane.tickets)
+        for index in snapshot.ended():
+            ticket = snapshot.moments[index].ticket
+            results[ticket.tag] = snapshot.result(index, penalty)
+        for ticket in [t for t in lane.tickets if t.tag in results]:
+            ticket.state = State.ANSWERED
+            runner.move(Move(lane, *lane.remove(ticket)))
         if not lane.tickets:
             return results
-        lane.step()
+        runner.step(lane.tickets)
 
 
 # one beam of patience 0.5 leaves no text to find; refused as an option

@@ -7,7 +7,7 @@ import pytest
 import torch
 
 from slimwhisper.cache.forms import FORMS
-from slimwhisper.engine.drafts import may_draft, usable_draft
+from slimwhisper.engine.agreement import may_draft, usable_draft
 from slimwhisper.engine.engine import Engine
 from slimwhisper.engine.requests import Answer, Attempt, Decoded, Request, Retry, Search, Window
 from slimwhisper.engine.rules import Said, TimestampState, make_rules
@@ -91,10 +91,11 @@ def test_where_there_is_no_room() -> None:
     rules = make_rules(SHORT, Options(sample_len=224 if SHORT.n_text_ctx == 448 else None))
     window = Window(None, (7,) * (SHORT.n_text_ctx - 3), 0, rules, draft=(1,) * 50)
     context, eot = SHORT.n_text_ctx, VOCABULARY.eot
-    assert len(usable_draft(window, context, eot)) == 3  # and one token more is sampled
-    assert usable_draft(replace(window, prompt=(7,) * context), context, eot) == ()
-    assert usable_draft(replace(window, attempt=Attempt(0.2)), context, eot) == ()
-    assert usable_draft(replace(window, rules=None), context, eot) == ()
+    draft = window.draft
+    assert len(usable_draft(window, draft, context, eot)) == 3  # and one token more is sampled
+    assert usable_draft(replace(window, prompt=(7,) * context), draft, context, eot) == ()
+    assert usable_draft(replace(window, attempt=Attempt(0.2)), draft, context, eot) == ()
+    assert usable_draft(replace(window, rules=None), draft, context, eot) == ()
 
 
 @pytest.mark.parametrize(("search", "temperatures"), SEARCHES[1:])

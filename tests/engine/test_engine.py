@@ -7,7 +7,7 @@ import pytest
 import torch
 from torch import Tensor
 
-from slimwhisper.cache.base import Rows
+from slimwhisper.cache.pool import PAGE
 from slimwhisper.checkpoint.load import Checkpoint
 from slimwhisper.engine.engine import Engine
 from slimwhisper.engine.requests import (
@@ -23,6 +23,7 @@ from slimwhisper.engine.requests import (
     Window,
 )
 from slimwhisper.engine.rules import make_rules
+from slimwhisper.errors import OptionError
 from slimwhisper.model.calibration import Guard
 from slimwhisper.model.model import Model
 from slimwhisper.tokens.vocabulary import get_tokenizer, get_vocabulary
@@ -75,8 +76,9 @@ def test_between_looks_nobody_asks_the_device(
 ) -> None:
     engine = Engine(model, VOCABULARY, 2, check_every=5)
     looks: list[int] = []
-    look = engine.first.look
-    monkeypatch.setattr(engine.first, "look", lambda: looks.append(1) or look())
+    (lane,) = engine.lanes
+    look = lane.snapshot
+    monkeypatch.setattr(lane, "snapshot", lambda *a: looks.append(1) or look(*a))
     engine.submit(0, short_windows(1, sample_len=40)[0])
     tokens, steps = 0, 0
     while not engine.idle:
@@ -105,23 +107,6 @@ def test_no_row_waits_for_another_s_end(model: Model, monkeypatch: pytest.Monkey
     tail = next(i for i in range(len(batches)) if all(b < 3 for b in batches[i:]))
     assert all(b == 3 for b in batches[:tail])
     assert sum(batches) <= total
-
-
-def test_caches_are_read_in_place(model: Model, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Steps never gather slots: active rows are one block."""
-    groups: list[int | None] = []
-    attend = type(model.allocate_cross(1).layers[0]).attend
-
-    def spy(self: object, x: Tensor, rows: Rows) -> Tensor:
-        if x.shape[1] == 1:
-            groups.append(rows.group)
-        return attend(self, x, rows)
-
-    monkeypatch.setattr("slimwhisper.cache.latent.LatentCross.attend", spy)
-    temperatures = (0.0, 0.0, 0.5, 0.5)
-    requests = [w for w in short_windows(6, 9, temperatures) if len(w.prompt) > 1]
-    decode(model, requests, 2, Search(beams=3, samples=2))
-    assert set(groups) == {2, 3}
 
 
 FORMS = [("e", "x"), ("kv", "kv"), ("e", "k"), ("v", "v")]
@@ -284,3 +269,37 @@ def test_windows_that_are_given_up_leave_soon(model: Model, search: Search | Non
             engine.reply(ticket, None)
         steps += 1
     assert seen == [0, 1] and engine.free == engine.slots
+
+
+@pytest.mark.parametrize(
+    ("search", "temperatures"),
+    [
+        (None, (0.0,)),
+        (Search(samples=3), (0.0, 0.7)),
+        (Search(beams=3, samples=2), (0.0, 0.0, 0.8)),
+    ],
+)
+def test_windows_wait_for_pages(
+    model: Model, search: Search | None, temperatures: Sequence[float]
+) -> None:
+    """Pages for the whole context of one window, and many texts of a quarter of it: whoever gives
+    pages back begins again, and every text is the same.
+    """
+    requests = [
+        replace(w, rules=replace(w.rules, sample_len=100))  # type: ignore[type-var]
+        for w in short_windows(14, temperatures=temperatures)
+    ]
+    expected = decode(model, requests, 3, search)
+    pages = (search or Search()).most_rows * SHORT.n_text_ctx // PAGE
+    engine = Engine(model, VOCABULARY, 12, search, pages=pages)
+    done = run(engine, dict(enumerate(requests)))
+    assert_same([done[i][0] for i in range(len(requests))], expected)
+    assert engine.scheduler.preemptions and engine.pool.peak > 0.8 * pages
+    assert engine.pool.used == 0
+
+
+def test_a_window_that_may_never_fit_is_refused_at_once(model: Model) -> None:
+    least = 5 * SHORT.n_text_ctx // PAGE
+    with pytest.raises(OptionError, match=rf"cache_memory: it holds {least - 1} pages .* {least}"):
+        Engine(model, VOCABULARY, 2, Search(beams=5), pages=least - 1)
+    Engine(model, VOCABULARY, 2, Search(beams=5), pages=least)

@@ -10,8 +10,8 @@ import torch
 
 import slimwhisper
 from slimwhisper.api import SlimWhisper
-from slimwhisper.engine.lanes import Lane
-from slimwhisper.engine.places import Ticket
+from slimwhisper.engine.lane_runner import LaneRunner
+from slimwhisper.engine.scheduler import Ticket
 from tests.support.parity import differences, transcribe_each
 from tests.support.sounds import noise_bursts
 
@@ -36,7 +36,7 @@ class Watch:
         self.started: list[float] = []  # the temperature of each text begun
         self.rows = 0  # decoder rows, over all steps
         network = model.network
-        encoder, step, start = network.encoder, network.decoder.step, Lane.start
+        encoder, step, start = network.encoder, network.decoder.step, LaneRunner.start
 
         def encode(mels: torch.Tensor) -> torch.Tensor:
             self.encoded += len(mels)
@@ -46,13 +46,13 @@ class Watch:
             self.rows += len(tokens)
             return step(tokens, *rest)
 
-        def begin(lane: Lane, tickets: Sequence[Ticket], *tensors: torch.Tensor) -> None:
+        def begin(lane: LaneRunner, first: int, tickets: Sequence[Ticket], *rest: Any) -> None:
             self.started += [t.window.attempt.temperature for t in tickets]
-            start(lane, tickets, *tensors)
+            start(lane, first, tickets, *rest)
 
         monkeypatch.setattr(network, "encoder", encode)
         monkeypatch.setattr(network.decoder, "step", one_step)
-        monkeypatch.setattr(Lane, "start", begin)
+        monkeypatch.setattr(LaneRunner, "start", begin)
 
 
 @pytest.fixture(scope="module")

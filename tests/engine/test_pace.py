@@ -3,7 +3,7 @@
 import numpy as np
 import pytest
 
-from slimwhisper.engine.pace import TRIED, Pace, gain
+from slimwhisper.engine.drafting.pace import TRIED, Pace, gain
 
 
 def settled(seconds: dict[int, float], rate: float, steps: int = 200) -> list[int]:

@@ -9,9 +9,10 @@ import pytest
 import torch
 from torch import Tensor
 
-from slimwhisper.engine import beside
+from slimwhisper.engine import encoder
 from slimwhisper.engine.engine import Engine
 from slimwhisper.engine.requests import Decoded
+from slimwhisper.engine.scheduler import Results
 from slimwhisper.model.model import Model
 from tests.support.windows import VOCABULARY, assert_same, decode, run, short_model, short_windows
 
@@ -26,7 +27,7 @@ def in_a_thread(body: Callable[[], Result]) -> Result:
 
 @pytest.fixture
 def four(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(beside, "usual_threads", lambda: 4)
+    monkeypatch.setattr(encoder, "usual_threads", lambda: 4)
 
 
 def watched(model: Model, names: list[str]) -> Model:
@@ -87,7 +88,8 @@ def test_windows_that_are_given_up_while_they_are_encoded(four: None) -> None:
         engine.submit(0, first)
         engine.submit(1, second)
         threading.Thread(target=lambda: started.wait(10) and release.set()).start()
-        engine._encoder.begin(engine._take_slots(), torch.stack([first.mel, second.mel]))  # type: ignore[list-item]
+        plan = engine.scheduler.plan(2, at_once=False)
+        engine.runner.encode(plan.encode, Results())
         engine.stop(lambda tag: tag == 0)
         answers: dict[int, object] = {}
         while not engine.idle:
@@ -120,7 +122,7 @@ def test_an_encoder_that_fails_is_heard_of(four: None) -> None:
 
 
 def test_one_thread_cannot_be_shared(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(beside, "usual_threads", lambda: 1)
+    monkeypatch.setattr(encoder, "usual_threads", lambda: 1)
 
     def body() -> None:
         engine = Engine(short_model(), VOCABULARY, 1)

@@ -9,12 +9,13 @@ from torch import Tensor
 
 from slimwhisper.cache.base import Rows
 from slimwhisper.checkpoint.load import Checkpoint
-from slimwhisper.engine.draft_model import DraftModel, load_draft
-from slimwhisper.engine.drafter import Behind, Choose, Drafter
+from slimwhisper.engine.drafting.draft_model import DraftModel, load_draft
+from slimwhisper.engine.drafting.drafter import Behind, Choose, Drafter
+from slimwhisper.engine.drafting.lookup import Lookup
+from slimwhisper.engine.drafting.speculation import MOST, Acceptance
 from slimwhisper.engine.engine import Engine
-from slimwhisper.engine.lookup import Lookup
+from slimwhisper.engine.lane_runner import LaneRunner
 from slimwhisper.engine.requests import Answer, Decoded, Request, Search, Window
-from slimwhisper.engine.speculation import MOST, SpeculativeLane
 from slimwhisper.errors import OptionError
 from slimwhisper.model.model import Model
 from tests.support.checkpoints import random_state, tiny_dims
@@ -42,27 +43,27 @@ class Guesses:
     def __init__(self, prompts: Sequence[Sequence[int]], texts: Sequence[Sequence[int]]) -> None:
         self.prompts, self.texts = [tuple(p) for p in prompts], texts
         self.wrong: Callable[[int, int], bool] = lambda text, index: False
-        self.rows: dict[int, int] = {}
+        self.rows = torch.zeros(64, dtype=torch.int64)  # the text of each row of the lane
         self.read: list[int] = []  # tokens of a row, by call
 
-    def begin(self, windows: Sequence[Window], prompts: Tensor, rows: Rows) -> None:
+    def begin(self, first: int, windows: Sequence[Window], prompts: Tensor, rows: Rows) -> None:
         assert rows.lengths is not None
-        given = zip(rows.ids.tolist(), prompts.tolist(), rows.lengths.tolist(), strict=True)
-        self.rows |= {row: self.prompts.index(tuple(p[:n])) for row, p, n in given}
+        given = zip(prompts.tolist(), rows.lengths.tolist(), strict=True)
+        for row, (prompt, count) in enumerate(given, first):
+            self.rows[row] = self.prompts.index(tuple(prompt[:count]))
 
     def guess(self, behind: Behind, choose: Choose) -> Tensor:
         self.read.append(behind.tokens.shape[1])
         guesses = []
-        for i, row in enumerate(behind.rows.ids.tolist()):
-            text = self.rows[row]
+        for i, text in enumerate(self.rows[behind.here].tolist()):
             index = int(behind.positions[i, -1]) + 1 - len(self.prompts[text])
             known = [*self.texts[text], VOCABULARY.eot, VOCABULARY.eot]
             right = known[min(index, len(known) - 1)]
             guesses.append(right + 1 if self.wrong(text, index) else right)
         return torch.tensor(guesses)
 
-    def move(self, source: int, target: int) -> None:
-        self.rows[target] = self.rows[source]
+    def by_row(self) -> Sequence[torch.Tensor]:
+        return (self.rows,)
 
     def nbytes(self) -> int:
         return 0
@@ -87,26 +88,30 @@ def speculate(
     model: Model,
     asked: Sequence[Window],
     slots: int,
-    drafter: Callable[[SpeculativeLane | None], Drafter] | None = None,
+    drafter: Callable[[None], Drafter] | None = None,
     draft: Model | None = None,
     cost: float = 0.01,
     search: Search | None = None,
     then: Callable[[int, Answer], Request | None] = lambda *_: None,
     timed: bool = True,
-) -> tuple[dict[int, list[Answer]], SpeculativeLane]:
-    """All answers, and the lane. timed: whether times decide on the lengths of drafts."""
+    lanes: list[LaneRunner] | None = None,
+) -> tuple[dict[int, list[Answer]], Acceptance]:
+    """All answers, and how drafts fared. timed: whether times decide on the lengths of drafts."""
 
-    def make(cross: object, rows: int) -> Drafter:
+    def make(cross: object, rows: int, pages: int) -> Drafter:
         if drafter is not None:
             return drafter(None)
-        made = DraftModel(draft or model, model, cross, rows)  # type: ignore[arg-type]
+        made = DraftModel(draft or model, model, cross, rows, pages)  # type: ignore[arg-type]
         made.cost = cost
         return made
 
     engine = Engine(model, VOCABULARY, slots, search, draft=make)
-    assert isinstance(engine.first, SpeculativeLane)
-    engine.first.pace.timed &= timed
-    return run(engine, dict(enumerate(asked)), then), engine.first
+    speculation = engine.lanes[0].speculation
+    if lanes is not None:
+        lanes += engine.lanes
+    assert speculation is not None
+    speculation.pace.timed &= timed
+    return run(engine, dict(enumerate(asked)), then), speculation.acceptance
 
 
 def only(answers: dict[int, list[Answer]]) -> list[Decoded]:
@@ -150,10 +155,12 @@ def test_a_model_drafts_on_the_same_encoder_output(
     model: Model, asked: list[Window], plain: list[Decoded]
 ) -> None:
     """Drafting for itself, it is always right: its cache follows the text, lengths and moves."""
-    found, lane = speculate(model, asked, 2)
+    lanes: list[LaneRunner] = []
+    found, lane = speculate(model, asked, 2, lanes=lanes)
     assert_same(only(found), plain)
     assert lane.right == lane.guessed > 0
-    drafter = lane.drafter
+    assert lanes[0].speculation is not None
+    drafter = lanes[0].speculation.drafter
     assert isinstance(drafter, DraftModel) and not drafter.cache.cross.stores
     other = Model(
         Checkpoint("other", SHORT, random_state(SHORT, seed=2)), CPU, torch.float32, ("e", "x")
@@ -168,13 +175,15 @@ def test_it_keeps_the_encoder_output_where_the_model_does_not(
     forms: tuple[str, str], model: Model, asked: list[Window]
 ) -> None:
     other = short_model(forms=forms)
-    found, lane = speculate(other, asked, 2, draft=model)  # windows take slots, and move in them
+    lanes: list[LaneRunner] = []
+    found, lane = speculate(other, asked, 2, draft=model, lanes=lanes)
     assert_same(only(found), decode(other, asked, 2))
     assert lane.right > 0.9 * lane.guessed > 0, "of the same weights"
-    drafter = lane.drafter
+    assert lanes[0].speculation is not None
+    drafter = lanes[0].speculation.drafter
     assert isinstance(drafter, DraftModel)
     mine = drafter.cache.cross
-    assert mine.layers[0].store is lane.cache.cross.stores[-1], "put and moved with the model's"
+    assert mine.layers[0].store is lanes[0].cache.cross.stores[-1], "put with the model's"
 
 
 def test_random_texts_are_those_of_their_seeds(model: Model) -> None:
@@ -217,9 +226,11 @@ def test_on_a_gpu_with_graphs(asked: list[Window]) -> None:
     expected = decode(short_model(), requests, 2)
     with pretend_cuda(count=2):
         model = short_model(cuda)
-        found, lane = speculate(model, requests, 2)
+        lanes: list[LaneRunner] = []
+        found, fared = speculate(model, requests, 2, lanes=lanes)
     assert_same(only(found), expected)
-    assert lane.right == lane.guessed
+    assert fared.right == fared.guessed
+    (lane,) = lanes
     assert lane.graphs is not None and lane.graphs.replays and lane.graphs.failure is None
     assert model.plan.kernels.failures == {} and model.plan.kernels.used["latent", "triton"]
 
@@ -273,12 +284,12 @@ def test_where_a_lookup_finds_its_place() -> None:
     rows = Rows.of(torch.tensor([0, 1]))
     script = (1, 2, 3, 4, 1, 2, 5, 6)
     windows = [Window(None, (), 0, None, expected=e) for e in (script, ())]
-    lookup.begin(windows, torch.zeros(2, 1, dtype=torch.int64), rows)
+    lookup.begin(0, windows, torch.zeros(2, 1, dtype=torch.int64), rows)
 
     def guess(*text: int) -> int:
         texts = torch.tensor([[*text, *[2] * (12 - len(text))]] * 2)
         places = torch.tensor([[len(text) - 1]] * 2)
-        return int(lookup.guess(Behind(rows, texts, places, 12), lambda t: t)[0])
+        return int(lookup.guess(Behind(rows, rows.ids, texts, places, 12), lambda t: t)[0])
 
     assert guess(200) == 1, "at the beginning"
     assert guess(200, 1, 2) == 3 and guess(4, 1, 2) == 5, "the longest end decides"

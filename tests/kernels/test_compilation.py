@@ -41,7 +41,8 @@ def test_each_way_of_launching_is_compiled() -> None:
     """Each row of the table for every capability that holds it."""
     for kernel in ("latent", "heads"):
         for dtype in ("float16", "bfloat16", "float32"):
-            assert {(kernel, dtype), (kernel, dtype, "HAS_SOURCES")} <= ways(jobs())
+            assert {(kernel, dtype), (kernel, dtype, "PAGE")} <= ways(jobs())
+            assert (kernel, dtype, "HAS_LIMITS", "PAGE") in ways(jobs())
     assert {("latent", "float32", "HAS_BIAS"), ("latent8", "float16", "HAS_BIAS")} <= ways(jobs())
     assert {(at, v.configuration) for at, v in jobs() if v.configuration} == {
         (capability, c)

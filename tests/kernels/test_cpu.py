@@ -12,6 +12,7 @@ from torch.utils.flop_counter import FlopCounterMode
 from slimwhisper.kernels.cpu import library as module
 from slimwhisper.kernels.cpu.library import FEW, SOME, Library, library
 from slimwhisper.kernels.linear import Packed, Quantized, linear, pack, packed_width, quantize
+from slimwhisper.kernels.reads import Reads
 from slimwhisper.model.model import Model
 from tests.support.windows import assert_same, decode, random_model, windows
 
@@ -103,7 +104,7 @@ def test_latent_attention(
         z[:, int(lengths.max()) :] = torch.nan  # never read
     if kind in ("bias", "everything"):
         bias = noise(windows + 2, positions, seed=2)
-    found = c.latent(q, z, scale, slots, lengths, bias)
+    found = c.latent(q, z, scale, Reads(slots, lengths, position_bias=bias))
     assert found is not None
     for b in range(windows):
         slot = b if slots is None else int(slots[b])
@@ -141,13 +142,35 @@ def test_attention_by_heads(
     if kind in ("lengths", "both"):
         lengths = torch.randint(1, positions + 1, (windows,), generator=generator)
         k[:, :, int(lengths.max()) :] = v[:, :, int(lengths.max()) :] = torch.nan  # never read
-    found = c.heads(q, k, v, scale, slots, lengths)
+    found = c.heads(q, k, v, scale, Reads(slots, lengths))
     assert found is not None
     for b in range(windows):
         slot = b if slots is None else int(slots[b])
         length = positions if lengths is None else int(lengths[b])
         keys, values = (t[slot, :, :length].double() for t in (k, v))
         expected = (q[b].double() @ keys.mT * scale).softmax(-1) @ values
+        torch.testing.assert_close(found[b].double(), expected, atol=2e-5, rtol=1e-5)
+
+
+@pytest.mark.parametrize(("page", "extent"), [(16, 150), (8, 70), (16, 5), (448, 448)])
+def test_texts_by_pages(c: Library, threads: int, page: int, extent: int) -> None:
+    """Pages in any order, of which no position past a text's length is read."""
+    generator, pages = torch.Generator().manual_seed(0), -(-extent // page)
+    lengths = torch.tensor([1, extent // 2 + 1, extent])
+    table = torch.randperm(3 * pages + 2, generator=generator)[: 3 * pages].view(3, pages)
+    k, v = torch.full((2, 3 * pages + 2, 2, page, 32), torch.nan)
+    texts = noise(2, 3, 2, extent, 32)
+    for b, length in enumerate(lengths.tolist()):
+        for t in range(length):
+            for kept, own in zip((k, v), texts, strict=True):
+                kept[table[b, t // page], :, t % page] = own[b, :, t]
+    q = 2 * noise(3, 2, 4, 32, seed=1)
+    reads = Reads(lengths=lengths, table=table, extent=extent)
+    found = c.heads(q, k, v, 0.3, reads)
+    assert found is not None
+    for b, length in enumerate(lengths.tolist()):
+        keys, values = texts[:, b, :, :length].double()
+        expected = (q[b].double() @ keys.mT * 0.3).softmax(-1) @ values
         torch.testing.assert_close(found[b].double(), expected, atol=2e-5, rtol=1e-5)
 
 

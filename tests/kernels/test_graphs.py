@@ -17,7 +17,6 @@ from torch.utils._pytree import tree_leaves, tree_map
 
 from slimwhisper.engine.engine import Engine
 from slimwhisper.engine.requests import Decoded, Search
-from slimwhisper.kernels.configurations import Processor
 from slimwhisper.kernels.graphs import CUDAGraphs, Graphs, bucket_of
 from slimwhisper.model.model import Model
 from tests.support.windows import (
@@ -109,7 +108,7 @@ def test_replayed_steps_give_the_same(
     found = [answer for i in range(len(requests)) for answer in done[i]]
     assert all(isinstance(f, Decoded) for f in found)
     assert_same(found, expected)
-    lanes = [lane.graphs for lane in engine._lanes()]
+    lanes = [lane.graphs for lane in engine.lanes]
     replays = sum(graphs.replays for graphs in lanes)
     assert recorder.recorded == sum(len(graphs.recorded) for graphs in lanes)
     assert replays > 2 * recorder.recorded > 0, "few are recorded, many replayed"
@@ -118,22 +117,26 @@ def test_replayed_steps_give_the_same(
 
 @pytest.mark.parametrize("forms", [("e", "x"), ("kv", "kv"), ("k", "k")], ids="+".join)
 @pytest.mark.parametrize("recorder", [None, OperatorRecorder()], ids=["launched", "replayed"])
-def test_rows_read_each_others_tokens_in_place(
-    forms: tuple[str, str], recorder: OperatorRecorder | None
+def test_rows_share_whole_pages(
+    forms: tuple[str, str], recorder: OperatorRecorder | None, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Beams and samples that go on as copies copy a list of rows, not the cache; slots move."""
+    """Beams and samples that go on as copies copy a page at most; the audio stays in its slot."""
     search, temperatures = SEARCHES[-1]
-    requests = [*short_windows(4, temperatures=temperatures), *short_windows(1, 20, temperatures)]
+    requests = [*short_windows(4, temperatures=temperatures), *short_windows(1, 60, temperatures)]
     expected = decode(short_model(forms=forms), requests, 3, search)
-    model = short_model(forms=forms)
-    kernels = model.plan.kernels
-    kernels.processor = Processor(shared=0, count=1, capability=0)  # for which there is no shape
-    kernels.failures |= dict.fromkeys(("choose_token", "add_norm"), "needs none")
-    engine = Engine(model, VOCABULARY, 3, search, 4, recorder)
+    engine = Engine(short_model(forms=forms), VOCABULARY, 3, search, 4, recorder)
+    copied: list[int] = []
+    copy = engine.runner.pages.copy
+
+    def counted(pages: Tensor, sources: Tensor) -> None:
+        copied.append(len(pages))
+        copy(pages, sources)
+
+    monkeypatch.setattr(engine.runner.pages, "copy", counted)
     done = run(engine, dict(enumerate(requests)))
     assert_same([done[i][0] for i in range(len(requests))], expected)
-    assert all(lane.cache.self_.sources is not None for lane in engine._lanes())
-    assert "triton" not in {path for _, path in kernels.used}
+    assert 0 < max(copied) <= 3 * 3, "a page for each beam of three windows"
+    assert engine.pool.used == 0
 
 
 def test_more_banned_tokens_record_anew(model: Model) -> None:
@@ -141,10 +144,10 @@ def test_more_banned_tokens_record_anew(model: Model) -> None:
     engine = Engine(model, VOCABULARY, 1, None, 1, OperatorRecorder())
     first, second = short_windows(2, 12)
     run(engine, {0: first})
-    graphs = engine.first.graphs
+    graphs = engine.lanes[0].graphs
     before = dict(graphs.recorded)
     assert before
-    more = torch.arange(engine.first.banned.tokens.shape[1] + 5)
+    more = torch.arange(engine.lanes[0].state.banned.tokens.shape[1] + 5)
     window = replace(second, rules=replace(second.rules, suppress=more))
     (answer,) = run(engine, {1: window})[1]
     assert not set(answer.tokens) & set(more.tolist())
@@ -185,7 +188,7 @@ def test_cuda_graphs(search: Search | None, temperatures: Sequence[float]) -> No
     requests = [*windows(6, temperatures=temperatures), *windows(3, 30, temperatures)]
     engine = Engine(model, VOCABULARY, 3, search, 4, CUDAGraphs(model.device))
     done = run(engine, dict(enumerate(requests)))
-    assert engine.first.graphs.replays > 0 and engine.first.graphs.failure is None
+    assert engine.lanes[0].graphs.replays > 0 and engine.lanes[0].graphs.failure is None
     for i, expected in enumerate(decode(random_model(), requests, 3, search)):
         (found,) = done[i]
         assert found.tokens == expected.tokens

@@ -156,31 +156,40 @@ def test_each_token_of_a_step_reads_up_to_itself(tokens: int, splits: int, kerne
 
 
 @pytest.mark.parametrize("splits", [1, 3])
-def test_beams_read_what_others_hold(splits: int) -> None:
-    """Each position of a row stands in a row of its own choice."""
-    dtype = torch.float32
+@pytest.mark.parametrize("kernel", ["latent", "heads", "latent8"])
+def test_texts_by_pages(kernel: str, splits: int) -> None:
+    """Pages of 16 positions, in any order; NaN wherever nothing may be read."""
+    dtype = torch.float16 if kernel == "latent8" else torch.float32
     lengths = torch.tensor([0, 1, 29, 64], device=DEVICE)
     generator = torch.Generator().manual_seed(0)
-    sources = torch.randint(0, 7, (4, 80), generator=generator).to(DEVICE)
+    table = torch.randperm(22, generator=generator)[:20].view(4, 5).to(DEVICE)
     for row, length in enumerate(lengths.tolist()):
-        sources[row, length:] = 2**40  # never looked at
-    held = torch.full((2, 7, 3, 70, 64), NAN, device=DEVICE, dtype=dtype)
+        table[row, -(-length // 16) :] = 2**40  # never looked at
+    own = normal(2, 4, 3, 70, 64, seed=1, dtype=dtype)
+    pages = torch.full((2, 22, 3, 16, 64), NAN, device=DEVICE, dtype=dtype)
     for row, length in enumerate(lengths.tolist()):
-        held[:, sources[row, :length], :, torch.arange(length)] = 1.0
-    held *= normal(*held.shape, seed=1, dtype=dtype)
+        for t in range(length):
+            pages[:, table[row, t // 16], :, t % 16] = own[:, row, :, t]
     queries = normal(4, 3, 64, seed=9, dtype=dtype)
-    places = torch.arange(70, device=DEVICE)
-    own = held[:, sources.clamp(max=6)[:, :70], :, places]  # [4, 70, 2, 3, 64]
-    own = own.permute(2, 0, 3, 1, 4).nan_to_num()
-    shape = shape_of("heads", dtype, 64, 1)
-    found = split_heads(queries, *held, shape, splits, Reads(None, lengths, None, sources))
-    torch.testing.assert_close(found, split_heads_reference(queries, *own, Reads(None, lengths)))
-    latent, mine = held[0, :, 0], own[0, :, 0]
-    shape = shape_of("latent", dtype, 64, 3)
-    reads = Reads(None, lengths, None, sources)
-    found = split_latent(queries, latent, 0.2, shape, splits, reads)
-    plain = split_latent_reference(queries, Latent(mine), 0.2, Reads(None, lengths))
-    torch.testing.assert_close(found, plain)
+    reads, plain = Reads(lengths=lengths, table=table, extent=70), Reads(lengths=lengths)
+    if kernel == "heads":
+        found = split_heads(queries, *pages, shape_of("heads", dtype, 64, 1), splits, reads)
+        expected = split_heads_reference(queries, *own, plain)
+    elif kernel == "latent":
+        kept, configuration = pages[0, :, 0], shape_of("latent", dtype, 64, 3)
+        found = split_latent(queries, kept, 0.2, configuration, splits, reads)
+        expected = split_latent_reference(queries, Latent(own[0, :, 0]), 0.2, plain)
+    else:
+        rounded = Latent.allocate((4, 70, 64), DEVICE, dtype, eight=True)
+        kept = Latent.allocate((22, 16, 64), DEVICE, dtype, eight=True)
+        for row, length in enumerate(lengths.tolist()):
+            for t in range(length):
+                rounded.write((row, t), own[0, row, 0, t])
+                kept.write((int(table[row, t // 16]), t % 16), own[0, row, 0, t])
+        found = split_latent8(queries, kept, 0.2, shape_of("latent8", dtype, 64, 3), splits, reads)
+        expected = split_latent_reference(queries, rounded, 0.2, plain)
+    tolerance = {"atol": 2e-2, "rtol": 1e-2} if kernel == "latent8" else {}
+    torch.testing.assert_close(found, expected, **tolerance)
 
 
 @pytest.mark.parametrize(

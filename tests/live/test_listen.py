@@ -14,7 +14,6 @@ import torch
 import slimwhisper
 from slimwhisper.api import SlimWhisper
 from slimwhisper.audio import vad
-from slimwhisper.engine.speculation import SpeculativeLane
 from slimwhisper.errors import AudioError, DependencyError, OptionError
 from slimwhisper.live.passage import Passage
 from slimwhisper.live.types import Ended, LiveEvent, SpeechStarted, Text
@@ -109,9 +108,10 @@ def test_a_draft_changes_nothing(
             assert [s.tokens for s in ours.segments] == [s.tokens for s in other.segments]
     window = options.get("window", 30)
     engine = drafted.shortened(window)._engines._kept
-    assert engine is not None and isinstance(engine.first, SpeculativeLane)
-    assert engine.first.guessed >= engine.first.right > 0
-    assert engine.first.drafter.nbytes() > 0  # of the texts; the audio's cache is the model's
+    assert engine is not None and engine.lanes[0].speculation is not None
+    speculation = engine.lanes[0].speculation
+    assert speculation.acceptance.guessed >= speculation.acceptance.right > 0
+    assert speculation.drafter.nbytes() > 0  # of the texts; the audio's cache is the model's
 
 
 def test_an_iterator_is_read_as_the_events_are(model: SlimWhisper, audio: np.ndarray) -> None:

@@ -219,3 +219,20 @@ def test_bytes_of_a_slot_with_a_draft(network: Model, form: str) -> None:
     text = network.bytes_per_window() - dims.n_audio_ctx * dims.n_audio_state * number
     shared = 0 if form == "e" else dims.n_audio_ctx * dims.n_audio_state * number
     assert slot_bytes(model, Search()) - alone == text + shared
+
+
+def test_memory_for_texts(network: Model) -> None:
+    """Pages for as many bytes as the model allows; too few are an error that names the flag."""
+    page = network.dims.n_text_layer * 16 * network.dims.n_text_state * 4
+    whole = network.dims.n_text_ctx // 16
+    assert make_engine(network, Search(), 6).pool.count == 6 * whole
+    network.cache_memory = 2 * whole * page
+    try:
+        assert make_engine(network, Search(), 6).pool.count == 2 * whole
+        with pytest.raises(OptionError, match=r"cache_memory: it holds .* may need 84; give 1\.5"):
+            make_engine(network, Search(beams=3), 6)
+        model = SlimWhisper(network)
+        (one,) = list(model.transcribe_many(AUDIO[:1], batch_size=2, temperature=0, **QUICK))
+        assert isinstance(one[1], Transcript) and 0 < model.text_memory() <= 2 * whole * page
+    finally:
+        network.cache_memory = None

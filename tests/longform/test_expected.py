@@ -9,8 +9,8 @@ import torch
 import slimwhisper
 from slimwhisper.api import SlimWhisper
 from slimwhisper.cli import build_parser
+from slimwhisper.engine.drafting.speculation import Acceptance
 from slimwhisper.engine.requests import Window
-from slimwhisper.engine.speculation import SpeculativeLane
 from slimwhisper.errors import OptionError
 from slimwhisper.jobs.decoding_flags import options_of
 from slimwhisper.longform.expected import expected_tokens, read_expected
@@ -66,10 +66,10 @@ def test_beams_and_drafts(tmp_path: Path) -> None:
         assert options_of(beams)["beam_size"] == 3, "refused later, with a reason"
 
 
-def lane_of(model: SlimWhisper) -> SpeculativeLane:
+def drafts_of(model: SlimWhisper) -> Acceptance:
     kept = model._engines._kept
-    assert kept is not None and isinstance(kept.first, SpeculativeLane)
-    return kept.first
+    assert kept is not None and kept.lanes[0].speculation is not None
+    return kept.lanes[0].speculation.acceptance
 
 
 Words = list[tuple[list[int], list[tuple[str, float, float]]]]
@@ -97,7 +97,7 @@ def test_a_transcript_again(digits: SlimWhisper, plain: Words, tmp_path: Path) -
     script = tmp_path / "door.txt"
     script.write_text(EXPECTED[DOOR.name]["text"])
     assert heard(digits, expected=str(script)) == plain
-    assert lane_of(digits).right
+    assert drafts_of(digits).right
 
 
 def test_a_draft_of_one_layer(plain: Words, tmp_path: Path) -> None:
@@ -109,7 +109,7 @@ def test_a_draft_of_one_layer(plain: Words, tmp_path: Path) -> None:
     torch.save(small, tmp_path / "draft.pt")
     model = slimwhisper.load_model("digits", draft=tmp_path / "draft.pt")
     assert heard(model) == plain
-    assert lane_of(model).guessed
+    assert drafts_of(model).guessed
     with pytest.raises(OptionError, match=r"beams: .*draft\.pt drafts for digits"):
         model.transcribe(DOOR, beam_size=2)
     with pytest.raises(OptionError, match="a model drafts already"):

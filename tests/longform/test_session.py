@@ -228,7 +228,7 @@ def test_clips(given: str | tuple[float, ...], expected: list[tuple[int, int]]) 
 def test_clips_are_windows_of_their_own() -> None:
     state = session(60, clip_timestamps="2,4,3,2,10,50")
     seen = []
-    while state.next_request() is not None:
+    while not state.done:
         mel = heard(state)[0]
         seen.append((int(mel[0]) - 1, int((mel > 0).sum())))
         state.accept(answer(stamp(0), *HELLO, stamp(1)))

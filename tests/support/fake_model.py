@@ -41,6 +41,9 @@ class FakeModel:
     def baseline_bytes_per_window(self) -> int:
         return 8_000_000
 
+    def text_memory(self) -> int:
+        return 0
+
     def default_batch_size(self, **options: Any) -> int:
         return self.ahead
 

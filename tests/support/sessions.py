@@ -48,7 +48,8 @@ def answer(*tokens: int, **fields: float) -> Decoded:
 
 
 def request(state: Session) -> Window:
-    window = state.next_request()
+    """The window that is asked for, with its audio, which a session gives away once."""
+    window = state._request
     assert isinstance(window, Window)
     return window
 

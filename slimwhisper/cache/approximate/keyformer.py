@@ -227,11 +227,6 @@ class KeyformerSelf(SelfLayer):
         tensors = [t for buffer in self.kept for t in buffer.tensors()]
         super().__init__(*tensors, *self.chosen.tensors)
 
-    def reorder(self, rows: Tensor, sources: Tensor, extent: int) -> None:
-        """Row rows[i] becomes a copy of row sources[i], both [R] int64."""
-        for t in self.tensors:
-            t[rows] = t[sources]
-
     def read_bytes(self, row: int, tokens: int) -> float:
         """Of k tokens at most."""
         budget = self.chosen.budget

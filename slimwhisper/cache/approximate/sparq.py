@@ -224,13 +224,6 @@ class SparQSelf(SelfLayer):
         self.columns = self.settings.columns(self.keys)
         super().__init__(*self.exact.tensors, self.sums, *self.columns)
 
-    def reorder(self, rows: Tensor, sources: Tensor, extent: int) -> None:
-        """Row rows[i] becomes a copy of row sources[i], both [R] int64."""
-        self.exact.reorder(rows, sources, extent)
-        self.sums[rows] = self.sums[sources]
-        for t in self.columns:
-            t[rows, ..., :extent] = t[sources, ..., :extent]
-
     def prefill(self, x: Tensor, rows: Rows) -> Tensor:
         """x [R, T, d] -> [R, T, d], dense."""
         mixed, ids, tokens = self.exact.prefill(x, rows), rows.ids, x.shape[1]

@@ -262,11 +262,6 @@ class ZackSelf(SelfLayer):
         self.attention, self.length = RotatedAttention(weights), room.length
         super().__init__(*self.attention.allocate(room))
 
-    def reorder(self, rows: Tensor, sources: Tensor, extent: int) -> None:
-        """Row rows[i] becomes a copy of row sources[i], both [R] int64."""
-        for t in self.tensors:
-            t[rows, :extent] = t[sources, :extent]
-
     def prefill(self, x: Tensor, rows: Rows) -> Tensor:
         """x [R, T, d] -> [R, T, d]; keeps K and V, [R, T, sum of ranks]."""
         fresh = self.attention.kept(x)

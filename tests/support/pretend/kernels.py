@@ -28,17 +28,10 @@ def _reads(a: Arguments) -> Reads:
         a["slots"] if a["has_slots"] else None,
         a["lengths"] if a["lengths_each"] else None,
         None,
-        a["sources"] if a.get("HAS_SOURCES") else None,
+        a["table"] if a["PAGE"] else None,
+        a["positions"],
         a["bias"] if a.get("HAS_BIAS") else None,
     )
-
-
-def _gathered(kept: Tensor, a: Arguments, dim: int) -> Tensor:
-    """Positions where rows read each other's tokens: kept [S, ...] -> [B, ...]."""
-    places = torch.arange(kept.shape[dim], device=kept.device)
-    sources = a["sources"][:, : len(places)]
-    found = kept[sources, places] if dim == 1 else kept[sources, :, places].transpose(1, 2)
-    return found
 
 
 def _answer(found: Tensor, a: Arguments) -> None:
@@ -54,10 +47,7 @@ def _answer(found: Tensor, a: Arguments) -> None:
 
 
 def split_latent(a: Arguments) -> None:
-    kept, reads = Latent(a["latent"]), _reads(a)
-    if a["HAS_SOURCES"]:
-        kept, reads = Latent(_gathered(a["latent"], a, 1)), Reads(None, reads.lengths)
-    _attend(a, kept, reads)
+    _attend(a, Latent(a["latent"]), _reads(a))
 
 
 def split_latent8(a: Arguments) -> None:
@@ -66,14 +56,17 @@ def split_latent8(a: Arguments) -> None:
 
 def _attend(a: Arguments, kept: Latent, reads: Reads) -> None:
     scale = a["scale_log2"] / math.log2(math.e)
+    if reads.table is not None:
+        kept = Latent(*(reads.gathered(t, 1) for t in kept.tensors()))
+        reads = Reads(lengths=reads.lengths)
     _answer(split_latent_reference(a["queries"].float(), kept, scale, reads), a)
 
 
 def split_heads(a: Arguments) -> None:
     keys, values, reads = a["keys"], a["values"], _reads(a)
-    if a["HAS_SOURCES"]:
-        keys, values = (_gathered(t, a, 2) for t in (keys, values))
-        reads = Reads(None, reads.lengths)
+    if reads.table is not None:
+        keys, values = reads.gathered(keys, 2), reads.gathered(values, 2)
+        reads = Reads(lengths=reads.lengths)
     _answer(split_heads_reference(a["queries"], keys, values, reads), a)
 
 

@@ -10,23 +10,23 @@ Recordings alone are faster without.
 """
 
 from collections import deque
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass
-from typing import Any
 
 import torch
 from torch import Tensor
 
 from slimwhisper.audio.threads import use_threads, usual_threads
-from slimwhisper.engine.places import Ticket
+from slimwhisper.engine.scheduler import State, Ticket
 from slimwhisper.kernels.graphs import CUDAGraphs, Graphs
+from slimwhisper.kernels.memory import FreeMemory
 from slimwhisper.model.model import Model
 
 
 @dataclass(slots=True)
 class _Batch:
-    tickets: list[Ticket | None]  # None: dropped
+    tickets: list[Ticket]
     features: Tensor | Future[Tensor]  # [G, p, d], once `done`
     done: torch.cuda.Event | None  # None: it is, or the future knows
 
@@ -36,8 +36,9 @@ class EncoderBeside:
 
     def __init__(self, model: Model, most: int) -> None:
         """most: windows in a call of `begin`."""
-        self.model = model
+        self.model, self.most = model, most
         self._batches: deque[_Batch] = deque()
+        self._free = FreeMemory()
         self._thread: ThreadPoolExecutor | None = None
         self._usual: int | None = None  # torch's threads, all of them
         self.stream: torch.cuda.Stream | None = None
@@ -78,6 +79,11 @@ class EncoderBeside:
         """Whether it encodes in a thread of its own on a CPU."""
         return self._thread is not None
 
+    @property
+    def at_once(self) -> bool:
+        """Whether what `begin` was given has arrived when it returns."""
+        return self.stream is None and self._thread is None
+
     @torch.inference_mode()
     def _encode(self, mel: Tensor) -> Tensor:
         """mel [G, n_mels, 2 p] -> [G, p, d]."""
@@ -92,6 +98,7 @@ class EncoderBeside:
             return
         if self.stream is None:
             self._batches.append(_Batch(list(tickets), self.model.encoder(mel), None))
+            self._free.give_back()
             return
         pinned = mel.pin_memory()  # else the host would wait for what the stream does before
         count = len(mel)
@@ -121,8 +128,8 @@ class EncoderBeside:
                 current = torch.cuda.current_stream(self.model.device)
                 current.wait_event(batch.done)
                 features.record_stream(current)  # not reused before it has been read
-            kept = [i for i, ticket in enumerate(batch.tickets) if ticket is not None]
-            tickets = [ticket for ticket in batch.tickets if ticket is not None]
+            kept = [i for i, ticket in enumerate(batch.tickets) if ticket.state is not State.GONE]
+            tickets = [batch.tickets[i] for i in kept]
             if tickets:
                 whole = len(kept) == len(batch.tickets)
                 yield tickets, features if whole else features[kept]
@@ -132,18 +139,3 @@ class EncoderBeside:
         if isinstance(batch.features, Future):
             return batch.features.done()
         return batch.done is None or batch.done.query()
-
-    def tickets(self) -> Iterator[Ticket]:
-        """The tickets that are being encoded."""
-        for batch in self._batches:
-            yield from (ticket for ticket in batch.tickets if ticket is not None)
-
-    def drop(self, given_up: Callable[[Any], bool]) -> list[Ticket]:
-        """Forget the windows whose tag is `given_up`, and return their tickets."""
-        dropped: list[Ticket] = []
-        for batch in self._batches:
-            for i, ticket in enumerate(batch.tickets):
-                if ticket is not None and given_up(ticket.tag):
-                    dropped.append(ticket)
-                    batch.tickets[i] = None
-        return dropped

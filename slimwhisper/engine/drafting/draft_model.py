@@ -13,10 +13,10 @@ from torch import Tensor
 
 from slimwhisper.cache.base import Rows, Step
 from slimwhisper.cache.forms import form_of
-from slimwhisper.cache.plan import CrossCache, DecoderCache
+from slimwhisper.cache.plan import CrossCache, DecoderCache, Pages
 from slimwhisper.checkpoint.load import Checkpoint
-from slimwhisper.engine.drafter import Behind, Choose
-from slimwhisper.engine.drafts import may_draft
+from slimwhisper.engine.agreement import may_draft
+from slimwhisper.engine.drafting.drafter import Behind, Choose
 from slimwhisper.engine.requests import Window
 from slimwhisper.errors import OptionError
 from slimwhisper.model.model import Model
@@ -26,14 +26,18 @@ from slimwhisper.types import Dims
 class DraftModel:
     """A `Drafter`: a model whose encoder is the target's."""
 
-    def __init__(self, draft: Model, target: Model, cross: CrossCache, rows: int) -> None:
-        """cross: the target's, which the draft reads, too. rows: texts at a time."""
+    def __init__(
+        self, draft: Model, target: Model, cross: CrossCache, rows: int, pages: int
+    ) -> None:
+        """cross: the target's, which the draft reads, too. rows: texts at a time. pages: the
+        target's; the draft keeps a text in the pages of the same numbers.
+        """
         self.model = draft
-        own = draft.allocate_self(rows)
+        own = draft.allocate_self(rows + 1, Pages(draft.plan, pages))
         self.cache = DecoderCache(cross.read_by(draft.plan), own)
         self.cost = decoder_weights(draft.dims) / decoder_weights(target.dims)
 
-    def begin(self, windows: Sequence[Window], prompts: Tensor, rows: Rows) -> None:
+    def begin(self, first: int, windows: Sequence[Window], prompts: Tensor, rows: Rows) -> None:
         """prompts [R, T] int64, padded on the right."""
         self.model.decoder.prefill(prompts, rows, self.cache)
 
@@ -49,9 +53,9 @@ class DraftModel:
         logits = self.model.decoder.step(behind.tokens.flatten(), step, self.cache)
         return logits[tokens - 1 :: tokens]
 
-    def move(self, source: int, target: int) -> None:
-        """Copy one row over another."""
-        self.cache.self_.move(source, target)
+    def by_row(self) -> Sequence[Tensor]:
+        """Nothing: its cache does not move."""
+        return ()
 
     def nbytes(self) -> int:
         """Bytes of its cache of the texts."""

@@ -36,15 +36,15 @@ def may_draft(plan: CachePlan) -> bool:
     return all(form_of(w.form).exact and w.columns is None for w in plan.self_)
 
 
-def usable_draft(window: Window, context: int, eot: int) -> tuple[int, ...]:
-    """The tokens of a window's draft that are worth checking: greedy only, up to <|endoftext|>, and
-    one token less than there is room for. context: n_text_ctx.
+def usable_draft(window: Window, draft: tuple[int, ...], context: int, eot: int) -> tuple[int, ...]:
+    """The tokens of a draft of a window's text that are worth checking: greedy only, up to
+    <|endoftext|>, and one token less than there is room for. context: n_text_ctx.
     """
     rules = window.rules
-    if rules is None or window.attempt.temperature > 0:
+    if not draft or rules is None or window.attempt.temperature > 0:
         return ()
     room = min(rules.sample_len, context + 1 - len(window.prompt)) - 1
-    draft = window.draft[: max(room, 0)]
+    draft = draft[: max(room, 0)]
     return draft[: draft.index(eot)] if eot in draft else draft
 
 

@@ -1,4 +1,4 @@
-"""Who guesses how texts go on, for `SpeculativeLane` to check."""
+"""Who guesses how texts go on, for `Speculation` to check."""
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
@@ -17,6 +17,7 @@ class Behind:
     """What a drafter reads: the last tokens of some texts."""
 
     rows: Rows
+    here: Tensor  # [R] int64: the rows of the lane
     texts: Tensor  # [R, n] int64: all tokens of each text, its prompt first; then, any
     positions: Tensor  # [R, T] int64: where the last T are that the drafter has not read
     extent: int  # the largest position + 1, or more
@@ -32,16 +33,18 @@ class Drafter(Protocol):
 
     cost: float  # of one more token, relative to a step without drafts
 
-    def begin(self, windows: Sequence[Window], prompts: Tensor, rows: Rows) -> None:
-        """Start the windows' texts in `rows`; prompts [R, T] int64, padded on the right."""
+    def begin(self, first: int, windows: Sequence[Window], prompts: Tensor, rows: Rows) -> None:
+        """Start the windows' texts in rows first, first + 1 ... of the lane, which the caches have
+        at `rows`; prompts [R, T] int64, padded on the right.
+        """
 
     def guess(self, behind: Behind, choose: Choose) -> Tensor:
         """The tokens [R] that follow. choose: the best by the window's rules, or the random one
         that the window will draw.
         """
 
-    def move(self, source: int, target: int) -> None:
-        """Copy one row over another."""
+    def by_row(self) -> Sequence[Tensor]:
+        """What it keeps by row of the lane, [rows, ...]; rows move when a text ends."""
 
     def nbytes(self) -> int:
         """Bytes of what it keeps of the texts."""

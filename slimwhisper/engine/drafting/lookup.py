@@ -12,7 +12,7 @@ import torch
 from torch import Tensor
 
 from slimwhisper.cache.base import Rows
-from slimwhisper.engine.drafter import Behind, Choose
+from slimwhisper.engine.drafting.drafter import Behind, Choose
 from slimwhisper.engine.requests import Window
 
 COST = 0.02  # a search, next to a step of the model
@@ -30,7 +30,7 @@ class Lookup:
         self.special = special
         self.expected = torch.full((rows, LONGEST), NONE, dtype=torch.int64, device=device)
 
-    def begin(self, windows: Sequence[Window], prompts: Tensor, rows: Rows) -> None:
+    def begin(self, first: int, windows: Sequence[Window], prompts: Tensor, rows: Rows) -> None:
         """Take the windows' expected texts."""
         longest = max(len(w.expected) for w in windows)
         more = longest + LONGEST - self.expected.shape[1]
@@ -39,12 +39,13 @@ class Lookup:
         padded = [
             [*w.expected, *[NONE] * (self.expected.shape[1] - len(w.expected))] for w in windows
         ]
-        self.expected[rows.ids] = torch.tensor(padded, device=self.expected.device)
+        given = torch.tensor(padded, device=self.expected.device)
+        self.expected[first : first + len(windows)] = given
 
     def guess(self, behind: Behind, choose: Choose) -> Tensor:
         """[R] int64. A text of which nothing has been written begins at the beginning."""
         written = self._ends(behind)  # [R, LONGEST], the newest token first
-        expected = self.expected[behind.rows.ids]
+        expected = self.expected[behind.here]
         length = torch.zeros_like(expected)  # of what agrees, before each place
         agrees = torch.ones_like(expected, dtype=torch.bool)
         for back in range(LONGEST):
@@ -62,9 +63,9 @@ class Lookup:
         newest = torch.where(seen, places, NONE).topk(min(LONGEST, count), dim=1).values
         return torch.where(newest < 0, NONE, behind.texts.gather(1, newest.clamp(min=0)))
 
-    def move(self, source: int, target: int) -> None:
-        """Copy one row over another."""
-        self.expected[target] = self.expected[source]
+    def by_row(self) -> Sequence[Tensor]:
+        """The expected texts."""
+        return (self.expected,)
 
     def nbytes(self) -> int:
         """Bytes of the expected texts."""

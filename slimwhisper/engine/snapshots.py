@@ -3,16 +3,16 @@
 On a GPU the copies go to pinned memory while the lane decodes on, so that nobody waits for them.
 """
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
 import numpy as np
 import torch
-from numpy.typing import NDArray
 from torch import Tensor
 
-from slimwhisper.engine.places import Ticket
+from slimwhisper.cache.pool import PAGE
 from slimwhisper.engine.requests import Decoded
+from slimwhisper.engine.scheduler import State, Ticket
 
 # sampled tokens; the sum of their log-probabilities; each, with <|endoftext|>'s, or none
 Candidate = tuple[list[int], float, list[float]]
@@ -32,21 +32,37 @@ class Texts:
         """In the order of the fields."""
         return self.last, self.sampled, self.logprobs, self.token_logprobs, self.no_speech
 
+    def of(self, first: int, places: int, width: int, logprobs: bool) -> "Texts":
+        """Some places; logprobs: with the log-probability of each token."""
+        rows = slice(first * width, (first + places) * width)
+        each = self.token_logprobs[rows, : self.token_logprobs.shape[1] if logprobs else 0]
+        no_speech = self.no_speech[first : first + places]
+        return Texts(self.last[rows], self.sampled[rows], self.logprobs[rows], each, no_speech)
 
-class Look:
+
+@dataclass(frozen=True, slots=True)
+class Moment:
+    """A ticket as it was: which of its texts, and how long that was."""
+
+    ticket: Ticket
+    starts: int
+    count: int
+    length: int
+    full: bool
+
+    @property
+    def past(self) -> bool:
+        """Whether the text has been answered, or another one has begun."""
+        ticket = self.ticket
+        return ticket.state is not State.DECODING or ticket.starts != self.starts
+
+
+class Snapshot:
     """The texts of a lane's tickets at one moment."""
 
-    def __init__(
-        self,
-        tickets: Sequence[Ticket],
-        texts: Texts,
-        counts: NDArray[np.int64],
-        limits: NDArray[np.int64],
-        eot: int,
-    ) -> None:
-        """counts, limits: [n], tokens sampled and most tokens to sample, of each ticket."""
-        self.tickets = [(ticket, ticket.starts) for ticket in tickets]
-        self.counts, self.full, self.eot = counts.copy(), counts >= limits, eot
+    def __init__(self, tickets: Sequence[Ticket], texts: Texts, eot: int) -> None:
+        self.moments = [Moment(t, t.starts, t.count, t.length, t.full) for t in tickets]
+        self.eot = eot
         self.width = len(texts.last) // len(tickets)
         self._copied: torch.cuda.Event | None = None
         self.texts = type(texts)(*map(_to_host, texts.tensors()))
@@ -54,17 +70,21 @@ class Look:
             self._copied = torch.cuda.Event()
             self._copied.record(torch.cuda.current_stream(texts.last.device))
 
-    def ended(self) -> list[tuple[int, Ticket]]:
-        """The tickets whose texts had ended, with their indices; none that began anew since."""
+    def wait(self) -> None:
+        """Until the copies are complete."""
         if self._copied is not None:
             self._copied.synchronize()
-        ended = np.flatnonzero(self.full | self._ended().numpy()).tolist()
-        found = [(i, *self.tickets[i]) for i in ended]
-        return [(i, ticket) for i, ticket, start in found if ticket.starts == start]
+
+    def ended(self) -> list[int]:
+        """The tickets whose texts had ended, by index; none that is past."""
+        self.wait()
+        full = np.array([m.full for m in self.moments])
+        ended = np.flatnonzero(full | self._ended().numpy()).tolist()
+        return [i for i in ended if not self.moments[i].past]
 
     def result(self, index: int, length_penalty: float | None) -> Decoded:
         """The best text of a ticket that had ended."""
-        ticket, found = self.tickets[index][0], []
+        ticket, found = self.moments[index].ticket, []
         for tokens, logprob, each in self._texts(index):
             end = tokens.index(self.eot) if self.eot in tokens else len(tokens)
             found.append((tokens[:end], logprob, each[: end + 1]))
@@ -84,7 +104,7 @@ class Look:
 
     def _texts(self, index: int) -> list[Candidate]:
         """The candidates of a place."""
-        rows, count = slice(index * self.width, (index + 1) * self.width), int(self.counts[index])
+        rows, count = slice(index * self.width, (index + 1) * self.width), self.moments[index].count
         sampled = self.texts.sampled[rows, :count].tolist()
         each = self.texts.token_logprobs[rows, :count].tolist()
         return list(zip(sampled, self.texts.logprobs[rows].tolist(), each, strict=True))
@@ -100,20 +120,34 @@ class BeamTexts(Texts):
     finished_scores: Tensor  # [n, m] floating
     finished_logprobs: Tensor  # [n, m, limit] floating; [n, m, 0] if no window asks
     finished_count: Tensor  # [n] int64
+    table: Tensor  # [n * width, pages] int64: the pages of each beam
 
     def tensors(self) -> tuple[Tensor, ...]:
         """In the order of the fields."""
         return (
             *Texts.tensors(self),
             *(self.lengths, self.finished, self.finished_lengths),
-            *(self.finished_scores, self.finished_logprobs, self.finished_count),
+            *(self.finished_scores, self.finished_logprobs, self.finished_count, self.table),
         )
 
 
-class BeamLook(Look):
+class BeamSnapshot(Snapshot):
     """The beams and finished texts of a lane's tickets at one moment."""
 
     texts: BeamTexts
+
+    def read_pages(
+        self, ended: Sequence[int], every: int
+    ) -> Iterator[tuple[Ticket, list[list[int]]]]:
+        """The whole pages that each beam of a ticket reads, of tickets that go on and have filled
+        one since the snapshot before, `every` tokens ago.
+        """
+        for index, moment in enumerate(self.moments):
+            whole, tokens = divmod(moment.length - 1, PAGE)
+            if index in ended or moment.past or tokens >= every or not whole:
+                continue
+            rows = slice(index * self.width, (index + 1) * self.width)
+            yield moment.ticket, self.texts.table[rows, :whole].tolist()
 
     def _ended(self) -> Tensor:
         """[n] bool: the place has enough finished texts; its last column takes those too late."""

@@ -1,0 +1,36 @@
+"""Which pages of the text cache are free: on the host, without a tensor."""
+
+import heapq
+from collections.abc import Iterable
+
+PAGE = 16  # tokens
+
+
+class PagePool:
+    """Free pages 0 .. count - 1; the lowest are taken first, so that little memory is touched."""
+
+    def __init__(self, count: int) -> None:
+        self.count = count
+        self._free = list(range(count))
+        self.peak = 0  # most pages in use at a time
+
+    @property
+    def free(self) -> int:
+        """How many pages are free."""
+        return len(self._free)
+
+    @property
+    def used(self) -> int:
+        """How many pages are in use."""
+        return self.count - len(self._free)
+
+    def take(self, count: int) -> list[int]:
+        """Take so many free pages; there must be as many."""
+        taken = [heapq.heappop(self._free) for _ in range(count)]
+        self.peak = max(self.peak, self.used)
+        return taken
+
+    def release(self, pages: Iterable[int]) -> None:
+        """Give pages back that were taken."""
+        for page in pages:
+            heapq.heappush(self._free, page)

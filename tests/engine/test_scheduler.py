@@ -1,0 +1,163 @@
+"""Requests and pages without a model: a scripted runner, random orders, and no page lost."""
+
+import random
+from collections import Counter
+from dataclasses import replace
+from typing import Any
+
+import pytest
+import torch
+
+from slimwhisper.cache.pool import PAGE, PagePool
+from slimwhisper.engine.requests import Attempt, Decoded, Retry, Rules, Search, Window
+from slimwhisper.engine.scheduler import Lane, Results, Scheduler, State, Ticket
+
+CONTEXT = 64
+NONE = torch.zeros(0, dtype=torch.int64)
+RULES = Rules(NONE, NONE, timestamps=False, max_initial_timestamp=None, sample_len=32)
+MEL: Any = "a window"
+
+
+def window(prompt: int, sample_len: int = 32, temperature: float = 0.0) -> Window:
+    rules = replace(RULES, sample_len=sample_len)
+    return Window(MEL, (7,) * prompt, 0, rules, Attempt(temperature))
+
+
+class Script:
+    """Does what a plan says, with numbers in place of tensors, and checks every page."""
+
+    def __init__(
+        self, scheduler: Scheduler, rng: random.Random, ends: float = 0.0, at_once: float = 1.0
+    ) -> None:
+        self.scheduler, self.rng, self.ends, self.at_once = scheduler, rng, ends, at_once
+        self.tables: dict[tuple[Lane, int], list[int | None]] = {}  # by lane and row
+        self.started: Counter[Any] = Counter()
+
+    def step(self) -> list[Ticket]:
+        plan, results = self.scheduler.plan(3, at_once=self.rng.random() < self.at_once), Results()
+        for move in plan.moves:
+            for i in range(move.lane.width):
+                source, target = (p * move.lane.width + i for p in (move.source, move.target))
+                moved = self.tables.pop((move.lane, source))
+                if source != target:
+                    self.tables[move.lane, target] = moved
+            if move.saved is not None:
+                move.saved.resume = (5,) * move.saved.count
+        for lane, row, index, page in plan.pages:
+            assert self.tables[lane, row][index] is None
+            self.tables[lane, row][index] = page
+        for start in plan.start:
+            for place, ticket in enumerate(start.tickets, start.first):
+                self.started[ticket.tag] += 1
+                self._start(start.lane, place, ticket)
+        for lane in plan.step:
+            for place, ticket in enumerate(lane.tickets):
+                self._token(lane, place, ticket, results)
+        for ticket in plan.languages:
+            results.answers.append((ticket, Decoded()))
+        encoding = list(self.scheduler.tickets(State.ENCODING))
+        results.encoded = [t for t in encoding if self.rng.random() < 0.7]
+        answered = [ticket for ticket, _ in self.scheduler.update(results)]
+        self.check()
+        return answered
+
+    def _start(self, lane: Lane, place: int, ticket: Ticket) -> None:
+        ticket.count = len(ticket.draft) if lane.resumes else 0
+        ticket.length += ticket.count + 1
+        ticket.count += 1
+        for i in range(lane.width):
+            own: list[int | None] = [None] * (CONTEXT // PAGE)
+            for index, pages in enumerate(ticket.pages):
+                own[index] = pages[i] if len(pages) > 1 else pages[0]
+            self.tables[lane, place * lane.width + i] = own
+
+    def _token(self, lane: Lane, place: int, ticket: Ticket, results: Results) -> None:
+        """Every row writes one token to a page of its own, then becomes one of the window's."""
+        rows = [(lane, place * lane.width + i) for i in range(lane.width)]
+        at = min(ticket.length - 1, CONTEXT - 1)
+        written = [self.tables[row][at // PAGE] for row in rows]
+        assert None not in written and len(set(written)) == lane.width
+        whole = (at + 1) // PAGE
+        held = [self.tables[row][:whole] for row in rows]
+        for row in rows:
+            self.tables[row][:whole] = self.rng.choice(held)
+        ticket.length += 1
+        ticket.count += 1
+        if ticket.full or self.rng.random() < self.ends:
+            results.answers.append((ticket, Decoded()))
+        elif lane.width > 1 and self.rng.random() < 0.3:
+            results.read.append((ticket, [self.tables[row][:whole] for row in rows]))
+
+    def check(self) -> None:
+        """Each page in use is one window's, and what rows read is theirs."""
+        pool, lanes = self.scheduler.pool, self.scheduler.lanes
+        decoding = [(lane, t) for lane in lanes for t in lane.tickets]
+        owned = [page for _, t in decoding for pages in t.pages for page in pages]
+        assert len(owned) == len(set(owned)) == pool.used <= pool.peak <= pool.count
+        slots = [t.slot for t in self.scheduler.held.values()]
+        assert len(set(slots)) == len(slots) <= self.scheduler.slots
+        assert {t for _, t in decoding} == set(self.scheduler.tickets(State.DECODING))
+
+
+def make(search: Search, slots: int, pages: int, ahead: int = 0) -> Scheduler:
+    width = search.beams or 1
+    first = Lane(width, slots, ahead, resumes=search.beams is None)
+    return Scheduler(slots, PagePool(pages), CONTEXT, search, first)
+
+
+@pytest.mark.parametrize(
+    "search", [Search(), Search(samples=3), Search(beams=2), Search(beams=3, samples=2)], ids=str
+)
+def test_no_page_is_lost_in_any_order(search: Search) -> None:
+    """10,000 random submissions, retries, stops and steps, with pages for two windows."""
+    rng = random.Random(0)
+    width = max(search.beams or 1, search.samples)
+    scheduler = make(search, 6, 2 * width * CONTEXT // PAGE)
+    script, answered, given_up = Script(scheduler, rng, 0.005, 0.5), [], set()
+    for n in range(10_000):
+        if rng.random() < 0.3 and len(scheduler.waiting) < 5:
+            scheduler.submit(n, window(rng.randint(1, 40), rng.randint(1, 60)))
+        if rng.random() < 0.02 and scheduler.held:
+            given_up.add(rng.choice(list(scheduler.held.values())).tag)
+            scheduler.stop(given_up.__contains__)
+        if rng.random() < 0.8:
+            answered += script.step()
+        while answered and rng.random() < 0.7:
+            ticket = answered.pop(rng.randrange(len(answered)))
+            again = rng.choice([0.0, 0.5, None, None])
+            scheduler.reply(ticket, None if again is None else Retry(Attempt(again)))
+    assert scheduler.preemptions > 3
+    while not scheduler.idle:
+        for ticket in script.step() + answered:
+            scheduler.reply(ticket, None)
+        answered = []
+    assert scheduler.pool.used == 0 and scheduler.free == 6
+
+
+def test_the_oldest_window_is_never_held_up() -> None:
+    """Pages for two windows: all five come to their end, the first one first."""
+    scheduler = make(Search(), 5, 2 * CONTEXT // PAGE)
+    script, ended = Script(scheduler, random.Random(1)), []
+    for n in range(5):
+        scheduler.submit(n, window(20, 40))
+    while not scheduler.idle:
+        for ticket in script.step():
+            ended.append(ticket.tag)
+            scheduler.reply(ticket, None)
+    assert sorted(ended) == list(range(5)) and ended[0] == 0
+    assert script.started[0] == 1 and scheduler.preemptions
+
+
+def test_pages_grow_with_the_text() -> None:
+    """One page more for each 16 tokens; a prompt's whole pages are shared by its beams."""
+    scheduler = make(Search(beams=4), 1, 100)
+    script = Script(scheduler, random.Random(0))
+    scheduler.submit(0, window(33, 20))
+    used = []
+    for _ in range(16):
+        script.step()
+        (ticket,) = scheduler.held.values()
+        used.append((ticket.length, scheduler.pool.used))
+    assert used[0] == (35, 2 + 4), "two whole pages, and one for each beam"
+    assert dict(used)[48] == 6 and dict(used)[50] == 10
+    assert scheduler.pool.peak == 10
