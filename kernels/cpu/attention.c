@@ -194,11 +194,12 @@ static void join(float *out, float *greatest, float *total, long parts, long cou
    lengths [windows] or null, bias [slots, positions] with `bias_stride`, or null. With a table
    [windows, ..] of pages, `table_stride` apart, a slot is a page of `page` positions, which divide
    TOGETHER or are as many as are read. d is a multiple of 16. */
-void NAME(attention)(float *out, float *room, const float *queries, const float *keys,
-                     const float *values, const int64_t *slots, const int64_t *lengths,
-                     const float *bias, const int64_t *table, long windows, long heads, long parts,
-                     long count, long positions, long d, long stride, long apart, long bias_stride,
-                     long page, long table_stride, float scale, int threads) {
+void NAME(paged_attention)(float *out, float *room, const float *queries, const float *keys,
+                           const float *values, const int64_t *slots, const int64_t *lengths,
+                           const float *bias, const int64_t *table, long windows, long heads,
+                           long parts, long count, long positions, long d, long stride, long apart,
+                           long bias_stride, long page, long table_stride, float scale,
+                           int threads) {
     long groups = windows * heads;
 #pragma omp parallel for num_threads(threads) schedule(dynamic) if (threads > 1)
     for (long task = 0; task < groups * parts; task++) {

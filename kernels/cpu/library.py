@@ -28,13 +28,14 @@ LARGE = 2**22  # numbers
 TOGETHER = 64  # positions that attention reads together: pages divide them
 
 _POINTER, _LONG, _INT, _FLOAT = ctypes.c_void_p, ctypes.c_long, ctypes.c_int, ctypes.c_float
+# a function whose arguments change gets another name: an older library does not load then
 _SIGNATURES = {
     "multiply": (*[_POINTER] * 6, *[_LONG] * 3, _INT),
     "multiply_heads": (*[_POINTER] * 3, *[_LONG] * 4, _INT),
     "multiply_heads_turned": (*[_POINTER] * 3, *[_LONG] * 4, _INT),
-    "attention": (*[_POINTER] * 9, *[_LONG] * 11, _FLOAT, _INT),
+    "paged_attention": (*[_POINTER] * 9, *[_LONG] * 11, _FLOAT, _INT),
 }
-_WIDE = ("multiply", "multiply_heads", "attention")  # there is one for AVX-512, too
+_WIDE = ("multiply", "multiply_heads", "paged_attention")  # there is one for AVX-512, too
 
 
 def _pointer(t: Tensor | None) -> int | None:
@@ -71,7 +72,7 @@ class Library:
     multiply: Callable[..., None]
     multiply_heads: Callable[..., None]
     multiply_heads_turned: Callable[..., None]
-    attention: Callable[..., None]
+    paged_attention: Callable[..., None]
 
     def linear(
         self,
@@ -153,7 +154,7 @@ class Library:
         parts = -(-threads // (windows * heads))
         out = queries.new_empty((windows, heads, parts, count, d))
         room = queries.new_empty((windows, heads, parts, 2, count))
-        self.attention(
+        self.paged_attention(
             *map(_pointer, (out, room, queries, keys, values)),
             *map(_pointer, (reads.slots, reads.lengths, bias, table)),
             *(windows, heads, parts, count, reads.positions(page), d),

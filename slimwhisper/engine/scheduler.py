@@ -231,7 +231,7 @@ class Scheduler:
         """
         plan = Plan(moves=self._moves)
         self._moves = []
-        self._grow(plan)
+        preempted = self._grow(plan)
         free = (s for s in range(self.slots) if s not in self.held)
         for slot, _ in zip(free, range(min(self.free, len(self.waiting))), strict=False):
             ticket = self.waiting.popleft()
@@ -239,6 +239,8 @@ class Scheduler:
             self.held[slot] = ticket
             plan.encode.append(ticket)
         for ticket in self.tickets(State.READY):
+            if ticket in preempted:  # what it had is not saved yet
+                continue
             if ticket.align is not None:
                 plan.align.append(ticket)
             elif ticket.window.rules is None:
@@ -281,11 +283,14 @@ class Scheduler:
         lane.add(ticket)
         last.tickets.append(ticket)
 
-    def _grow(self, plan: Plan) -> None:
-        """Pages for what the next step writes, the oldest windows first."""
+    def _grow(self, plan: Plan) -> set[Ticket]:
+        """Pages for what the next step writes, the oldest windows first. Returns the windows that
+        had to give theirs back.
+        """
         decoding = [(t, lane) for lane in self.lanes for t in lane.tickets]
         decoding.sort(key=lambda pair: pair[0].number)
         grown: list[tuple[Lane, Ticket, int]] = []
+        preempted: set[Ticket] = set()
         for ticket, lane in decoding:
             tokens = min(ticket.length + lane.ahead, self.context)
             while ticket.state is State.DECODING and len(ticket.pages) * PAGE < tokens:
@@ -294,18 +299,18 @@ class Scheduler:
                     ticket.pages.append(self.pool.take(lane.width))
                     continue
                 youngest, own = next(p for p in decoding[::-1] if p[0].state is State.DECODING)
-                saved = (
-                    youngest if own.resumes and not youngest.window.attempt.temperature else None
-                )
-                self._leave(youngest, own, plan.moves, saved)
+                saves = own.resumes and not youngest.window.attempt.temperature
+                self._leave(youngest, own, plan.moves, youngest if saves else None)
                 youngest.state, youngest.resume = State.READY, ()
-                self.preemptions += 1
+                preempted.add(youngest)
         for lane, ticket, index in grown:
             if ticket.state is State.DECODING:
                 row = lane.tickets.index(ticket) * lane.width
                 plan.pages += [
                     (lane, row + i, index, page) for i, page in enumerate(ticket.pages[index])
                 ]
+        self.preemptions += len(preempted)
+        return preempted
 
     def _leave(
         self, ticket: Ticket, lane: Lane, moves: list[Move], saved: Ticket | None = None
