@@ -166,12 +166,12 @@ def _model_line(model: dict[str, Any]) -> str:
         f"{model['model']} on {model['device']}, {model['dtype']}, batch {model['batch_size']}; "
         f"cache {model['cache']}: {human_size(kept)} per window"
     )
+    if kept != baseline:
+        times = f"{baseline / kept:.1f} times smaller"
+        line += f", {times} than the baseline's {human_size(baseline)}"
     if texts := model.get("text_bytes"):
-        line += f", its texts at most {human_size(texts)} together"
-    if kept == baseline:
-        return line
-    times = f"{baseline / kept:.1f} times smaller"
-    return f"{line}, {times} than the baseline's {human_size(baseline)}"
+        line += f"; all texts together took {human_size(texts)} at most"
+    return line
 
 
 def _counts_line(facts: dict[str, Any]) -> str:
