@@ -275,8 +275,8 @@ def test_windows_that_are_given_up_leave_soon(model: Model, search: Search | Non
     ("search", "temperatures"),
     [
         (None, (0.0,)),
-        (Search(samples=3), (0.0, 0.7)),
-        (Search(beams=3, samples=2), (0.0, 0.0, 0.8)),
+        pytest.param(Search(samples=3), (0.0, 0.7), marks=pytest.mark.slow),
+        pytest.param(Search(beams=3, samples=2), (0.0, 0.0, 0.8), marks=pytest.mark.slow),
     ],
 )
 def test_windows_wait_for_pages(

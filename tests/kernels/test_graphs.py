@@ -115,7 +115,11 @@ def test_replayed_steps_give_the_same(
     assert recorder.recorded <= 2 * 2 * 2 * 4  # buckets, drawing or not, timestamps or not, extents
 
 
-@pytest.mark.parametrize("forms", [("e", "x"), ("kv", "kv"), ("k", "k")], ids="+".join)
+@pytest.mark.parametrize(
+    "forms",
+    [("e", "x"), ("kv", "kv"), pytest.param(("k", "k"), marks=pytest.mark.slow)],
+    ids=["e+x", "kv+kv", "k+k"],
+)
 @pytest.mark.parametrize("recorder", [None, OperatorRecorder()], ids=["launched", "replayed"])
 def test_rows_share_whole_pages(
     forms: tuple[str, str], recorder: OperatorRecorder | None, monkeypatch: pytest.MonkeyPatch
