@@ -19,7 +19,8 @@ from timing import seconds_of, synchronize
 
 from slimwhisper.cache.base import Rows as CacheRows
 from slimwhisper.cache.forms import PRESETS, choose_forms
-from slimwhisper.cache.plan import DecoderCache, pages_of
+from slimwhisper.cache.plan import DecoderCache
+from slimwhisper.cache.pool import pages_of
 from slimwhisper.checkpoint.random_weights import random_checkpoint
 from slimwhisper.commands.costs import OFFICIAL_DIMS
 from slimwhisper.engine.engine import Engine

@@ -19,7 +19,7 @@ from slimwhisper.cache.base import (
 )
 from slimwhisper.cache.fold import Folded
 from slimwhisper.cache.forms import form_of
-from slimwhisper.cache.pool import PAGE
+from slimwhisper.cache.pool import PAGE, pages_of
 from slimwhisper.kernels.dispatch import Kernels
 
 
@@ -111,16 +111,15 @@ class Pages:
         """count: pages, one more is added. The memory is not touched before it is used, and a
         system that gives memory as it is touched gives no more than that.
         """
-        self.count, dtype = count, plan.room(0, 0, device).dtype
-        self.device = plan.room(0, 0, device).device
-        wanted = [_shapes(weights, dtype) for weights in plan.self_]
+        self.count, room = count, plan.room(0, 0, device)
+        wanted = [_shapes(weights, room.dtype) for weights in plan.self_]
         held = {
-            shape: iter(
-                torch.empty((n, count + 1, *shape[0]), device=self.device, dtype=shape[1]).unbind()
-            )
+            shape: torch.empty((n, count + 1, *shape[0]), device=room.device, dtype=shape[1])
             for shape, n in Counter(s for shapes in wanted for s in shapes).items()
         }
-        self.of_layer = [[next(held[shape]) for shape in shapes] for shapes in wanted]
+        self._of_all = list(held.values())  # [n, pages, ...], of each shape
+        next_of = {shape: iter(t.unbind()) for shape, t in held.items()}
+        self.of_layer = [[next(next_of[shape]) for shape in shapes] for shapes in wanted]
         self.page_bytes = sum(t[:1].nbytes for layer in self.of_layer for t in layer)
 
     @property
@@ -130,9 +129,8 @@ class Pages:
 
     def copy(self, pages: Tensor, sources: Tensor) -> None:
         """Page pages[i] becomes a copy of page sources[i], both [n] int64."""
-        for layer in self.of_layer:
-            for t in layer:
-                t[pages] = t[sources]
+        for t in self._of_all:
+            t[:, pages] = t[:, sources]
 
 
 def _shapes(weights: Folded, dtype: torch.dtype) -> Sequence[Shape]:
@@ -196,11 +194,6 @@ class SelfCache:
         """Bytes that the buffers hold, all pages and rows together."""
         by_row = sum(layer.nbytes() for layer in self.by_row)
         return by_row + self.pages.count * self.pages.page_bytes
-
-
-def pages_of(tokens: int) -> int:
-    """How many pages a text of so many tokens takes."""
-    return -(-tokens // PAGE)
 
 
 @dataclass(frozen=True, slots=True)

@@ -6,6 +6,11 @@ from collections.abc import Iterable
 PAGE = 16  # tokens
 
 
+def pages_of(tokens: int) -> int:
+    """How many pages a text of so many tokens takes."""
+    return -(-tokens // PAGE)
+
+
 class PagePool:
     """Free pages 0 .. count - 1; the lowest are taken first, so that little memory is touched."""
 

@@ -8,7 +8,7 @@ from pathlib import Path
 
 from rich.table import Table
 
-from slimwhisper.cache.plan import pages_of
+from slimwhisper.cache.pool import pages_of
 from slimwhisper.checkpoint.load import load_checkpoint
 from slimwhisper.commands.costs import (
     PAPER_MODELS,

@@ -127,8 +127,6 @@ class BeamSampler:
         places = slice(first, first + len(tickets))
         rows = slice(places.start * self.width, places.stop * self.width)
         texts = self.state.texts.of(first, len(tickets), self.width, logprobs)
-        table = self.state.cached.table
-        assert table is not None
         each = self.logprobs[places, :, : self.state.limit if logprobs else 0]
         found = BeamTexts(
             last=texts.last,
@@ -142,6 +140,6 @@ class BeamSampler:
             finished_scores=self.scores[places],
             finished_logprobs=each,
             finished_count=self.count[places],
-            table=table[rows],
+            table=self.state.table[rows],
         )
         return BeamSnapshot(tickets, found, self.vocabulary.eot)

@@ -12,7 +12,6 @@ from typing import Any
 
 import torch
 
-from slimwhisper.cache.plan import pages_of
 from slimwhisper.cache.pool import PAGE, PagePool
 from slimwhisper.engine.agreement import may_draft
 from slimwhisper.engine.drafting.pace import LENGTHS
@@ -64,9 +63,8 @@ class Engine:
         ahead = max(LENGTHS) if draft is not None else 0
         resumes = self.search.beams is None and may_draft(model.plan)
         first = Lane(width, slots, ahead, resumes)
-        least = self.search.most_rows * pages_of(context)
-        if pages is None:
-            pages = max(slots * width * pages_of(context), least)
+        least, usual = self.search.least_pages(context), self.search.usual_pages(context, slots)
+        pages = usual if pages is None else pages
         if pages < least:
             raise OptionError(
                 f"cache_memory: it holds {pages} pages of {PAGE} tokens, and the texts of one "

@@ -146,9 +146,10 @@ class LaneRunner:
             return
         places = bucket_of(len(call.here) // self.state.width, self.lane.capacity)
         extent = min(-(-call.extent // EXTENT_STEP) * EXTENT_STEP, self.state.context)
-        draws, every = call.drawing is not None, self.state.call(0, places)
+        draws = call.drawing is not None
 
         def body() -> None:
+            every = self.state.call(0, places)
             run(
                 replace(
                     every,

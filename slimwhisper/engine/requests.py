@@ -6,6 +6,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
+from slimwhisper.cache.pool import pages_of
+
 if TYPE_CHECKING:  # the command line starts without torch
     from torch import Tensor
 
@@ -31,10 +33,13 @@ class Search:
     length_penalty: float | None = None  # Google NMT's alpha; None: mean log-probability
     expected: bool = False  # windows have expected texts, which are drafts
 
-    @property
-    def most_rows(self) -> int:
-        """The most texts that a window has at a time."""
-        return max(self.beams or 1, self.samples)
+    def least_pages(self, context: int) -> int:
+        """That one window's texts may need. context: n_text_ctx."""
+        return max(self.beams or 1, self.samples) * pages_of(context)
+
+    def usual_pages(self, context: int, slots: int) -> int:
+        """Enough for texts of all of the context in every slot, at temperature 0."""
+        return max(slots * (self.beams or 1) * pages_of(context), self.least_pages(context))
 
 
 @dataclass(frozen=True, slots=True)

@@ -12,7 +12,7 @@ import torch
 from torch import Tensor
 
 from slimwhisper.cache.base import Rows
-from slimwhisper.cache.plan import pages_of
+from slimwhisper.cache.pool import pages_of
 from slimwhisper.engine.agreement import Agreed
 from slimwhisper.engine.rules import BannedTokens, TimestampState
 from slimwhisper.engine.scheduler import Ticket
@@ -70,13 +70,18 @@ class RowState:
             table=torch.full((rows, pages), nobody[1], device=device),
         )
 
+    @property
+    def table(self) -> Tensor:
+        """[rows, pages] int64: the block table."""
+        assert self.cached.table is not None
+        return self.cached.table
+
     def by_row(self) -> Sequence[Tensor]:
         """Everything kept by row."""
-        texts, table = self.texts, self.cached.table
-        assert table is not None
+        texts = self.texts
         return (
             *(texts.last, texts.sampled, texts.logprobs, texts.token_logprobs),
-            *(self.positions, self.temperatures, self.keys, self.cached.ids, table),
+            *(self.positions, self.temperatures, self.keys, self.cached.ids, self.table),
             *(*self.banned.tensors(), *self.stamps.tensors()),
         )
 
@@ -90,7 +95,6 @@ class RowState:
         """
         cached, width = self.cached, self.width
         begin, end = first * width, (first + places) * width
-        assert cached.table is not None
         drawing = [
             place * width + i
             for place, ticket in enumerate(tickets)
@@ -102,7 +106,7 @@ class RowState:
             ids=cached.ids[begin:end],
             slots=cached.slots[first : first + places],
             group=width,
-            table=cached.table[begin:end],
+            table=self.table[begin:end],
             first_slot=_consecutive([t.slot for t in tickets]),
             first_row=_consecutive([t.home for t in tickets], width),
         )
@@ -129,8 +133,7 @@ class RowState:
             for t in (*self.by_place(), *places):
                 t[target] = t[source]
         rows, (row, page) = slice(source * width, (source + 1) * width), self.nobody
-        assert self.cached.table is not None
-        self.cached.table[rows], self.cached.ids[rows] = page, row
+        self.table[rows], self.cached.ids[rows] = page, row
 
     def begin(
         self,
@@ -175,12 +178,11 @@ class RowState:
     def locate(self, first: int, tickets: Sequence[Ticket]) -> None:
         """Upload where the caches have the texts of new tickets."""
         cached, width, end = self.cached, self.width, first + len(tickets)
-        assert cached.table is not None
-        pages = np.full((len(tickets), width, cached.table.shape[1]), self.nobody[1])
+        pages = np.full((len(tickets), width, self.table.shape[1]), self.nobody[1])
         for own, ticket in zip(pages, tickets, strict=True):
             for index, page in enumerate(ticket.pages):
                 own[:, index] = page
-        cached.table[first * width : end * width] = torch.from_numpy(pages).flatten(0, 1)
+        self.table[first * width : end * width] = torch.from_numpy(pages).flatten(0, 1)
         homes = torch.tensor([t.home for t in tickets])[:, None] * width + torch.arange(width)
         cached.ids[first * width : end * width] = homes.flatten()
         cached.slots[first:end] = torch.tensor([t.slot for t in tickets])

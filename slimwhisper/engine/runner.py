@@ -91,8 +91,7 @@ class Runner:
             results.answers += self._align(plan.align[begin : begin + most])
         for begin in range(0, len(plan.encode), most):
             self.encode(plan.encode[begin : begin + most], results)
-        for tickets, features in self.encoder.arrived(wait=plan.idle):
-            self._keep(tickets, features, results)
+        self._receive(results, wait=plan.idle)
         for begin in range(0, len(plan.languages), most):
             results.answers += self._languages(plan.languages[begin : begin + most])
         for start in plan.start:
@@ -112,9 +111,7 @@ class Runner:
         for lane in {lane for lane, *_ in plan.pages}:
             given = [entry for of, *entry in plan.pages if of is lane]
             rows, indices, pages = self._upload(given).unbind(1)
-            table = self.lanes[lane].state.cached.table
-            assert table is not None
-            table[rows, indices] = pages
+            self.lanes[lane].state.table[rows, indices] = pages
 
     def _upload(self, numbers: list[list[int]]) -> Tensor:
         """int64, on the device; the host does not wait for it."""
@@ -205,25 +202,24 @@ class Runner:
         self.encoder.begin(tickets, torch.stack([m for m in mels if m is not None]))
         for ticket in tickets:
             ticket.window = ticket.window.without_mel()
-        for arrived, features in self.encoder.arrived(wait=False):
-            self._keep(arrived, features, results)
+        self._receive(results, wait=False)
 
-    def _keep(self, tickets: Sequence[Ticket], features: Tensor, results: Results) -> None:
-        """Put the encoder's output [G, p, d] into the tickets' slots."""
-        slots = torch.tensor([t.slot for t in tickets], device=self.model.device)
-        self.cross.put(slots, features)
-        results.encoded += tickets
+    def _receive(self, results: Results, wait: bool) -> None:
+        """Put what has been encoded into its slots; wait: for one batch, if there is one."""
+        for tickets, features in self.encoder.arrived(wait):
+            slots = torch.tensor([t.slot for t in tickets], device=self.model.device)
+            self.cross.put(slots, features)
+            results.encoded += tickets
 
     def _alone(self, tickets: Sequence[Ticket]) -> tuple[Rows, DecoderCache]:
         """Rows that read the tickets' audio, and keep their texts nowhere."""
         lane = next(iter(self.lanes.values()))
         state, device = lane.state, self.model.device
-        assert state.cached.table is not None
         row, page = state.nobody
         return Rows(
             ids=torch.full((len(tickets),), row, device=device),
             slots=torch.tensor([t.slot for t in tickets], device=device),
-            table=torch.full_like(state.cached.table[:1], page).expand(len(tickets), -1),
+            table=torch.full_like(state.table[:1], page).expand(len(tickets), -1),
         ), lane.cache
 
     def _languages(self, tickets: Sequence[Ticket]) -> list[tuple[Ticket, Answer]]:

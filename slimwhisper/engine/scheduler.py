@@ -17,7 +17,7 @@ from enum import Enum
 from itertools import chain
 from typing import Any
 
-from slimwhisper.cache.pool import PAGE, PagePool
+from slimwhisper.cache.pool import PAGE, PagePool, pages_of
 from slimwhisper.engine.requests import Align, Answer, Request, Retry, Search, Window
 
 
@@ -266,7 +266,7 @@ class Scheduler:
         given = len(ticket.draft) if lane.resumes else 0
         shared = len(window.prompt) // PAGE if width > 1 else 0
         tokens = min(len(window.prompt) + given + 1 + lane.ahead, self.context)
-        each = -(-tokens // PAGE) - shared
+        each = pages_of(tokens) - shared
         reserve = sum(len(other.tickets) * other.width for other in self.lanes)
         if self.pool.free < shared + each * width + reserve:
             return
@@ -293,7 +293,7 @@ class Scheduler:
         preempted: set[Ticket] = set()
         for ticket, lane in decoding:
             tokens = min(ticket.length + lane.ahead, self.context)
-            while ticket.state is State.DECODING and len(ticket.pages) * PAGE < tokens:
+            while ticket.state is State.DECODING and len(ticket.pages) < pages_of(tokens):
                 if self.pool.free >= lane.width:
                     grown.append((lane, ticket, len(ticket.pages)))
                     ticket.pages.append(self.pool.take(lane.width))

@@ -7,7 +7,7 @@ from functools import partial
 
 import torch
 
-from slimwhisper.cache.plan import CrossCache, Pages, SelfCache, pages_of
+from slimwhisper.cache.plan import CrossCache, Pages, SelfCache
 from slimwhisper.devices import check_batch_size, choose_batch_size, free_bytes
 from slimwhisper.engine.agreement import may_draft
 from slimwhisper.engine.drafting.draft_model import DraftModel
@@ -72,11 +72,10 @@ def choose_pages(model: Model, search: Search, slots: int) -> int | None:
         return model.cache_memory // each
     if not each or model.device.type != "cuda":
         return None
-    context = pages_of(model.dims.n_text_ctx)
-    most, least = slots * (search.beams or 1) * context, search.most_rows * context
+    context = model.dims.n_text_ctx
     audio = CrossCache(model.plan, slots, model.dims.n_audio_ctx, torch.device("meta")).nbytes()
     free = int(PAGES_SHARE * (free_bytes(model.device) - audio)) // each
-    return max(min(most, free), least)
+    return max(min(search.usual_pages(context, slots), free), search.least_pages(context))
 
 
 def make_engine(model: Model, search: Search, slots: int) -> Engine:

@@ -290,7 +290,7 @@ def test_windows_wait_for_pages(
         for w in short_windows(14, temperatures=temperatures)
     ]
     expected = decode(model, requests, 3, search)
-    pages = (search or Search()).most_rows * SHORT.n_text_ctx // PAGE
+    pages = (search or Search()).least_pages(SHORT.n_text_ctx)
     engine = Engine(model, VOCABULARY, 12, search, pages=pages)
     done = run(engine, dict(enumerate(requests)))
     assert_same([done[i][0] for i in range(len(requests))], expected)

@@ -14,7 +14,8 @@ from torch import Tensor
 from bench.gpu_model import LAUNCHES, LAUNCHES_BESIDE
 from slimwhisper.cache.base import Rows, Step
 from slimwhisper.cache.forms import FORMS, PRESETS
-from slimwhisper.cache.plan import DecoderCache, pages_of
+from slimwhisper.cache.plan import DecoderCache
+from slimwhisper.cache.pool import pages_of
 from slimwhisper.checkpoint.load import Checkpoint
 from slimwhisper.engine.encoder import EncoderBeside
 from slimwhisper.engine.engine import Engine
