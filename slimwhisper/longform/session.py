@@ -87,8 +87,9 @@ class Session:
         self.language = language or (None if self.vocabulary.languages else "en")
         if options.language is not None:
             self.language = language_code(options.language, self.vocabulary)
-        elif len(options.languages) == 1:
-            self.language = language_code(options.languages[0], self.vocabulary)
+        self._among = [language_code(name, self.vocabulary) for name in options.languages]
+        if len(self._among) == 1:
+            self.language = self._among[0]
         self._expected = expected_tokens(self.vocabulary, expected, options.hotwords)
         self._steps = self._run(clips)
         self._request: Request | None = next(self._steps, None)
@@ -157,10 +158,9 @@ class Session:
 
     def _ask_language(self, place: Clip, state: WindowState) -> Generator[Request, Answer, str]:
         """Detect the language of a window's audio, and use it from now on."""
-        among = [language_code(name, self.vocabulary) for name in self.options.languages]
         answer = yield Window(self.mel.window(*place), (self.vocabulary.sot,), 0, rules=None)
         assert isinstance(answer, Languages)
-        language = answer.likeliest(among)
+        language = answer.likeliest(self._among)
         before, state.spoken = state.spoken, language
         state.changed = before not in (None, language) and answer.probs[language] < SURE
         self._set_language(language, state)
