@@ -10,7 +10,7 @@ import time
 from collections.abc import Callable
 from functools import cache
 
-LEAST = 0.25  # seconds between two returns; one takes milliseconds
+LEAST = 1.0  # seconds between two returns; one, and what it frees, cost 20 ms
 
 
 @cache

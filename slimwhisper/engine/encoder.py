@@ -20,7 +20,6 @@ from torch import Tensor
 from slimwhisper.audio.threads import use_threads, usual_threads
 from slimwhisper.engine.scheduler import State, Ticket
 from slimwhisper.kernels.graphs import CUDAGraphs, Graphs
-from slimwhisper.kernels.memory import FreeMemory
 from slimwhisper.model.model import Model
 
 
@@ -38,7 +37,6 @@ class EncoderBeside:
         """most: windows in a call of `begin`."""
         self.model, self.most = model, most
         self._batches: deque[_Batch] = deque()
-        self._free = FreeMemory()
         self._thread: ThreadPoolExecutor | None = None
         self._usual: int | None = None  # torch's threads, all of them
         self.stream: torch.cuda.Stream | None = None
@@ -98,7 +96,6 @@ class EncoderBeside:
             return
         if self.stream is None:
             self._batches.append(_Batch(list(tickets), self.model.encoder(mel), None))
-            self._free.give_back()
             return
         pinned = mel.pin_memory()  # else the host would wait for what the stream does before
         count = len(mel)

@@ -20,6 +20,7 @@ from slimwhisper.engine.sampling import GreedySampler, Sampler
 from slimwhisper.engine.scheduler import Lane, Plan, Results, Start, Ticket
 from slimwhisper.engine.snapshots import BeamSnapshot, Snapshot
 from slimwhisper.kernels.graphs import Graphs, Recorder
+from slimwhisper.kernels.memory import FreeMemory
 from slimwhisper.model.model import Model
 from slimwhisper.tokens.vocabulary import Vocabulary
 
@@ -50,6 +51,7 @@ class Runner:
         self.cross = model.allocate_cross(slots)
         self.pages = Pages(model.plan, pages, model.device)
         self.encoder = EncoderBeside(model, encode_batch)
+        self._free = FreeMemory()
         self.lanes: dict[Lane, LaneRunner] = {}
         self._steps = 0
 
@@ -91,6 +93,8 @@ class Runner:
             results.answers += self._align(plan.align[begin : begin + most])
         for begin in range(0, len(plan.encode), most):
             self.encode(plan.encode[begin : begin + most], results)
+        if plan.encode and self.cross.slots > 1 and self.encoder.at_once:  # else needed again soon
+            self._free.give_back()
         self._receive(results, wait=plan.idle)
         for begin in range(0, len(plan.languages), most):
             results.answers += self._languages(plan.languages[begin : begin + most])
