@@ -24,7 +24,7 @@ from slimwhisper.cache.pool import pages_of
 from slimwhisper.checkpoint.random_weights import random_checkpoint
 from slimwhisper.commands.costs import OFFICIAL_DIMS
 from slimwhisper.engine.engine import Engine
-from slimwhisper.engine.requests import Search, Window
+from slimwhisper.engine.requests import OneAnswer, Search, Window
 from slimwhisper.engine.rules import make_rules
 from slimwhisper.model.model import Model
 from slimwhisper.tokens.vocabulary import get_tokenizer, get_vocabulary
@@ -69,8 +69,8 @@ def full_engine(model: Model, windows: int, beams: int, steps: int) -> Engine:
     """
     engine = _engine(model, windows, beams, check_every=1000)
     room = model.dims.n_text_ctx - CONTEXT - 8
-    for tag in range(windows):
-        engine.submit(tag, window(model, room, CONTEXT))
+    for _ in range(windows):
+        engine.submit(OneAnswer(), window(model, room, CONTEXT))
     while len(engine.scheduler.first.tickets) < windows:
         engine.step()
     for _ in range(WARM_UP):
@@ -84,11 +84,7 @@ def window_seconds(model: Model, windows: int, beams: int, tokens: int, before: 
     for _ in range(2):
         synchronize(model.device)
         since = time.perf_counter()
-        for tag in range(windows):
-            engine.submit(tag, window(model, tokens, before))
-        while not engine.idle:
-            for ticket, _ in engine.step():
-                engine.reply(ticket, None)
+        engine.ask([window(model, tokens, before) for _ in range(windows)])
         synchronize(model.device)
     return (time.perf_counter() - since) / windows
 

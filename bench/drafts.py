@@ -243,15 +243,9 @@ Texts = tuple[list[tuple[int, ...]], float]  # tokens of each window, and the se
 def decoded(engine: Engine, windows: Sequence[Window]) -> Texts:
     """The texts of all windows."""
     since = time.perf_counter()
-    for tag, one in enumerate(windows):
-        engine.submit(tag, one)
-    texts: dict[int, tuple[int, ...]] = {}
-    while not engine.idle:
-        for ticket, answer in engine.step():
-            assert isinstance(answer, Decoded)
-            texts[ticket.tag] = tuple(answer.tokens)
-            engine.reply(ticket, None)
-    return [texts[tag] for tag in range(len(windows))], time.perf_counter() - since
+    answers = engine.ask(windows)
+    texts = [answer.tokens for answer in answers if isinstance(answer, Decoded)]
+    return texts, time.perf_counter() - since
 
 
 def compared(without: Texts, engine: Engine, windows: Sequence[Window]) -> dict[str, Any]:

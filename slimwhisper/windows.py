@@ -7,9 +7,9 @@ from typing import TYPE_CHECKING, Any
 import torch
 from torch import Tensor
 
-from slimwhisper.engine.requests import Attempt, Decoded, Languages, Search, Window
+from slimwhisper.engine.requests import Attempt, Decoded, Languages, Window
 from slimwhisper.engine.rules import make_rules
-from slimwhisper.errors import OptionError, SlimWhisperError
+from slimwhisper.errors import OptionError
 from slimwhisper.longform.attempts import compression_ratio
 from slimwhisper.longform.engines import Engines, search_of
 from slimwhisper.longform.prompts import Prompts
@@ -27,7 +27,8 @@ def hear_languages(engines: Engines, mels: Tensor) -> list[Languages]:
     if not model.vocabulary.languages:
         return [Languages({"en": 1.0}) for _ in mels]
     windows = [Window(mel, (model.vocabulary.sot,), 0, rules=None) for mel in mels]
-    answers = _answers(engines, None, windows)
+    with engines.lend(None, len(windows)) as engine:
+        answers = engine.ask(windows)
     return [a for a in answers if isinstance(a, Languages)]
 
 
@@ -88,8 +89,10 @@ def _texts(
         attempt = Attempt(chosen.temperatures[0], (chosen.seed, number))
         windows.append(Window(window, *prompts.of_window(tokenizer), rules, attempt))
         tokenizers.append(tokenizer)
+    with engines.lend(search_of(chosen), len(windows)) as engine:
+        answers = engine.ask(windows)
     results = []
-    for i, answer in enumerate(_answers(engines, search_of(chosen), windows)):
+    for i, answer in enumerate(answers):
         assert isinstance(answer, Decoded)
         text = tokenizers[i].decode(list(answer.tokens)).strip()
         results.append(
@@ -119,20 +122,3 @@ def as_windows(mel: Tensor, dims: Dims) -> Tensor:
             "several, from log_mel_spectrogram and pad_or_trim"
         )
     return (mel if mel.ndim == 3 else mel.unsqueeze(0)).float()
-
-
-def _answers(
-    engines: Engines, search: Search | None, windows: Sequence[Window]
-) -> list[Decoded | Languages]:
-    """One answer per window, in the order of the windows; search None: they ask for languages."""
-    found: dict[int, Any] = {}
-    with engines.lend(search, len(windows)) as engine:
-        for i, window in enumerate(windows):
-            engine.submit(i, window)
-        while not engine.idle:
-            for ticket, answer in engine.step():
-                found[ticket.tag] = answer
-                engine.reply(ticket, None)
-    if len(found) != len(windows):
-        raise SlimWhisperError("the engine lost a window")
-    return [found[i] for i in range(len(windows))]

@@ -7,8 +7,7 @@
 The engine knows nothing about files, text or tokenization.
 """
 
-from collections.abc import Callable
-from typing import Any
+from collections.abc import Container, Sequence
 
 import torch
 
@@ -16,7 +15,7 @@ from slimwhisper.cache.pool import PAGE, PagePool
 from slimwhisper.engine.agreement import may_draft
 from slimwhisper.engine.drafting.pace import LENGTHS
 from slimwhisper.engine.lane_runner import LaneRunner
-from slimwhisper.engine.requests import Answer, Request, Search, Window
+from slimwhisper.engine.requests import Answer, OneAnswer, Owner, Search, Window
 from slimwhisper.engine.runner import MakeDrafter, Runner
 from slimwhisper.engine.scheduler import Lane, Scheduler, State, Ticket
 from slimwhisper.errors import OptionError
@@ -29,8 +28,8 @@ CPU_POSITIONS = 1500  # encoded together: their activations fit a CPU's caches, 
 
 
 class Engine:
-    """Decodes windows side by side. `submit` windows, then `step` until `idle`, with a `reply` to
-    every answer.
+    """Decodes windows side by side. `submit` windows, then `step` until `idle`; their owners are
+    told the answers, and say what to do next.
 
     Rows are computed independently: a result depends on its neighbours only through rounding.
     """
@@ -110,10 +109,10 @@ class Engine:
         """Free slots."""
         return self.scheduler.free
 
-    def unencoded(self, mine: Callable[[Any], bool]) -> int:
-        """How many windows whose tag is `mine` wait for the encoder, or are in it."""
+    def unencoded(self, owners: Container[Owner]) -> int:
+        """How many windows of some owners wait for the encoder, or are in it."""
         found = self.scheduler.tickets(State.WAITING, State.ENCODING)
-        return sum(mine(ticket.tag) for ticket in found)
+        return sum(ticket.owner in owners for ticket in found)
 
     @property
     def ahead(self) -> int:
@@ -130,29 +129,35 @@ class Engine:
         """Bytes of its caches."""
         return self.runner.nbytes()
 
-    def submit(self, tag: Any, window: Window) -> None:
-        """Queue a window; `tag` comes back with its answers."""
+    def submit(self, owner: Owner, window: Window) -> None:
+        """Queue a window, whose answers its owner gets."""
         assert window.mel is not None
-        self.scheduler.submit(tag, window)
+        self.scheduler.submit(owner, window)
 
-    def reply(self, ticket: Ticket, request: Request | None) -> None:
-        """Say what to do next with a window that was answered; None frees its slot."""
-        self.scheduler.reply(ticket, request)
-
-    def stop(self, given_up: Callable[[Any], bool]) -> None:
-        """End the windows whose tag is `given_up`: those that are decoding are answered at the next
-        check, all others are dropped without an answer.
+    def stop(self, owners: Container[Owner]) -> None:
+        """End the windows of some owners: those that are decoding are answered at the next check,
+        all others are dropped without an answer.
         """
-        self.scheduler.stop(given_up)
+        self.scheduler.stop(owners)
 
     # -- work ----------------------------------------------------------------------------------
 
-    @torch.inference_mode()
-    def step(self) -> list[tuple[Ticket, Answer]]:
-        """Decode one token of every text, and start what can be started; return the answers.
+    def ask(self, windows: Sequence[Window]) -> list[Answer]:
+        """One answer to each window, in their order; nothing else may be here."""
+        owners = [OneAnswer() for _ in windows]
+        for owner, window in zip(owners, windows, strict=True):
+            self.submit(owner, window)
+        while not self.idle:
+            self.step()
+        return [owner.answer for owner in owners if owner.answer is not None]
 
-        Every ticket that is returned needs a `reply`.
-        """
+    def step(self) -> None:
+        """Decode one token of every text, start what can be started, and tell the answers."""
+        for ticket, answer in self._step():
+            self.scheduler.reply(ticket, ticket.owner.accept(answer))
+
+    @torch.inference_mode()
+    def _step(self) -> list[tuple[Ticket, Answer]]:
         answers: list[tuple[Ticket, Answer]] = []
         while True:
             plan = self.scheduler.plan(self.encode_batch, self.runner.encoder.at_once)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Protocol
 
 from slimwhisper.cache.pool import pages_of
 
@@ -130,3 +130,23 @@ class Alignment:
 
 Request = Window | Retry | Align
 Answer = Decoded | Languages | Alignment
+
+
+class Owner(Protocol):
+    """Who has submitted a window."""
+
+    def accept(self, answer: Answer) -> Request | None:
+        """Take the answer to the last request. Returns what to do next with the window; None: its
+        slot is free. Must not raise for what is one window's fault.
+        """
+
+
+@dataclass(slots=True, eq=False)
+class OneAnswer:
+    """An owner that wants one answer."""
+
+    answer: Answer | None = None  # None: not there yet
+
+    def accept(self, answer: Answer) -> None:
+        """The window is done."""
+        self.answer = answer

@@ -11,14 +11,13 @@ tokens that it had, where a prompt may be followed by a draft, else from its pro
 """
 
 from collections import deque
-from collections.abc import Callable, Iterator
+from collections.abc import Container, Iterator
 from dataclasses import dataclass, field, replace
 from enum import Enum
 from itertools import chain
-from typing import Any
 
 from slimwhisper.cache.pool import PAGE, PagePool, pages_of
-from slimwhisper.engine.requests import Align, Answer, Request, Retry, Search, Window
+from slimwhisper.engine.requests import Align, Answer, Owner, Request, Retry, Search, Window
 
 
 class State(Enum):
@@ -36,7 +35,7 @@ class State(Enum):
 class Ticket:
     """One window's stay in the engine, from its submission to its last answer."""
 
-    tag: Any
+    owner: Owner
     window: Window
     number: int  # in the order of submission
     state: State = State.WAITING
@@ -183,9 +182,9 @@ class Scheduler:
         """Those in one of these states."""
         return (t for t in chain(self.waiting, self.held.values()) if t.state in states)
 
-    def submit(self, tag: Any, window: Window, ahead: bool = False) -> None:
+    def submit(self, owner: Owner, window: Window, ahead: bool = False) -> None:
         """Queue a window; ahead: of all others."""
-        ticket = Ticket(tag, window, self._submitted)
+        ticket = Ticket(owner, window, self._submitted)
         self._submitted += 1
         (self.waiting.appendleft if ahead else self.waiting.append)(ticket)
 
@@ -203,17 +202,17 @@ class Scheduler:
             case _:
                 ticket.state = State.GONE
                 if request is not None:
-                    self.submit(ticket.tag, request, ahead=True)
+                    self.submit(ticket.owner, request, ahead=True)
                 return
         ticket.state, ticket.resume = State.READY, ()
         self.held[ticket.slot] = ticket  # after those that are ready already
 
-    def stop(self, given_up: Callable[[Any], bool]) -> None:
-        """End the windows whose tag is `given_up`: those that are decoding are answered at the next
-        check, all others are dropped without an answer.
+    def stop(self, owners: Container[Owner]) -> None:
+        """End the windows of some owners: those that are decoding are answered at the next check,
+        all others are dropped without an answer.
         """
         for ticket in [*self.waiting, *self.held.values()]:
-            if not given_up(ticket.tag) or ticket.state is State.ANSWERED:
+            if ticket.owner not in owners or ticket.state is State.ANSWERED:
                 continue
             if ticket.state is State.DECODING:
                 ticket.limit = 0

@@ -4,6 +4,7 @@ import asyncio
 import threading
 from collections.abc import AsyncIterable, AsyncIterator, Callable, Iterable, Iterator
 from contextlib import suppress
+from dataclasses import dataclass
 from functools import partial
 from queue import SimpleQueue
 from typing import Any
@@ -12,9 +13,10 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from slimwhisper.engine.engine import Engine
-from slimwhisper.engine.requests import Search
+from slimwhisper.engine.requests import Answer, Request, Search, Window
 from slimwhisper.errors import OptionError, SlimWhisperError, as_ours
 from slimwhisper.live.activity import BLOCK
+from slimwhisper.live.passage import Passage
 from slimwhisper.live.stream import Stream, as_samples
 from slimwhisper.live.types import LiveEvent, LiveOptions
 from slimwhisper.longform.engines import Engines
@@ -180,14 +182,25 @@ def _updates(engine: Engine, stream: Stream) -> Iterator[LiveEvent]:
         yield from stream.events()
 
 
+@dataclass(slots=True, eq=False)
+class _Update:
+    """An update of a stream, as the owner of its window."""
+
+    stream: Stream
+    passage: Passage
+    window: Window
+    given_up: bool = False
+
+    def accept(self, answer: Answer) -> Request | None:
+        return None if self.given_up else self.stream.accept(self.passage, answer)
+
+
 def _update(engine: Engine, stream: Stream, given_up: Callable[[], bool] = lambda: False) -> None:
     """Run one update, unless it is given up."""
-    passage, window = stream.request()
-    engine.submit(stream, window)
-    stopped = False
+    update = _Update(stream, *stream.request())
+    engine.submit(update, update.window)
     while not engine.idle:
-        if not stopped and given_up():
-            stopped = True
-            engine.stop(lambda _: True)
-        for ticket, answer in engine.step():
-            engine.reply(ticket, None if stopped else stream.accept(passage, answer))
+        if not update.given_up and given_up():
+            update.given_up = True
+            engine.stop([update])
+        engine.step()

@@ -1,16 +1,29 @@
 """Many streams in one engine: whose update starts next, and what recordings keep beside them."""
 
-from typing import Any, Generic
+from dataclasses import dataclass
+from typing import Generic
 
 from slimwhisper.engine.engine import Engine
 from slimwhisper.engine.requests import Answer, Request
-from slimwhisper.engine.scheduler import Ticket
 from slimwhisper.errors import SlimWhisperError, as_ours
 from slimwhisper.live.passage import Passage
 from slimwhisper.live.stream import Stream
 from slimwhisper.longform.batch import Batch, OnSegments, Source
 
 RECORDINGS_SHARE = 4  # streams leave 1 / so many of the slots to recordings that have work
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Update:
+    """One that waits for a slot or has one, as the owner of its window."""
+
+    of: "Updates"
+    stream: Stream
+    passage: Passage
+
+    def accept(self, answer: Answer) -> Request | None:
+        """Pass an answer to its stream."""
+        return self.of.accept(self, answer)
 
 
 class Updates:
@@ -22,8 +35,7 @@ class Updates:
         self.engine = engine
         self.streams: dict[Stream, None] = {}
         self.failures: dict[Stream, SlimWhisperError] = {}  # of streams that were dropped for it
-        # whose updates wait, or have a slot
-        self._busy: set[tuple[Stream, Passage]] = set()
+        self._busy: set[Update] = set()
 
     @property
     def busy(self) -> int:
@@ -33,7 +45,7 @@ class Updates:
     @property
     def speaking(self) -> int:
         """Streams with an update at work, or with audio that no update has known."""
-        busy = {stream for stream, _ in self._busy}
+        busy = {update.stream for update in self._busy}
         return sum(stream in busy or stream.backlog > 0 for stream in self.streams)
 
     @property
@@ -49,9 +61,9 @@ class Updates:
         """Abandon a stream; no effect on one that was dropped."""
         self.streams.pop(stream, None)
         self.failures.pop(stream, None)
-        if any(busy is stream for busy, _ in self._busy):
-            self._busy = {tag for tag in self._busy if tag[0] is not stream}
-            self.engine.stop(lambda tag: tag[0] is stream)
+        if dropped := {update for update in self._busy if update.stream is stream}:
+            self._busy -= dropped
+            self.engine.stop(dropped)
 
     def fill(self, most: int) -> None:
         """Start updates that are due while slots are free.
@@ -61,7 +73,7 @@ class Updates:
 
         most: updates in the engine.
         """
-        ahead = self.engine.ahead - self.engine.unencoded(self._is_own)
+        ahead = self.engine.ahead - self.engine.unencoded(self._busy)
         room = min(self.engine.encode_batch, ahead)
         while room > 0 and self.busy < most and self.engine.room > 0:
             due = [(stream.due, i, stream) for i, stream in enumerate(self.streams)]
@@ -74,28 +86,22 @@ class Updates:
             except Exception as error:
                 self._fail(stream, error)
                 continue
-            self._busy.add((stream, passage))
-            self.engine.submit((stream, passage), window)
+            update = Update(self, stream, passage)
+            self._busy.add(update)
+            self.engine.submit(update, window)
             room -= 1
 
-    def take(self, ticket: Ticket, answer: Answer) -> None:
-        """Pass an answer to its stream, and reply."""
-        stream, passage = ticket.tag
+    def accept(self, update: Update, answer: Answer) -> Request | None:
+        """Pass an answer to its stream; None: the update is done."""
         request: Request | None = None
-        failure: Exception | None = None
-        if ticket.tag in self._busy:  # else dropped
+        if update in self._busy:  # else dropped
             try:
-                request = stream.accept(passage, answer)
+                request = update.stream.accept(update.passage, answer)
             except Exception as error:
-                failure = error
-        self.engine.reply(ticket, request)
+                self._fail(update.stream, error)
         if request is None:
-            self._busy.discard(ticket.tag)
-        if failure is not None:
-            self._fail(stream, failure)
-
-    def _is_own(self, tag: Any) -> bool:
-        return tag[0] in self.streams
+            self._busy.discard(update)
+        return request
 
     def _fail(self, stream: Stream, error: Exception) -> None:
         self.drop(stream)
@@ -113,7 +119,7 @@ class SharedEngine(Generic[Source]):
     def __init__(self, engine: Engine, on_segments: OnSegments | None = None) -> None:
         """on_segments: as in `Batch`."""
         self.engine, self.updates = engine, Updates(engine)
-        self.batch: Batch[Source] = Batch(engine, on_segments, on_foreign=self.updates.take)
+        self.batch: Batch[Source] = Batch(engine, on_segments)
         self.resting = False  # its recordings begin no windows, so that it is idle soon
         self._streams_had_it = False  # if there is one slot, they take turns
 

@@ -29,7 +29,4 @@ def warm_up(engine: Engine, options: LiveOptions) -> None:
     setup = Setup.of(model.dims, model.vocabulary, known, model.settings)
     passage = Passage(Utterance(0, 0.0, setup, []), 0, 0)
     passage.mel.append(np.zeros(SAMPLE_RATE, np.float32))
-    engine.submit((passage, None), passage.request())
-    while not engine.idle:
-        for ticket, _ in engine.step():
-            engine.reply(ticket, None)
+    engine.ask([passage.request()])

@@ -1,7 +1,7 @@
 """Several recordings in one engine: their windows share its slots."""
 
 import time
-from collections import Counter, deque
+from collections import deque
 from collections.abc import Callable, Generator, Iterable
 from contextlib import closing
 from dataclasses import dataclass
@@ -11,7 +11,6 @@ from slimwhisper.audio.read_ahead import WORKERS, Loader
 from slimwhisper.audio.readers import Readers
 from slimwhisper.engine.engine import Engine
 from slimwhisper.engine.requests import Answer, Request, Window
-from slimwhisper.engine.scheduler import Ticket
 from slimwhisper.errors import SlimWhisperError, as_ours
 from slimwhisper.longform.engines import Engines, search_of
 from slimwhisper.longform.recording import Recording
@@ -23,7 +22,6 @@ Outcome = Transcript | SlimWhisperError
 OnSegments = Callable[[Any, list[Segment], float], None]
 OnDuration = Callable[[Any, float], None]
 OnStep = Callable[[int, int, float], None]
-OnForeign = Callable[[Ticket, Answer], None]
 
 
 @dataclass(frozen=True, slots=True)
@@ -35,6 +33,19 @@ class Listeners:
     on_step: OnStep | None = None  # after a step: slots in use, slots, seconds; without a source
 
 
+@dataclass(frozen=True, slots=True, eq=False)
+class Turn:
+    """A session that has a slot, or waits for one, as the owner of its windows."""
+
+    batch: "Batch[Any]"
+    recording: Recording
+    session: Session
+
+    def accept(self, answer: Answer) -> Request | None:
+        """Pass an answer to the session."""
+        return self.batch.accept(self, answer)
+
+
 class Batch(Generic[Source]):
     """Recordings whose windows share the slots of one engine fairly."""
 
@@ -43,16 +54,14 @@ class Batch(Generic[Source]):
         engine: Engine,
         on_segments: OnSegments | None = None,
         slots: int | None = None,
-        on_foreign: OnForeign | None = None,
     ) -> None:
-        """slots: at most so many of the engine's are used; None: all. on_foreign: replies to the
-        answers for windows that others have submitted to the engine; None: there are none.
-        """
-        self.engine, self.on_segments, self._on_foreign = engine, on_segments, on_foreign
+        """slots: at most so many of the engine's are used; None: all."""
+        self.engine, self.on_segments = engine, on_segments
         self.unused = 0 if slots is None else engine.slots - slots  # slots that are left free
         self.running: dict[Recording, Source] = {}  # most recently given a slot last
-        self._windows: Counter[Recording] = Counter()  # sessions in a slot; never 0
+        self._turns: dict[Recording, set[Turn]] = {}  # in a slot
         self._paused: dict[Recording, deque[tuple[Session, Window]]] = {}
+        self._ended: dict[Recording, Outcome] = {}  # in this step
 
     @property
     def slots(self) -> int:
@@ -69,7 +78,7 @@ class Batch(Generic[Source]):
         if recording.done:  # shorter than one mel frame
             recording.close()
             return recording.transcript()
-        self.running[recording] = source
+        self.running[recording], self._turns[recording] = source, set()
         return None
 
     def fill(self, most: int | None = None) -> bool:
@@ -80,20 +89,21 @@ class Batch(Generic[Source]):
         most: windows of recordings that may wait for the encoder, or be in it; None: any number.
         """
         while self.engine.room > self.unused:
-            if most is not None and self.engine.unencoded(self._is_own) >= most:
+            if most is not None and self.engine.unencoded(self._in_slots()) >= most:
                 return False
-            for recording in sorted(self.running, key=self._windows.__getitem__):
+            for recording in sorted(self.running, key=lambda r: len(self._turns[r])):
                 if (found := self._next(recording)) is not None:
                     break
             else:
                 return True
             self.running[recording] = self.running.pop(recording)
-            self._windows[recording] += 1
-            self.engine.submit((recording, found[0]), found[1])
+            turn = Turn(self, recording, found[0])
+            self._turns[recording].add(turn)
+            self.engine.submit(turn, found[1])
         return False
 
-    def _is_own(self, tag: Any) -> bool:
-        return tag[0] in self.running
+    def _in_slots(self) -> set[Turn]:
+        return set().union(*self._turns.values())
 
     def _next(self, recording: Recording) -> tuple[Session, Window] | None:
         """A session of the recording that needs a slot, and its window."""
@@ -108,27 +118,19 @@ class Batch(Generic[Source]):
 
     def step(self) -> list[tuple[Source, Outcome]]:
         """One step of the engine. Returns the recordings that have ended."""
-        ended: list[tuple[Source, Outcome]] = []
-        for ticket, answer in self.engine.step():
-            recording = ticket.tag[0]
-            if recording not in self.running:
-                if self._on_foreign is None:  # dropped
-                    self.engine.reply(ticket, None)
-                else:
-                    self._on_foreign(ticket, answer)
-                continue
-            source, outcome = self.running[recording], self._take(ticket, answer)
-            if outcome is not None:
-                self.drop(recording)
-                ended.append((source, outcome))
+        self.engine.step()
+        ended = [(self.running[recording], outcome) for recording, outcome in self._ended.items()]
+        for recording in self._ended:
+            self.drop(recording)
+        self._ended.clear()
         return ended
 
     def drop(self, recording: Recording) -> None:
         """Abandon a recording: windows in progress are discarded, others never start."""
         del self.running[recording]
         self._paused.pop(recording, None)
-        if self._windows.pop(recording, 0):
-            self.engine.stop(lambda tag: tag[0] is recording)
+        if turns := self._turns.pop(recording):
+            self.engine.stop(turns)
         recording.close()
 
     def close(self) -> None:
@@ -136,33 +138,38 @@ class Batch(Generic[Source]):
         for recording in list(self.running):
             self.drop(recording)
 
-    def _take(self, ticket: Ticket, answer: Answer) -> Outcome | None:
-        """Pass an answer to its session and submit its next request. Returns the outcome if that
-        was the last.
+    def accept(self, turn: Turn, answer: Answer) -> Request | None:
+        """Pass an answer to a session. Returns its next request; None: it leaves its slot.
 
         After a window, a recording gives up its slot if another recording has none, or if no slot
         may be used any more.
         """
-        recording, session = ticket.tag
+        recording, session = turn.recording, turn.session
+        if turn not in self._turns.get(recording, ()) or recording in self._ended:
+            return None  # dropped
         request: Request | None = None
         try:
             session.accept(answer)
             request = session.next_request()
         except Exception as error:
-            return as_ours(error)
-        finally:
-            others_wait = len(self._windows) < len(self.running) or not self.slots
-            if isinstance(request, Window) and request.mel is not None and others_wait:
+            self._ended[recording] = as_ours(error)
+        if isinstance(request, Window) and request.mel is not None:
+            others = (t for r, t in self._turns.items() if r not in self._ended)
+            if not (all(others) and self.slots):
                 self._paused.setdefault(recording, deque()).append((session, request))
                 request = None
-            self.engine.reply(ticket, request)
-            if request is None:
-                self._windows[recording] -= 1
-                self._windows += Counter()  # without zeros
+        if request is None:
+            self._turns[recording].discard(turn)
+        if recording not in self._ended:
+            self._report(recording)
+        return request
+
+    def _report(self, recording: Recording) -> None:
         segments = recording.report()
         if self.on_segments is not None:
             self.on_segments(self.running[recording], segments, recording.seconds_done)
-        return recording.transcript() if recording.done else None
+        if recording.done:
+            self._ended[recording] = recording.transcript()
 
 
 def transcribe_all(

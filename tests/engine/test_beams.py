@@ -86,7 +86,7 @@ def search_all(
             for row in range(place * width, (place + 1) * width):
                 text = state.texts.sampled[row, : int(state.stamps.count[row])].tolist()
                 assert not text or text[-1] == int(tokens[row])
-                rows.append(logits_after(ticket.tag, text, ending))
+                rows.append(logits_after(ticket.owner, text, ending))
         return torch.stack(rows)
 
     scripted: Any = SimpleNamespace(decoder=SimpleNamespace(step=step), dtype=model.dtype)
@@ -108,8 +108,8 @@ def search_all(
         snapshot = runner.snapshot(0, lane.tickets)
         for index in snapshot.ended():
             ticket = snapshot.moments[index].ticket
-            results[ticket.tag] = snapshot.result(index, penalty)
-        for ticket in [t for t in lane.tickets if t.tag in results]:
+            results[ticket.owner] = snapshot.result(index, penalty)
+        for ticket in [t for t in lane.tickets if t.owner in results]:
             ticket.state = State.ANSWERED
             runner.move(Move(lane, *lane.remove(ticket)))
         if not lane.tickets:

@@ -36,6 +36,7 @@ from tests.support.windows import (
     SHORT,
     TOKENIZER,
     VOCABULARY,
+    Asker,
     assert_same,
     decode,
     mel,
@@ -79,14 +80,12 @@ def test_between_looks_nobody_asks_the_device(
     (lane,) = engine.lanes
     look = lane.snapshot
     monkeypatch.setattr(lane, "snapshot", lambda *a: looks.append(1) or look(*a))
-    engine.submit(0, short_windows(1, sample_len=40)[0])
-    tokens, steps = 0, 0
+    owner, steps = Asker(), 0
+    engine.submit(owner, short_windows(1, sample_len=40)[0])
     while not engine.idle:
-        for ticket, answer in engine.step():
-            tokens = len(answer.tokens)
-            engine.reply(ticket, None)
+        engine.step()
         steps += 1
-    assert tokens > 10
+    assert len(owner.answers[0].tokens) > 10
     assert len(looks) <= 1 + steps // 5 + 1  # after the prompt, every fifth token, at the limit
 
 
@@ -201,8 +200,8 @@ def test_sample_len_and_context_bound_the_text(model: Model) -> None:
 def test_room_counts_what_waits(model: Model) -> None:
     engine = Engine(model, VOCABULARY, 2)
     assert (engine.idle, engine.room, engine.free) == (True, 2, 2)
-    for i, window in enumerate(short_windows(3)):
-        engine.submit(i, window)
+    for window in short_windows(3):
+        engine.submit(Asker(), window)
     assert (engine.idle, engine.room, engine.free) == (False, -1, 2)
 
 
@@ -247,28 +246,23 @@ def test_windows_that_are_given_up_leave_soon(model: Model, search: Search | Non
     (expected,) = decode(model, requests[1:2], 1, search)
     engine = Engine(model, VOCABULARY, 3, search)
     short = Window(requests[2].mel, requests[2].prompt, 0, make_rules(SHORT, Options(sample_len=2)))
-    for tag, window in enumerate([*requests[:2], short, requests[3]]):
-        engine.submit(tag, window)
-    ended: list[int] = []
-    while not ended:
-        for ticket, _ in engine.step():
-            ended.append(ticket.tag)
-            engine.reply(ticket, Retry(Attempt()))
-    assert ended == [2]
-    engine.stop(lambda tag: tag in (0, 2, 3))
-    steps = 0
-    seen: list[int] = []
+    again = Asker(then=lambda *_: Retry(Attempt()))
+    zero, one, three = Asker(), Asker(), Asker()
+    for owner, window in zip(
+        (zero, one, again, three), [*requests[:2], short, requests[3]], strict=True
+    ):
+        engine.submit(owner, window)
+    while not again.answers:
+        engine.step()
+    assert not (zero.answers or one.answers or three.answers)
+    engine.stop((zero, again, three))
+    engine.step()
+    assert len(zero.answers) == 1
     while not engine.idle:
-        for ticket, answer in engine.step():
-            seen.append(ticket.tag)
-            if ticket.tag == 0:
-                assert steps == 0
-            else:
-                assert isinstance(answer, Decoded)
-                assert_same([answer], [expected])
-            engine.reply(ticket, None)
-        steps += 1
-    assert seen == [0, 1] and engine.free == engine.slots
+        engine.step()
+    assert [len(owner.answers) for owner in (zero, one, again, three)] == [1, 1, 1, 0]
+    assert_same(one.answers, [expected])
+    assert engine.free == engine.slots
 
 
 @pytest.mark.parametrize(

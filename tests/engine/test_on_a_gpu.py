@@ -29,7 +29,7 @@ from tests.support.pretend.cuda import pretend_cuda
 from tests.support.pretend.device import Forbidden
 from tests.support.pretend.kernels import WORK
 from tests.support.reference import set_spectrum
-from tests.support.windows import CPU, SEARCHES, VOCABULARY, assert_same, run, windows
+from tests.support.windows import CPU, SEARCHES, VOCABULARY, Asker, assert_same, run, windows
 
 pytestmark = pytest.mark.filterwarnings("ignore:divide by zero")  # the interpreter's log(0)
 
@@ -184,19 +184,20 @@ def test_tokens_of_a_step_read_their_caches_together(
 @pytest.mark.parametrize("logprobs", [False, True])
 def test_nobody_waits_for_the_gpu(logprobs: bool) -> None:
     """Neither steps nor looks read from it, and a step is one graph."""
+    owner = Asker()
     with pretend_cuda() as gpu:
         model = made(("e", "x"), torch.device("cuda"), torch.float16)
         engine = Engine(model, VOCABULARY, 3, None, 4)
-        for tag, window in enumerate(requests(3)):
+        for window in requests(3):
             rules = replace(window.rules, sample_len=60)  # type: ignore[type-var]
-            engine.submit(tag, replace(window, rules=rules, logprobs=logprobs))
+            engine.submit(owner, replace(window, rules=rules, logprobs=logprobs))
         with gpu.counting() as counts:
             engine.step()
         assert not counts.reads
         looks = 0
         for i in range(12):
             with gpu.counting() as counts:
-                assert engine.step() == []
+                engine.step()
             given = counts.kernels.pop("index_put_", 0) if i else 0  # pages: one upload, pinned
             assert counts.uploads.total() == given <= 1
             assert not counts.reads - Counter({"event.synchronize": 1})
@@ -208,7 +209,7 @@ def test_nobody_waits_for_the_gpu(logprobs: bool) -> None:
                 assert launched.total() == layers + LAUNCHES_BESIDE + kept, launched
             else:
                 assert counts.kernels == {"graph": 1}
-        assert looks == 3
+        assert looks == 3 and not owner.answers
 
 
 # -- what a GPU forbids, or breaks ---------------------------------------------------------------
@@ -341,18 +342,16 @@ def test_others_decode_while_a_window_is_encoded() -> None:
     with pretend_cuda() as gpu:
         model = made(("e", "x"), torch.device("cuda"))
         engine = Engine(model, VOCABULARY, 2, None, 4)
-        engine.submit(0, replace(first, rules=rules))
+        owners = Asker(), Asker()
+        engine.submit(owners[0], replace(first, rules=rules))
         engine.step()
-        engine.submit(1, second)
+        engine.submit(owners[1], second)
         with gpu.counting() as counts:
             engine.step()
         assert counts.kernels["conv1d"] == 2 and len(engine.lanes[0].lane.tickets) == 1
         assert counts.kernels["graph"] == 2 and engine.free == 0  # it, and a step beside it
-        engine.stop(lambda tag: tag == 1)
+        engine.stop(owners[1:])
         assert engine.free == 1
-        seen = []
         while not engine.idle:
-            for ticket, _ in engine.step():
-                seen.append(ticket.tag)
-                engine.reply(ticket, None)
-        assert seen == [0] and engine.free == 2
+            engine.step()
+        assert [len(owner.answers) for owner in owners] == [1, 0] and engine.free == 2

@@ -9,7 +9,7 @@ import pytest
 import torch
 
 from slimwhisper.cache.pool import PAGE, PagePool
-from slimwhisper.engine.requests import Attempt, Decoded, Retry, Rules, Search, Window
+from slimwhisper.engine.requests import Attempt, Decoded, OneAnswer, Retry, Rules, Search, Window
 from slimwhisper.engine.scheduler import Lane, Results, Scheduler, State, Ticket
 
 CONTEXT = 64
@@ -48,7 +48,7 @@ class Script:
             self.tables[lane, row][index] = page
         for start in plan.start:
             for place, ticket in enumerate(start.tickets, start.first):
-                self.started[ticket.tag] += 1
+                self.started[ticket.owner] += 1
                 self._start(start.lane, place, ticket)
         for lane in plan.step:
             for place, ticket in enumerate(lane.tickets):
@@ -114,12 +114,12 @@ def test_no_page_is_lost_in_any_order(search: Search) -> None:
     width = max(search.beams or 1, search.samples)
     scheduler = make(search, 6, 2 * width * CONTEXT // PAGE)
     script, answered, given_up = Script(scheduler, rng, 0.005, 0.5), [], set()
-    for n in range(10_000):
+    for _ in range(10_000):
         if rng.random() < 0.3 and len(scheduler.waiting) < 5:
-            scheduler.submit(n, window(rng.randint(1, 40), rng.randint(1, 60)))
+            scheduler.submit(OneAnswer(), window(rng.randint(1, 40), rng.randint(1, 60)))
         if rng.random() < 0.02 and scheduler.held:
-            given_up.add(rng.choice(list(scheduler.held.values())).tag)
-            scheduler.stop(given_up.__contains__)
+            given_up.add(rng.choice(list(scheduler.held.values())).owner)
+            scheduler.stop(given_up)
         if rng.random() < 0.8:
             answered += script.step()
         while answered and rng.random() < 0.7:
@@ -138,21 +138,22 @@ def test_the_oldest_window_is_never_held_up() -> None:
     """Pages for two windows: all five come to their end, the first one first."""
     scheduler = make(Search(), 5, 2 * CONTEXT // PAGE)
     script, ended = Script(scheduler, random.Random(1)), []
-    for n in range(5):
-        scheduler.submit(n, window(20, 40))
+    owners = [OneAnswer() for _ in range(5)]
+    for owner in owners:
+        scheduler.submit(owner, window(20, 40))
     while not scheduler.idle:
         for ticket in script.step():
-            ended.append(ticket.tag)
+            ended.append(owners.index(ticket.owner))
             scheduler.reply(ticket, None)
     assert sorted(ended) == list(range(5)) and ended[0] == 0
-    assert script.started[0] == 1 and scheduler.preemptions
+    assert script.started[owners[0]] == 1 and scheduler.preemptions
 
 
 def test_pages_grow_with_the_text() -> None:
     """One page more for each 16 tokens; a prompt's whole pages are shared by its beams."""
     scheduler = make(Search(beams=4), 1, 100)
     script = Script(scheduler, random.Random(0))
-    scheduler.submit(0, window(33, 20))
+    scheduler.submit(OneAnswer(), window(33, 20))
     used = []
     for _ in range(16):
         script.step()

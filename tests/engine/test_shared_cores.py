@@ -14,7 +14,15 @@ from slimwhisper.engine.engine import Engine
 from slimwhisper.engine.requests import Decoded
 from slimwhisper.engine.scheduler import Results
 from slimwhisper.model.model import Model
-from tests.support.windows import VOCABULARY, assert_same, decode, run, short_model, short_windows
+from tests.support.windows import (
+    VOCABULARY,
+    Asker,
+    assert_same,
+    decode,
+    run,
+    short_model,
+    short_windows,
+)
 
 Result = TypeVar("Result")
 
@@ -72,7 +80,7 @@ def test_the_same_answers(four: None) -> None:
 def test_windows_that_are_given_up_while_they_are_encoded(four: None) -> None:
     release, started = threading.Event(), threading.Event()
 
-    def body() -> dict[int, object]:
+    def body() -> list[int]:
         model = short_model()
         encode = model.encoder
 
@@ -85,22 +93,20 @@ def test_windows_that_are_given_up_while_they_are_encoded(four: None) -> None:
         engine = Engine(model, VOCABULARY, 2)
         engine.share_cores(True)
         first, second = short_windows(2)
-        engine.submit(0, first)
-        engine.submit(1, second)
+        owners = Asker(), Asker()
+        engine.submit(owners[0], first)
+        engine.submit(owners[1], second)
         threading.Thread(target=lambda: started.wait(10) and release.set()).start()
         plan = engine.scheduler.plan(2, at_once=False)
         engine.runner.encode(plan.encode, Results())
-        engine.stop(lambda tag: tag == 0)
-        answers: dict[int, object] = {}
+        engine.stop(owners[:1])
         while not engine.idle:
-            for ticket, answer in engine.step():
-                answers[ticket.tag] = answer
-                engine.reply(ticket, None)
+            engine.step()
         assert engine.free == 2
         engine.share_cores(False)
-        return answers
+        return [len(owner.answers) for owner in owners]
 
-    assert list(in_a_thread(body)) == [1]
+    assert in_a_thread(body) == [0, 1]
 
 
 def test_an_encoder_that_fails_is_heard_of(four: None) -> None:
@@ -113,7 +119,7 @@ def test_an_encoder_that_fails_is_heard_of(four: None) -> None:
         model.encoder = broken  # type: ignore[assignment]
         engine = Engine(model, VOCABULARY, 1)
         engine.share_cores(True)
-        engine.submit(0, short_windows(1)[0])
+        engine.submit(Asker(), short_windows(1)[0])
         with pytest.raises(RuntimeError, match="broken"):
             engine.step()
         engine.share_cores(False)

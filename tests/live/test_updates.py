@@ -1,7 +1,7 @@
 """Streams and recordings that share an engine: who is next, and what each is sure of."""
 
 from collections import deque
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Container, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
 
@@ -26,8 +26,13 @@ from tests.support.spoken import SAMPLES
 class Stay:
     """A window's stay in the simulated engine."""
 
-    tag: Any
+    owner: Any
     left: int  # steps
+
+    @property
+    def who(self) -> Any:
+        """The stream or the recording."""
+        return getattr(self.owner, "stream", None) or self.owner.recording
 
 
 def window(steps: int) -> Window:
@@ -44,7 +49,7 @@ class Engine:
     slots: int
     encode_batch: int = 1
     now: int = 0  # steps so far
-    waiting: deque[tuple[Any, Window]] = field(default_factory=deque)
+    waiting: deque[Stay] = field(default_factory=deque)
     inside: list[Stay] = field(default_factory=list)
     encoded: list[list[Any]] = field(default_factory=list)  # whose windows, in each step
     shared: bool = False
@@ -68,34 +73,33 @@ class Engine:
     def share_cores(self, share: bool) -> None:
         self.shared = share
 
-    def unencoded(self, mine: Callable[[Any], bool]) -> int:
-        return sum(mine(tag) for tag, _ in self.waiting)
+    def unencoded(self, owners: Container[Any]) -> int:
+        return sum(stay.owner in owners for stay in self.waiting)
 
-    def submit(self, tag: Any, window: Window) -> None:
-        self.waiting.append((tag, window))
+    def submit(self, owner: Any, window: Window) -> None:
+        self.waiting.append(Stay(owner, window.prompt[0]))
 
-    def reply(self, stay: Stay, request: Window | None) -> None:
-        if request is None:
-            self.inside.remove(stay)
-        else:
-            stay.left = request.prompt[0]
-
-    def stop(self, given_up: Callable[[Any], bool]) -> None:
-        self.waiting = deque(w for w in self.waiting if not given_up(w[0]))
+    def stop(self, owners: Container[Any]) -> None:
+        self.waiting = deque(stay for stay in self.waiting if stay.owner not in owners)
         for stay in self.inside:
-            if given_up(stay.tag):
+            if stay.owner in owners:
                 stay.left = 0
 
-    def step(self) -> list[tuple[Stay, Any]]:
+    def step(self) -> None:
         self.encoded.append([])
         while self.waiting and self.free:
-            tag, window = self.waiting.popleft()
-            self.inside.append(Stay(tag, window.prompt[0]))
-            self.encoded[-1].append(tag[0])
+            stay = self.waiting.popleft()
+            self.inside.append(stay)
+            self.encoded[-1].append(stay.who)
         self.now += 1
         for stay in self.inside:
             stay.left -= 1
-        return [(stay, "answer") for stay in self.inside if stay.left <= 0]
+        for stay in [stay for stay in self.inside if stay.left <= 0]:
+            request = stay.owner.accept("answer")
+            if request is None:
+                self.inside.remove(stay)
+            else:
+                stay.left = request.prompt[0]
 
 
 @dataclass(eq=False)
@@ -308,7 +312,7 @@ def test_streams_leave_uploads_a_quarter() -> None:
     shares: list[int] = []
 
     def count() -> None:
-        inside = [stay.tag[0] for stay in both.engine.inside]
+        inside = [stay.who for stay in both.engine.inside]
         shares.append(sum(isinstance(who, Upload) for who in inside))
 
     run(both, 400, count)

@@ -18,7 +18,7 @@ import whisper.timing
 from slimwhisper.api import SlimWhisper
 from slimwhisper.checkpoint.load import Checkpoint, load_checkpoint
 from slimwhisper.engine.engine import Engine
-from slimwhisper.engine.requests import Align, Alignment, Window
+from slimwhisper.engine.requests import Align, Alignment, Decoded, Window
 from slimwhisper.engine.rules import make_rules
 from slimwhisper.longform.words import time_words
 from slimwhisper.model.model import Model
@@ -34,6 +34,7 @@ from tests.support.parity import (
 from tests.support.reference import whisper_model
 from tests.support.sounds import noise_bursts
 from tests.support.spoken import sequence
+from tests.support.windows import Asker
 
 pytestmark = pytest.mark.usefixtures("numba")
 
@@ -74,11 +75,12 @@ class Aligners:
         model, sot = self.ours[mel.dtype].network, self.tokenizer.sot_sequence
         engine = Engine(model, get_vocabulary(model.dims), 1)
         rules = make_rules(model.dims, Options(sample_len=1))
-        engine.submit(None, Window(mel, sot, 0, rules))
-        before = (*sot, self.tokenizer.no_timestamps)
-        ((ticket, _),) = engine.step()
-        engine.reply(ticket, Align(before, tuple(text)))
-        ((_, alignment),) = engine.step()
+        align = Align((*sot, self.tokenizer.no_timestamps), tuple(text))
+        owner = Asker(then=lambda _, answer: align if isinstance(answer, Decoded) else None)
+        engine.submit(owner, Window(mel, sot, 0, rules))
+        while not engine.idle:
+            engine.step()
+        alignment = owner.answers[-1]
         assert isinstance(alignment, Alignment)
         assert alignment.scores.dtype == mel.dtype
         return times(time_words(alignment, self.tokenizer, frames))
