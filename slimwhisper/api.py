@@ -25,7 +25,7 @@ from slimwhisper.engine.drafting.draft_model import load_draft
 from slimwhisper.errors import OptionError, SlimWhisperError
 from slimwhisper.kernels.graphs import bucket_of
 from slimwhisper.longform.batch import Listeners, transcribe_all
-from slimwhisper.longform.engines import Engines
+from slimwhisper.longform.engines import Engines, TextMemory
 from slimwhisper.longform.recording import Recording
 from slimwhisper.model.calibration import Guard
 from slimwhisper.model.model import Model
@@ -144,9 +144,10 @@ class SlimWhisper:
         for other in self._shortened.values():
             other.release()
 
-    def text_memory(self) -> int:
-        """Bytes that texts have taken at most, all windows together, in the engine that is kept
-        for the next call; 0 without one.
+    def text_memory(self) -> TextMemory:
+        """`peak_bytes` that the texts of all windows have taken at once, and `preemptions`, times
+        that one waited for an older one's end as `cache_memory` was used up: in the engine that is
+        kept for the next call; 0 without one.
         """
         return self._engines.text_memory()
 

@@ -23,4 +23,6 @@ HELP = {
     "slimwhisper_batch_fill": "Slots in use, mean over all steps.",
     "slimwhisper_slots": "Slots of an engine.",
     "slimwhisper_cache_bytes": "Bytes allocated for caches.",
+    "slimwhisper_text_bytes": "Bytes of them that texts have now.",
+    "slimwhisper_preemptions": "Texts that gave memory to an older one, and went on later.",
 }

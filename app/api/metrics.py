@@ -41,6 +41,8 @@ class ServiceCollector(Collector):
         yield _one(GaugeMetricFamily, "batch_fill", fill)
         yield _one(GaugeMetricFamily, "slots", engines.slots)
         yield _one(GaugeMetricFamily, "cache_bytes", engines.cache_bytes())
+        yield _one(GaugeMetricFamily, "text_bytes", engines.text_bytes())
+        yield _one(CounterMetricFamily, "preemptions", counts.preemptions)
 
 
 Family = type[CounterMetricFamily] | type[GaugeMetricFamily]

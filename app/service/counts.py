@@ -26,6 +26,7 @@ class Counts:
     busy_seconds: float = 0.0  # that engines worked
     steps: int = 0  # of engines
     filled: int = 0  # slots in use, summed over the steps
+    preemptions: int = 0  # of texts
     updates: int = 0  # of live streams
     merged: int = 0  # updates of streams that were due while another ran
     # seconds from when the newest audio that an update knew had come until the text that it

@@ -203,6 +203,10 @@ class Engines:
         """Bytes allocated for the caches of all engines."""
         return sum(shared.engine.nbytes() for shared in list(self._engines.values()))
 
+    def text_bytes(self) -> int:
+        """Bytes of them that texts have now."""
+        return sum(shared.engine.text_bytes() for shared in list(self._engines.values()))
+
 
 def _report(job: Job, segments: list[Segment], done: float) -> None:
     """Tell a job about new segments. done: seconds of audio."""

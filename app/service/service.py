@@ -246,8 +246,10 @@ class Service:
             shared.fill(live=bool(self.streams.open))
             self.counts.steps += 1
             self.counts.filled += shared.engine.slots - shared.engine.free
+            preempted = shared.engine.preemptions
             for job, outcome in shared.batch.step():
                 self._end(job, outcome)
+            self.counts.preemptions += shared.engine.preemptions - preempted
             self.counts.busy_seconds += time.monotonic() - since
 
     def _begin(self, job: Job, future: "Future[Recording]") -> None:

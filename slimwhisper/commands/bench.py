@@ -45,6 +45,7 @@ COLUMNS: tuple[tuple[str, Callable[[Row], str]], ...] = (
     ("files an hour", lambda r: f"{r['files_per_hour']:,.0f}"),
     ("first token", lambda r: f"{r['first_token_seconds']:.2f} s"),
     ("memory", lambda r: human_size(r["memory_bytes"])),
+    ("of texts", lambda r: "" if r["text_bytes"] is None else human_size(r["text_bytes"])),
     ("x whisper", lambda r: f"{r['times_whisper']:.2f}"),
 )
 
@@ -161,6 +162,7 @@ def summarize(cases: Sequence[Case], found: Sequence[Sequence[Row]]) -> list[Row
             "files_per_hour": files,
             "first_token_seconds": median("first_token_seconds"),
             "memory_bytes": round(median("memory_bytes")),
+            "text_bytes": rounds[0]["text_bytes"],
             "peak_bytes": round(median("peak_bytes")),
             "seconds": [r["seconds"] for r in rounds],
             "encoder_seconds": [r["encoder_seconds"] for r in rounds],
@@ -218,7 +220,8 @@ def print_bench(answer: dict[str, Any]) -> None:
     page.print(
         f"Files: recordings of {RECORDING_SECONDS} s, one window each, read from memory. Decode "
         "alone: tokens a second of the time outside the encoder. First token: from the call, one "
-        "recording. Memory: the peak, less what was in use with the model loaded."
+        "recording. Memory: the peak, less what was in use with the model loaded. Of texts: the "
+        "part of it that all texts had together."
     )
     for row in rows:
         for line in row["fallbacks"]:

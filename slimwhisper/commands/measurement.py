@@ -225,13 +225,15 @@ def measure(case: Case) -> dict[str, Any]:
             f"{name}: bench measures windows of 30 s, and this model's are {seconds:g} s"
         )
     forms, fallbacks = None, list[str]()
+    model: SlimWhisper | None = None
     if case.cache is None:
         run = _theirs(checkpoint, device, dtype, clock)
     else:
         chosen = choose_forms(case.cache)
         network = Model(checkpoint, device, dtype, chosen, int8=case.dtype == INT8)
         forms, fallbacks = "+".join(chosen), network.fallbacks
-        run = _ours(case, SlimWhisper(network), clock)
+        model = SlimWhisper(network)
+        run = _ours(case, model, clock)
     del checkpoint
     audio = recordings(case.windows)
     once, all_of_it = (fixed_length(vocabulary, case, n) for n in (1, case.tokens))
@@ -252,6 +254,8 @@ def measure(case: Case) -> dict[str, Any]:
         "encoder_seconds": clock.seconds(),  # of these
         "first_token_seconds": statistics.median(waits),  # from the call, one recording
         "memory_bytes": memory.grown(),  # the peak, less what was in use with the model loaded
+        # of the pages of all texts, at most
+        "text_bytes": None if model is None else model.text_memory().peak_bytes,
         "peak_bytes": memory.peak(),  # of the process; on a GPU, of its tensors
         "fallbacks": fallbacks,  # forms that the guard rejected, so that others were measured
         "place": {

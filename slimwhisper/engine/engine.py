@@ -129,6 +129,15 @@ class Engine:
         """Bytes of its caches."""
         return self.runner.nbytes()
 
+    @property
+    def preemptions(self) -> int:
+        """How often a text has given its pages back for an older one."""
+        return self.scheduler.preemptions
+
+    def text_bytes(self, peak: bool = False) -> int:
+        """Bytes of the pages that texts have now; peak: that they have had at most."""
+        return (self.pool.peak if peak else self.pool.used) * self.runner.pages.page_bytes
+
     def submit(self, owner: Owner, window: Window) -> None:
         """Queue a window, whose answers its owner gets."""
         assert window.mel is not None

@@ -111,7 +111,7 @@ def transcribe_here(plan: JobPlan, recordings: Iterator[InputFile], ledger: Ledg
         for path, result in results:
             recording = current[path].recording
             yield recording, write_result(ledger.sink.write, recording, result)
-    facts["text_bytes"] = model.text_memory()
+    facts |= model.text_memory()._asdict()
 
 
 def _found(plan: JobPlan, ledger: Ledger) -> Iterator[InputFile]:

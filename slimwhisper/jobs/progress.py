@@ -119,7 +119,8 @@ def model_terms(facts: dict[str, Any] | None, asked: str) -> dict[str, str]:
         return {"model": f"{asked}, not loaded: this run had nothing to transcribe"}
     keys = ("model", "device", "dtype", "batch_size", "cache")
     terms = {key.replace("_", " "): str(facts[key]) for key in keys}
-    return terms | {"notes": "; ".join([*facts["fallbacks"], *facts["settings"]]) or "none"}
+    notes = [*facts["fallbacks"], *facts["settings"], *_text_memory(facts)]
+    return terms | {"notes": "; ".join(notes) or "none"}
 
 
 def summary_facts(tally: Tally, status: int, journal: Path | str | None) -> dict[str, Any]:
@@ -169,9 +170,17 @@ def _model_line(model: dict[str, Any]) -> str:
     if kept != baseline:
         times = f"{baseline / kept:.1f} times smaller"
         line += f", {times} than the baseline's {human_size(baseline)}"
-    if texts := model.get("text_bytes"):
-        line += f"; all texts together took {human_size(texts)} at most"
-    return line
+    return line + "".join(f"; {said}" for said in _text_memory(model))
+
+
+def _text_memory(model: dict[str, Any]) -> list[str]:
+    """What texts have taken; nothing if none was decoded here."""
+    found = []
+    if texts := model.get("peak_bytes"):
+        found.append(f"all texts together took {human_size(texts)} at most")
+    if times := model.get("preemptions"):
+        found.append(f"texts waited {times} times for memory, see --cache_memory")
+    return found
 
 
 def _counts_line(facts: dict[str, Any]) -> str:

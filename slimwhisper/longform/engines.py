@@ -4,6 +4,7 @@ import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
 from functools import partial
+from typing import NamedTuple
 
 import torch
 
@@ -113,6 +114,13 @@ def _drafter(model: Model, search: Search) -> MakeDrafter | None:
     return partial(DraftModel, model.draft, model)
 
 
+class TextMemory(NamedTuple):
+    """What an engine's texts have needed since it was made."""
+
+    peak_bytes: int  # of the pages of all of them at once
+    preemptions: int  # times that one has given its pages back for an older one
+
+
 class Engines:
     """A model's engines, of which one is kept between calls: its caches, and on a GPU its graphs.
 
@@ -170,10 +178,14 @@ class Engines:
         kept = self._kept
         return 0 if kept is None else kept.nbytes()
 
-    def text_memory(self) -> int:
-        """Bytes of the pages that the kept engine's texts have taken at most."""
+    def text_memory(self) -> TextMemory:
+        """Of the kept engine."""
         kept = self._kept
-        return 0 if kept is None else kept.pool.peak * kept.runner.pages.page_bytes
+        return (
+            TextMemory(0, 0)
+            if kept is None
+            else TextMemory(kept.text_bytes(True), kept.preemptions)
+        )
 
     def release(self) -> None:
         """Drop the kept engine, and what `slots` chose. An engine in use is kept when its call

@@ -345,8 +345,10 @@ def test_shutting_down(begin: Make, audio: np.ndarray, patience: float) -> None:
     assert not service.streams.open
 
 
-COUNTERS = "requests updates merged_updates audio_seconds busy_seconds steps filled_slots"
-GAUGES = "in_flight streams speed batch_fill slots cache_bytes"
+COUNTERS = (
+    "requests updates merged_updates audio_seconds busy_seconds steps filled_slots preemptions"
+)
+GAUGES = "in_flight streams speed batch_fill slots cache_bytes text_bytes"
 
 
 def test_metrics(begin: Make, audio: np.ndarray) -> None:

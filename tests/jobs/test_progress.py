@@ -11,7 +11,7 @@ import pytest
 import soundfile
 
 from slimwhisper.jobs.interrupts import Interrupts, StopNow
-from slimwhisper.jobs.progress import Current, Tally, summary_facts, summary_lines
+from slimwhisper.jobs.progress import Current, Tally, model_terms, summary_facts, summary_lines
 from slimwhisper.jobs.survey import header_seconds, survey
 from slimwhisper.storage.files import InputFile
 from slimwhisper.storage.stamps import Stamp
@@ -77,6 +77,9 @@ def test_lines_about_the_model_and_segments_to_check() -> None:
     one = summary_facts(Tally(done=1, segments=1, flagged=1), 0, None)
     same = summary_lines(one, FACTS | {"baseline_bytes_per_window": 1_000_000})
     assert same[1] == "1 of 1 segment to check" and same[2].endswith("1.0 MB per window")
+    waited = FACTS | {"peak_bytes": 5_000_000, "preemptions": 3}
+    notes = model_terms(waited, "tiny")["notes"]
+    assert "5.0 MB at most" in notes and "3 times" in notes and "--cache_memory" in notes
 
 
 def test_header_seconds(tmp_path: Path) -> None:

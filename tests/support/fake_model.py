@@ -17,6 +17,7 @@ import pytest
 
 from slimwhisper.audio.remote import RemoteFile
 from slimwhisper.errors import AudioError, SlimWhisperError
+from slimwhisper.longform.engines import TextMemory
 from slimwhisper.types import Segment, Transcript
 
 
@@ -41,8 +42,8 @@ class FakeModel:
     def baseline_bytes_per_window(self) -> int:
         return 8_000_000
 
-    def text_memory(self) -> int:
-        return 0
+    def text_memory(self) -> TextMemory:
+        return TextMemory(0, 0)
 
     def default_batch_size(self, **options: Any) -> int:
         return self.ahead
