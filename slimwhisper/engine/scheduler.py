@@ -1,6 +1,6 @@
 """Which windows are encoded, started and stepped next: requests and pages, without a tensor.
 
-    waiting -> encoding -> ready -> decoding -> answered -> (reply) -> ready, or gone
+    waiting -> encoding -> ready -> decoding -> answered -> ready again, or gone
                  has a slot ..................................
 
 A window keeps its slot from its encoding to its last answer: another attempt at the text, the

@@ -3,18 +3,14 @@
 from collections import deque
 from collections.abc import Iterable, Sequence
 from dataclasses import replace
-from itertools import groupby, islice
 
 from slimwhisper.audio.mel import Spectrogram
 from slimwhisper.audio.samples import Excerpts, Samples
 from slimwhisper.audio.vad import merge_regions, speech_regions
 from slimwhisper.longform.expected import read_expected
+from slimwhisper.longform.finish import Finish
 from slimwhisper.longform.session import Session, clips_of
-from slimwhisper.speakers.assign import assign_speakers
-from slimwhisper.speakers.diarize import find_speakers
-from slimwhisper.subtitles.sentences import to_sentences
 from slimwhisper.tokens.vocabulary import Vocabulary
-from slimwhisper.trust.flags import with_loops
 from slimwhisper.types import (
     FRAMES_PER_SECOND,
     HOP_SAMPLES,
@@ -53,7 +49,7 @@ class Recording:
         self._samples, self._dims, self._options = samples, dims, options
         self.options = options  # as given
         self.seconds = len(samples) / SAMPLE_RATE
-        self._turns = find_speakers(samples, options, name)
+        self._finish = Finish(samples, options, name)
         self._excerpts: Excerpts | None = None  # what is decoded instead of all samples
         self._waiting: deque[Region] = deque()  # pieces for later sessions, in mel frames
         self._reported: list[Segment] = []
@@ -137,28 +133,8 @@ class Recording:
         self.report()
         texts = [s.transcript() for s in self.sessions]
         text, language = "".join(t.text for t in texts), texts[0].language
-        segments = self._reported
-        if self.options.diarize is not None:
-            segments = assign_speakers(segments, self._turns, self._spell)
-        segments = with_loops(segments)
-        if self.options.sentences:
-            written = "en" if self.options.task == "translate" else language
-            segments = to_sentences(segments, written, self.seconds)
-        if self.options.token_logprobs:
-            segments = _with_logprobs(segments, self._reported)
-        return Transcript(text, segments, language)
-
-    def _spell(self, tokens: Sequence[int]) -> list[tuple[str, list[int]]]:
-        """A segment's tokens as pieces of text with their tokens; timestamps have none."""
-        tokenizer = self.sessions[0].tokenizer
-        pieces: list[tuple[str, list[int]]] = []
-        for is_text, run in groupby(tokens, self.sessions[0].vocabulary.is_text):
-            if is_text:
-                words, parts = tokenizer.split_to_word_tokens(list(run))
-                pieces += zip(words, parts, strict=True)
-            else:
-                pieces.append(("", list(run)))
-        return pieces
+        complete = Transcript(text, self._reported, language)
+        return self._finish(complete, self.vocabulary, self.sessions[0].tokenizer)
 
     def close(self) -> None:
         """Free memory and files."""
@@ -187,15 +163,6 @@ class Recording:
     def _word_in_place(self, word: Word) -> Word:
         start, end = self._original(word.start), self._original(word.end, end=True)
         return replace(word, start=start, end=max(start, end))
-
-
-def _with_logprobs(segments: Sequence[Segment], before: Sequence[Segment]) -> list[Segment]:
-    """Segments that were cut anew, with the log-probabilities of the tokens that each has now.
-
-    Their tokens are, in sum and in order, those of the segments `before`.
-    """
-    rest = iter([logprob for s in before for logprob in s.token_logprobs or ()])
-    return [replace(s, token_logprobs=list(islice(rest, len(s.tokens)))) for s in segments]
 
 
 def _speech(samples: Samples, options: Options) -> list[Region]:

@@ -10,7 +10,8 @@ import pytest
 import slimwhisper
 from slimwhisper.api import SlimWhisper
 from slimwhisper.audio.samples import ArraySamples
-from slimwhisper.longform.recording import Recording, _with_logprobs
+from slimwhisper.longform.finish import _with_logprobs
+from slimwhisper.longform.recording import Recording
 from slimwhisper.types import Options, Segment
 from tests.support.parity import differences
 from tests.support.spoken import WORDS, spoken_words
