@@ -17,7 +17,7 @@ from slimwhisper.live.passage import Passage
 from slimwhisper.live.setup import Setup
 from slimwhisper.live.types import LiveEvent, LiveOptions, SpeechStarted, SpeechStopped
 from slimwhisper.live.utterance import Utterance
-from slimwhisper.live.words import warm_up
+from slimwhisper.live.warming import compile_beside
 from slimwhisper.tokens.vocabulary import Vocabulary
 from slimwhisper.types import SAMPLE_RATE, Dims
 
@@ -64,7 +64,7 @@ class Stream:
         """
         self._of_model = dims, vocabulary, settings
         self._setup = self._next_setup = Setup.of(dims, vocabulary, options, settings)
-        warm_up()
+        compile_beside()
         self._activity = Activity(options.vad_threshold, options.silence_duration_ms)
         self._pending: NDArray[np.float32] = np.empty(0, np.float32)  # less than a block
         self._recent: NDArray[np.float32] = np.empty(0, np.float32)  # the last ones judged
@@ -143,7 +143,7 @@ class Stream:
     @property
     def backlog(self) -> float:
         """Seconds that were appended and no update has known yet; silence is not counted."""
-        return sum(p.unheard for p in self._passages)
+        return sum(p.audio.unheard for p in self._passages)
 
     @property
     def due(self) -> float | None:
@@ -156,9 +156,9 @@ class Stream:
         """Begin the update that is `due`, with the newest audio: whose it is, and the window."""
         passage = self._next
         assert passage is not None
-        if passage.updates and not passage.closed:
-            self.merged += max(int(passage.unheard / passage.setup.live.update) - 1, 0)
-        if not passage.closed:
+        if passage.updates and not passage.audio.closed:
+            self.merged += max(int(passage.audio.unheard / passage.setup.live.update) - 1, 0)
+        if not passage.audio.closed:
             passage.deadline = None
         self._running.add(passage)
         window = passage.request()
@@ -210,21 +210,21 @@ class Stream:
                 at = max(change.at - self._setup.padding, self._begins, begin)
                 self._open(at, change.at)
             else:
-                self._passages[-1].mel.append(sound[at - begin : change.at - begin])
+                self._passages[-1].audio.mel.append(sound[at - begin : change.at - begin])
                 at = change.at
                 self._close()
                 if self._setup.live.turns:
                     self._end_utterance()
         if self._is_open():
-            passage = self._passages[-1]
-            passage.mel.append(sound[at - begin :])
-            passage.spoken = self._activity.spoken
+            audio = self._passages[-1].audio
+            audio.mel.append(sound[at - begin :])
+            audio.spoken = self._activity.spoken
         kept = self._setup.padding
         self._recent = sound[len(sound) - min(kept, len(sound)) :].copy()
         self._look()
 
     def _is_open(self) -> bool:
-        return bool(self._passages) and not self._passages[-1].closed
+        return bool(self._passages) and not self._passages[-1].audio.closed
 
     def _open(self, start: int, speech: int) -> None:
         """A passage, and an utterance if none goes on, begin."""
@@ -244,10 +244,10 @@ class Stream:
 
     def _close(self) -> None:
         """A pause, or the end: no more audio for the open passage."""
-        passage = self._passages[-1]
-        passage.closed = True
-        passage.spoken = min(self._activity.spoken, passage.end)
-        self._begins = passage.end
+        audio = self._passages[-1].audio
+        audio.closed = True
+        audio.spoken = min(self._activity.spoken, audio.end)
+        self._begins = audio.end
 
     def _end_utterance(self) -> None:
         """The utterance that goes on ends; without turns, else one without speech."""
@@ -263,7 +263,7 @@ class Stream:
             self._close()
         last = self._passages[-1]
         last.ends_utterance = True
-        self._begins = last.end if turns else self._activity.heard
+        self._begins = last.audio.end if turns else self._activity.heard
         utterance.end = self._begins / SAMPLE_RATE
         self._events.append(SpeechStopped(utterance.number, round(utterance.end, 3)))
         self._utterance = None
@@ -303,7 +303,7 @@ class Stream:
                 return
             alone = passage.utterance is before and passage.setup.language is None
             if not (passage in self._running or passage.answered or alone):
-                if number == 0 or passage.closed:
+                if number == 0 or passage.audio.closed:
                     yield passage
             before = passage.utterance
 

@@ -1,13 +1,51 @@
-"""What somebody says until a pause: its language, its committed text, its segments."""
+"""What somebody says until a pause, and the text of its passages."""
 
 from collections.abc import Sequence
 
 from slimwhisper.engine.requests import Decoded
+from slimwhisper.live.policy import Piece
 from slimwhisper.live.setup import Setup
 from slimwhisper.live.types import Ended
 from slimwhisper.longform.attempts import compression_ratio
 from slimwhisper.longform.prompts import Prompts
 from slimwhisper.types import Segment, Word
+
+
+class PassageText:
+    """A passage's text since its last cut: committed tokens, and words that may still change."""
+
+    def __init__(self) -> None:
+        self.committed: list[int] = []  # tokens
+        self.logprobs: list[float] = []  # theirs
+        self.words: list[Piece] = []  # tentative
+        self.word_logprobs: list[float] = []  # of the words' tokens
+        self.result = Decoded()  # of the update whose words were committed last
+
+    @property
+    def tentative(self) -> tuple[int, ...]:
+        """The tokens of the words that may still change."""
+        return tuple(t for word in self.words for t in word.tokens)
+
+    def commit(self, count: int, result: Decoded) -> tuple[str, list[int]]:
+        """Commit the first words; returns their text and their tokens."""
+        committed, self.words, self.result = self.words[:count], self.words[count:], result
+        tokens = [t for word in committed for t in word.tokens]
+        self.committed += tokens
+        self.logprobs += self.word_logprobs[: len(tokens)]
+        del self.word_logprobs[: len(tokens)]
+        return "".join(word.text for word in committed), tokens
+
+    def words_within(self, tokens: int) -> int:
+        """How many words must be committed for so many tokens since the cut."""
+        held, count = len(self.committed), 0
+        while held < tokens and count < len(self.words):
+            held += len(self.words[count].tokens)
+            count += 1
+        return count
+
+    def cut(self, tokens: int) -> None:
+        """The first tokens are part of a segment now."""
+        del self.committed[:tokens], self.logprobs[:tokens]
 
 
 class Utterance:

@@ -15,7 +15,7 @@ import slimwhisper
 from slimwhisper.api import SlimWhisper
 from slimwhisper.audio import vad
 from slimwhisper.errors import AudioError, DependencyError, OptionError
-from slimwhisper.live.passage import Passage
+from slimwhisper.live.decoding import Decoding
 from slimwhisper.live.types import Ended, LiveEvent, SpeechStarted, Text
 from slimwhisper.model.encoder import Encoder
 from tests.support.checkpoints import random_state, tiny_dims
@@ -76,7 +76,7 @@ def test_drafts_save_steps_and_change_nothing(
     """In float32. Log-probabilities differ in their last digits."""
     decoder = type(model.network.decoder)
     steps: list[int] = []
-    step, window = decoder.step, Passage._window
+    step, window = decoder.step, Decoding._window
     monkeypatch.setattr(decoder, "step", lambda self, *a: (steps.append(1), step(self, *a))[1])
 
     def texts() -> tuple[list[Any], int]:
@@ -88,7 +88,7 @@ def test_drafts_save_steps_and_change_nothing(
         return told, len(steps)
 
     drafted, few = texts()
-    monkeypatch.setattr(Passage, "_window", lambda self: replace(window(self), draft=()))
+    monkeypatch.setattr(Decoding, "_window", lambda *a: replace(window(*a), draft=()))
     plain, many = texts()
     assert drafted == plain and few < many
 
