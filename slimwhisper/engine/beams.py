@@ -14,8 +14,8 @@ from slimwhisper.cache.plan import SelfCache
 from slimwhisper.engine.rows import Call, RowState
 from slimwhisper.engine.rules import NEVER, apply_timestamp_rules
 from slimwhisper.engine.sampling import append
-from slimwhisper.engine.scheduler import Ticket
 from slimwhisper.engine.snapshots import BeamSnapshot, BeamTexts
+from slimwhisper.engine.tickets import Ticket
 from slimwhisper.tokens.vocabulary import Vocabulary
 
 

@@ -18,7 +18,7 @@ import torch
 from torch import Tensor
 
 from slimwhisper.audio.threads import use_threads, usual_threads
-from slimwhisper.engine.scheduler import State, Ticket
+from slimwhisper.engine.tickets import State, Ticket
 from slimwhisper.kernels.graphs import CUDAGraphs, Graphs
 from slimwhisper.model.model import Model
 

@@ -17,7 +17,8 @@ from slimwhisper.engine.drafting.pace import LENGTHS
 from slimwhisper.engine.lane_runner import LaneRunner
 from slimwhisper.engine.requests import Answer, OneAnswer, Owner, Search, Window
 from slimwhisper.engine.runner import MakeDrafter, Runner
-from slimwhisper.engine.scheduler import Lane, Scheduler, State, Ticket
+from slimwhisper.engine.scheduler import Scheduler
+from slimwhisper.engine.tickets import Lane, State, Ticket
 from slimwhisper.errors import OptionError
 from slimwhisper.kernels.graphs import CUDAGraphs, Recorder
 from slimwhisper.model.model import Model

@@ -14,8 +14,8 @@ from slimwhisper.engine.drafting.speculation import Speculation
 from slimwhisper.engine.rows import Call, RowState
 from slimwhisper.engine.rules import suppress
 from slimwhisper.engine.sampling import Sampler
-from slimwhisper.engine.scheduler import Lane, Move, Ticket
 from slimwhisper.engine.snapshots import Snapshot
+from slimwhisper.engine.tickets import Lane, Move, Ticket
 from slimwhisper.kernels.graphs import Graphs, bucket_of
 from slimwhisper.model.model import Model
 from slimwhisper.tokens.vocabulary import Vocabulary

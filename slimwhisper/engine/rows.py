@@ -15,8 +15,8 @@ from slimwhisper.cache.base import Rows
 from slimwhisper.cache.pool import pages_of
 from slimwhisper.engine.agreement import Agreed
 from slimwhisper.engine.rules import BannedTokens, TimestampState
-from slimwhisper.engine.scheduler import Ticket
 from slimwhisper.engine.snapshots import Texts
+from slimwhisper.engine.tickets import Ticket
 from slimwhisper.tokens.vocabulary import Vocabulary
 from slimwhisper.types import Dims
 

@@ -17,8 +17,8 @@ from slimwhisper.engine.lane_runner import LaneRunner
 from slimwhisper.engine.requests import Align, Answer, Languages, Search, Window
 from slimwhisper.engine.rows import RowState
 from slimwhisper.engine.sampling import GreedySampler, Sampler
-from slimwhisper.engine.scheduler import Lane, Plan, Results, Start, Ticket
 from slimwhisper.engine.snapshots import BeamSnapshot, Snapshot
+from slimwhisper.engine.tickets import Lane, Plan, Results, Start, Ticket
 from slimwhisper.kernels.graphs import Graphs, Recorder
 from slimwhisper.kernels.memory import FreeMemory
 from slimwhisper.model.model import Model

@@ -14,8 +14,8 @@ from slimwhisper.engine.rules import (
     most_likely,
     sample,
 )
-from slimwhisper.engine.scheduler import Ticket
 from slimwhisper.engine.snapshots import Snapshot
+from slimwhisper.engine.tickets import Ticket
 from slimwhisper.kernels.dispatch import Kernels
 from slimwhisper.tokens.vocabulary import Vocabulary
 

@@ -12,7 +12,7 @@ from torch import Tensor
 
 from slimwhisper.cache.pool import PAGE
 from slimwhisper.engine.requests import Decoded
-from slimwhisper.engine.scheduler import State, Ticket
+from slimwhisper.engine.tickets import State, Ticket
 
 # sampled tokens; the sum of their log-probabilities; each, with <|endoftext|>'s, or none
 Candidate = tuple[list[int], float, list[float]]

@@ -15,7 +15,7 @@ from slimwhisper.engine.beams import BeamSampler
 from slimwhisper.engine.lane_runner import LaneRunner
 from slimwhisper.engine.requests import Decoded, Rules, Window
 from slimwhisper.engine.rows import RowState
-from slimwhisper.engine.scheduler import Lane, Move, State, Ticket
+from slimwhisper.engine.tickets import Lane, Move, State, Ticket
 from slimwhisper.model.model import Model
 from tests.support.windows import DIMS, VOCABULARY
 

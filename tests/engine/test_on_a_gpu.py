@@ -20,7 +20,7 @@ from slimwhisper.checkpoint.load import Checkpoint
 from slimwhisper.engine.encoder import EncoderBeside
 from slimwhisper.engine.engine import Engine
 from slimwhisper.engine.requests import Align, Answer, Decoded, Request, Search, Window
-from slimwhisper.engine.scheduler import Ticket
+from slimwhisper.engine.tickets import Ticket
 from slimwhisper.kernels.graphs import CUDAGraphs, Graphs
 from slimwhisper.model.calibration import Guard
 from slimwhisper.model.model import Model

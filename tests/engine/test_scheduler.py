@@ -10,7 +10,8 @@ import torch
 
 from slimwhisper.cache.pool import PAGE, PagePool
 from slimwhisper.engine.requests import Attempt, Decoded, OneAnswer, Retry, Rules, Search, Window
-from slimwhisper.engine.scheduler import Lane, Results, Scheduler, State, Ticket
+from slimwhisper.engine.scheduler import Scheduler
+from slimwhisper.engine.tickets import Lane, Results, State, Ticket
 
 CONTEXT = 64
 NONE = torch.zeros(0, dtype=torch.int64)

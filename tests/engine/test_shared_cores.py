@@ -12,7 +12,7 @@ from torch import Tensor
 from slimwhisper.engine import encoder
 from slimwhisper.engine.engine import Engine
 from slimwhisper.engine.requests import Decoded
-from slimwhisper.engine.scheduler import Results
+from slimwhisper.engine.tickets import Results
 from slimwhisper.model.model import Model
 from tests.support.windows import (
     VOCABULARY,

@@ -26,7 +26,7 @@ from slimwhisper.engine.drafting.pace import LENGTHS, Pace
 from slimwhisper.engine.rows import Call
 from slimwhisper.engine.rules import TimestampState
 from slimwhisper.engine.sampling import GreedySampler
-from slimwhisper.engine.scheduler import Ticket
+from slimwhisper.engine.tickets import Ticket
 from slimwhisper.model.model import Model
 from slimwhisper.tokens.vocabulary import Vocabulary
 
