@@ -175,8 +175,10 @@ class BeamSnapshot(Snapshot):
 
 def _to_host(t: Tensor) -> Tensor:
     """A copy of a GPU's tensor, complete only once what was launched so far is; else t itself."""
-    if t.device.type != "cuda" or not t.numel():
+    if t.device.type != "cuda":
         return t
+    if not t.numel():
+        return torch.empty(t.shape, dtype=t.dtype)
     host = torch.empty(t.shape, dtype=t.dtype, pin_memory=True)
     return host.copy_(t, non_blocking=True)
 

@@ -181,13 +181,21 @@ def test_tokens_of_a_step_read_their_caches_together(
     assert read == [4] * 10, "two attentions of 2 and of 3 layers"
 
 
-@pytest.mark.parametrize("logprobs", [False, True])
-def test_nobody_waits_for_the_gpu(logprobs: bool) -> None:
+@pytest.mark.parametrize(
+    ("search", "logprobs", "beside"),
+    [
+        (None, False, LAUNCHES_BESIDE),
+        (None, True, LAUNCHES_BESIDE + 1),  # the log-probabilities are written once more
+        (Search(beams=3), False, 149),
+        (Search(beams=3), True, 156),
+    ],
+)
+def test_nobody_waits_for_the_gpu(search: Search | None, logprobs: bool, beside: int) -> None:
     """Neither steps nor looks read from it, and a step is one graph."""
     owner = Asker()
     with pretend_cuda() as gpu:
         model = made(("e", "x"), torch.device("cuda"), torch.float16)
-        engine = Engine(model, VOCABULARY, 3, None, 4)
+        engine = Engine(model, VOCABULARY, 3, search, 4)
         for window in requests(3):
             rules = replace(window.rules, sample_len=60)  # type: ignore[type-var]
             engine.submit(owner, replace(window, rules=rules, logprobs=logprobs))
@@ -205,8 +213,7 @@ def test_nobody_waits_for_the_gpu(logprobs: bool) -> None:
             if i == 0:  # it is being captured
                 launched = counts.kernels - Counter({"graph": 1})
                 layers = model.dims.n_text_layer * LAUNCHES
-                kept = 1 if logprobs else 0  # the log-probabilities are written once more
-                assert launched.total() == layers + LAUNCHES_BESIDE + kept, launched
+                assert launched.total() == layers + beside, launched
             else:
                 assert counts.kernels == {"graph": 1}
         assert looks == 3 and not owner.answers
