@@ -153,7 +153,7 @@ class Scheduler:
         # a text ends where its window's context does, as in `whisper.decode`
         ticket.limit = min(rules.sample_len, self.context + 1 - len(window.prompt))
         ticket.length, ticket.count = len(window.prompt), 0
-        ticket.state, ticket.starts = State.DECODING, ticket.starts + 1
+        ticket.state = State.DECODING
         last = plan.start[-1] if plan.start else None
         if last is None or last.lane is not lane or len(last.tickets) == most:
             last = Start(lane, len(lane.tickets), [])

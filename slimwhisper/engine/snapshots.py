@@ -45,7 +45,7 @@ class Moment:
     """A ticket as it was: which of its texts, and how long that was."""
 
     ticket: Ticket
-    starts: int
+    pages: list[list[int]]  # another list, once the text has ended or begun again
     count: int
     length: int
     full: bool
@@ -54,14 +54,14 @@ class Moment:
     def past(self) -> bool:
         """Whether the text has been answered, or another one has begun."""
         ticket = self.ticket
-        return ticket.state is not State.DECODING or ticket.starts != self.starts
+        return ticket.state is not State.DECODING or ticket.pages is not self.pages
 
 
 class Snapshot:
     """The texts of a lane's tickets at one moment."""
 
     def __init__(self, tickets: Sequence[Ticket], texts: Texts, eot: int) -> None:
-        self.moments = [Moment(t, t.starts, t.count, t.length, t.full) for t in tickets]
+        self.moments = [Moment(t, t.pages, t.count, t.length, t.full) for t in tickets]
         self.eot = eot
         self.width = len(texts.last) // len(tickets)
         self._copied: torch.cuda.Event | None = None

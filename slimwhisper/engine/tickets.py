@@ -28,7 +28,6 @@ class Ticket:
     slot: int = -1
     align: Align | None = None  # asked for instead of a text
     # of the text in progress
-    starts: int = 0  # how often one has begun
     home: int = 0  # the place of its lane where forms without pages keep it
     length: int = 0  # tokens with the prompt
     count: int = 0  # tokens sampled

@@ -12,14 +12,15 @@ from numpy.typing import ArrayLike, NDArray
 from slimwhisper.checkpoint.settings import Settings
 from slimwhisper.engine.requests import Answer, Request, Window
 from slimwhisper.errors import AudioError, OptionError
-from slimwhisper.live.activity import BLOCK, Activity
+from slimwhisper.live.activity import BLOCK
 from slimwhisper.live.passage import Passage
 from slimwhisper.live.setup import Setup
-from slimwhisper.live.types import LiveEvent, LiveOptions, SpeechStarted, SpeechStopped
+from slimwhisper.live.speech import Samples, Speech
+from slimwhisper.live.types import LiveEvent, LiveOptions
 from slimwhisper.live.utterance import Utterance
 from slimwhisper.live.warming import compile_beside
 from slimwhisper.tokens.vocabulary import Vocabulary
-from slimwhisper.types import SAMPLE_RATE, Dims
+from slimwhisper.types import Dims
 
 TOGETHER = 4  # updates of a stream that is behind
 
@@ -63,21 +64,14 @@ class Stream:
         silero-vad.
         """
         self._of_model = dims, vocabulary, settings
-        self._setup = self._next_setup = Setup.of(dims, vocabulary, options, settings)
+        setup = Setup.of(dims, vocabulary, options, settings)
         compile_beside()
-        self._activity = Activity(options.vad_threshold, options.silence_duration_ms)
-        self._pending: NDArray[np.float32] = np.empty(0, np.float32)  # less than a block
-        self._recent: NDArray[np.float32] = np.empty(0, np.float32)  # the last ones judged
-        self._begins = 0  # samples since the stream began: no later passage begins earlier
-        self._passages: deque[Passage] = deque()  # not done; only the last may be open
-        self._utterance: Utterance | None = None  # that goes on
-        self._number = 0  # of the next utterance
-        self._calls = 0  # of `commit` and `clear`
-        self._history: list[int] = []  # tokens of what was committed before the last cut
+        self._passages: deque[Passage] = deque()  # not done
+        self._events: list[LiveEvent] = []
+        self._finished = False
+        self.speech = Speech(setup, self._passages, self._events.append)
         self._running: set[Passage] = set()  # that have an update in the engine
         self._next: Passage | None = None  # whose update is to begin
-        self._finished = False
-        self._events: list[LiveEvent] = []
         self.merged = 0  # updates that were due while another ran, and became one
         self.updates = 0  # that are done
 
@@ -94,49 +88,48 @@ class Stream:
         """`append`, but for what `hear_together` does."""
         if self._finished:
             raise OptionError("the stream is finished; open another one for more audio")
-        self._pending = np.concatenate([self._pending, as_samples(samples)])
+        self.speech.pending = np.concatenate([self.speech.pending, as_samples(samples)])
+
+    def hear(self, block: Samples, judged: Samples) -> None:
+        """Judge the first block of what was taken. judged: as in `Activity.hear`."""
+        self.speech.pending = self.speech.pending[BLOCK:].copy()  # not a view of all that was given
+        self.speech.hear(block, judged)
+        self._look()
 
     def commit(self) -> None:
         """End the utterance now, whoever still speaks. Without turns, one that has no speech ends
         too, if there was audio; with turns, nothing happens between utterances.
         """
-        self._judge_pending()
-        self._activity.stop()
-        self._end_utterance()
-        self._calls += 1
+        self._hear_rest()
+        self.speech.commit()
         self._look()
 
     def clear(self) -> None:
         """Forget what is not committed; the utterance that goes on ends with what is."""
-        self._judge_pending()
-        self._activity.stop()
-        if self._utterance is not None:
-            forgotten = [p for p in self._passages if p.utterance is self._utterance]
-            for passage in forgotten:
-                self._passages.remove(passage)
-                passage.forget()
-            self._end_utterance()
-        self._begins = self._activity.heard
-        self._calls += 1
+        self._hear_rest()
+        self.speech.clear()
         self._look()
 
     def finish(self) -> None:
         """No more audio comes: the last utterance ends."""
         if not self._finished:
-            self._judge_pending()
-            if self._utterance is not None:
-                self._end_utterance()
+            self._hear_rest()
+            self.speech.finish()
             self._finished = True
             self._look()
+
+    def _hear_rest(self) -> None:
+        self.speech.hear_rest()
+        self._look()
 
     def change(self, options: LiveOptions) -> None:
         """Use these options from the next utterance on. The window stays the model's. Raises
         OptionError.
         """
         dims, vocabulary, settings = self._of_model
-        if options.window != self._setup.live.window:
+        if options.window != self.speech.setup.live.window:
             raise OptionError("window: it cannot change within a stream; open another one")
-        self._next_setup = Setup.of(dims, vocabulary, options, settings)
+        self.speech.next_setup = Setup.of(dims, vocabulary, options, settings)
 
     # -- updates ---------------------------------------------------------------------------------
 
@@ -182,91 +175,14 @@ class Stream:
 
     def events(self) -> list[LiveEvent]:
         """What has happened since the last call."""
-        events, self._events = self._events, []
+        events = self._events.copy()
+        self._events.clear()
         return events
 
     @property
     def ended(self) -> bool:
         """Whether the stream is finished, and all of it is told."""
         return self._finished and not (self._passages or self._running or self._events)
-
-    # -- what the audio says ---------------------------------------------------------------------
-
-    def _judge_pending(self) -> None:
-        """Hear what is less than a block."""
-        block, self._pending = self._pending, self._pending[:0]
-        if len(block):
-            self._hear(block)
-
-    def _hear(self, block: NDArray[np.float32], judged: NDArray[np.float32] | None = None) -> None:
-        """Judge the next samples [n], and put those with speech into passages. judged: as in
-        `Activity.hear`.
-        """
-        begin = self._activity.heard - len(self._recent)
-        sound = np.concatenate([self._recent, block])
-        at = self._activity.heard  # an open passage has all samples before it
-        for change in self._activity.hear(block, judged):
-            if change.speech:
-                at = max(change.at - self._setup.padding, self._begins, begin)
-                self._open(at, change.at)
-            else:
-                self._passages[-1].audio.mel.append(sound[at - begin : change.at - begin])
-                at = change.at
-                self._close()
-                if self._setup.live.turns:
-                    self._end_utterance()
-        if self._is_open():
-            audio = self._passages[-1].audio
-            audio.mel.append(sound[at - begin :])
-            audio.spoken = self._activity.spoken
-        kept = self._setup.padding
-        self._recent = sound[len(sound) - min(kept, len(sound)) :].copy()
-        self._look()
-
-    def _is_open(self) -> bool:
-        return bool(self._passages) and not self._passages[-1].audio.closed
-
-    def _open(self, start: int, speech: int) -> None:
-        """A passage, and an utterance if none goes on, begin."""
-        utterance = self._utterance or self._begin_utterance(start)
-        self._passages.append(Passage(utterance, start, speech))
-
-    def _begin_utterance(self, start: int) -> Utterance:
-        seconds = start / SAMPLE_RATE
-        self._setup = self._next_setup
-        live = self._setup.live
-        self._activity.change(live.vad_threshold, live.silence_duration_ms)
-        self._utterance = Utterance(self._number, seconds, self._setup, self._history)
-        self._number += 1
-        number = self._utterance.number
-        self._events.append(SpeechStarted(number, round(seconds, 3), self._calls))
-        return self._utterance
-
-    def _close(self) -> None:
-        """A pause, or the end: no more audio for the open passage."""
-        audio = self._passages[-1].audio
-        audio.closed = True
-        audio.spoken = min(self._activity.spoken, audio.end)
-        self._begins = audio.end
-
-    def _end_utterance(self) -> None:
-        """The utterance that goes on ends; without turns, else one without speech."""
-        turns = self._setup.live.turns
-        if self._utterance is None and (turns or self._activity.heard == self._begins):
-            return
-        utterance = self._utterance or self._begin_utterance(self._begins)
-        if self._is_open():
-            self._close()
-        if not self._passages or self._passages[-1].utterance is not utterance:
-            here = self._activity.heard
-            self._passages.append(Passage(utterance, here, here))
-            self._close()
-        last = self._passages[-1]
-        last.ends_utterance = True
-        self._begins = last.audio.end if turns else self._activity.heard
-        utterance.end = self._begins / SAMPLE_RATE
-        self._events.append(SpeechStopped(utterance.number, round(utterance.end, 3)))
-        self._utterance = None
 
     # -- what is done, and what is next ----------------------------------------------------------
 
@@ -310,9 +226,9 @@ class Stream:
 
 def hear_together(streams: Sequence[Stream]) -> None:
     """Judge what the streams have taken, block by block, with one call of the network for all."""
-    while waiting := [s for s in streams if len(s._pending) >= BLOCK]:
-        blocks = np.stack([s._pending[:BLOCK] for s in waiting])
-        judged = waiting[0]._activity.speech.together([s._activity.speech for s in waiting], blocks)
+    while waiting := [s for s in streams if len(s.speech.pending) >= BLOCK]:
+        blocks = np.stack([s.speech.pending[:BLOCK] for s in waiting])
+        networks = [s.speech.activity.speech for s in waiting]
+        judged = networks[0].together(networks, blocks)
         for stream, block, found in zip(waiting, blocks, judged, strict=True):
-            stream._pending = stream._pending[BLOCK:].copy()  # not a view of all that was given
-            stream._hear(block, found)
+            stream.hear(block, found)

@@ -164,10 +164,10 @@ def test_an_hour_stays_flat(turns: bool) -> None:
         )
         passages = stream._passages
         kept.append(
-            sum(p.mel.samples for p in passages)
-            + len(stream._recent)
-            + len(stream._pending)
-            + len(stream._history)
+            sum(p.audio.mel.samples for p in passages)
+            + len(stream.speech._recent)
+            + len(stream.speech.pending)
+            + len(stream.speech._history)
         )
         reader.windows[:-1], reader.texts[:-1] = [], []
         if not turns and rng.random() < 0.2:
