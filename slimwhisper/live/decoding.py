@@ -6,6 +6,7 @@ answer, as `longform.session.Session` is.
 
 from collections.abc import Generator, Sequence
 from dataclasses import replace
+from itertools import islice
 from typing import TYPE_CHECKING
 
 from torch import Tensor
@@ -136,8 +137,11 @@ class Decoding:
         pairs = zip(tokens, tried.result.logprobs, strict=False)
         fresh = [(t, p) for t, p in pairs if setup.vocabulary.is_text(t)]
         texts, parts = tokenizer.split_to_word_tokens([t for t, _ in fresh])
-        self.words = [Piece(w, tuple(t)) for w, t in zip(texts, parts, strict=True)]
-        self.logprobs = [p for _, p in fresh]
+        logprobs = iter([p for _, p in fresh])
+        self.words = [
+            Piece(text, tuple(part), tuple(islice(logprobs, len(part))))
+            for text, part in zip(texts, parts, strict=True)
+        ]
 
 
 def words_of(

@@ -165,7 +165,6 @@ class Passage:
         assert update is not None
         self.answered = False
         before, self.text.words = self.text.words, update.words
-        self.text.word_logprobs = update.logprobs
         self._last = None if update.doubtful else update.result
         if update.final:
             return self._commit(update.result, len(update.words), final=True)

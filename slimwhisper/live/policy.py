@@ -20,6 +20,7 @@ class Piece:
 
     text: str
     tokens: tuple[int, ...]
+    logprobs: tuple[float, ...] = ()  # the tokens'
 
 
 @dataclass(frozen=True, slots=True)

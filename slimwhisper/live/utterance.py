@@ -18,7 +18,6 @@ class PassageText:
         self.committed: list[int] = []  # tokens
         self.logprobs: list[float] = []  # theirs
         self.words: list[Piece] = []  # tentative
-        self.word_logprobs: list[float] = []  # of the words' tokens
         self.result = Decoded()  # of the update whose words were committed last
 
     @property
@@ -31,8 +30,7 @@ class PassageText:
         committed, self.words, self.result = self.words[:count], self.words[count:], result
         tokens = [t for word in committed for t in word.tokens]
         self.committed += tokens
-        self.logprobs += self.word_logprobs[: len(tokens)]
-        del self.word_logprobs[: len(tokens)]
+        self.logprobs += [p for word in committed for p in word.logprobs]
         return "".join(word.text for word in committed), tokens
 
     def words_within(self, tokens: int) -> int:

@@ -3,6 +3,8 @@
 from collections import deque
 from collections.abc import Iterable, Sequence
 from dataclasses import replace
+from functools import partial
+from itertools import takewhile
 
 from slimwhisper.audio.mel import Spectrogram
 from slimwhisper.audio.samples import Excerpts, Samples
@@ -45,15 +47,12 @@ class Recording:
         """Reads all samples once, or again to find the speech, and the speakers. vocabulary: as in
         `Session`. name: without suffix, by which an RTTM file or an expected text has it.
         """
-        self._vocabulary = vocabulary
-        self._samples, self._dims, self._options = samples, dims, options
-        self.options = options  # as given
+        self.options, self._samples, decoding = options, samples, options
         self.seconds = len(samples) / SAMPLE_RATE
         self._finish = Finish(samples, options, name)
         self._excerpts: Excerpts | None = None  # what is decoded instead of all samples
         self._waiting: deque[Region] = deque()  # pieces for later sessions, in mel frames
         self._reported: list[Segment] = []
-        self._complete, self._partly = 0, 0  # sessions reported; segments of the next one
         clips: list[Region] | None = None
         if options.parallel or options.vad_filter:
             frames = clips_of(options, len(samples) // HOP_SAMPLES)
@@ -63,18 +62,21 @@ class Recording:
                 merged = merge_regions(regions, PAUSE, dims.window_frames * HOP_SAMPLES)
                 pieces = [(a // HOP_SAMPLES, -(-b // HOP_SAMPLES)) for a, b in merged]
                 clips, self._waiting = pieces[:1], deque(pieces[1:])
-                self._options = replace(options, condition_on_previous_text=False)
+                decoding = replace(options, condition_on_previous_text=False)
             elif sum(b - a for a, b in regions) >= HOP_SAMPLES:
                 self._excerpts = Excerpts(samples, regions)
-                self._options = replace(options, clip_timestamps="0")
+                decoding = replace(options, clip_timestamps="0")
             else:
                 clips = []  # no speech; the language is still detected
         heard = samples if self._excerpts is None else self._excerpts
         self._mel = Spectrogram(heard, dims.n_mels, dims.window_frames)
-        self._expected = read_expected(options, name)
-        self.sessions = [
-            Session(self._mel, dims, self._options, clips, None, vocabulary, self._expected)
-        ]
+        self._session = partial(
+            Session,
+            *(self._mel, dims, decoding),
+            vocabulary=vocabulary,
+            expected=read_expected(options, name),
+        )
+        self.sessions = [self._session(clips)]
         self._handed_out = 0
 
     def next_session(self) -> Session | None:
@@ -83,13 +85,7 @@ class Recording:
         """
         language = self.sessions[0].language
         if self._handed_out and self._waiting and language is not None:
-            piece = [self._waiting.popleft()]
-            self.sessions.append(
-                Session(
-                    *(self._mel, self._dims, self._options, piece, language),
-                    *(self._vocabulary, self._expected),
-                )
-            )
+            self.sessions.append(self._session([self._waiting.popleft()], language))
         if self._handed_out == len(self.sessions):
             return None
         self._handed_out += 1
@@ -108,23 +104,19 @@ class Recording:
         """Seconds of the recording done so far."""
         if self.done:
             return self.seconds
-        if self._options.parallel:
+        if self.options.parallel:
             share = sum(s.done for s in self.sessions)
             return self.seconds * share / (len(self.sessions) + len(self._waiting))
         return self._original(self.sessions[0].position / FRAMES_PER_SECOND)
 
     def report(self) -> list[Segment]:
         """The new segments, in order of time."""
-        fresh: list[Segment] = []
-        while self._complete < len(self.sessions):
-            session = self.sessions[self._complete]
-            fresh += session.segments[self._partly :]
-            self._partly = len(session.segments)
-            if not session.done:
-                break
-            self._complete, self._partly = self._complete + 1, 0
+        complete = list(takewhile(lambda session: session.done, self.sessions))
+        known = [s for session in self.sessions[: len(complete) + 1] for s in session.segments]
         number = len(self._reported)
-        fresh = [replace(self._in_place(s), id=i) for i, s in enumerate(fresh, start=number)]
+        fresh = [
+            replace(self._in_place(s), id=i) for i, s in enumerate(known[number:], start=number)
+        ]
         self._reported += fresh
         return fresh
 

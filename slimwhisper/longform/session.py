@@ -55,6 +55,7 @@ def clips_of(options: Options, content_frames: int) -> list[Clip]:
 class WindowState:
     """What a window leaves to the next one."""
 
+    among: Sequence[str]  # codes: the languages to choose among; (): all
     written: str | None = None  # code: the language of the text
     spoken: str | None = None  # the language last detected
     changed: bool = False  # with `multilingual`: an uncertain change of language
@@ -87,11 +88,11 @@ class Session:
         self.language = language or (None if self.vocabulary.languages else "en")
         if options.language is not None:
             self.language = language_code(options.language, self.vocabulary)
-        self._among = [language_code(name, self.vocabulary) for name in options.languages]
-        if len(self._among) == 1:
-            self.language = self._among[0]
+        among = [language_code(name, self.vocabulary) for name in options.languages]
+        if len(among) == 1:
+            self.language = among[0]
         self._expected = expected_tokens(self.vocabulary, expected, options.hotwords)
-        self._steps = self._run(clips)
+        self._steps = self._run(clips, WindowState(among))
         self._request: Request | None = next(self._steps, None)
 
     @property
@@ -125,10 +126,10 @@ class Session:
         """Mel frames of the recording done so far."""
         return min(self.seek, self.mel.frames)
 
-    def _run(self, clips: Sequence[Clip] | None) -> Steps:
+    def _run(self, clips: Sequence[Clip] | None, state: WindowState) -> Steps:
         """The language, then window after window."""
         wanted = clips_of(self.options, self.mel.frames) if clips is None else clips
-        state, places = WindowState(), self._places(wanted)
+        places = self._places(wanted)
         in_slot: Clip | None = None  # the audio that the engine's slot has: start and frames
         if self.language is None:
             # from the recording's first 30 s, as in `whisper`; with `clips`, from the first clip's
@@ -160,7 +161,7 @@ class Session:
         """Detect the language of a window's audio, and use it from now on."""
         answer = yield Window(self.mel.window(*place), (self.vocabulary.sot,), 0, rules=None)
         assert isinstance(answer, Languages)
-        language = answer.likeliest(self._among)
+        language = answer.likeliest(state.among)
         before, state.spoken = state.spoken, language
         state.changed = before not in (None, language) and answer.probs[language] < SURE
         self._set_language(language, state)
