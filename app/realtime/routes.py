@@ -9,12 +9,10 @@ from typing import Any
 
 from fastapi import APIRouter, Request, WebSocket
 from pydantic_core import from_json
-from starlette.concurrency import run_in_threadpool
 
 from slimwhisper.app.api.access import given_key, refuse
 from slimwhisper.app.api.errors import APIError, as_api_error
 from slimwhisper.app.api.fields import unsupported
-from slimwhisper.app.api.sites import network_of
 from slimwhisper.app.realtime.client_secrets import ClientSecrets, read_request, secret_response
 from slimwhisper.app.realtime.connection import GOING_AWAY, Connection, End
 from slimwhisper.app.realtime.session import START, SessionConfig
@@ -87,8 +85,7 @@ def make_realtime_router(realtime: Realtime) -> APIRouter:
     @router.post("/realtime/client_secrets")
     async def client_secrets(request: Request) -> dict[str, Any]:
         config, seconds, unknown = read_request(await _json(request))
-        issue, address = realtime.client_secrets.issue, network_of(request)
-        value, expires_at = await run_in_threadpool(issue, config, seconds, address)
+        value, expires_at = realtime.client_secrets.issue(config, seconds)
         return secret_response(value, expires_at, config, unknown)
 
     return router

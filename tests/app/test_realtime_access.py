@@ -17,13 +17,19 @@ from slimwhisper.app.realtime import client_secrets
 from slimwhisper.app.realtime.client_secrets import ClientSecrets, read_request
 from slimwhisper.app.realtime.session import START
 from tests.support.live import Live, start, stop
+from tests.support.realtime import sound
 
 BASIC = "Basic " + base64.b64encode(b"ann:secret").decode()
+BEARER = {"Authorization": "Bearer the-key"}
 KEY = "openai-insecure-api-key."
-SESSION = {
-    "type": "transcription",
-    "audio": {"input": {"transcription": {"language": "en"}, "turn_detection": None}},
-}
+ROUTE = "/v1/realtime/client_secrets"
+
+
+def transcribing(turns: bool = True, **fields: str) -> dict[str, Any]:
+    """A request for a secret."""
+    detection: dict[str, Any] = {} if turns else {"turn_detection": None}
+    session = {"type": "transcription", **sound(transcription=fields, **detection)}
+    return {"session": session}
 
 
 @pytest.fixture(scope="module")
@@ -52,7 +58,7 @@ def connects(live: Live, *, protocols: Any = None, **headers: str) -> int | dict
 
 
 def secret_of(live: Live, body: Any, **headers: str) -> httpx.Response:
-    return httpx.post(f"{live.url}/v1/realtime/client_secrets", json=body, headers=headers)
+    return httpx.post(f"{live.url}{ROUTE}", json=body, headers=headers)
 
 
 def test_a_websocket_needs_a_key(closed: Live, caplog: pytest.LogCaptureFixture) -> None:
@@ -61,7 +67,7 @@ def test_a_websocket_needs_a_key(closed: Live, caplog: pytest.LogCaptureFixture)
     assert connects(closed) == 401
     assert connects(closed, Authorization="Bearer wrong") == 401
     assert connects(closed, protocols=["realtime", f"{KEY}wrong"]) == 401
-    for headers in ({"Authorization": "Bearer the-key"}, {"Authorization": BASIC}):
+    for headers in (BEARER, {"Authorization": BASIC}):
         assert isinstance(connects(closed, **headers), dict)
     assert isinstance(connects(closed, protocols=["realtime", f"{KEY}the-key"]), dict)
     server_log.removeHandler(caplog.handler)
@@ -87,7 +93,9 @@ def test_pages_of_other_sites_need_a_key_of_their_own(closed: Live, live: Live) 
 
 def test_a_client_secret_opens_its_session_and_nothing_else(closed: Live) -> None:
     assert secret_of(closed, {}).status_code == 401
-    answer = secret_of(closed, {"session": SESSION}, Authorization="Bearer the-key")
+    answer = secret_of(
+        closed, transcribing(turns=False, language="en"), Authorization="Bearer the-key"
+    )
     found = ClientSecretCreateResponse.model_validate_json(answer.content, strict=True)
     assert found.value.startswith("ek_")
     bearer = {"Authorization": f"Bearer {found.value}"}
@@ -104,19 +112,37 @@ def test_a_client_secret_opens_its_session_and_nothing_else(closed: Live) -> Non
     assert closed.post(headers=bearer, files={"file": b"x"}).status_code == 401
 
 
-def test_secrets_expire_whatever_the_wall_says(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_secret_is_ours_whole_and_new(monkeypatch: pytest.MonkeyPatch) -> None:
     now = [1000.0]
     found = ClientSecrets(lambda: now[0])
     before = int(time.time())
     value, expires_at = found.issue(START.transcribing(language="de"), 60)
-    assert before + 60 <= expires_at <= time.time() + 60 and value not in repr(vars(found))
+    assert before + 60 <= expires_at <= time.time() + 60
+    assert ClientSecrets(lambda: now[0]).session(value) is None, "another server's"
+    for place in range(len(value)):
+        other = "A" if value[place] != "A" else "B"
+        assert found.session(f"{value[:place]}{other}{value[place + 1 :]}") is None
+    assert [found.session(odd) for odd in ("", "ek_", "ek_.", "é.é", value[:-1])] == [None] * 5
     now[0] = 1059.9
     for wall in (0.0, time.time() + 10**6):
         monkeypatch.setattr(client_secrets.time, "time", lambda wall=wall: wall)
         session = found.session(value)
         assert session is not None and session.audio.input.transcription.language == "de"
     now[0] = 1060.1
-    assert found.session(value) is None and found.session("") is None
+    assert found.session(value) is None
+
+
+def test_the_longest_secret(closed: Live) -> None:
+    prompt = "a" * 3500
+    found = secret_of(closed, transcribing(prompt=prompt), **BEARER).json()["value"]
+    created = connects(closed, protocols=["realtime", KEY + found])
+    assert isinstance(created, dict)
+    assert created["session"]["audio"]["input"]["transcription"]["prompt"] == prompt
+    for prompt in ("a" * 5000, "\U0001f600" * 1500):
+        refused = secret_of(closed, transcribing(prompt=prompt), **BEARER)
+        assert refused.status_code == 400 and "too long for a client secret" in refused.text
+    long = secret_of(closed, transcribing(model="m" * 201), **BEARER)
+    assert long.status_code == 400 and "at most 200 characters" in long.text
 
 
 @pytest.mark.parametrize(
@@ -142,10 +168,13 @@ def test_a_secret_lasts_as_long_as_asked() -> None:
     assert read_request({})[1] == 600
 
 
-def test_bodies_that_are_no_json_or_too_large(live: Live) -> None:
-    url = f"{live.url}/v1/realtime/client_secrets"
-    kind = {"Content-Type": "application/json"}
-    assert httpx.post(url, content=b"{", headers=kind).status_code == 400
-    assert httpx.post(url, content=b"[" * 100_000, headers=kind).status_code == 400
-    assert httpx.post(url, content=b" " * (2 << 20)).status_code == 413
-    assert httpx.post(url).status_code == 200
+def test_bodies_that_are_not_json_or_too_large(live: Live) -> None:
+    json_kind = "application/json; charset=utf-8"
+    for content, kind, status in (
+        *((b"{", json_kind, 400), (b"[" * 100_000, json_kind, 400), (b" " * (2 << 20), "", 413)),
+        *((b"", "", 200), (b"{}", json_kind, 200), (b"{}", "text/plain", 415), (b"{}", "", 415)),
+        *((b"{}", "application/x-www-form-urlencoded", 415), (b"{}", "multipart/form-data", 415)),
+    ):
+        headers = {"Content-Type": kind}
+        answer = httpx.post(f"{live.url}{ROUTE}", content=content, headers=headers)
+        assert answer.status_code == status, (content[:2], kind, answer.text)

@@ -4,10 +4,11 @@ from pathlib import Path
 
 import httpx
 import pytest
+from starlette.requests import Request
 from starlette.types import Scope
 
 from slimwhisper.app.api.errors import APIError
-from slimwhisper.app.api.sites import Sites
+from slimwhisper.app.api.sites import Sites, network_of
 from slimwhisper.app.service.settings import Settings
 from tests.support.live import Begin, Live, connected
 from tests.support.spoken import SAMPLES
@@ -178,3 +179,16 @@ def test_which_origins_are_foreign(origin: str, host: str, foreign: bool, calls:
     headers = [(b"host", host.encode()), (b"origin", origin.encode())]
     sites, scope = Sites(settings), {"type": "http", "headers": headers}
     assert (sites.is_foreign(scope), sites.may_call(scope)) == (foreign, calls)
+
+
+@pytest.mark.parametrize(
+    ("host", "network"),
+    [
+        ("192.0.2.7", "192.0.2.7"),
+        ("2001:db8:1:2:3:4:5:6", "2001:db8:1:2::/64"),
+        ("::1", "::/64"),
+        ("/a/socket", "/a/socket"),
+    ],
+)
+def test_networks(host: str, network: str) -> None:
+    assert network_of(Request({"type": "http", "client": (host, 1)})) == network
