@@ -1,10 +1,7 @@
 """OpenAI's API, by its own client and by requests that no client would make."""
 
-import asyncio
-from collections.abc import AsyncIterator
 from functools import partial
-from types import SimpleNamespace
-from typing import Any, cast
+from typing import Any
 
 import httpx
 import jiwer
@@ -12,12 +9,12 @@ import openai
 import pytest
 from starlette.requests import Request
 from starlette.responses import PlainTextResponse
+from starlette.testclient import TestClient
 from starlette.types import Receive, Scope, Send
 
 from slimwhisper.app.api.access import Access
 from slimwhisper.app.api.errors import APIError
-from slimwhisper.app.api.routes import events_of
-from slimwhisper.app.service.jobs import Limits, Progress
+from slimwhisper.app.service.jobs import Limits
 from slimwhisper.app.service.settings import Settings
 from tests.support.live import Begin, Live, eventually
 from tests.support.spoken import EXPECTED, SAMPLES
@@ -41,14 +38,6 @@ def test_every_format(live: Live) -> None:
     assert verbose.segments[0].start == pytest.approx(truth["segments"][0]["start"], abs=0.2)
     words = create(response_format="verbose_json", timestamp_granularities=["word"])
     assert [w.word for w in words.words] == words.text.split() and words.segments is None
-
-
-def test_models(live: Live) -> None:
-    client = live.client()
-    assert [m.id for m in client.models.list()] == ["digits"]
-    assert client.models.retrieve("digits").id == "digits"
-    with pytest.raises(openai.NotFoundError, match="'gpt-7' is not available here; choose: dig"):
-        client.models.retrieve("gpt-7")
 
 
 @pytest.mark.parametrize(
@@ -78,25 +67,14 @@ def test_errors_in_openais_shape(
 
 
 @pytest.mark.filterwarnings("ignore:deprecated:DeprecationWarning")  # OpenAI's client, of this call
-def test_translation_needs_a_model_that_can(live: Live) -> None:
+def test_models_and_what_they_can(live: Live) -> None:
+    client = live.client()
+    assert [m.id for m in client.models.list()] == ["digits"]
+    assert client.models.retrieve("digits").id == "digits"
+    with pytest.raises(openai.NotFoundError, match="'gpt-7' is not available here; choose: dig"):
+        client.models.retrieve("gpt-7")
     with pytest.raises(openai.BadRequestError, match="English-only and cannot translate"):
-        live.client().audio.translations.create(file=PHONE, model="whisper-1")
-
-
-@pytest.mark.parametrize(
-    "strategy",
-    [
-        f'{{"type": "server_vad", "threshold": {10**400}}}',
-        f'{{"type": "server_vad", "silence_duration_ms": -{10**400}}}',
-        '{"type": "server_vad", "prefix_padding_ms": NaN}',
-        '{"type": "server_vad", "prefix_padding_ms": 1e999}',
-        r'{"type": "\ud800"}',
-        r'{"type": "server_vad", "\ud800": 1}',
-    ],
-)
-def test_numbers_and_texts_that_json_does_not_have(live: Live, strategy: str) -> None:
-    found = live.post(data={"chunking_strategy": strategy}, files={"file": PHONE.read_bytes()})
-    assert found.status_code == 400 and found.json()["error"]["param"] == "chunking_strategy"
+        client.audio.translations.create(file=PHONE, model="whisper-1")
 
 
 def test_malformed_requests(live: Live) -> None:
@@ -132,25 +110,16 @@ def test_health_and_metrics(live: Live) -> None:
 
 def test_a_body_of_just_the_limit_is_taken() -> None:
     async def app(scope: Scope, receive: Receive, send: Send) -> None:
-        while (await receive())["more_body"]:
-            pass
+        await Request(scope, receive).body()
         await PlainTextResponse("read")(scope, receive, send)
 
-    async def chunks(size: int) -> AsyncIterator[bytes]:  # no Content-Length
-        for _ in range(size):
-            yield b"x"
-
-    async def check() -> None:
-        transport = httpx.ASGITransport(Access(app, Settings(max_bytes=10)))
-        url = "http://localhost/v1/audio/transcriptions"
-        async with httpx.AsyncClient(transport=transport, base_url=url) as client:
-            for content in (b"x" * 10, chunks(10)):
-                assert (await client.post("/", content=content)).text == "read"
-            assert (await client.post("/", content=b"x" * 11)).status_code == 413
-            with pytest.raises(APIError, match="larger than"):
-                await client.post("/", content=chunks(11))
-
-    asyncio.run(check())
+    client = TestClient(Access(app, Settings(max_bytes=10)), base_url="http://localhost")
+    post = partial(client.post, "/v1/audio/transcriptions")
+    for content in (b"x" * 10, iter([b"x"] * 10)):  # which has no Content-Length
+        assert post(content=content).text == "read"
+    assert post(content=b"x" * 11).status_code == 413
+    with pytest.raises(APIError, match="larger than"):
+        post(content=iter([b"x"] * 11))
 
 
 def test_a_client_that_leaves_frees_its_slot(live: Live) -> None:
@@ -163,27 +132,6 @@ def test_a_client_that_leaves_frees_its_slot(live: Live) -> None:
     # busy machines look into the upload after the client left
     assert eventually(lambda: live.service.counts.cancelled == before + 1)
     assert eventually(lambda: live.service.in_flight == 0)
-
-
-def test_a_client_is_missed_between_two_events_as_well() -> None:
-    """A quick job has an event more often than the poll for its client."""
-
-    class Left:
-        async def is_disconnected(self) -> bool:
-            return True
-
-    async def check() -> None:
-        told, ended = asyncio.Queue[Any](), []
-        for second in range(3):
-            told.put_nowait(Progress([], float(second)))
-        service: Any = SimpleNamespace(cancel=ended.append)
-        job: Any = object()
-        with pytest.raises(APIError, match="disconnected"):
-            async for event in events_of(service, job, told, cast(Request, Left()), 60):
-                assert event == Progress([], 0.0)
-        assert ended == [job]
-
-    asyncio.run(check())
 
 
 def test_a_full_queue_and_the_end(begin: Begin) -> None:

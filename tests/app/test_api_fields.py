@@ -2,6 +2,7 @@
 
 import base64
 import json
+import math
 from typing import Any, get_args
 
 import pytest
@@ -133,6 +134,17 @@ def chunks(**fields: Any) -> dict[str, str]:
         (chunks(create_response=True), "chunking_strategy", "silence_duration_ms"),
         (chunks(threshold=1.5), "chunking_strategy", "threshold 1.5"),
         (chunks(prefix_padding_ms=0.5), "chunking_strategy", "prefix_padding_ms 0.5"),
+        # what JSON does not have, or no number of Python's holds
+        (chunks(threshold=10**400), "chunking_strategy", ""),
+        (chunks(silence_duration_ms=-(10**400)), "chunking_strategy", ""),
+        (chunks(prefix_padding_ms=math.nan), "chunking_strategy", "give auto"),
+        (chunks(prefix_padding_ms=math.inf), "chunking_strategy", "give auto"),
+        (chunks(type="\ud800"), "chunking_strategy", "give auto"),
+        (
+            {"chunking_strategy": '{"type": "server_vad", "threshold": 1e999}'},
+            "chunking_strategy",
+            "",
+        ),
         ([NAME], "known_speaker_references[]", "1 known_speaker_names[] and 0"),
         ([NAME, SAMPLE], "known_speaker_names[]", "diarized_json, rttm"),
         ([NAME, SAMPLE] * 2, "known_speaker_names[]", "a name of its own"),
