@@ -12,6 +12,7 @@ from starlette.responses import PlainTextResponse
 from starlette.testclient import TestClient
 from starlette.types import Receive, Scope, Send
 
+from slimwhisper.app.api import routes
 from slimwhisper.app.api.access import Access
 from slimwhisper.app.api.errors import APIError
 from slimwhisper.app.service.jobs import Limits
@@ -122,7 +123,11 @@ def test_a_body_of_just_the_limit_is_taken() -> None:
         post(content=iter([b"x"] * 11))
 
 
-def test_a_client_that_leaves_frees_its_slot(live: Live) -> None:
+@pytest.mark.parametrize("poll", [0.1, 600.0], ids=["between events", "after one"])
+def test_a_client_that_leaves_frees_its_slot(
+    live: Live, monkeypatch: pytest.MonkeyPatch, poll: float
+) -> None:
+    monkeypatch.setattr(routes, "DISCONNECT_POLL", poll)
     before = live.service.counts.cancelled
     with pytest.raises(httpx.ReadTimeout):
         live.post(
