@@ -114,6 +114,8 @@ class Connection:
             self._tell(error_event(end.error))
         self._out.put_nowait(None)
         await asyncio.wait([writer], timeout=CLOSING)
+        if writer.done():
+            writer.result()  # raises if the client has gone
         with suppress(TimeoutError):
             async with asyncio.timeout(CLOSING):
                 await self._websocket.close(end.code, str(end.error or "")[:100])
