@@ -18,6 +18,7 @@ from slimwhisper.app.api.errors import APIError
 from slimwhisper.app.service.jobs import Limits
 from slimwhisper.app.service.settings import Settings
 from tests.support.live import Begin, Live, eventually
+from tests.support.realtime import PATH, QUERY, encoded, sample, until
 from tests.support.spoken import EXPECTED, SAMPLES
 
 PHONE, LONG = SAMPLES / "phone-number.wav", SAMPLES / "three-minutes.ogg"
@@ -97,16 +98,32 @@ def test_malformed_requests(live: Live) -> None:
     assert httpx.get(f"{live.url}/v1/audio/transcriptions").status_code == 405
 
 
+COUNTERS = "requests updates merged_updates audio_seconds busy_seconds steps filled_slots"
+GAUGES = "in_flight streams speed batch_fill slots cache_bytes"
+
+
 def test_health_and_metrics(live: Live) -> None:
     assert httpx.get(f"{live.url}/health").json() == {"status": "ready"}
     assert live.post(files={"file": PHONE.read_bytes()}).status_code == 200
-    text = httpx.get(f"{live.url}/metrics").text
-    lines = [line for line in text.splitlines() if not line.startswith("#")]
-    values = {name: float(value) for name, _, value in (line.rpartition(" ") for line in lines)}
-    assert values['slimwhisper_requests_total{outcome="finished"}'] >= 1
-    assert values["slimwhisper_audio_seconds_total"] > 3
-    assert values["slimwhisper_cache_bytes"] > 1e6 and values["slimwhisper_slots"] == 4
-    assert values["slimwhisper_batch_fill"] > 0.5
+    with live.client().realtime.connect(extra_query=QUERY) as connection:
+        for piece in sample(24_000, 1.0):
+            connection.input_audio_buffer.append(audio=encoded(piece))
+        until(connection, f"{PATH}.delta")
+        lines = httpx.get(f"{live.url}/metrics").text.splitlines()
+    types = dict(line.split()[2:] for line in lines if line.startswith("# TYPE"))
+    counters = {f"slimwhisper_{name}_total": "counter" for name in COUNTERS.split()}
+    gauges = {f"slimwhisper_{name}": "gauge" for name in GAUGES.split()}
+    latency = "slimwhisper_commit_latency_seconds"
+    assert types == {**counters, **gauges, latency: "histogram"}
+    rows = dict(line.rsplit(" ", 1) for line in lines if not line.startswith("#"))
+    values = {name.removeprefix("slimwhisper_"): float(value) for name, value in rows.items()}
+    assert not any("_created" in name for name in values)
+    assert values['requests_total{outcome="finished"}'] >= 1
+    assert values["audio_seconds_total"] > 3 and values["batch_fill"] > 0.2
+    assert values["cache_bytes"] > 1e6 and values["slots"] == 4
+    assert values["streams"] == 1 and values["updates_total"] > 0
+    assert values['commit_latency_seconds_bucket{le="+Inf"}'] > 0
+    assert 0 < values["commit_latency_seconds_sum"] < 60
 
 
 def test_a_body_of_just_the_limit_is_taken() -> None:

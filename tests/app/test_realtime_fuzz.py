@@ -2,8 +2,6 @@
 
 import json
 import random
-import threading
-from collections.abc import Iterator
 from contextlib import suppress
 from copy import deepcopy
 from typing import Any
@@ -12,11 +10,9 @@ import pytest
 from websockets.exceptions import ConnectionClosed
 from websockets.sync.client import ClientConnection, connect
 
-from slimwhisper.api import SlimWhisper
 from slimwhisper.app.realtime.messages import MAX_MESSAGE
-from slimwhisper.app.service.jobs import Limits
 from tests.support.harm import open_files
-from tests.support.live import Live, connected, freed, start, stop
+from tests.support.live import Live, connected, freed
 from tests.support.realtime import silence, tone
 
 PIECES = (
@@ -32,18 +28,6 @@ TYPES = (
     *("session.update", "input_audio_buffer.append", "input_audio_buffer.commit"),
     *("input_audio_buffer.clear", "transcription_session.update", "response.create"),
 )
-
-
-@pytest.fixture(scope="module")
-def live(model: SlimWhisper) -> Iterator[Live]:
-    """A server; no thread of it outlives it."""
-    before = set(threading.enumerate())
-    running = start(model, Limits(streams=8))
-    yield running
-    assert freed(running)
-    stop(running)
-    left = [t for t in threading.enumerate() if t not in before and "engine" in t.name]
-    assert not left
 
 
 def opened(live: Live) -> ClientConnection:

@@ -14,7 +14,6 @@ import torch
 
 import slimwhisper
 from slimwhisper.api import SlimWhisper
-from slimwhisper.app.api.metrics import metrics_text
 from slimwhisper.app.service import engines
 from slimwhisper.app.service.jobs import (
     BusyError,
@@ -111,10 +110,9 @@ def test_a_stream_is_told_what_is_said(begin: Make, audio: np.ndarray) -> None:
     events = heard.until_the_end()
     ended = [e for e in events if isinstance(e, Ended)]
     assert isinstance(events[0], SpeechStarted) and events[-1] is ended[-1]
+    told = "".join(e.committed for e in events if isinstance(e, Text))
     assert " ".join(e.text.strip() for e in ended) == SPOKEN
-    for end in ended:
-        texts = [e for e in events if isinstance(e, Text) and e.utterance == end.utterance]
-        assert "".join(t.committed for t in texts) == end.text
+    assert "".join(e.text for e in ended) == told
     assert heard.told.empty() and nothing_left(service)
 
 
@@ -271,15 +269,12 @@ def test_a_hundred_streams_leave_nothing(begin: Make, audio: np.ndarray) -> None
         heard = Heard(service, language="en")
         streams.add(heard.stream)
         heard.stream.append(audio[: number % 7 * RATE // 4])
-        if number in (6, 20, 34):  # 1.5 s of audio
+        if number in (6, 20):  # 1.5 s of audio
             heard.told.get(timeout=20)
         if number % 3 == 1:
             heard.stream.commit()
-        heard.stream.close()
-        heard.stream.close()
-    heard = Heard(service, language="en")
-    heard.say(audio)
-    assert heard.text == SPOKEN
+        for _ in range(2):
+            heard.stream.close()
     assert eventually(lambda: nothing_left(service))
     del heard, first
     gc.collect()
@@ -343,29 +338,3 @@ def test_shutting_down(begin: Make, audio: np.ndarray, patience: float) -> None:
     heard.stream.append(audio)  # no effect
     heard.stream.finish()
     assert not service.streams.open
-
-
-COUNTERS = "requests updates merged_updates audio_seconds busy_seconds steps filled_slots"
-GAUGES = "in_flight streams speed batch_fill slots cache_bytes"
-
-
-def test_metrics(begin: Make, audio: np.ndarray) -> None:
-    service = begin()
-    stays, heard = Heard(service), Heard(service)
-    heard.say(audio)
-    assert heard.text == SPOKEN
-    assert eventually(lambda: len(service.streams.open) == 1)
-    text = metrics_text(service).decode().splitlines()
-    lines = dict(line.rsplit(" ", 1) for line in text if not line.startswith("#"))
-    types = dict(line.split()[2:] for line in text if line.startswith("# TYPE"))
-    counters = dict.fromkeys((f"slimwhisper_{name}_total" for name in COUNTERS.split()), "counter")
-    gauges = dict.fromkeys((f"slimwhisper_{name}" for name in GAUGES.split()), "gauge")
-    assert types == {**counters, **gauges, "slimwhisper_commit_latency_seconds": "histogram"}
-    assert not any("_created" in line for line in lines)
-    assert lines["slimwhisper_streams"] == "1.0"
-    assert float(lines["slimwhisper_updates_total"]) == service.counts.updates > 0
-    assert "slimwhisper_merged_updates_total" in lines
-    name = "slimwhisper_commit_latency_seconds"
-    assert lines[f'{name}_bucket{{le="+Inf"}}'] == lines[f"{name}_count"] != "0.0"
-    assert 0 < float(lines[f"{name}_sum"]) < 60
-    stays.stream.close()
