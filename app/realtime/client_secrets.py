@@ -15,7 +15,7 @@ from pydantic import Field
 
 from slimwhisper.app.api.access import SECRET
 from slimwhisper.app.api.fields import NULL_IS_DEFAULT, WHOLE, Fields, check, refused
-from slimwhisper.app.realtime.session import START, SessionConfig, session_object
+from slimwhisper.app.realtime.session import START, SessionConfig
 
 DEFAULT_SECONDS, LEAST_SECONDS, MOST_SECONDS = 600, 10, 7200
 MAX_LENGTH = 6000  # characters: browsers send it in a header's line, of which 8 kB are read
@@ -78,16 +78,7 @@ class SecretRequest(Fields):
     session: SessionConfig = START
 
 
-def read_request(given: object) -> tuple[SessionConfig, int, list[str]]:
+def read_request(given: dict[str, Any]) -> tuple[SessionConfig, int, list[str]]:
     """The body of the request: session, seconds, names of unknown fields. Raises APIError."""
     body = check(SecretRequest, given)
-    assert isinstance(given, dict)
     return START.changed(body.session), body.expires_after.seconds, body.unknown(given, "")
-
-
-def secret_response(
-    value: str, expires_at: int, config: SessionConfig, unknown: list[str]
-) -> dict[str, Any]:
-    """The response's JSON."""
-    session = session_object(config, "sess_" + secrets.token_hex(12), unknown=unknown)
-    return {"value": value, "expires_at": expires_at, "session": session}

@@ -8,14 +8,14 @@ import asyncio
 from typing import Any
 
 from fastapi import APIRouter, Request, WebSocket
-from pydantic_core import from_json
 
 from slimwhisper.app.api.access import given_key, refuse
 from slimwhisper.app.api.errors import APIError, as_api_error
-from slimwhisper.app.api.fields import unsupported
-from slimwhisper.app.realtime.client_secrets import ClientSecrets, read_request, secret_response
+from slimwhisper.app.api.fields import json_object, unsupported
+from slimwhisper.app.realtime.client_secrets import ClientSecrets, read_request
 from slimwhisper.app.realtime.connection import GOING_AWAY, Connection, End
-from slimwhisper.app.realtime.session import START, SessionConfig
+from slimwhisper.app.realtime.conversation import make_id
+from slimwhisper.app.realtime.session import START, SessionConfig, session_object
 from slimwhisper.app.service.host import Host
 from slimwhisper.errors import SlimWhisperError
 
@@ -86,12 +86,13 @@ def make_realtime_router(realtime: Realtime) -> APIRouter:
     async def client_secrets(request: Request) -> dict[str, Any]:
         config, seconds, unknown = read_request(await _json(request))
         value, expires_at = realtime.client_secrets.issue(config, seconds)
-        return secret_response(value, expires_at, config, unknown)
+        session = session_object(config, make_id("sess"), unknown=unknown)
+        return {"value": value, "expires_at": expires_at, "session": session}
 
     return router
 
 
-async def _json(request: Request) -> object:
+async def _json(request: Request) -> dict[str, Any]:
     """The body; an empty one is {}. Raises APIError.
 
     Pages of other sites can send texts without a question, JSON only if they are allowed to.
@@ -101,7 +102,4 @@ async def _json(request: Request) -> object:
         return {}
     if request.headers.get("content-type", "").partition(";")[0].strip() != "application/json":
         raise APIError(415, "send application/json", "invalid_json")
-    try:
-        return from_json(body, allow_inf_nan=False)
-    except ValueError:
-        raise APIError(400, "the body is not JSON", "invalid_json") from None
+    return json_object(body, "the body")

@@ -78,7 +78,7 @@ MESSAGES = [
     (b"\x00\x01", "as text, not as binary"),
     ("{", "is not JSON"),
     ("[" * 10_000, "is not JSON"),
-    ("[]", "a JSON object with a type"),
+    ("[]", "is not a JSON object"),
     ('{"type": 1}', "a JSON object with a type"),
     ('{"type": "x"}', "is not a client's event"),
     ('{"type": "response.create"}', "only transcribes"),
