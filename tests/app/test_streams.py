@@ -100,22 +100,6 @@ def nothing_left(service: Service) -> bool:
     )
 
 
-def test_a_stream_is_told_what_is_said(begin: Make, audio: np.ndarray) -> None:
-    service = begin()
-    heard = Heard(service, language="en")
-    for start in range(0, len(audio), 1600):
-        heard.stream.append(audio[start : start + 1600])
-    heard.stream.finish()
-    heard.stream.append(audio)  # too late: ignored
-    events = heard.until_the_end()
-    ended = [e for e in events if isinstance(e, Ended)]
-    assert isinstance(events[0], SpeechStarted) and events[-1] is ended[-1]
-    told = "".join(e.committed for e in events if isinstance(e, Text))
-    assert " ".join(e.text.strip() for e in ended) == SPOKEN
-    assert "".join(e.text for e in ended) == told
-    assert heard.told.empty() and nothing_left(service)
-
-
 @pytest.mark.slow
 @pytest.mark.parametrize("draft", [False, True], ids=["plain", "draft"])
 def test_streams_and_uploads_side_by_side(
@@ -169,9 +153,13 @@ def test_commit_clear_and_change(begin: Make, audio: np.ndarray) -> None:
     with pytest.raises(AudioError, match="shape"):
         heard.stream.append(audio[None])
     heard.stream.finish()
+    heard.stream.append(audio)  # too late: ignored
     events = heard.until_the_end()
     ended = [e for e in events if isinstance(e, Ended)]
     assert [e.text.strip() for e in ended if e.text] == [SPOKEN, SPOKEN]
+    told = "".join(e.committed for e in events if isinstance(e, Text))
+    assert told == "".join(e.text for e in ended)
+    assert heard.told.empty() and nothing_left(service)
     calls = {e.utterance: e.calls for e in events if isinstance(e, SpeechStarted)}
     assert [calls[e.utterance] for e in ended if e.text] == [1, 2]
     assert ended[-2].segments[0].words is None and ended[-1].segments[0].words
