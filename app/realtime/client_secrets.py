@@ -81,4 +81,4 @@ class SecretRequest(Fields):
 def read_request(given: dict[str, Any]) -> tuple[SessionConfig, int, list[str]]:
     """The body of the request: session, seconds, names of unknown fields. Raises APIError."""
     body = check(SecretRequest, given)
-    return START.changed(body.session), body.expires_after.seconds, body.unknown(given, "")
+    return body.session, body.expires_after.seconds, body.unknown(given, "")

@@ -15,7 +15,7 @@ from slimwhisper.app.api.fields import json_object, unsupported
 from slimwhisper.app.realtime.client_secrets import ClientSecrets, read_request
 from slimwhisper.app.realtime.connection import GOING_AWAY, Connection, End
 from slimwhisper.app.realtime.conversation import make_id
-from slimwhisper.app.realtime.session import START, SessionConfig, session_object
+from slimwhisper.app.realtime.session import START, SessionConfig, session_object, update_session
 from slimwhisper.app.service.host import Host
 from slimwhisper.errors import SlimWhisperError
 
@@ -71,7 +71,9 @@ class Realtime:
             raise unsupported("intent", "sessions here only transcribe; send intent=transcription")
         if "call_id" in query:
             raise unsupported("call_id", "there are no calls here")
-        return config.transcribing(model=query["model"]) if query.get("model") else config
+        chosen = {"input": {"transcription": {"model": query.get("model")}}}
+        wanted = {"type": "transcription", "audio": chosen}
+        return update_session(config, wanted)[0] if query.get("model") else config
 
 
 def make_realtime_router(realtime: Realtime) -> APIRouter:

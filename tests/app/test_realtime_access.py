@@ -104,7 +104,8 @@ def test_a_secret_is_ours_whole_and_new(monkeypatch: pytest.MonkeyPatch) -> None
     now = [1000.0]
     found = ClientSecrets(lambda: now[0])
     before = int(time.time())
-    value, expires_at = found.issue(START.transcribing(language="de"), 60)
+    config = read_request(transcribing(language="de"))[0]
+    value, expires_at = found.issue(config, 60)
     assert before + 60 <= expires_at <= time.time() + 60
     assert ClientSecrets(lambda: now[0]).session(value) is None, "another server's"
     for place in range(len(value)):

@@ -91,7 +91,7 @@ MESSAGES = [
     ('{"type": "session.update"}', "session: input should be a valid dict"),
     ('{"type": "session.update", "session": {}}', "session.type: field required"),
     ('{"type": "session.update", "session": 1e400}', "session"),
-    ('{"type": "transcription_session.update", "session": {"input_audio_format": []}}', "choose"),
+    ('{"type": "transcription_session.update", "session": {"input_audio_format": []}}', "format"),
     ('{"type": 1' + "1" * 5000 + "}", "is not JSON"),
     # numbers and texts that JSON does not have, or that no number of Python's holds
     (r'{"type": "session.update", "event_id": "\ud800"}', "is not JSON"),
