@@ -25,11 +25,10 @@ from slimwhisper.app.api.references import REFERENCES, open_path, shown, store_r
 from slimwhisper.app.api.request import Wanted, display_name, read_request
 from slimwhisper.app.api.response import Result, delta
 from slimwhisper.app.service.host import Host
-from slimwhisper.app.service.jobs import Event, Failed, Finished, Job, Progress, Started
-from slimwhisper.app.service.models import DIARIZE, openai_model
+from slimwhisper.app.service.jobs import Event, Failed, Finished, Job, Progress
+from slimwhisper.app.service.models import openai_model
 from slimwhisper.app.service.service import Service
 from slimwhisper.tokens.vocabulary import Vocabulary
-from slimwhisper.types import CHUNK_SECONDS
 
 DISCONNECT_POLL = 0.5  # seconds between checks that the client is still connected
 STREAM_HEADERS = {"Cache-Control": "no-cache", "X-Accel-Buffering": "no"}
@@ -68,16 +67,6 @@ class Transcription:
                 if isinstance(event, Failed):
                     raise failure(self._wanted, event)
                 return event
-
-    async def read(self) -> None:
-        """Wait until the recording has been read. Raises APIError."""
-        first = await self.next()
-        wanted = self._wanted
-        whole = wanted.asked == DIARIZE and "parallel" not in wanted.options
-        if isinstance(first, Started) and whole and first.seconds > CHUNK_SECONDS:
-            limit = f"recordings over {CHUNK_SECONDS:g} s"
-            message = f"{DIARIZE} needs chunking_strategy, such as auto, for {limit}"
-            raise refused("chunking_strategy", message)
 
     async def whole(self) -> Response:
         """One response, once the job has ended. Raises APIError."""
@@ -155,7 +144,7 @@ def make_routers(host: Host) -> tuple[APIRouter, APIRouter]:
             await asyncio.to_thread(wanted.upload.file.fileno)  # moves the upload to disk
             running = Transcription(service, request, wanted, settings.timeout)
             stack.callback(service.cancel, running.job)
-            await running.read()
+            await running.next()  # the recording has been read
             if not wanted.stream:
                 return await running.whole()
             return StreamingResponse(

@@ -53,7 +53,6 @@ def test_every_format(live: Live) -> None:
         # before a stream begins, so that its status says it
         ({"file": SAMPLES / "broken.m4a", "stream": True}, 400, "broken.m4a: not audio or video"),
         ({"languages": ["en", "klingon"], "stream": True}, 400, "'klingon' is not one"),
-        ({"model": "gpt-4o-transcribe-diarize", "file": LONG, "stream": True}, 400, "over 30 s"),
     ],
 )
 def test_errors_in_openais_shape(
