@@ -7,6 +7,7 @@ our own, "sentences" and "on_failure". docs/openai.md lists them all.
 from dataclasses import dataclass, field
 from pathlib import PurePath
 from typing import Annotated, Any, Self
+from urllib.parse import quote
 
 from pydantic import BeforeValidator, ConfigDict, Field, model_validator
 from pydantic_core import from_json
@@ -61,19 +62,13 @@ class Wanted:
 
     def headers(self) -> dict[str, str]:
         """Of the response: which model served it, and which fields were ignored."""
-        found = {"X-Slimwhisper-Model": _plain(self.served_by)}
+        found = {"X-Slimwhisper-Model": quote(self.served_by)}
         if self.unknown:
-            shown = [f'unknown field "{_plain(n)}" was ignored' for n in self.unknown]
+            shown = [f'unknown field "{quote(n[:MAX_NAME])}" was ignored' for n in self.unknown]
             more = len(shown) - MAX_WARNINGS
             rest = [f"and {more} more"] if more > 0 else []
             found["X-Slimwhisper-Warning"] = "; ".join([*shown[:MAX_WARNINGS], *rest])
         return found
-
-
-def _plain(text: str) -> str:
-    """A text that may stand in a header, between quotes: short, printable ASCII."""
-    fits = (c if c.isascii() and c.isprintable() and c not in '"\\' else "?" for c in text)
-    return "".join(fits)[:MAX_NAME]
 
 
 def display_name(given: str | None) -> str:

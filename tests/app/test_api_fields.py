@@ -180,9 +180,7 @@ def test_unknown_fields_are_named_in_a_header() -> None:
     odd = 'a"b\\c\r\nSet-Cookie: ü'
     found = wanted(("fps", "25"), (odd, "1"), *((f"f{i}", "x") for i in range(9)))
     warning = found.headers()["X-Slimwhisper-Warning"]
-    assert warning.startswith(
-        'unknown field "fps" was ignored; unknown field "a?b?c??Set-Cookie: ?"'
-    )
+    assert warning.startswith('unknown field "fps" was ignored; unknown field "a%22b%5Cc%0D%0ASet')
     assert warning.endswith("; and 6 more") and warning.isascii() and warning.isprintable()
 
 
