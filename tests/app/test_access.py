@@ -2,6 +2,7 @@
 
 import asyncio
 from collections.abc import Iterator
+from concurrent.futures import CancelledError
 from pathlib import Path
 from typing import Any
 
@@ -45,6 +46,8 @@ def opened(app: ASGIApp, path: str, key: str = "", root: str = "") -> int:
             return 101
     except WebSocketDenialResponse as refused:
         return refused.status_code
+    except CancelledError:  # by the client, which waits for no end
+        return 101
 
 
 def got(app: ASGIApp, path: str, key: str = "", root: str = "") -> int:
