@@ -108,35 +108,30 @@ def test_a_connection_that_drops_during_a_decode_leaves_nothing(live: Live) -> N
 
 
 @pytest.mark.parametrize(
-    ("limit", "code", "message"),
-    [("_ends", "session_expired", "has lasted"), ("_idle_ends", "session_idle", "no audio for")],
+    ("limit", "code", "message", "closed"),
+    [
+        ("_ends", "session_expired", "has lasted", 1008),
+        ("_idle_ends", "session_idle", "no audio for", 1008),
+        ("", "stopping", "shutting down", 1001),
+    ],
 )
-def test_limits_of_time_end_with_the_last_text(
-    live: Live, limit: str, code: str, message: str
+def test_a_session_ends_with_the_last_text(
+    begin: Begin, limit: str, code: str, message: str, closed: int
 ) -> None:
+    live = begin()
     with live.client().realtime.connect(extra_query=QUERY) as connection:
         say(connection, *SPEECH[:2])
         until(connection, "input_audio_buffer.speech_started")
-        (session,) = live.server._realtime._open
-        setattr(session, limit, 0.0)  # the time is over
-        update(connection, {})
+        if limit:
+            (session,) = live.server._realtime._open
+            setattr(session, limit, 0.0)  # the time is over
+            update(connection, {})
+        else:
+            live.server.should_exit = True
         found = until(connection, "error")
         assert f"{PATH}.completed" in [e["type"] for e in found]
         assert found[-1]["error"]["code"] == code and message in found[-1]["error"]["message"]
-        assert ends_with(connection) == 1008
-    assert freed(live)
-
-
-def test_shutdown_gives_the_last_text(begin: Begin) -> None:
-    live = begin()
-    with live.client().realtime.connect(extra_query=QUERY) as connection:
-        say(connection, *SPEECH[:3])
-        until(connection, "input_audio_buffer.speech_started")
-        live.server.should_exit = True
-        found = until(connection, "error")
-        assert f"{PATH}.completed" in [e["type"] for e in found]
-        assert found[-1]["error"]["code"] == "stopping"
-        assert ends_with(connection) == 1001
+        assert ends_with(connection) == closed
     assert freed(live)
 
 
