@@ -15,7 +15,7 @@ from slimwhisper.types import Transcript
 
 def write_srt(transcript: Transcript, file: TextIO, layout: Layout) -> None:
     """Write SubRip: "NAME: " where the speaker changes, or always if words are highlighted."""
-    cues = _cues(transcript, layout, "WriteSRT", ",", _plain)
+    cues = _cues(transcript, layout, vtt=False)
     for number, (speaker, named, times, text) in enumerate(cues, start=1):
         print(f"{number}\n{times}\n{label(speaker) if named else ''}{text}\n", file=file)
 
@@ -23,29 +23,28 @@ def write_srt(transcript: Transcript, file: TextIO, layout: Layout) -> None:
 def write_vtt(transcript: Transcript, file: TextIO, layout: Layout) -> None:
     """Write WebVTT: speakers are voices."""
     print("WEBVTT\n", file=file)
-    for speaker, _, times, text in _cues(transcript, layout, "WriteVTT", ".", _escaped):
+    for speaker, _, times, text in _cues(transcript, layout, vtt=True):
         name = " ".join((speaker or "").split())
         voice = f"<v {_escaped(name)}>" if name else ""
         print(f"{times}\n{voice}{text}\n", file=file)
 
 
 def _cues(
-    transcript: Transcript, layout: Layout, writer: str, mark: str, write: Callable[[str], str]
+    transcript: Transcript, layout: Layout, *, vtt: bool
 ) -> Iterator[tuple[str | None, bool, str, str]]:
     """Each cue's speaker, whether to name that speaker again, its times and its text. With
     `HIGHLIGHT`, there is one for each word, which is underlined.
-
-    writer: whisper's. mark: before milliseconds, and `write` makes text of the format, in ours.
     """
     if layout.get(SENTENCES):
-        for cue in to_cues(transcript, broken=True, labelled=True):
+        mark, write = (".", _escaped) if vtt else (",", _plain)
+        for cue in to_cues(transcript, broken=True, labelled=not vtt):
             for start, end, text in _shown(cue, write, layout):
                 times = f"{cue_clock(start, mark)} --> {cue_clock(end, mark)}"
                 yield cue.speaker, bool(cue.label), times, text
         return
     from slimwhisper.tokens.whisper_package import utils
 
-    theirs = getattr(utils, writer)(output_dir="")
+    theirs = (utils.WriteVTT if vtt else utils.WriteSRT)(output_dir="")
     for speaker, run in runs(transcript):
         result = Transcript("", run, transcript.language).as_dict()
         for i, (begin, stop, text) in enumerate(theirs.iterate_result(result, dict(layout))):

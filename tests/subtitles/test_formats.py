@@ -57,13 +57,17 @@ def test_srt_and_ass_are_read_by_pysubs2(language: str) -> None:
 
 def test_vtt_is_read_by_webvtt(tmp_path: Path) -> None:
     transcript = sentences(speakers=2)
-    path = tmp_path / "x.vtt"
-    path.write_text(written(transcript, "vtt", sentences=True), encoding="utf-8")
+    path, text = tmp_path / "x.vtt", written(transcript, "vtt", sentences=True)
+    path.write_text(text, encoding="utf-8")
     captions = list(webvtt.read(path))
     assert [c.text.replace("\n", " ") for c in captions] == [
         s.text.strip() for s in transcript.segments
     ]
     assert [c.voice for c in captions] == [s.speaker for s in transcript.segments]
+    nobody = replace(transcript, segments=[replace(s, speaker=None) for s in transcript.segments])
+    assert re.sub("<v .*?>", "", text) == written(nobody, "vtt", sentences=True), (
+        "they take no room"
+    )
     assert [seconds(c.start) for c in captions] == [s.start for s in transcript.segments]
     assert all(width(line) <= 42 for c in captions for line in c.text.split("\n"))
 
