@@ -8,7 +8,7 @@ from typing import Annotated, Any, TypeVar
 
 from fastapi import Request
 from pydantic import AfterValidator, BaseModel, BeforeValidator, ConfigDict, Field, ValidationError
-from pydantic_core import PydanticCustomError, PydanticUseDefault
+from pydantic_core import PydanticCustomError, PydanticUseDefault, from_json
 from starlette.datastructures import FormData, UploadFile
 from starlette.exceptions import HTTPException as StarletteHTTPException
 
@@ -92,6 +92,20 @@ async def read_form(request: Request) -> FormData:
         raise
     except StarletteHTTPException as error:
         raise APIError(error.status_code, f"the form cannot be read: {error.detail}") from error
+
+
+def json_object(text: str | bytes, name: str) -> dict[str, Any]:
+    """An object of JSON, without numbers and halves of characters that JSON does not have.
+
+    name: what messages call the text. Raises APIError.
+    """
+    try:
+        found = from_json(text, allow_inf_nan=False)
+    except ValueError as error:
+        raise refused(None, f"{name} is not JSON: {error}", "invalid_json") from None
+    if not isinstance(found, dict):
+        raise refused(None, f"{name} is not a JSON object", "invalid_json")
+    return found
 
 
 def refused(param: str | None, message: str, code: str = "invalid_value") -> APIError:

@@ -7,6 +7,7 @@ our own, "sentences" and "on_failure". docs/openai.md lists them all.
 from dataclasses import dataclass, field
 from pathlib import PurePath
 from typing import Annotated, Any, Self
+from urllib.parse import quote
 
 from pydantic import BeforeValidator, ConfigDict, Field, model_validator
 from pydantic_core import from_json
@@ -25,7 +26,7 @@ from slimwhisper.app.api.fields import (
 )
 from slimwhisper.app.api.references import Reference, read_references
 from slimwhisper.app.service.jobs import ModelChoice
-from slimwhisper.app.service.models import DIARIZE, Models, openai_model
+from slimwhisper.app.service.models import Models, openai_model
 from slimwhisper.errors import DependencyError
 from slimwhisper.outputs.formats import FORMATS
 from slimwhisper.speakers.choice import require
@@ -61,19 +62,13 @@ class Wanted:
 
     def headers(self) -> dict[str, str]:
         """Of the response: which model served it, and which fields were ignored."""
-        found = {"X-Slimwhisper-Model": _plain(self.served_by)}
+        found = {"X-Slimwhisper-Model": quote(self.served_by)}
         if self.unknown:
-            shown = [f'unknown field "{_plain(n)}" was ignored' for n in self.unknown]
+            shown = [f'unknown field "{quote(n[:MAX_NAME])}" was ignored' for n in self.unknown]
             more = len(shown) - MAX_WARNINGS
             rest = [f"and {more} more"] if more > 0 else []
             found["X-Slimwhisper-Warning"] = "; ".join([*shown[:MAX_WARNINGS], *rest])
         return found
-
-
-def _plain(text: str) -> str:
-    """A text that may stand in a header, between quotes: short, printable ASCII."""
-    fits = (c if c.isascii() and c.isprintable() and c not in '"\\' else "?" for c in text)
-    return "".join(fits)[:MAX_NAME]
 
 
 def display_name(given: str | None) -> str:
@@ -197,26 +192,17 @@ def read_request(form: FormData, task: str, models: Models) -> Wanted:
 
 
 def _refuse_combinations(wanted: Wanted, granular: bool) -> None:
-    """Raises APIError for fields that contradict each other, or the model that was asked for.
+    """Raises APIError for fields that contradict each other.
 
     granular: whether timestamp_granularities were sent.
     """
-    format, options, diarizes = wanted.format, wanted.options, wanted.asked == DIARIZE
-    logprobs = "token_logprobs" in options
-    streamed, with_words = ", ".join(STREAMED), ", ".join(WITH_WORDS)
-    if diarizes and format not in STREAMED:
-        message = f"{DIARIZE} gives response_format {streamed}; another model gives {format}"
-        raise refused("response_format", message)
-    if diarizes and "initial_prompt" in options:
-        raise refused("prompt", f"{DIARIZE} takes no prompt")
-    if diarizes and logprobs:
-        raise refused("include[]", f"{DIARIZE} gives no logprobs")
+    format, options = wanted.format, wanted.options
     if granular and format not in WITH_WORDS:
         name = "timestamp_granularities[]"
-        raise refused(name, f"{name} needs response_format {with_words}")
+        raise refused(name, f"{name} needs response_format {', '.join(WITH_WORDS)}")
     if wanted.stream and format not in STREAMED:
-        raise refused("stream", f"stream needs response_format {streamed}")
-    if logprobs and format != "json":
+        raise refused("stream", f"stream needs response_format {', '.join(STREAMED)}")
+    if "token_logprobs" in options and format != "json":
         raise refused("include[]", "include[]=logprobs needs response_format=json")
     if "sentences" in options and format in ("json", "text"):
         segments = ", ".join(("verbose_json", "diarized_json", *WRITTEN))

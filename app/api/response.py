@@ -6,6 +6,7 @@ The shapes are those of openai-python 3.54 (types/audio/transcription*.py).
 import io
 import math
 from collections.abc import Iterable, Iterator
+from string import ascii_uppercase
 from typing import TYPE_CHECKING, Any
 
 from fastapi.responses import JSONResponse, PlainTextResponse, Response
@@ -44,13 +45,16 @@ class Result:
         headers = self.wanted.headers()
         match self.wanted.format:
             case "json":
-                return JSONResponse(self._json(), headers=headers)
+                found = {"text": self.text, **self._details(), "usage": self._usage()}
+                return JSONResponse(found, headers=headers)
             case "text":
                 return PlainTextResponse(self.text + "\n", headers=headers)
             case "verbose_json":
                 return JSONResponse(self._verbose(), headers=headers)
             case "diarized_json":
-                return JSONResponse(self._diarized(), headers=headers)
+                segments = list(self._speakers_segments())
+                found = {**self._whole(), "segments": segments, "usage": self._usage()}
+                return JSONResponse(found, headers=headers)
             case format:
                 file = io.StringIO()
                 write_transcript(self.transcript, format, file, self._layout())
@@ -71,9 +75,6 @@ class Result:
             "highlight_words": self.wanted.format == "ass" and "word" in self.wanted.granularities,
         }
 
-    def _json(self) -> dict[str, Any]:
-        return {"text": self.text, **self._details(), "usage": self._usage()}
-
     def _details(self) -> dict[str, Any]:
         """What JSON and the last event have only if it was asked for."""
         found: dict[str, Any] = {}
@@ -87,12 +88,8 @@ class Result:
         from slimwhisper.tokens.whisper_package.tokenizer import LANGUAGES
 
         wanted, transcript = self.wanted, self.transcript
-        found: dict[str, Any] = {
-            "task": wanted.options["task"],
-            "language": LANGUAGES.get(transcript.language, transcript.language),
-            "duration": round(self.seconds, 3),
-            "text": self.text,
-        }
+        language = LANGUAGES.get(transcript.language, transcript.language)
+        found = {**self._whole(), "language": language}
         if "segment" in wanted.granularities:
             hidden = () if wanted.words_inside else ("words",)
             segments = transcript.as_dict()["segments"]
@@ -105,25 +102,21 @@ class Result:
         found["usage"] = self._duration()
         return found
 
-    def _diarized(self) -> dict[str, Any]:
-        return {
-            "task": "transcribe",
-            "duration": round(self.seconds, 3),
-            "text": self.text,
-            "segments": list(self._speakers_segments()),
-            "usage": self._usage(),
-        }
+    def _whole(self) -> dict[str, Any]:
+        """What both formats with segments begin with."""
+        seconds = round(self.seconds, 3)
+        return {"task": self.wanted.options["task"], "duration": seconds, "text": self.text}
 
     def _speakers_segments(self) -> Iterator[dict[str, Any]]:
         """The segments that have text, with their speakers: those without a name are A, B, ..."""
         named = {reference.name for reference in self.wanted.references}
-        letters: dict[str | None, str] = {}
+        letters: dict[str | None, str] = {}  # enough for `MOST_SPEAKERS`
         for segment in self.transcript.segments:
             if not segment.text.strip():
                 continue
             speaker = segment.speaker
             if speaker not in named:
-                speaker = letters.setdefault(speaker, _letter(len(letters)))
+                speaker = letters.setdefault(speaker, ascii_uppercase[len(letters)])
             yield {
                 "type": "transcript.text.segment",
                 "id": f"seg_{segment.id:03}",
@@ -191,8 +184,3 @@ def token_bytes(tokenizer: "Tokenizer", token: int) -> bytes:
     elif piece.startswith("<0x") and len(piece) == 6:  # SentencePiece's single bytes
         return bytes.fromhex(piece[3:5])
     return piece.replace("▁", " ").encode()
-
-
-def _letter(number: int) -> str:
-    """0, 1, ... -> A, ..., Z, A1, B1, ..."""
-    return chr(ord("A") + number % 26) + (str(number // 26) if number >= 26 else "")

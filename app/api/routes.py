@@ -9,9 +9,8 @@ on the command line or on the page.
 import asyncio
 import json
 import time
-from collections.abc import AsyncGenerator, AsyncIterator, Callable
-from contextlib import AsyncExitStack
-from dataclasses import dataclass
+from collections.abc import AsyncIterator, Callable
+from contextlib import AsyncExitStack, suppress
 from functools import partial
 from typing import Any
 
@@ -26,59 +25,54 @@ from slimwhisper.app.api.references import REFERENCES, open_path, shown, store_r
 from slimwhisper.app.api.request import Wanted, display_name, read_request
 from slimwhisper.app.api.response import Result, delta
 from slimwhisper.app.service.host import Host
-from slimwhisper.app.service.jobs import Event, Failed, Finished, Job, Progress, Started
-from slimwhisper.app.service.models import DIARIZE, openai_model
+from slimwhisper.app.service.jobs import Event, Failed, Finished, Job, Progress
+from slimwhisper.app.service.models import openai_model
 from slimwhisper.app.service.service import Service
 from slimwhisper.tokens.vocabulary import Vocabulary
-from slimwhisper.types import CHUNK_SECONDS
 
 DISCONNECT_POLL = 0.5  # seconds between checks that the client is still connected
 STREAM_HEADERS = {"Cache-Control": "no-cache", "X-Accel-Buffering": "no"}
 
 
-async def events_of(
-    service: Service, job: Job, told: "asyncio.Queue[Event]", request: Request, timeout: float
-) -> AsyncGenerator[Event, None]:
-    """A job's events up to the last. told: where its listener puts them.
-
-    Cancels the job if the client disconnects or `timeout` seconds pass. Raises APIError.
-    """
-    deadline = time.monotonic() + timeout
-    try:
-        while True:
-            try:
-                event = await asyncio.wait_for(told.get(), DISCONNECT_POLL)
-            except TimeoutError:
-                pass
-            else:
-                yield event
-                if isinstance(event, Finished | Failed):
-                    return
-            # after an event as well: a quick job has one more often than the poll
-            if await request.is_disconnected():
-                raise APIError(499, "the client disconnected", "client_closed_request")
-            if time.monotonic() > deadline:
-                raise APIError(504, f"took longer than {timeout:g} s", "timeout")
-    finally:
-        service.cancel(job)
-
-
-@dataclass
 class Transcription:
-    """A request whose recording has been read."""
+    """A request that was handed to the service."""
 
-    wanted: Wanted
-    job: Job
-    events: AsyncGenerator[Event, None]  # the rest of the job's
+    def __init__(self, service: Service, request: Request, wanted: Wanted, timeout: float) -> None:
+        """timeout: in seconds, from now. Raises SlimWhisperError."""
+        self._request, self._wanted = request, wanted
+        self._timeout, self._ends = timeout, time.monotonic() + timeout
+        self._told = asyncio.Queue[Event]()
+        loop = asyncio.get_running_loop()
+
+        def listener(event: Event) -> None:
+            loop.call_soon_threadsafe(self._told.put_nowait, event)
+
+        path, name = open_path(wanted.upload.file), display_name(wanted.upload.filename)
+        user = request.client.host if request.client else ""
+        self.job = Job(path, name, wanted.model, wanted.options, user, listener)
+        service.submit(self.job)
+
+    async def next(self) -> Event:
+        """The job's next event. Raises APIError if it fails or takes too long, or if the client
+        disconnects.
+        """
+        while True:
+            # after an event as well: a quick job has one more often than the poll
+            if await self._request.is_disconnected():
+                raise APIError(499, "the client disconnected", "client_closed_request")
+            if time.monotonic() > self._ends:
+                raise APIError(504, f"took longer than {self._timeout:g} s", "timeout")
+            with suppress(TimeoutError):
+                event = await asyncio.wait_for(self._told.get(), DISCONNECT_POLL)
+                if isinstance(event, Failed):
+                    raise failure(self._wanted, event)
+                return event
 
     async def whole(self) -> Response:
-        """One response, once the job has ended."""
-        async for event in self.events:
-            if isinstance(event, Failed):
-                raise failure(self.wanted, event)
-            if isinstance(event, Finished):
-                return self._result(event).response()
-        raise AssertionError("a job's last event is Finished or Failed")
+        """One response, once the job has ended. Raises APIError."""
+        while not isinstance(event := await self.next(), Finished):
+            pass
+        return self._result(event).response()
 
     async def streamed(self, stack: AsyncExitStack) -> AsyncIterator[str]:
         """OpenAI's server-sent events: one delta per segment, then the whole text. stack: closed at
@@ -86,19 +80,14 @@ class Transcription:
         """
         async with stack:
             try:
-                async for event in self.events:
-                    match event:
-                        case Progress(segments=segments):
-                            for segment in segments:
-                                yield _sse(delta(self.wanted, segment, self._vocabulary))
-                        case Finished():
-                            for content in self._result(event).last_events():
-                                yield _sse(content)
-                        case Failed():
-                            yield _sse(failure(self.wanted, event).body())
-                yield "data: [DONE]\n\n"
+                while not isinstance(event := await self.next(), Finished):
+                    for segment in event.segments if isinstance(event, Progress) else ():
+                        yield _sse(delta(self._wanted, segment, self._vocabulary))
+                for content in self._result(event).last_events():
+                    yield _sse(content)
             except APIError as error:
                 yield _sse(error.body())
+            yield "data: [DONE]\n\n"
 
     @property
     def _vocabulary(self) -> Vocabulary:
@@ -107,42 +96,7 @@ class Transcription:
         return self.job.recording.vocabulary
 
     def _result(self, event: Finished) -> Result:
-        return Result(self.wanted, event.transcript, event.seconds, self._vocabulary)
-
-
-async def begin(
-    service: Service, request: Request, wanted: Wanted, timeout: float, stack: AsyncExitStack
-) -> Transcription:
-    """Hand a request to the service, and wait until its recording has been read. stack: ends the
-    job, and removes its files.
-
-    Raises APIError, SlimWhisperError.
-    """
-    if wanted.references:
-        store = partial(store_references, wanted.references, service.reading.read, stack)
-        wanted.options["known_speakers"] = await asyncio.to_thread(store)
-    upload = wanted.upload
-    await asyncio.to_thread(upload.file.fileno)  # moves the upload to disk
-    path, name = open_path(upload.file), display_name(upload.filename)
-    user = request.client.host if request.client else ""
-    loop, told = asyncio.get_running_loop(), asyncio.Queue[Event]()
-
-    def listener(event: Event) -> None:
-        loop.call_soon_threadsafe(told.put_nowait, event)
-
-    job = Job(path, name, wanted.model, wanted.options, user, listener)
-    service.submit(job)
-    events = events_of(service, job, told, request, timeout)
-    stack.push_async_callback(events.aclose)
-    first = await anext(events)
-    if isinstance(first, Failed):
-        raise failure(wanted, first)
-    whole = wanted.asked == DIARIZE and "parallel" not in wanted.options
-    if isinstance(first, Started) and whole and first.seconds > CHUNK_SECONDS:
-        limit = f"recordings over {CHUNK_SECONDS:g} s"
-        message = f"{DIARIZE} needs chunking_strategy, such as auto, for {limit}"
-        raise refused("chunking_strategy", message)
-    return Transcription(wanted, job, events)
+        return Result(self._wanted, event.transcript, event.seconds, self._vocabulary)
 
 
 def failure(wanted: Wanted, event: Failed) -> APIError:
@@ -184,7 +138,13 @@ def make_routers(host: Host) -> tuple[APIRouter, APIRouter]:
             form = await read_form(request)
             stack.push_async_callback(form.close)
             wanted = read(form)
-            running = await begin(service, request, wanted, settings.timeout, stack)
+            if wanted.references:
+                store = partial(store_references, wanted.references, service.reading.read, stack)
+                wanted.options["known_speakers"] = await asyncio.to_thread(store)
+            await asyncio.to_thread(wanted.upload.file.fileno)  # moves the upload to disk
+            running = Transcription(service, request, wanted, settings.timeout)
+            stack.callback(service.cancel, running.job)
+            await running.next()  # the recording has been read
             if not wanted.stream:
                 return await running.whole()
             return StreamingResponse(

@@ -6,6 +6,7 @@ Sec-Fetch-Site (W3C, "Fetch Metadata Request Headers"; over HTTPS and to this ma
 """
 
 import ipaddress
+import re
 from urllib.parse import urlsplit
 
 from starlette.datastructures import Headers
@@ -16,7 +17,7 @@ from slimwhisper.app.api.errors import APIError
 from slimwhisper.app.service.settings import Settings
 
 SAFE_METHODS = ("GET", "HEAD", "OPTIONS")
-DEFAULT_PORTS = (":80", ":443")
+DEFAULT_PORT = re.compile(r":(80|443)\Z")  # of HTTP and HTTPS
 
 
 class Sites:
@@ -54,7 +55,8 @@ class Sites:
     def _is_own(self, origin: str, host: str) -> bool:
         netloc = origin.partition("://")[2].lower()
         return bool(netloc) and (
-            _without_port(netloc) == _without_port(host.lower()) or _hostname(netloc) in self._hosts
+            DEFAULT_PORT.sub("", netloc) == DEFAULT_PORT.sub("", host.lower())
+            or _hostname(netloc) in self._hosts
         )
 
 
@@ -82,13 +84,6 @@ def _hostname(netloc: str) -> str:
         return urlsplit(f"//{netloc}").hostname or ""
     except ValueError:
         return ""
-
-
-def _without_port(netloc: str) -> str:
-    """`netloc` without the port of HTTP or HTTPS."""
-    for port in DEFAULT_PORTS:
-        netloc = netloc.removesuffix(port)
-    return netloc
 
 
 def network_of(connection: HTTPConnection) -> str:

@@ -38,7 +38,7 @@ MAX_EVENTS = 200  # client's events a second; more are read later
 MAX_UNREAD = 2000  # server's events that wait for the client to read
 CLOSING = 5.0  # seconds for a client to read its last events
 
-NORMAL, GOING_AWAY, POLICY, TOO_BIG, INTERNAL, TRY_LATER = 1000, 1001, 1008, 1009, 1011, 1013
+GOING_AWAY, POLICY, TOO_BIG, INTERNAL, TRY_LATER = 1001, 1008, 1009, 1011, 1013
 
 # What the API has for conversations: known, and not for a session that only transcribes
 OTHERS = ("conversation.", "response.", "output_audio_buffer.")
@@ -114,6 +114,8 @@ class Connection:
             self._tell(error_event(end.error))
         self._out.put_nowait(None)
         await asyncio.wait([writer], timeout=CLOSING)
+        if writer.done():
+            writer.result()  # raises if the client has gone
         with suppress(TimeoutError):
             async with asyncio.timeout(CLOSING):
                 await self._websocket.close(end.code, str(end.error or "")[:100])

@@ -17,16 +17,12 @@ from slimwhisper.live.types import Ended, Failed, LiveEvent, SpeechStarted, Spee
 from slimwhisper.types import Segment, Word
 
 ServerEvent = dict[str, Any]
-DELTA, SEGMENT = f"conversation.{TRANSCRIPTION}.delta", f"conversation.{TRANSCRIPTION}.segment"
-COMPLETED, FAILED = (
-    f"conversation.{TRANSCRIPTION}.completed",
-    f"conversation.{TRANSCRIPTION}.failed",
+DELTA, SEGMENT, COMPLETED, FAILED = (
+    f"conversation.{TRANSCRIPTION}.{kind}" for kind in ("delta", "segment", "completed", "failed")
 )
 TENTATIVE_TEXT = f"conversation.{TENTATIVE}"
 # of a segment, as `/v1/audio/transcriptions` has them in verbose_json
-SEGMENT_DETAILS = (
-    *("tokens", "temperature", "avg_logprob", "compression_ratio", "no_speech_prob"),
-)
+SEGMENT_DETAILS = "tokens temperature avg_logprob compression_ratio no_speech_prob".split()
 BUFFER = "input_audio_buffer"
 LEAST_COMMIT = 0.1  # seconds of audio, as at OpenAI
 
@@ -168,21 +164,18 @@ class Conversation:
         ]
 
     def _text(self, item: Item, event: Text) -> list[ServerEvent]:
-        found = self._delta(item, event.committed, event.words)
+        """New committed text, and what follows it for now; an item begins without a space."""
+        found = []
+        if text := event.committed if item.text else event.committed.lstrip():
+            item.text += text
+            words = list(map(_word, event.words))
+            timed = {"words": words} if self.config.includes(WORDS) else {}
+            found.append(self._about(item, DELTA, delta=text, **timed))
         tentative = event.tentative if item.text else event.tentative.lstrip()
         if tentative != item.tentative and self.config.includes(TENTATIVE):
             found.append(self._about(item, TENTATIVE_TEXT, text=tentative))
         item.tentative = tentative
         return found
-
-    def _delta(self, item: Item, text: str, words: tuple[Word, ...]) -> list[ServerEvent]:
-        """New committed text; that of an item begins without a space."""
-        text = text if item.text else text.lstrip()
-        if not text:
-            return []
-        item.text += text
-        timed = {"words": list(map(_word, words))} if self.config.includes(WORDS) else {}
-        return [self._about(item, DELTA, delta=text, **timed)]
 
     def _ended(self, event: Ended) -> list[ServerEvent]:
         item = self._items.pop(event.utterance)

@@ -7,19 +7,30 @@ The project's own package reads whatever length a peer names; a server must not.
 
 import asyncio
 import json
-from typing import Any, NamedTuple
+from typing import Annotated, Any, NamedTuple
 
-from pydantic_core import from_json
+from pydantic import Field
 
-from slimwhisper.app.api.fields import refused
+from slimwhisper.app.api.errors import APIError
+from slimwhisper.app.api.fields import NULL_IS_DEFAULT, Fields, check, json_object
 from slimwhisper.errors import SlimWhisperError
 
 MAX_LINE = 1 << 16  # bytes, with data that stands in it
 MAX_PART = 1 << 20  # bytes of data, and of a payload
+Length = Annotated[int, Field(ge=0, le=MAX_PART), NULL_IS_DEFAULT]
 
 
 class FrameError(SlimWhisperError):
     """What arrives is not a frame of the protocol; where the next one begins is not known."""
+
+
+class Head(Fields):
+    """The line of a frame."""
+
+    type: str
+    data: Annotated[dict[str, Any], NULL_IS_DEFAULT] = Field(default={})
+    data_length: Length = 0
+    payload_length: Length = 0
 
 
 class Frame(NamedTuple):
@@ -43,41 +54,19 @@ async def read_frame(reader: asyncio.StreamReader) -> Frame | None:
     The reader's limit must be at least `MAX_LINE`. Raises FrameError, and APIError if only the data
     is not JSON: the next frame can be read.
     """
+    line = b""
     try:
         line = await reader.readuntil(b"\n")
+        head = check(Head, json_object(line, "an event"), "an event")
+        more = await reader.readexactly(head.data_length)
+        payload = await reader.readexactly(head.payload_length)
     except asyncio.IncompleteReadError as error:
-        if error.partial:
+        if line or error.partial:
             raise FrameError("the connection ended within an event") from None
         return None
     except asyncio.LimitOverrunError:
         raise FrameError(f"the line of an event is longer than {MAX_LINE} bytes") from None
-    head = _object(line)
-    kind, data = head.get("type"), head.get("data") or {}
-    if not isinstance(kind, str) or not isinstance(data, dict):
-        raise FrameError("an event has a type, which is a text, and data, which is an object")
-    try:
-        more = await reader.readexactly(_length(head, "data_length"))
-        payload = await reader.readexactly(_length(head, "payload_length"))
-    except asyncio.IncompleteReadError:
-        raise FrameError("the connection ended within an event") from None
-    try:
-        return Frame(kind, data | _object(more) if more else data, payload)
-    except FrameError as error:
-        raise refused("data", str(error)) from None
-
-
-def _length(head: dict[str, Any], name: str) -> int:
-    length = head.get(name) or 0
-    if not isinstance(length, int) or not 0 <= length <= MAX_PART:
-        raise FrameError(f"{name} {str(length)[:40]} is not a number of bytes up to {MAX_PART}")
-    return length
-
-
-def _object(text: bytes) -> dict[str, Any]:
-    try:
-        found = from_json(text, allow_inf_nan=False)
-    except ValueError as reason:
-        raise FrameError(f"an event is a JSON object: {reason}") from None
-    if not isinstance(found, dict):
-        raise FrameError("an event is a JSON object")
-    return found
+    except APIError as error:
+        raise FrameError(str(error)) from None
+    data = json_object(more, "the data of an event") if more else {}
+    return Frame(head.type, head.data | data, payload)

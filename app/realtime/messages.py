@@ -6,10 +6,8 @@ import binascii
 import time
 from typing import Any
 
-from pydantic_core import from_json
-
 from slimwhisper.app.api.errors import APIError
-from slimwhisper.app.api.fields import refused
+from slimwhisper.app.api.fields import json_object, refused
 
 MAX_MESSAGE = 1 << 20  # characters of an event
 MAX_ID = 512  # characters of its event_id
@@ -23,12 +21,8 @@ def parse_event(message: dict[str, Any]) -> dict[str, Any]:
     if len(text) > MAX_MESSAGE:
         reason = "the event is larger than 1 MiB; send less audio at a time"
         raise APIError(413, reason, "too_large")
-    try:
-        # unlike Python's own, it takes no NaN and no half of a character: nobody could be told them
-        event = from_json(text, allow_inf_nan=False)
-    except ValueError as error:
-        raise refused(None, f"the message is not JSON: {error}", "invalid_json") from None
-    if not isinstance(event, dict) or not isinstance(event.get("type"), str):
+    event = json_object(text, "the message")
+    if not isinstance(event.get("type"), str):
         reason = "an event is a JSON object with a type"
         raise refused("type", reason, "missing_required_parameter")
     return event

@@ -8,16 +8,14 @@ import asyncio
 from typing import Any
 
 from fastapi import APIRouter, Request, WebSocket
-from pydantic_core import from_json
-from starlette.concurrency import run_in_threadpool
 
 from slimwhisper.app.api.access import given_key, refuse
 from slimwhisper.app.api.errors import APIError, as_api_error
-from slimwhisper.app.api.fields import unsupported
-from slimwhisper.app.api.sites import network_of
-from slimwhisper.app.realtime.client_secrets import ClientSecrets, read_request, secret_response
+from slimwhisper.app.api.fields import json_object, unsupported
+from slimwhisper.app.realtime.client_secrets import ClientSecrets, read_request
 from slimwhisper.app.realtime.connection import GOING_AWAY, Connection, End
-from slimwhisper.app.realtime.session import START, SessionConfig
+from slimwhisper.app.realtime.conversation import make_id
+from slimwhisper.app.realtime.session import START, SessionConfig, session_object, update_session
 from slimwhisper.app.service.host import Host
 from slimwhisper.errors import SlimWhisperError
 
@@ -73,7 +71,9 @@ class Realtime:
             raise unsupported("intent", "sessions here only transcribe; send intent=transcription")
         if "call_id" in query:
             raise unsupported("call_id", "there are no calls here")
-        return config.transcribing(model=query["model"]) if query.get("model") else config
+        chosen = {"input": {"transcription": {"model": query.get("model")}}}
+        wanted = {"type": "transcription", "audio": chosen}
+        return update_session(config, wanted)[0] if query.get("model") else config
 
 
 def make_realtime_router(realtime: Realtime) -> APIRouter:
@@ -87,14 +87,14 @@ def make_realtime_router(realtime: Realtime) -> APIRouter:
     @router.post("/realtime/client_secrets")
     async def client_secrets(request: Request) -> dict[str, Any]:
         config, seconds, unknown = read_request(await _json(request))
-        issue, address = realtime.client_secrets.issue, network_of(request)
-        value, expires_at = await run_in_threadpool(issue, config, seconds, address)
-        return secret_response(value, expires_at, config, unknown)
+        value, expires_at = realtime.client_secrets.issue(config, seconds)
+        session = session_object(config, make_id("sess"), unknown=unknown)
+        return {"value": value, "expires_at": expires_at, "session": session}
 
     return router
 
 
-async def _json(request: Request) -> object:
+async def _json(request: Request) -> dict[str, Any]:
     """The body; an empty one is {}. Raises APIError.
 
     Pages of other sites can send texts without a question, JSON only if they are allowed to.
@@ -104,7 +104,4 @@ async def _json(request: Request) -> object:
         return {}
     if request.headers.get("content-type", "").partition(";")[0].strip() != "application/json":
         raise APIError(415, "send application/json", "invalid_json")
-    try:
-        return from_json(body, allow_inf_nan=False)
-    except ValueError:
-        raise APIError(400, "the body is not JSON", "invalid_json") from None
+    return json_object(body, "the body")

@@ -5,9 +5,9 @@ docs/realtime.md lists them all.
 """
 
 from dataclasses import replace
-from typing import Annotated, Any, Literal, Self
+from typing import Annotated, Any, Literal
 
-from pydantic import AfterValidator, Field, ValidationInfo, field_validator
+from pydantic import AfterValidator, Field, ValidationInfo, field_validator, model_validator
 
 from slimwhisper.app.api.fields import (
     NULL_IS_DEFAULT,
@@ -15,7 +15,6 @@ from slimwhisper.app.api.fields import (
     Fields,
     check,
     one_of,
-    refused,
     unserved,
     unsupported,
     wrong,
@@ -69,19 +68,6 @@ Response = Annotated[Any, unserved(bool, "a transcription session has no respons
 Included = Annotated[str, one_of(INCLUDE), unserved(lambda name: name == LOGPROBS, NO_LOGPROBS)]
 
 
-class Part(Fields):
-    """A part of a session's configuration; also what a client sends to change it."""
-
-    def changed(self, given: Self) -> Self:
-        """This, with the fields that were sent."""
-        changes = {name: getattr(given, name) for name in given.model_fields_set}
-        for name, value in changes.items():
-            before = getattr(self, name)
-            if isinstance(before, Part) and isinstance(value, Part):
-                changes[name] = before.changed(value)
-        return self.model_copy(update=changes)
-
-
 class AudioFormat(Fields):
     """How audio is sent. It is changed as a whole."""
 
@@ -101,11 +87,10 @@ class AudioFormat(Fields):
         return (rate or PCM_RATES[0]) if kind == "audio/pcm" else None
 
 
-class Transcription(Part):
+class Transcription(Fields):
     """What is decoded, and how."""
 
     model: Annotated[str, Field(max_length=MAX_MODEL)] | None = None  # as it was asked for
-    language: Annotated[Language | None, AfterValidator(_language)] = None
     languages: Annotated[
         list[Annotated[Language, AfterValidator(_language)]],
         NULL_IS_DEFAULT,
@@ -114,20 +99,23 @@ class Transcription(Part):
             "a stream takes one language, or none to detect it in each utterance",
         ),
     ] = Field(default=[], exclude=True)
+    language: Annotated[Language | None, AfterValidator(_language)] = None
     prompt: Annotated[str, Field(max_length=MAX_TEXT)] | None = None
     keywords: list[Keyword] | None = Field(default=None, max_length=MAX_KEYWORDS)
     delay: Annotated[str, one_of(DELAYS)] | None = None
     task: Annotated[str, one_of(("transcribe", "translate")), NULL_IS_DEFAULT] = _LIVE.task  # ours
 
-    def changed(self, given: Self) -> Self:
-        """This, with the fields that were sent; `languages` is another name of `language`."""
-        found = super().changed(given)
-        if "languages" not in given.model_fields_set:
-            return found
-        return found.model_copy(update={"language": next(iter(given.languages), None)})
+    @model_validator(mode="before")
+    @classmethod
+    def _one_language(cls, given: Any) -> Any:
+        """`languages` is another name of `language`."""
+        if not isinstance(given, dict) or "languages" not in given:
+            return given
+        names = given["languages"]
+        return {**given, "language": names[0] if isinstance(names, list) and names else None}
 
 
-class ServerVad(Part):
+class ServerVad(Fields):
     """Pauses end utterances."""
 
     type: Annotated[
@@ -146,7 +134,7 @@ class ServerVad(Part):
     idle_timeout_ms: Response = Field(default=None, exclude=True)
 
 
-class AudioInput(Part):
+class AudioInput(Fields):
     """The audio, and what is done with it."""
 
     format: Annotated[AudioFormat, NULL_IS_DEFAULT] = AudioFormat()
@@ -163,13 +151,13 @@ class AudioInput(Part):
     turn_detection: ServerVad | None = ServerVad()  # None: only commits end utterances
 
 
-class Audio(Part):
+class Audio(Fields):
     """`input`: what the client sends."""
 
     input: Annotated[AudioInput, NULL_IS_DEFAULT] = AudioInput()
 
 
-class SessionConfig(Part):
+class SessionConfig(Fields):
     """A session's configuration; also a `session` that a client sends."""
 
     type: Annotated[
@@ -200,13 +188,6 @@ class SessionConfig(Part):
     def includes(self, name: str) -> bool:
         """Whether the client wants these events or fields, too."""
         return name in (self.include or ())
-
-    def transcribing(self, **changes: Any) -> Self:
-        """This, with other fields of `Transcription`, which must be right."""
-        sound = self.audio.input
-        wanted = sound.transcription.model_copy(update=changes)
-        audio = Audio(input=sound.model_copy(update={"transcription": wanted}))
-        return self.model_copy(update={"audio": audio})
 
     def options(self, defaults: LiveOptions) -> LiveOptions:
         """The options of the stream; `defaults` are the server's."""
@@ -242,22 +223,28 @@ def update_session(config: SessionConfig, given: object) -> tuple[SessionConfig,
 
     null resets a field. Raises APIError for one that cannot be honoured; nothing is changed then.
     """
-    changes = check(SessionConfig, given, "session")
-    assert isinstance(given, dict)
-    return config.changed(changes), changes.unknown(given, "session.")
+    merged = _merged(config.model_dump(exclude={"type"}), given)
+    found = check(SessionConfig, merged, "session")
+    return found, found.unknown(merged, "session.")
 
 
-def from_beta(given: object) -> dict[str, Any]:
+def _merged(before: Any, given: object) -> Any:
+    """JSON with the fields of another, of the objects within it too; `format` is one value."""
+    if not (isinstance(before, dict) and isinstance(given, dict)):
+        return given
+    inner = {name: _merged(before.get(name), given[name]) for name in given if name != "format"}
+    return {**before, **given, **inner}
+
+
+def from_beta(given: Any) -> Any:
     """The `session` of a beta's `transcription_session.update`, as a `session` of today's."""
     if not isinstance(given, dict):
-        raise refused("session", "session must be a JSON object")
+        return given  # which is refused
     session = given.copy()
     sound = {BETA[name]: session.pop(name) for name in BETA if name in session}
-    if (kind := session.pop("input_audio_format", None)) is not None:
-        if kind not in list(BETA_FORMATS):
-            known = ", ".join(BETA_FORMATS)
-            raise refused("session.input_audio_format", f"input_audio_format: choose {known}")
-        sound["format"] = {"type": BETA_FORMATS[kind]}
+    if "input_audio_format" in session:
+        kind = session.pop("input_audio_format")
+        sound["format"] = {"type": BETA_FORMATS.get(str(kind), kind)}
     return {**session, "type": "transcription", "audio": {"input": sound}}
 
 

@@ -18,16 +18,15 @@ def check_layout(layout: Layout, word_timestamps: bool) -> list[str]:
     """Warnings about options without effect; OptionError for one that needs word timestamps, or
     that contradicts another.
     """
-    for name in LAYOUT[1:]:
-        if layout.get(SENTENCES) and layout.get(name) is not None:
-            raise OptionError(f"--{name}: --sentences breaks lines at 42 characters; drop one")
-    if not word_timestamps:
-        for name in LAYOUT:
-            if layout.get(name):
-                raise OptionError(f"--{name} requires --word_timestamps True")
-    for name in LAYOUT[1:]:
+    for name in LAYOUT:
+        if layout.get(name) and not word_timestamps:
+            raise OptionError(f"--{name} requires --word_timestamps True")
         value = layout.get(name)
-        if value is not None and value < 1:
+        if value is None or name == HIGHLIGHT:
+            continue
+        if layout.get(SENTENCES):
+            raise OptionError(f"--{name}: --sentences breaks lines at 42 characters; drop one")
+        if value < 1:
             raise OptionError(f"--{name} {value} is not a positive number")
     warnings = []
     if layout.get("max_line_count") and not layout.get("max_line_width"):

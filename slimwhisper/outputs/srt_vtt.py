@@ -1,40 +1,54 @@
-"""SubRip and WebVTT of sentences: https://www.w3.org/TR/webvtt1/.
+"""SubRip and WebVTT: https://www.w3.org/TR/webvtt1/.
 
-Without `--sentences`, openai-whisper's writers write these formats.
+openai-whisper lays out the cues, none of which has two speakers; those of sentences are ours.
 """
 
 from collections.abc import Callable, Iterator
 from html import escape
 from typing import TextIO
 
-from slimwhisper.outputs.layout import HIGHLIGHT, Layout
-from slimwhisper.subtitles.cues import Cue, to_cues
+from slimwhisper.outputs.layout import HIGHLIGHT, SENTENCES, Layout
+from slimwhisper.outputs.plain import runs
+from slimwhisper.subtitles.cues import Cue, label, to_cues
 from slimwhisper.types import Transcript
 
 
 def write_srt(transcript: Transcript, file: TextIO, layout: Layout) -> None:
-    """Write SubRip; with `HIGHLIGHT`, each word is underlined while it is spoken."""
-    number = 0
-    for cue in to_cues(transcript, broken=True, labelled=True):
-        for start, end, text in _shown(cue, _plain, layout):
-            number += 1
-            print(f"{number}\n{cue_clock(start, ',')} --> {cue_clock(end, ',')}", file=file)
-            print(f"{cue.label}{text}\n", file=file)
+    """Write SubRip: "NAME: " where the speaker changes, or always if words are highlighted."""
+    cues = _cues(transcript, layout, vtt=False)
+    for number, (speaker, named, times, text) in enumerate(cues, start=1):
+        print(f"{number}\n{times}\n{label(speaker) if named else ''}{text}\n", file=file)
 
 
 def write_vtt(transcript: Transcript, file: TextIO, layout: Layout) -> None:
-    """Write WebVTT; speakers are voices. `HIGHLIGHT` as for SubRip."""
+    """Write WebVTT: speakers are voices."""
     print("WEBVTT\n", file=file)
-    for cue in to_cues(transcript, broken=True):
-        before = voice(cue.speaker)
-        for start, end, text in _shown(cue, _escaped, layout):
-            print(f"{cue_clock(start, '.')} --> {cue_clock(end, '.')}\n{before}{text}\n", file=file)
+    for speaker, _, times, text in _cues(transcript, layout, vtt=True):
+        name = " ".join((speaker or "").split())
+        voice = f"<v {_escaped(name)}>" if name else ""
+        print(f"{times}\n{voice}{text}\n", file=file)
 
 
-def voice(speaker: str | None) -> str:
-    """WebVTT's tag of a speaker."""
-    name = "" if speaker is None else " ".join(speaker.split())
-    return f"<v {escape(name, quote=False)}>" if name else ""
+def _cues(
+    transcript: Transcript, layout: Layout, *, vtt: bool
+) -> Iterator[tuple[str | None, bool, str, str]]:
+    """Each cue's speaker, whether to name that speaker again, its times and its text. With
+    `HIGHLIGHT`, there is one for each word, which is underlined.
+    """
+    if layout.get(SENTENCES):
+        mark, write = (".", _escaped) if vtt else (",", _plain)
+        for cue in to_cues(transcript, broken=True, labelled=not vtt):
+            for start, end, text in _shown(cue, write, layout):
+                times = f"{cue_clock(start, mark)} --> {cue_clock(end, mark)}"
+                yield cue.speaker, bool(cue.label), times, text
+        return
+    from slimwhisper.tokens.whisper_package import utils
+
+    theirs = (utils.WriteVTT if vtt else utils.WriteSRT)(output_dir="")
+    for speaker, run in runs(transcript):
+        result = Transcript("", run, transcript.language).as_dict()
+        for i, (begin, stop, text) in enumerate(theirs.iterate_result(result, dict(layout))):
+            yield speaker, i == 0 or bool(layout.get(HIGHLIGHT)), f"{begin} --> {stop}", text
 
 
 def _plain(text: str) -> str:

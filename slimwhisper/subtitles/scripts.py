@@ -26,8 +26,6 @@ _NOT_FIRST = set(
 _NOT_LAST = set("¿¡$€£#@เแโใไເແໂໃໄ")
 _QUOTES = set("\"'“”‘’„‚«»‹›")
 
-RIGHT_TO_LEFT = ("ar", "fa", "he", "ps", "sd", "ur", "yi")  # of Whisper's languages
-
 
 def letters_of(*blocks: tuple[int, int]) -> str:
     """The characters of Unicode blocks, for a set in a regular expression."""

@@ -1,10 +1,7 @@
 """OpenAI's API, by its own client and by requests that no client would make."""
 
-import asyncio
-from collections.abc import AsyncIterator
 from functools import partial
-from types import SimpleNamespace
-from typing import Any, cast
+from typing import Any
 
 import httpx
 import jiwer
@@ -12,14 +9,16 @@ import openai
 import pytest
 from starlette.requests import Request
 from starlette.responses import PlainTextResponse
+from starlette.testclient import TestClient
 from starlette.types import Receive, Scope, Send
 
+from slimwhisper.app.api import routes
 from slimwhisper.app.api.access import Access
 from slimwhisper.app.api.errors import APIError
-from slimwhisper.app.api.routes import events_of
-from slimwhisper.app.service.jobs import Limits, Progress
+from slimwhisper.app.service.jobs import Limits
 from slimwhisper.app.service.settings import Settings
 from tests.support.live import Begin, Live, eventually
+from tests.support.realtime import PATH, QUERY, encoded, sample, until
 from tests.support.spoken import EXPECTED, SAMPLES
 
 PHONE, LONG = SAMPLES / "phone-number.wav", SAMPLES / "three-minutes.ogg"
@@ -43,14 +42,6 @@ def test_every_format(live: Live) -> None:
     assert [w.word for w in words.words] == words.text.split() and words.segments is None
 
 
-def test_models(live: Live) -> None:
-    client = live.client()
-    assert [m.id for m in client.models.list()] == ["digits"]
-    assert client.models.retrieve("digits").id == "digits"
-    with pytest.raises(openai.NotFoundError, match="'gpt-7' is not available here; choose: dig"):
-        client.models.retrieve("gpt-7")
-
-
 @pytest.mark.parametrize(
     ("arguments", "status", "message"),
     [
@@ -62,7 +53,6 @@ def test_models(live: Live) -> None:
         # before a stream begins, so that its status says it
         ({"file": SAMPLES / "broken.m4a", "stream": True}, 400, "broken.m4a: not audio or video"),
         ({"languages": ["en", "klingon"], "stream": True}, 400, "'klingon' is not one"),
-        ({"model": "gpt-4o-transcribe-diarize", "file": LONG, "stream": True}, 400, "over 30 s"),
     ],
 )
 def test_errors_in_openais_shape(
@@ -78,25 +68,14 @@ def test_errors_in_openais_shape(
 
 
 @pytest.mark.filterwarnings("ignore:deprecated:DeprecationWarning")  # OpenAI's client, of this call
-def test_translation_needs_a_model_that_can(live: Live) -> None:
+def test_models_and_what_they_can(live: Live) -> None:
+    client = live.client()
+    assert [m.id for m in client.models.list()] == ["digits"]
+    assert client.models.retrieve("digits").id == "digits"
+    with pytest.raises(openai.NotFoundError, match="'gpt-7' is not available here; choose: dig"):
+        client.models.retrieve("gpt-7")
     with pytest.raises(openai.BadRequestError, match="English-only and cannot translate"):
-        live.client().audio.translations.create(file=PHONE, model="whisper-1")
-
-
-@pytest.mark.parametrize(
-    "strategy",
-    [
-        f'{{"type": "server_vad", "threshold": {10**400}}}',
-        f'{{"type": "server_vad", "silence_duration_ms": -{10**400}}}',
-        '{"type": "server_vad", "prefix_padding_ms": NaN}',
-        '{"type": "server_vad", "prefix_padding_ms": 1e999}',
-        r'{"type": "\ud800"}',
-        r'{"type": "server_vad", "\ud800": 1}',
-    ],
-)
-def test_numbers_and_texts_that_json_does_not_have(live: Live, strategy: str) -> None:
-    found = live.post(data={"chunking_strategy": strategy}, files={"file": PHONE.read_bytes()})
-    assert found.status_code == 400 and found.json()["error"]["param"] == "chunking_strategy"
+        client.audio.translations.create(file=PHONE, model="whisper-1")
 
 
 def test_malformed_requests(live: Live) -> None:
@@ -118,42 +97,55 @@ def test_malformed_requests(live: Live) -> None:
     assert httpx.get(f"{live.url}/v1/audio/transcriptions").status_code == 405
 
 
+COUNTERS = (
+    "requests updates merged_updates audio_seconds busy_seconds steps filled_slots preemptions"
+)
+GAUGES = "in_flight streams speed batch_fill slots cache_bytes text_bytes"
+
+
 def test_health_and_metrics(live: Live) -> None:
     assert httpx.get(f"{live.url}/health").json() == {"status": "ready"}
     assert live.post(files={"file": PHONE.read_bytes()}).status_code == 200
-    text = httpx.get(f"{live.url}/metrics").text
-    lines = [line for line in text.splitlines() if not line.startswith("#")]
-    values = {name: float(value) for name, _, value in (line.rpartition(" ") for line in lines)}
-    assert values['slimwhisper_requests_total{outcome="finished"}'] >= 1
-    assert values["slimwhisper_audio_seconds_total"] > 3
-    assert values["slimwhisper_cache_bytes"] > 1e6 and values["slimwhisper_slots"] == 4
-    assert values["slimwhisper_batch_fill"] > 0.5
+    with live.client().realtime.connect(extra_query=QUERY) as connection:
+        for piece in sample(24_000, 1.0):
+            connection.input_audio_buffer.append(audio=encoded(piece))
+        until(connection, f"{PATH}.delta")
+        lines = httpx.get(f"{live.url}/metrics").text.splitlines()
+    types = dict(line.split()[2:] for line in lines if line.startswith("# TYPE"))
+    counters = {f"slimwhisper_{name}_total": "counter" for name in COUNTERS.split()}
+    gauges = {f"slimwhisper_{name}": "gauge" for name in GAUGES.split()}
+    latency = "slimwhisper_commit_latency_seconds"
+    assert types == {**counters, **gauges, latency: "histogram"}
+    rows = dict(line.rsplit(" ", 1) for line in lines if not line.startswith("#"))
+    values = {name.removeprefix("slimwhisper_"): float(value) for name, value in rows.items()}
+    assert not any("_created" in name for name in values)
+    assert values['requests_total{outcome="finished"}'] >= 1
+    assert values["audio_seconds_total"] > 3 and values["batch_fill"] > 0.2
+    assert values["cache_bytes"] > 1e6 and values["slots"] == 4
+    assert values["streams"] == 1 and values["updates_total"] > 0
+    assert values['commit_latency_seconds_bucket{le="+Inf"}'] > 0
+    assert 0 < values["commit_latency_seconds_sum"] < 60
 
 
 def test_a_body_of_just_the_limit_is_taken() -> None:
     async def app(scope: Scope, receive: Receive, send: Send) -> None:
-        while (await receive())["more_body"]:
-            pass
+        await Request(scope, receive).body()
         await PlainTextResponse("read")(scope, receive, send)
 
-    async def chunks(size: int) -> AsyncIterator[bytes]:  # no Content-Length
-        for _ in range(size):
-            yield b"x"
-
-    async def check() -> None:
-        transport = httpx.ASGITransport(Access(app, Settings(max_bytes=10)))
-        url = "http://localhost/v1/audio/transcriptions"
-        async with httpx.AsyncClient(transport=transport, base_url=url) as client:
-            for content in (b"x" * 10, chunks(10)):
-                assert (await client.post("/", content=content)).text == "read"
-            assert (await client.post("/", content=b"x" * 11)).status_code == 413
-            with pytest.raises(APIError, match="larger than"):
-                await client.post("/", content=chunks(11))
-
-    asyncio.run(check())
+    client = TestClient(Access(app, Settings(max_bytes=10)), base_url="http://localhost")
+    post = partial(client.post, "/v1/audio/transcriptions")
+    for content in (b"x" * 10, iter([b"x"] * 10)):  # which has no Content-Length
+        assert post(content=content).text == "read"
+    assert post(content=b"x" * 11).status_code == 413
+    with pytest.raises(APIError, match="larger than"):
+        post(content=iter([b"x"] * 11))
 
 
-def test_a_client_that_leaves_frees_its_slot(live: Live) -> None:
+@pytest.mark.parametrize("poll", [0.1, 600.0], ids=["between events", "after one"])
+def test_a_client_that_leaves_frees_its_slot(
+    live: Live, monkeypatch: pytest.MonkeyPatch, poll: float
+) -> None:
+    monkeypatch.setattr(routes, "DISCONNECT_POLL", poll)
     before = live.service.counts.cancelled
     with pytest.raises(httpx.ReadTimeout):
         live.post(
@@ -163,27 +155,6 @@ def test_a_client_that_leaves_frees_its_slot(live: Live) -> None:
     # busy machines look into the upload after the client left
     assert eventually(lambda: live.service.counts.cancelled == before + 1)
     assert eventually(lambda: live.service.in_flight == 0)
-
-
-def test_a_client_is_missed_between_two_events_as_well() -> None:
-    """A quick job has an event more often than the poll for its client."""
-
-    class Left:
-        async def is_disconnected(self) -> bool:
-            return True
-
-    async def check() -> None:
-        told, ended = asyncio.Queue[Any](), []
-        for second in range(3):
-            told.put_nowait(Progress([], float(second)))
-        service: Any = SimpleNamespace(cancel=ended.append)
-        job: Any = object()
-        with pytest.raises(APIError, match="disconnected"):
-            async for event in events_of(service, job, told, cast(Request, Left()), 60):
-                assert event == Progress([], 0.0)
-        assert ended == [job]
-
-    asyncio.run(check())
 
 
 def test_a_full_queue_and_the_end(begin: Begin) -> None:

@@ -3,6 +3,7 @@
 import asyncio
 import base64
 import io
+import re
 from contextlib import AsyncExitStack
 from pathlib import Path
 from typing import Any
@@ -15,6 +16,7 @@ import soundfile
 from openai.types.audio import TranscriptionDiarized, TranscriptionStreamEvent
 from pydantic import TypeAdapter
 
+import slimwhisper
 from slimwhisper.api import SlimWhisper
 from slimwhisper.app.api.errors import APIError, as_api_error
 from slimwhisper.app.api.references import Reference, store_references
@@ -104,51 +106,6 @@ def test_a_stream_of_an_asynchronous_client(live: Live) -> None:
     assert done.usage.output_tokens > len(done.logprobs), "timestamps count too"
 
 
-def whole(found: Any) -> tuple[str, int]:
-    """An answer's text, and how many log-probabilities it has."""
-    text = found if isinstance(found, str) else found.text
-    return text.strip(), len(getattr(found, "logprobs", None) or ())
-
-
-FIELDS: list[dict[str, Any]] = [
-    *({"model": name} for name in ("whisper-1", "gpt-4o-mini-transcribe", "gpt-transcribe")),
-    {"language": "en"},
-    {"languages": ["en"]},
-    {"prompt": "one two"},
-    {"keywords": ["seven"]},
-    {"temperature": 0.2},
-    {"chunking_strategy": "auto"},
-    {"chunking_strategy": VAD},
-    {"include": ["logprobs"]},
-    {"response_format": "text"},
-    pytest.param(
-        {
-            "model": "gpt-4o-transcribe-diarize",
-            "response_format": "diarized_json",
-            "chunking_strategy": "auto",
-            "known_speaker_names": ["Ann"],
-            "known_speaker_references": [],  # a part of the recording
-        },
-        marks=pytest.mark.skipif(bool(missing("embedding")), reason="needs the extra diarize"),
-    ),
-]
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize("fields", FIELDS, ids=lambda f: "-".join(map(str, f.items()))[:40])
-def test_each_field_whole_and_streamed(live: Live, fields: dict[str, Any]) -> None:
-    arguments = {"file": CODE, "model": "gpt-4o-transcribe", **fields}
-    if "known_speaker_references" in fields:
-        arguments["known_speaker_references"] = [data_url(beginning(4))]
-    create = live.client().audio.transcriptions.create
-    at_once = whole(create(**arguments))
-    assert at_once[0] and (at_once[1] > 0) == ("include" in fields)
-    *before, done = create(**arguments, stream=True)
-    deltas = [e.delta for e in before if e.type == "transcript.text.delta"]
-    assert done.type == "transcript.text.done" and "".join(deltas).strip() == done.text
-    assert whole(done) == at_once
-
-
 def test_whisper_cpps_form(live: Live) -> None:
     def asked(**fields: str) -> httpx.Response:
         files = {"file": CODE.read_bytes()}
@@ -163,10 +120,10 @@ def test_whisper_cpps_form(live: Live) -> None:
     assert "cannot translate" in asked(translate="yes").json()["error"]["message"]
 
 
-def wave(samples: np.ndarray, rate: int = 16_000) -> bytes:
+def wave(samples: np.ndarray) -> bytes:
     """A WAV file."""
     file = io.BytesIO()
-    soundfile.write(file, samples, rate, format="WAV")
+    soundfile.write(file, samples, 16_000, format="WAV")
     return file.getvalue()
 
 
@@ -174,40 +131,23 @@ def tone(seconds: float) -> bytes:
     return wave(np.sin(np.arange(round(16_000 * seconds)) / 20).astype(np.float32) / 4)
 
 
-def beginning(seconds: int) -> bytes:
-    """Of the recording, as a WAV file."""
-    speech, rate = soundfile.read(CODE, dtype="float32")
-    return wave(speech[: seconds * rate], rate)
-
-
 def test_known_speakers_are_read_apart_and_leave_nothing(live: Live) -> None:
+    before = open_files()
     known = [Reference("Ann", tone(2.5)), Reference("Bo", tone(9.5))]
-
-    async def store() -> tuple[tuple[str, str], ...]:
-        async with AsyncExitStack() as files:
-            pairs = store_references(known, live.service.reading.read, files)
-            assert [soundfile.info(path).duration for _, path in pairs] == [2.5, 9.5]
-        return pairs
-
-    pairs = asyncio.run(store())
+    files, read = AsyncExitStack(), live.service.reading.read
+    pairs = store_references(known, read, files)
     assert [name for name, _ in pairs] == ["Ann", "Bo"]
+    assert [soundfile.info(path).duration for _, path in pairs] == [2.5, 9.5]
+    asyncio.run(files.aclose())
     assert not any(Path(path).exists() for _, path in pairs)
-
-
-@pytest.mark.parametrize(
-    ("data", "message"),
-    [
+    for data, message in (
         (tone(1), "'Cy': 1.0 s long; give 2 to 10 s"),
         (tone(11), "'Cy': 11.0 s long; give 2 to 10 s"),
         (b"no audio", "'Cy': not audio or video"),
-    ],
-)
-def test_known_speakers_that_cannot_be_used(live: Live, data: bytes, message: str) -> None:
-    before = open_files()
-    with pytest.raises((APIError, AudioError)) as raised:
-        store_references([Reference("Cy", data)], live.service.reading.read, AsyncExitStack())
-    assert as_api_error(raised.value).status == 400 and message in str(raised.value)
-    assert "/proc" not in str(raised.value)
+    ):
+        with pytest.raises((APIError, AudioError), match=re.escape(message)) as raised:
+            store_references([Reference("Cy", data)], read, AsyncExitStack())
+        assert as_api_error(raised.value).status == 400 and "/proc" not in str(raised.value)
     assert open_files() <= before
 
 
@@ -225,7 +165,10 @@ def test_a_known_voice_is_called_by_its_name(live: Live) -> None:
         "known_speaker_names": ["Ann"],
     }
     create = live.client().audio.transcriptions.create
-    found = create(**arguments, known_speaker_references=[data_url(beginning(4))])
+    found = create(
+        **arguments,
+        known_speaker_references=[data_url(wave(slimwhisper.load_audio(CODE)[: 4 * 16_000]))],
+    )
     assert {s.speaker for s in found.segments} == {"Ann"}
     assert "".join(s.text for s in found.segments).strip() == found.text
     with pytest.raises(openai.BadRequestError) as raised:

@@ -10,6 +10,8 @@ from typing import Any
 import httpx
 import pytest
 from openai.types.realtime import ClientSecretCreateResponse
+from websockets.exceptions import InvalidStatus
+from websockets.sync.client import connect
 
 from slimwhisper.api import SlimWhisper
 from slimwhisper.app.api.errors import APIError
@@ -17,13 +19,18 @@ from slimwhisper.app.realtime import client_secrets
 from slimwhisper.app.realtime.client_secrets import ClientSecrets, read_request
 from slimwhisper.app.realtime.session import START
 from tests.support.live import Live, start, stop
+from tests.support.realtime import sound
 
-BASIC = "Basic " + base64.b64encode(b"ann:secret").decode()
-KEY = "openai-insecure-api-key."
-SESSION = {
-    "type": "transcription",
-    "audio": {"input": {"transcription": {"language": "en"}, "turn_detection": None}},
-}
+BASIC = {"Authorization": "Basic " + base64.b64encode(b"ann:secret").decode()}
+BEARER = {"Authorization": "Bearer the-key"}
+ROUTE = "/v1/realtime/client_secrets"
+
+
+def transcribing(turns: bool = True, **fields: str) -> dict[str, Any]:
+    """A request for a secret."""
+    detection: dict[str, Any] = {} if turns else {"turn_detection": None}
+    session = {"type": "transcription", **sound(transcription=fields, **detection)}
+    return {"session": session}
 
 
 @pytest.fixture(scope="module")
@@ -34,95 +41,102 @@ def closed(model: SlimWhisper) -> Iterator[Live]:
     stop(running)
 
 
-def connects(live: Live, *, protocols: Any = None, **headers: str) -> int | dict[str, Any]:
-    """The first event of a session, or the status of the refusal."""
-    from websockets.exceptions import InvalidStatus
-    from websockets.sync.client import connect
-
+def session_of(live: Live, key: str = "", **headers: str) -> dict[str, Any]:
+    """The session's first event. key: in a subprotocol, as browsers send it."""
     url = f"{live.url}/v1/realtime?intent=transcription".replace("http", "ws", 1)
-    origin = headers.pop("Origin", None)
-    options: Any = {"subprotocols": protocols, "origin": origin, "additional_headers": headers}
+    protocols: Any = ["realtime", f"openai-insecure-api-key.{key}"] if key else None
+    with connect(url, subprotocols=protocols, additional_headers=headers) as websocket:
+        assert websocket.subprotocol == ("realtime" if key else None)
+        return dict(json.loads(websocket.recv(timeout=10))["session"])
+
+
+def status_of(live: Live, key: str = "", **headers: str) -> int:
+    """101 if a session begins."""
     try:
-        with connect(url, **options) as websocket:
-            assert websocket.subprotocol == ("realtime" if protocols else None)
-            return dict(json.loads(websocket.recv(timeout=10)))
+        return 101 if session_of(live, key, **headers) else 0
     except InvalidStatus as refused:
         assert json.loads(refused.response.body)["error"]["message"]
         return refused.response.status_code
 
 
 def secret_of(live: Live, body: Any, **headers: str) -> httpx.Response:
-    return httpx.post(f"{live.url}/v1/realtime/client_secrets", json=body, headers=headers)
+    return httpx.post(f"{live.url}{ROUTE}", json=body, headers=headers)
 
 
 def test_a_websocket_needs_a_key(closed: Live, caplog: pytest.LogCaptureFixture) -> None:
     server_log = logging.getLogger("uvicorn.error")
     server_log.addHandler(caplog.handler)
-    assert connects(closed) == 401
-    assert connects(closed, Authorization="Bearer wrong") == 401
-    assert connects(closed, protocols=["realtime", f"{KEY}wrong"]) == 401
-    for headers in ({"Authorization": "Bearer the-key"}, {"Authorization": BASIC}):
-        assert isinstance(connects(closed, **headers), dict)
-    assert isinstance(connects(closed, protocols=["realtime", f"{KEY}the-key"]), dict)
+    assert status_of(closed) == status_of(closed, "wrong") == 401
+    assert status_of(closed, Authorization="Bearer wrong") == 401
+    assert status_of(closed, **BEARER) == status_of(closed, **BASIC) == 101
+    assert status_of(closed, "the-key") == 101
     server_log.removeHandler(caplog.handler)
     levels = {record.levelno for record in caplog.records}
     assert levels == {logging.INFO}, "a refusal is no error of the server"
 
 
 def test_pages_of_other_sites_need_a_key_of_their_own(closed: Live, live: Live) -> None:
-    own = closed.url
-    for origin in ("https://evil.example", "null", own.replace("http://", "http://x.")):
-        assert connects(closed, Origin=origin, Authorization=BASIC) == 403
-        assert connects(live, Origin=origin) == 403
-    found = connects(closed, Origin="https://app.example", protocols=["realtime", f"{KEY}the-key"])
-    assert isinstance(found, dict)
-    assert isinstance(connects(closed, Origin=own, Authorization=BASIC), dict)
-    assert isinstance(connects(live, Origin=live.url), dict)
-    assert connects(live, Authorization="Bearer ek_x") == 401, "unknown, even without a key"
-    assert connects(live, protocols=["realtime", f"{KEY}ek_x"]) == 401
-    secret = secret_of(live, {}).json()["value"]
-    found = connects(live, Origin="https://a.example", protocols=["realtime", KEY + secret])
-    assert isinstance(found, dict)
+    for origin in ("https://evil.example", "null", closed.url.replace("http://", "http://x.")):
+        assert status_of(closed, Origin=origin, **BASIC) == 403
+        assert status_of(live, Origin=origin) == 403
+        assert status_of(closed, "the-key", Origin=origin) == 101
+        assert status_of(live, secret_of(live, {}).json()["value"], Origin=origin) == 101
+    assert status_of(closed, Origin=closed.url, **BASIC) == 101
+    assert status_of(live, Origin=live.url) == 101
+    assert status_of(live, "ek_x") == status_of(live, Authorization="Bearer ek_x") == 401
 
 
 def test_a_client_secret_opens_its_session_and_nothing_else(closed: Live) -> None:
     assert secret_of(closed, {}).status_code == 401
-    answer = secret_of(closed, {"session": SESSION}, Authorization="Bearer the-key")
+    answer = secret_of(closed, transcribing(turns=False, language="en"), **BEARER)
     found = ClientSecretCreateResponse.model_validate_json(answer.content, strict=True)
-    assert found.value.startswith("ek_")
     bearer = {"Authorization": f"Bearer {found.value}"}
-    for headers in (bearer, {**bearer, "Origin": "https://a.example"}):
-        created = connects(closed, **headers)
-        assert isinstance(created, dict)
-        sound = created["session"]["audio"]["input"]
+    for ways in (bearer, {**bearer, "Origin": "https://a.example"}, {"key": found.value}):
+        sound = session_of(closed, **ways)["audio"]["input"]
         assert sound["transcription"]["language"] == "en" and sound["turn_detection"] is None
-    with_subprotocol = connects(closed, protocols=["realtime", KEY + found.value])
-    assert isinstance(with_subprotocol, dict)
     for path in ("/v1/models", "/metrics", "/v1/realtime"):
         assert httpx.get(closed.url + path, headers=bearer).status_code == 401
     assert secret_of(closed, {}, **bearer).status_code == 401
     assert closed.post(headers=bearer, files={"file": b"x"}).status_code == 401
 
 
-def test_secrets_expire_whatever_the_wall_says(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_secret_is_ours_whole_and_new(monkeypatch: pytest.MonkeyPatch) -> None:
     now = [1000.0]
     found = ClientSecrets(lambda: now[0])
     before = int(time.time())
-    value, expires_at = found.issue(START.transcribing(language="de"), 60)
-    assert before + 60 <= expires_at <= time.time() + 60 and value not in repr(vars(found))
+    config = read_request(transcribing(language="de"))[0]
+    value, expires_at = found.issue(config, 60)
+    assert before + 60 <= expires_at <= time.time() + 60
+    assert ClientSecrets(lambda: now[0]).session(value) is None, "another server's"
+    for place in range(len(value)):
+        other = "A" if value[place] != "A" else "B"
+        assert found.session(f"{value[:place]}{other}{value[place + 1 :]}") is None
+    assert [found.session(odd) for odd in ("", "ek_", "ek_.", "é.é", value[:-1])] == [None] * 5
     now[0] = 1059.9
     for wall in (0.0, time.time() + 10**6):
         monkeypatch.setattr(client_secrets.time, "time", lambda wall=wall: wall)
         session = found.session(value)
         assert session is not None and session.audio.input.transcription.language == "de"
     now[0] = 1060.1
-    assert found.session(value) is None and found.session("") is None
+    assert found.session(value) is None
+
+
+def test_the_longest_secret(closed: Live) -> None:
+    prompt = "a" * 3500
+    value = secret_of(closed, transcribing(prompt=prompt), **BEARER).json()["value"]
+    assert session_of(closed, value)["audio"]["input"]["transcription"]["prompt"] == prompt
+    for fields, message in (
+        ({"prompt": "a" * 5000}, "too long for a client secret"),
+        ({"prompt": "\U0001f600" * 1500}, "too long for a client secret"),
+        ({"model": "m" * 201}, "at most 200 characters"),
+    ):
+        refused = secret_of(closed, transcribing(**fields), **BEARER)
+        assert refused.status_code == 400 and message in refused.text
 
 
 @pytest.mark.parametrize(
     ("body", "message"),
     [
-        ([], "the body: input should be a valid dictionary"),
         ({"expires_after": {"anchor": "now"}}, "anchor 'now': input should be 'created_at'"),
         ({"expires_after": {"seconds": 9}}, "greater than or equal to 10"),
         ({"expires_after": {"seconds": True}}, "a valid integer"),
@@ -142,10 +156,13 @@ def test_a_secret_lasts_as_long_as_asked() -> None:
     assert read_request({})[1] == 600
 
 
-def test_bodies_that_are_no_json_or_too_large(live: Live) -> None:
-    url = f"{live.url}/v1/realtime/client_secrets"
-    kind = {"Content-Type": "application/json"}
-    assert httpx.post(url, content=b"{", headers=kind).status_code == 400
-    assert httpx.post(url, content=b"[" * 100_000, headers=kind).status_code == 400
-    assert httpx.post(url, content=b" " * (2 << 20)).status_code == 413
-    assert httpx.post(url).status_code == 200
+def test_bodies_that_are_not_json_or_too_large(live: Live) -> None:
+    json, deep, large = "application/json; charset=utf-8", b"[" * 100_000, b" " * (2 << 20)
+    for content, kind, status in (
+        *((content, json, 400) for content in (b"{", b"[]", deep)),
+        *((b"", "", 200), (b"{}", json, 200), (large, "", 413), (b"{}", "", 415)),
+        *((b"{}", kind, 415) for kind in ("text/plain", "multipart/form-data")),
+    ):
+        headers = {"Content-Type": kind}
+        answer = httpx.post(f"{live.url}{ROUTE}", content=content, headers=headers)
+        assert answer.status_code == status, (content[:2], kind, answer.text)

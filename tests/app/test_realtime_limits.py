@@ -3,8 +3,6 @@
 import asyncio
 import json
 import socket
-from collections.abc import Callable
-from types import SimpleNamespace
 from typing import Any
 
 import openai
@@ -14,13 +12,7 @@ from openai.resources.realtime.realtime import RealtimeConnection
 from websockets.exceptions import ConnectionClosed, InvalidStatus
 
 from slimwhisper.app.realtime import connection as connection_module
-from slimwhisper.app.realtime.connection import Connection
-from slimwhisper.app.realtime.session import START
-from slimwhisper.app.service.host import Host
 from slimwhisper.app.service.jobs import Limits
-from slimwhisper.app.service.models import Models
-from slimwhisper.app.service.settings import Settings
-from slimwhisper.live.types import LiveEvent, SpeechStarted, Text
 from slimwhisper.longform.batch import Batch
 from tests.support.live import Begin, Live, freed, held_engines
 from tests.support.realtime import (
@@ -70,9 +62,8 @@ def test_the_words_of_a_sample(live: Live) -> None:
         say(connection, silence(0.5))
         connection.input_audio_buffer.commit()
         empty = until(connection, "error")[-1]["error"]
-        assert (
-            empty["code"] == "input_audio_buffer_commit_empty" and "no speech" in empty["message"]
-        )
+        assert empty["code"] == "input_audio_buffer_commit_empty"
+        assert "no speech" in empty["message"]
     assert freed(live)
 
 
@@ -117,35 +108,30 @@ def test_a_connection_that_drops_during_a_decode_leaves_nothing(live: Live) -> N
 
 
 @pytest.mark.parametrize(
-    ("limit", "code", "message"),
-    [("_ends", "session_expired", "has lasted"), ("_idle_ends", "session_idle", "no audio for")],
+    ("limit", "code", "message", "closed"),
+    [
+        ("_ends", "session_expired", "has lasted", 1008),
+        ("_idle_ends", "session_idle", "no audio for", 1008),
+        ("", "stopping", "shutting down", 1001),
+    ],
 )
-def test_limits_of_time_end_with_the_last_text(
-    live: Live, limit: str, code: str, message: str
+def test_a_session_ends_with_the_last_text(
+    begin: Begin, limit: str, code: str, message: str, closed: int
 ) -> None:
+    live = begin()
     with live.client().realtime.connect(extra_query=QUERY) as connection:
         say(connection, *SPEECH[:2])
         until(connection, "input_audio_buffer.speech_started")
-        (session,) = live.server._realtime._open
-        setattr(session, limit, 0.0)  # the time is over
-        update(connection, {})
+        if limit:
+            (session,) = live.server._realtime._open
+            setattr(session, limit, 0.0)  # the time is over
+            update(connection, {})
+        else:
+            live.server.should_exit = True
         found = until(connection, "error")
         assert f"{PATH}.completed" in [e["type"] for e in found]
         assert found[-1]["error"]["code"] == code and message in found[-1]["error"]["message"]
-        assert ends_with(connection) == 1008
-    assert freed(live)
-
-
-def test_shutdown_gives_the_last_text(begin: Begin) -> None:
-    live = begin()
-    with live.client().realtime.connect(extra_query=QUERY) as connection:
-        say(connection, *SPEECH[:3])
-        until(connection, "input_audio_buffer.speech_started")
-        live.server.should_exit = True
-        found = until(connection, "error")
-        assert f"{PATH}.completed" in [e["type"] for e in found]
-        assert found[-1]["error"]["code"] == "stopping"
-        assert ends_with(connection) == 1001
+        assert ends_with(connection) == closed
     assert freed(live)
 
 
@@ -183,7 +169,7 @@ def test_a_full_backlog_stops_the_reading(begin: Begin, monkeypatch: pytest.Monk
     monkeypatch.setattr("slimwhisper.app.realtime.feed.MAX_BACKLOG", 2.0)
     live = begin()
     with live.client().realtime.connect(extra_query=QUERY) as connection:
-        say(connection, *SPEECH)
+        say(connection, *SPEECH[:5])
         event: Any = {"type": "session.update", "session": {"type": "transcription"}}
         connection.send(event)
         with pytest.raises(TimeoutError):
@@ -194,47 +180,17 @@ def test_a_full_backlog_stops_the_reading(begin: Begin, monkeypatch: pytest.Monk
     assert freed(live)
 
 
-class Unread:
-    """A websocket whose client reads nothing."""
-
-    client = None
-
-    def __init__(self) -> None:
-        self.closed: tuple[int, str] | None = None
-
-    async def accept(self, subprotocol: str | None) -> None: ...
-
-    async def send_text(self, text: str) -> None:
-        await asyncio.Event().wait()
-
-    async def receive(self) -> dict[str, Any]:
-        await asyncio.Event().wait()
-        return {}
-
-    async def close(self, code: int, reason: str) -> None:
-        self.closed = code, reason
-
-
-def test_a_client_that_does_not_read_is_dropped(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(connection_module, "CLOSING", 0.05)
-    websocket, closed = Unread(), list[bool]()
-    told: list[Callable[[LiveEvent], None]] = []
-
-    def open_stream(model: Any, options: Any, user: str, listener: Any) -> Any:
-        told.append(listener)
-        return SimpleNamespace(close=lambda: closed.append(True))
-
-    async def main() -> None:
-        service: Any = SimpleNamespace(open_stream=open_stream)
-        client: Any = websocket
-        session = Connection(client, START, Host(service, Models("digits"), Settings()))
-        running = asyncio.create_task(session.run(None))
-        told[0](SpeechStarted(0, 0.0))
-        for _ in range(connection_module.MAX_UNREAD + 10):
-            told[0](Text(0, " five", ""))
-        await asyncio.wait_for(running, 20)
-        assert len(asyncio.all_tasks()) == 1
-
-    asyncio.run(main())
-    assert websocket.closed is not None and websocket.closed[0] == 1013
-    assert "read them as they come" in websocket.closed[1] and closed
+def test_a_client_that_does_not_read_is_dropped(
+    live: Live, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A commit has three events at once."""
+    with live.client().realtime.connect(extra_query=QUERY) as connection:
+        update(connection, sound(turn_detection=None))
+        say(connection, silence(0.2))
+        monkeypatch.setattr(connection_module, "MAX_UNREAD", 2)
+        connection.input_audio_buffer.commit()
+        with pytest.raises(ConnectionClosed) as closed:
+            until(connection, "conversation.item.done")
+        assert closed.value.rcvd is not None and closed.value.rcvd.code == 1013
+        assert "read them as they come" in closed.value.rcvd.reason
+    assert freed(live)

@@ -14,7 +14,6 @@ import torch
 
 import slimwhisper
 from slimwhisper.api import SlimWhisper
-from slimwhisper.app.api.metrics import metrics_text
 from slimwhisper.app.service import engines
 from slimwhisper.app.service.jobs import (
     BusyError,
@@ -101,23 +100,6 @@ def nothing_left(service: Service) -> bool:
     )
 
 
-def test_a_stream_is_told_what_is_said(begin: Make, audio: np.ndarray) -> None:
-    service = begin()
-    heard = Heard(service, language="en")
-    for start in range(0, len(audio), 1600):
-        heard.stream.append(audio[start : start + 1600])
-    heard.stream.finish()
-    heard.stream.append(audio)  # too late: ignored
-    events = heard.until_the_end()
-    ended = [e for e in events if isinstance(e, Ended)]
-    assert isinstance(events[0], SpeechStarted) and events[-1] is ended[-1]
-    assert " ".join(e.text.strip() for e in ended) == SPOKEN
-    for end in ended:
-        texts = [e for e in events if isinstance(e, Text) and e.utterance == end.utterance]
-        assert "".join(t.committed for t in texts) == end.text
-    assert heard.told.empty() and nothing_left(service)
-
-
 @pytest.mark.slow
 @pytest.mark.parametrize("draft", [False, True], ids=["plain", "draft"])
 def test_streams_and_uploads_side_by_side(
@@ -171,9 +153,13 @@ def test_commit_clear_and_change(begin: Make, audio: np.ndarray) -> None:
     with pytest.raises(AudioError, match="shape"):
         heard.stream.append(audio[None])
     heard.stream.finish()
+    heard.stream.append(audio)  # too late: ignored
     events = heard.until_the_end()
     ended = [e for e in events if isinstance(e, Ended)]
     assert [e.text.strip() for e in ended if e.text] == [SPOKEN, SPOKEN]
+    told = "".join(e.committed for e in events if isinstance(e, Text))
+    assert told == "".join(e.text for e in ended)
+    assert heard.told.empty() and nothing_left(service)
     calls = {e.utterance: e.calls for e in events if isinstance(e, SpeechStarted)}
     assert [calls[e.utterance] for e in ended if e.text] == [1, 2]
     assert ended[-2].segments[0].words is None and ended[-1].segments[0].words
@@ -271,15 +257,12 @@ def test_a_hundred_streams_leave_nothing(begin: Make, audio: np.ndarray) -> None
         heard = Heard(service, language="en")
         streams.add(heard.stream)
         heard.stream.append(audio[: number % 7 * RATE // 4])
-        if number in (6, 20, 34):  # 1.5 s of audio
+        if number in (6, 20):  # 1.5 s of audio
             heard.told.get(timeout=20)
         if number % 3 == 1:
             heard.stream.commit()
-        heard.stream.close()
-        heard.stream.close()
-    heard = Heard(service, language="en")
-    heard.say(audio)
-    assert heard.text == SPOKEN
+        for _ in range(2):
+            heard.stream.close()
     assert eventually(lambda: nothing_left(service))
     del heard, first
     gc.collect()
@@ -343,31 +326,3 @@ def test_shutting_down(begin: Make, audio: np.ndarray, patience: float) -> None:
     heard.stream.append(audio)  # no effect
     heard.stream.finish()
     assert not service.streams.open
-
-
-COUNTERS = (
-    "requests updates merged_updates audio_seconds busy_seconds steps filled_slots preemptions"
-)
-GAUGES = "in_flight streams speed batch_fill slots cache_bytes text_bytes"
-
-
-def test_metrics(begin: Make, audio: np.ndarray) -> None:
-    service = begin()
-    stays, heard = Heard(service), Heard(service)
-    heard.say(audio)
-    assert heard.text == SPOKEN
-    assert eventually(lambda: len(service.streams.open) == 1)
-    text = metrics_text(service).decode().splitlines()
-    lines = dict(line.rsplit(" ", 1) for line in text if not line.startswith("#"))
-    types = dict(line.split()[2:] for line in text if line.startswith("# TYPE"))
-    counters = dict.fromkeys((f"slimwhisper_{name}_total" for name in COUNTERS.split()), "counter")
-    gauges = dict.fromkeys((f"slimwhisper_{name}" for name in GAUGES.split()), "gauge")
-    assert types == {**counters, **gauges, "slimwhisper_commit_latency_seconds": "histogram"}
-    assert not any("_created" in line for line in lines)
-    assert lines["slimwhisper_streams"] == "1.0"
-    assert float(lines["slimwhisper_updates_total"]) == service.counts.updates > 0
-    assert "slimwhisper_merged_updates_total" in lines
-    name = "slimwhisper_commit_latency_seconds"
-    assert lines[f'{name}_bucket{{le="+Inf"}}'] == lines[f"{name}_count"] != "0.0"
-    assert 0 < float(lines[f"{name}_sum"]) < 60
-    stays.stream.close()

@@ -102,7 +102,7 @@ def test_a_job_knows_files_by_their_content(tmp_path: Path) -> None:
     assert known("same.wav") == before
     Path("ann.wav").write_bytes(b"2")
     assert known("ann.wav") != before
-    file, folder = identify_speakers({"diarize": "talk.rttm"}), identify_speakers({"diarize": "."})
+    file, folder = (identify_speakers({"diarize": given}) for given in ("talk.rttm", "."))
     Path("moved.rttm").write_text(LINE)
     assert identify_speakers({"diarize": "moved.rttm"}) == file
     assert identify_speakers({"diarize": "."}) != folder

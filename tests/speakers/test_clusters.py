@@ -27,25 +27,16 @@ def test_the_number_is_found_and_the_voices_are_told_apart(sizes: list[int]) -> 
     assert len(pairs) == len(sizes)
 
 
-def test_a_stray_embedding_is_no_speaker() -> None:
-    assert count_speakers(voices([60, 60, 1])) == 2
-
-
-def test_the_number_given_is_kept() -> None:
-    assert len(set(group(voices([30, 30]), 3).tolist())) == 3
+def test_stray_many_and_few_embeddings(monkeypatch: pytest.MonkeyPatch) -> None:
+    assert count_speakers(voices([60, 60, 1])) == 2, "a stray one is no speaker"
+    assert set(group(voices([30, 30]), 3).tolist()) == {0, 1, 2}, "the number given is kept"
     assert set(group(voices([30, 30]), 1).tolist()) == {0}
     same = np.repeat(voices([1]), 5, axis=0)
     assert set(group(same, 3).tolist()) == {0}, "one voice cannot be three"
-
-
-def test_few_embeddings() -> None:
     assert group(np.zeros((0, 64), np.float32), None).tolist() == []
     assert group(voices([1]), 4).tolist() == [0]
-
-
-def test_many_embeddings_are_counted_by_a_part(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(clusters, "MOST_LINKED", 50)
-    assert count_speakers(voices([300, 200, 100])) == 3
+    assert count_speakers(voices([300, 200, 100])) == 3, "many are counted by a part"
 
 
 def test_the_middle_of_each_group() -> None:

@@ -4,8 +4,6 @@ import json
 from io import StringIO
 from pathlib import Path
 
-import pytest
-
 from slimwhisper.outputs.formats import FORMATS, formats_of, write_transcript
 from slimwhisper.outputs.layout import DIARIZE, RECORDING
 from slimwhisper.speakers.rttm import read_rttm
@@ -86,23 +84,14 @@ def test_rttm_is_read_back(tmp_path: Path) -> None:
         (7.0, 8.0, "SPEAKER_00"),
     ]
     assert written("rttm").split()[1] == "recording"
+    nobody = Transcript(" one two", [segment(0, 0.0, 1.0, " one two", None)], "en")
+    assert written("rttm", nobody) == ""
 
 
 def test_json() -> None:
     found = json.loads(written("json"))["segments"]
     assert [s.get("speaker") for s in found] == [s.speaker for s in TALK.segments]
     assert found[0]["words"][0]["speaker"] == "Ann <B> & C"
-
-
-@pytest.mark.parametrize("name", ["txt", "srt", "vtt", "tsv", "json"])
-def test_without_speakers_nothing_changes(name: str) -> None:
-    from whisper import utils
-
-    plain = Transcript(" one two", [segment(0, 0.0, 1.0, " one two", None)], "en")
-    file = StringIO()
-    utils.get_writer(name, ".").write_result(plain.as_dict(), file=file, options={})
-    assert written(name, plain) == file.getvalue()
-    assert written("rttm", plain) == ""
 
 
 def test_all_has_rttm_where_speakers_are_asked_for() -> None:

@@ -36,11 +36,8 @@ class Pipeline:
         return [(SimpleNamespace(start=a, end=b), i, who) for i, (a, b, who) in enumerate(TRACKS)]
 
     def __call__(self, file: dict[str, Any], num_speakers: int | None = None) -> Any:
-        assert (file["sample_rate"], file["waveform"].shape, num_speakers) == (
-            16_000,
-            (1, 48_000),
-            2,
-        )
+        assert (file["sample_rate"], num_speakers) == (16_000, 2)
+        assert file["waveform"].shape == (1, 48_000)
         return SimpleNamespace(exclusive_speaker_diarization=self) if self.version == 4 else self
 
 
@@ -67,11 +64,4 @@ def test_turns() -> None:
 def test_refused(package: type[Pipeline], monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(package, "accepted", False)
     with pytest.raises(DependencyError, match=r"accept its conditions at https://hf.*HF_TOKEN"):
-        pyannote.load_pipeline()
-
-
-def test_not_installed(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("slimwhisper.speakers.choice.missing", lambda backend: ["pyannote.audio"])
-    pyannote.load_pipeline.cache_clear()
-    with pytest.raises(DependencyError, match=r"^diarize='pyannote' needs pyannote.audio: pip"):
         pyannote.load_pipeline()

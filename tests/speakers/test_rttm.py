@@ -64,6 +64,10 @@ def test_one_recording_of_several(tmp_path: Path) -> None:
     assert turns_of_recording(path, "other")[0].speaker == "bob"
     with pytest.raises(AudioError, match=r"^third: .*all\.rttm has other recordings \(talk, other"):
         turns_of_recording(path, "third")
+    write(tmp_path, GOOD.replace("ann", "cy"), "second.rttm")
+    assert turns_of_recording(tmp_path, "second")[0].speaker == "cy", "a folder has one for each"
+    with pytest.raises(AudioError, match=r"^third: no .*third\.rttm says who speaks"):
+        turns_of_recording(tmp_path, "third")
 
 
 def test_a_file_of_one_recording_is_for_any(
@@ -71,23 +75,10 @@ def test_a_file_of_one_recording_is_for_any(
 ) -> None:
     path = write(tmp_path, GOOD)
     with caplog.at_level(logging.WARNING, "slimwhisper"):
-        assert turns_of_recording(path, "talk") == [Turn(0.5, 1.75, "ann")]
-        assert turns_of_recording(path, "") == [Turn(0.5, 1.75, "ann")]
+        for name in ("talk", ""):
+            assert turns_of_recording(path, name) == [Turn(0.5, 1.75, "ann")]
         assert caplog.messages == []
         assert turns_of_recording(path, "renamed") == [Turn(0.5, 1.75, "ann")]
     assert "is of talk; its turns are taken for this one" in caplog.text
-
-
-def test_a_folder_has_a_file_for_each(tmp_path: Path) -> None:
-    write(tmp_path, GOOD)
-    write(tmp_path, GOOD.replace("ann", "bob"), "second.rttm")
-    assert turns_of_recording(tmp_path, "second")[0].speaker == "bob"
-    with pytest.raises(AudioError, match=r"^third: no .*third\.rttm says who speaks"):
-        turns_of_recording(tmp_path, "third")
-
-
-def test_a_changed_file_is_read_again(tmp_path: Path) -> None:
-    path = write(tmp_path, GOOD)
-    assert turns_of_recording(path, "talk")[0].speaker == "ann"
     write(tmp_path, GOOD.replace("ann", "robert"))
-    assert turns_of_recording(path, "talk")[0].speaker == "robert"
+    assert turns_of_recording(path, "talk")[0].speaker == "robert", "it is read again"

@@ -57,13 +57,17 @@ def test_srt_and_ass_are_read_by_pysubs2(language: str) -> None:
 
 def test_vtt_is_read_by_webvtt(tmp_path: Path) -> None:
     transcript = sentences(speakers=2)
-    path = tmp_path / "x.vtt"
-    path.write_text(written(transcript, "vtt", sentences=True), encoding="utf-8")
+    path, text = tmp_path / "x.vtt", written(transcript, "vtt", sentences=True)
+    path.write_text(text, encoding="utf-8")
     captions = list(webvtt.read(path))
     assert [c.text.replace("\n", " ") for c in captions] == [
         s.text.strip() for s in transcript.segments
     ]
     assert [c.voice for c in captions] == [s.speaker for s in transcript.segments]
+    nobody = replace(transcript, segments=[replace(s, speaker=None) for s in transcript.segments])
+    assert re.sub("<v .*?>", "", text) == written(nobody, "vtt", sentences=True), (
+        "they take no room"
+    )
     assert [seconds(c.start) for c in captions] == [s.start for s in transcript.segments]
     assert all(width(line) <= 42 for c in captions for line in c.text.split("\n"))
 
@@ -146,14 +150,22 @@ def test_lrc() -> None:
         assert times and times == sorted(times)
 
 
-def test_without_sentences_srt_and_vtt_are_whisper_s() -> None:
+WIDE = {"max_line_width": 30, "max_line_count": 2, "highlight_words": True}
+
+
+@pytest.mark.parametrize("layout", [{}, {"highlight_words": True}, WIDE, {"max_words_per_line": 3}])
+@pytest.mark.parametrize("format", ["txt", "srt", "vtt", "tsv", "json"])
+def test_without_sentences_and_speakers_files_are_whispers(
+    format: str, layout: dict[str, Any]
+) -> None:
     from whisper import utils
 
-    transcript = sentences()
-    for name, writer in (("srt", utils.WriteSRT), ("vtt", utils.WriteVTT)):
+    made, silent = sentences(), one("", speaker=None).segments
+    wordless = Transcript("", [*silent, *one(" a --> b").segments, *silent], "en")
+    for transcript in (made, wordless, Transcript("", [], "en")):
         theirs = io.StringIO()
-        writer("").write_result(transcript.as_dict(), theirs, {"highlight_words": True})
-        assert written(transcript, name, highlight_words=True) == theirs.getvalue()
+        utils.get_writer(format, ".").write_result(transcript.as_dict(), theirs, layout)
+        assert written(transcript, format, **layout) == theirs.getvalue()
 
 
 def test_words_that_disagree_with_their_segment_stay_within_it() -> None:

@@ -1,13 +1,14 @@
 """Pages of other sites: a browser asks for them, with its cookies, but here they get nothing."""
 
-from pathlib import Path
-
 import httpx
 import pytest
+from starlette.requests import Request
 from starlette.types import Scope
+from websockets.exceptions import InvalidStatus
+from websockets.sync.client import connect
 
 from slimwhisper.app.api.errors import APIError
-from slimwhisper.app.api.sites import Sites
+from slimwhisper.app.api.sites import Sites, network_of
 from slimwhisper.app.service.settings import Settings
 from tests.support.live import Begin, Live, connected
 from tests.support.spoken import SAMPLES
@@ -60,12 +61,11 @@ def test_links_from_other_sites_lead_to_the_page(keyless: Live) -> None:
 @pytest.mark.slow
 def test_programs_and_the_own_page_are_served(keyless: Live, keyed: Live) -> None:
     own = {"Origin": keyless.url, "Sec-Fetch-Site": "same-origin"}
-    for headers in ({}, own, {"Origin": keyless.url}, {"Sec-Fetch-Site": "none"}):
-        answer = httpx.post(f"{keyless.url}/inference", files=FILES, headers=headers)
-        assert answer.status_code == 200, headers
-        assert httpx.get(f"{keyless.url}/config", headers=headers).status_code == 200
     key = {**EVIL, "Sec-Fetch-Site": "cross-site", "Authorization": "Bearer s3cret"}
-    assert httpx.post(f"{keyed.url}/inference", files=FILES, headers=key).status_code == 200
+    for headers in ({}, own, {"Origin": keyless.url}, {"Sec-Fetch-Site": "none"}):
+        assert keyless.post(files=FILES, headers=headers).status_code == 200, headers
+        assert httpx.get(f"{keyless.url}/config", headers=headers).status_code == 200
+    assert keyed.post(files=FILES, headers=key).status_code == 200
 
 
 def test_a_site_that_is_allowed_uses_the_api_and_not_the_page(keyless: Live) -> None:
@@ -75,73 +75,55 @@ def test_a_site_that_is_allowed_uses_the_api_and_not_the_page(keyless: Live) -> 
         "Access-Control-Request-Method": "POST",
         "Access-Control-Request-Headers": "authorization,x-stainless-lang",
     }
-    answer = httpx.options(f"{keyless.url}/v1/audio/transcriptions", headers=asked)
-    assert answer.status_code == 200
-    assert answer.headers["access-control-allow-origin"] == site["Origin"]
-    assert "x-stainless-lang" in answer.headers["access-control-allow-headers"]
-    assert "access-control-allow-credentials" not in answer.headers
-    answer = httpx.post(f"{keyless.url}/v1/audio/transcriptions", files=FILES, headers=site)
-    assert answer.status_code == 200
-    assert answer.headers["access-control-allow-origin"] == site["Origin"]
+    before = httpx.options(f"{keyless.url}/v1/audio/transcriptions", headers=asked)
+    answer = keyless.post(files=FILES, headers=site)
+    for found in (before, answer):
+        assert found.status_code == 200
+        assert found.headers["access-control-allow-origin"] == site["Origin"]
+    assert "x-stainless-lang" in before.headers["access-control-allow-headers"]
+    assert "access-control-allow-credentials" not in before.headers
     for path in ("/login", "/gradio_api/upload", "/gradio_api/queue/join"):
         assert httpx.post(keyless.url + path, files=FILES, headers=site).status_code == 403, path
     other = {"Origin": "https://app.example.evil.example"}
-    assert httpx.post(f"{keyless.url}/inference", files=FILES, headers=other).status_code == 403
+    assert keyless.post(files=FILES, headers=other).status_code == 403
 
 
-def test_a_login_does_not_help_other_sites(begin: Begin, folder: Path) -> None:
-    """A browser sends a saved password along."""
-    live = begin(login=("ann", "pass"))
-    url, auth = f"{live.url}/v1/audio/transcriptions", ("ann", "pass")
-    assert httpx.post(url, files=FILES, auth=auth, headers=EVIL).status_code == 403
-    assert httpx.post(url, files=FILES, auth=auth).status_code == 200
-    answer = httpx.get(f"{live.url}/v1/models")
-    assert answer.headers["www-authenticate"] == "Basic"
-    for scheme in ("basic", "BASIC"):
-        headers = {"Authorization": f"{scheme} YW5uOnBhc3M="}
-        assert httpx.get(f"{live.url}/v1/models", headers=headers).status_code == 200
+def test_keys_and_logins(begin: Begin, keyed: Live) -> None:
+    """A browser sends a saved password along, which does not help other sites."""
+    live, auth = begin(login=("ann", "pass")), ("ann", "pass")
+    assert live.post(files=FILES, auth=auth, headers=EVIL).status_code == 403
+    assert live.post(files=FILES, auth=auth).status_code == 200
+    login = "YW5uOnBhc3M="
+    for server, scheme, credentials, status in (
+        *((live, scheme, login, 200) for scheme in ("basic", "BASIC")),
+        *((keyed, scheme, "s3cret", 200) for scheme in ("bearer", "BEARER")),
+        *((live, "Bearer", login, 401), (keyed, "Token", "s3cret", 401)),
+    ):
+        headers = {"Authorization": f"{scheme} {credentials}"}
+        answer = httpx.get(f"{server.url}/v1/models", headers=headers)
+        assert answer.status_code == status, scheme
+        wanted = "Basic" if server is live else "Bearer"
+        assert status == 200 or answer.headers["www-authenticate"] == wanted
 
 
-def test_the_scheme_of_a_key_is_in_any_case(keyed: Live) -> None:
-    for scheme, status in (("bearer", 200), ("BEARER", 200), ("Token", 401), ("s3cret", 401)):
-        headers = {"Authorization": f"{scheme} s3cret"}
-        answer = httpx.get(f"{keyed.url}/v1/models", headers=headers)
-        assert answer.status_code == status
-        assert status == 200 or answer.headers["www-authenticate"] == "Bearer"
-
-
-def test_other_names_for_this_machine_are_refused(keyless: Live, keyed: Live) -> None:
+def test_other_names_for_this_machine_are_refused(keyless: Live) -> None:
     """A site may give its own name the address 127.0.0.1."""
-    own = {"Host": "evil.example:7860", "Origin": "http://evil.example:7860"}
-    headers = {**own, "Sec-Fetch-Site": "same-origin"}
+    headers = {"Host": "evil.example:7860", "Origin": "http://evil.example:7860"}
+    headers["Sec-Fetch-Site"] = "same-origin"
     for path in (*READS, "/", "/v1/models", "/metrics"):
         answer = httpx.get(keyless.url + path, headers=headers)
         assert answer.status_code == 403 and "--allow_host" in answer.text, path
-    assert httpx.post(f"{keyless.url}/inference", files=FILES, headers=headers).status_code == 403
+    assert keyless.post(files=FILES, headers=headers).status_code == 403
     assert httpx.get(f"{keyless.url}/health", headers=headers).status_code == 200
-    for host in ("localhost", "LOCALHOST:7860", "127.0.0.1", "[::1]:7860", "127.8.8.8:1"):
-        answer = httpx.get(f"{keyless.url}/v1/models", headers={"Host": host})
-        assert answer.status_code == 200, host
-    key = {"Authorization": "Bearer s3cret", "Host": "speech.example"}
-    assert httpx.get(f"{keyed.url}/v1/models", headers=key).status_code == 200
-
-
-def test_a_websocket_of_another_host_is_refused(keyless: Live) -> None:
-    head = (
-        b"GET /v1/realtime HTTP/1.1\r\nHost: evil.example\r\nOrigin: http://evil.example\r\n"
-        b"Upgrade: websocket\r\nConnection: Upgrade\r\nSec-WebSocket-Version: 13\r\n"
-        b"Sec-WebSocket-Key: dGhlIHNhbXBsZSBub25jZQ==\r\n\r\n"
-    )
-    with connected(keyless, head) as connection:
-        assert b" 403 " in connection.recv(4096)
+    with pytest.raises(InvalidStatus, match="403"):
+        connect("ws://evil.example/v1/realtime", sock=connected(keyless))
 
 
 @pytest.mark.parametrize(
     ("settings", "host", "known"),
     [
-        (Settings(), "speech.example", False),
-        (Settings(), "", False),
-        (Settings(), "[::1", False),
+        *((Settings(), host, False) for host in ("speech.example", "", "[::1")),
+        *((Settings(), host, True) for host in ("LOCALHOST:7860", "[::1]:7860", "127.8.8.8:1")),
         (Settings(api_key="k"), "speech.example", True),
         (Settings(host="0.0.0.0"), "speech.example", True),
         (Settings(allow_hosts=("speech.example",)), "Speech.Example:443", True),
@@ -178,3 +160,16 @@ def test_which_origins_are_foreign(origin: str, host: str, foreign: bool, calls:
     headers = [(b"host", host.encode()), (b"origin", origin.encode())]
     sites, scope = Sites(settings), {"type": "http", "headers": headers}
     assert (sites.is_foreign(scope), sites.may_call(scope)) == (foreign, calls)
+
+
+@pytest.mark.parametrize(
+    ("host", "network"),
+    [
+        ("192.0.2.7", "192.0.2.7"),
+        ("2001:db8:1:2:3:4:5:6", "2001:db8:1:2::/64"),
+        ("::1", "::/64"),
+        ("/a/socket", "/a/socket"),
+    ],
+)
+def test_networks(host: str, network: str) -> None:
+    assert network_of(Request({"type": "http", "client": (host, 1)})) == network
