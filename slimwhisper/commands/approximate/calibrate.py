@@ -10,16 +10,16 @@ from dataclasses import asdict
 from functools import cache
 from itertools import product
 from pathlib import Path
-from typing import Any
 
 from tqdm import tqdm
 
 from slimwhisper import __version__
 from slimwhisper.cache.file import SUFFIX, write_file
 from slimwhisper.cache.forms import brief
-from slimwhisper.commands.approximate.comparison import Comparison
+from slimwhisper.commands.approximate.comparison import REFERENCE, Comparison
 from slimwhisper.commands.approximate.measured import Measured
 from slimwhisper.commands.approximate.pairs import SLIM, Pair, beside_slim, ladders
+from slimwhisper.digests import weights_digest
 from slimwhisper.errors import OptionError, OutputError, SlimWhisperError
 from slimwhisper.text import human_size, one_line, shown
 
@@ -54,16 +54,16 @@ def run_calibrate(arguments: argparse.Namespace) -> int:
             f"nothing smaller than slim ({SLIM.title}), which is exact, is within a loss of "
             f"{target:g} %; no file is written: use --cache slim, or allow more than {target:g}%"
         )
-    conditions = comparison.conditions
-    measured: dict[str, Any] = {
+    measured = asdict(found) | {
         "target_loss_percent": target,
         "loss_percent": round(found.loss, 4),
-        **{name: conditions[name] for name in ("reference", "dtype", "language", "recordings")},
+        "reference": "+".join(REFERENCE),
+        "dtype": comparison.exact.compute_type,
+        "language": comparison.language,
         "slimwhisper": __version__,
-        **asdict(found),
     }
-    forms = found.cross, found.self_
-    write_file(output, conditions["checkpoint"], forms, comparison.learn(*forms) or {}, measured)
+    forms, digest = (found.cross, found.self_), weights_digest(comparison.checkpoint.state)
+    write_file(output, digest, forms, comparison.learn(*forms) or {}, measured)
     print(
         f"{output}: {found.title}\n"
         f"kept of a window: {human_size(found.kept)}, {found.times_smaller:.1f} times smaller than "

@@ -26,11 +26,9 @@ from slimwhisper.commands.approximate.recordings import (
     Recorded,
     edits,
     find_recordings,
-    recordings_digest,
     words_of,
 )
 from slimwhisper.devices import INT8, choose_device, choose_dtype
-from slimwhisper.digests import weights_digest
 from slimwhisper.errors import AudioError, SlimWhisperError
 from slimwhisper.flags import load_weights
 from slimwhisper.model.calibration import (
@@ -101,19 +99,6 @@ class Comparison:
         names = ("device", "dtype", "language", "batch_size", "windows")
         asked = {name: getattr(arguments, name) for name in names}
         return Comparison(load_weights(arguments), recordings, **asked)
-
-    @cached_property
-    def conditions(self) -> dict[str, Any]:
-        """What a measurement depends on besides the pair; not the batch size."""
-        return {
-            "checkpoint": weights_digest(self.checkpoint.state),
-            "recordings": recordings_digest(self.recordings),
-            "dtype": INT8 if self.int8 else str(self.dtype).removeprefix("torch."),
-            "device": self.device.type,
-            "language": self.language,
-            "windows": self.most_windows,
-            "reference": "+".join(REFERENCE),
-        }
 
     # -- the reference ---------------------------------------------------------------------------
 
