@@ -209,9 +209,3 @@ def test_inspect(capsys: pytest.CaptureFixture[str], model: str, recording: Path
     assert f"measured on {recording}" in text.out
     assert "x instead" in text.out
     assert max(map(len, text.out.splitlines()[1:])) <= 100
-
-
-def test_report(capsys: pytest.CaptureFixture[str], model: str) -> None:
-    report = Run(capsys, "report", "tiny", model, "--batch", "2", "--json")
-    assert report.status == 0
-    assert len(json.loads(report.out)) == 2
