@@ -198,14 +198,6 @@ def test_rows_that_cannot_be_written_wait(
     journal.close()
 
 
-def test_parquet_for_readers(store: Any, run: Any, parquet: Any) -> None:
-    duckdb = pytest.importorskip("duckdb")
-    fill(store, FILES)
-    run("memory://in", "-o", "out", "-f", "parquet")
-    query = "SELECT text, segments[1].end FROM 'out/transcripts/*.parquet' WHERE error IS NULL"
-    assert sorted(duckdb.sql(query).fetchall()) == [(" one", 1.5), (" two", 1.5)]
-
-
 def test_parquet_in_a_store(store: Any, run: Any, parquet: Any) -> None:
     """Its rows say what is done, if a job is killed between a part and its marks."""
     fill(store, FILES)
