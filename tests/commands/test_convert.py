@@ -1,7 +1,9 @@
-"""`slimwhisper convert`: both ways and back, refusals, and nothing lost."""
+"""`slimwhisper convert`: both ways and back, refusals, and nothing lost, at its place neither."""
 
 import json
+import os
 import shutil
+from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -17,7 +19,8 @@ from slimwhisper.checkpoint.load import Checkpoint, load_checkpoint
 from slimwhisper.commands.conversion import convert as command
 from slimwhisper.commands.conversion import hf_folder
 from slimwhisper.commands.conversion.convert import convert
-from slimwhisper.errors import CheckpointError
+from slimwhisper.commands.conversion.tokenizer_files import tokenizer_files
+from slimwhisper.errors import CheckpointError, OptionError, OutputError, SlimWhisperError
 from slimwhisper.types import Dims
 from tests.support.adapters import query_and_value_factors, save_adapter
 from tests.support.checkpoints import (
@@ -30,9 +33,7 @@ from tests.support.checkpoints import (
     tiny_dims,
 )
 from tests.support.command import Run
-from tests.support.conversion import STATE, read, refused
 
-pytestmark = pytest.mark.usefixtures("tables_made_once")
 ENGLISH = tiny_dims(width=8, multilingual=False, audio_layers=1, text_layers=1)
 LARGE = tiny_dims(width=8, n_mels=128, audio_layers=1, text_layers=1)
 FILES = {
@@ -40,6 +41,46 @@ FILES = {
     *("vocab.json", "merges.txt", "added_tokens.json", "normalizer.json"),
     *("special_tokens_map.json", "tokenizer_config.json", "tokenizer.json"),
 }
+
+
+STATE = random_state(DIMS, seed=5)
+
+
+def read(file: Path) -> Any:
+    return json.loads(file.read_text(encoding="utf-8"))
+
+
+def refused(kind: type[SlimWhisperError], *arguments: Any, **options: Any) -> str:
+    with pytest.raises(kind) as caught:
+        convert(*map(str, arguments), **options)
+    return str(caught.value)
+
+
+@pytest.fixture(scope="module", autouse=True)
+def tables_made_once() -> Iterator[None]:
+    """The tokenizer's files, a second's work, once for each vocabulary."""
+    made: dict[int, dict[str, str]] = {}
+
+    def once(tokenizer: Any, n_text_ctx: int) -> dict[str, str]:
+        size = tokenizer.encoding.n_vocab
+        if size not in made:
+            made[size] = tokenizer_files(tokenizer, n_text_ctx)
+        return made[size]
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(hf_folder, "tokenizer_files", once)
+        yield
+
+
+@pytest.fixture(scope="module")
+def openai_file(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return save_openai(tmp_path_factory.mktemp("openai") / "tiny.pt", DIMS, STATE)
+
+
+@pytest.fixture(scope="module")
+def folder(openai_file: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """`openai_file` as a Hugging Face folder."""
+    return convert(str(openai_file), tmp_path_factory.mktemp("converted") / "tiny").path
 
 
 def test_a_folder_has_what_transformers_reads(openai_file: Path, folder: Path) -> None:
@@ -54,14 +95,10 @@ def test_a_folder_has_what_transformers_reads(openai_file: Path, folder: Path) -
     )
     assert tuple(generation["suppress_tokens"]) == task._get_suppress_tokens()
     assert generation["task_to_id"] == {"transcribe": 50359, "translate": 50358}
-    assert generation["no_timestamps_token_id"] == 50363
-    assert generation["max_initial_timestamp_index"] == 50
-    assert generation["max_length"] == 448
     assert generation["lang_to_id"]["<|en|>"] == 50259 and len(generation["lang_to_id"]) == 99
     assert "alignment_heads" not in generation  # unknown for weights without a name
     features = read(folder / "preprocessor_config.json")
-    assert (features["feature_size"], features["n_samples"]) == (80, 480_000)
-    assert (features["chunk_length"], features["nb_max_frames"]) == (30, 3000)
+    assert (features["feature_size"], features["nb_max_frames"]) == (80, 3000)
 
 
 @pytest.mark.parametrize("dims", [ENGLISH, DIMS, LARGE], ids=["51864", "51865", "51866"])
@@ -135,9 +172,7 @@ def test_what_tensors_are_written(tmp_path: Path) -> None:
 
 def edit(source: Path, target: Path, file: str, **changes: Any) -> Path:
     """A copy of a folder whose JSON file has these keys changed."""
-    target.mkdir()
-    for path in source.iterdir():
-        (target / path.name).write_bytes(path.read_bytes())
+    shutil.copytree(source, target)
     (target / file).write_text(json.dumps(read(source / file) | changes), encoding="utf-8")
     return target
 
@@ -231,3 +266,77 @@ def test_folder_to_folder_keeps_tokenizer_and_settings(folder: Path, tmp_path: P
     kind = torch.bfloat16
     assert_equal(load_checkpoint(made).state, {n: t.to(kind) for n, t in expected.items()}, kind)
     assert read(made / "config.json")["torch_dtype"] == "bfloat16"
+
+
+def test_an_existing_output_is_kept(
+    openai_file: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    out = tmp_path / "out.pt"
+    out.write_text("mine")
+    run = Run(capsys, "convert", str(openai_file), str(out))
+    assert run.status == 1 and "exists; give another place, or --overwrite" in run.err
+    assert out.read_text() == "mine"
+    assert Run(capsys, "convert", str(openai_file), str(out), "--overwrite").status == 0
+    assert_equal(load_checkpoint(out).state, STATE)
+
+
+def test_a_folder_is_overwritten_only_if_it_is_a_models(openai_file: Path, tmp_path: Path) -> None:
+    out = tmp_path / "m"
+    out.mkdir()
+    convert(str(openai_file), out)  # an empty folder is free
+    inode = out.stat().st_ino
+    assert "exists" in refused(OutputError, openai_file, out)
+    (out / "NOTES.md").write_text("mine")
+    assert "also holds NOTES.md" in refused(OutputError, openai_file, out, overwrite=True)
+    (out / "NOTES.md").rename(tmp_path / "NOTES.md")
+    convert(str(openai_file), out, overwrite=True)
+    assert out.stat().st_ino != inode
+    assert sorted(p.name for p in tmp_path.iterdir()) == ["NOTES.md", "m"]
+
+
+def test_outputs_that_are_something_else(openai_file: Path, tmp_path: Path) -> None:
+    (tmp_path / "dir.pt").mkdir()
+    assert "is no file" in refused(OutputError, openai_file, tmp_path / "dir.pt", overwrite=True)
+    (tmp_path / "file").write_text("")
+    assert "is no folder" in refused(OutputError, openai_file, tmp_path / "file", overwrite=True)
+    (tmp_path / "link.pt").symlink_to(tmp_path / "file")
+    assert "is a link" in refused(OutputError, openai_file, tmp_path / "link.pt", overwrite=True)
+    assert "NAME.pt or a folder" in refused(OptionError, openai_file, tmp_path / "x.safetensors")
+    assert "is the model itself" in refused(OptionError, openai_file, openai_file, overwrite=True)
+    message = refused(OutputError, openai_file, tmp_path / "file" / "x.pt")
+    assert "x.pt: cannot be written: Not a directory" in message or "exists" in message
+
+
+def test_failures_leave_nothing(
+    openai_file: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A full disk, weights that do not read back, and a rename that fails."""
+
+    def full(*_: Any) -> None:
+        raise OSError(28, "No space left on device")
+
+    with monkeypatch.context() as patch:
+        patch.setattr(torch, "save", full)
+        message = refused(OutputError, openai_file, tmp_path / "out.pt")
+        assert "No space left on device; free the space" in message
+    with monkeypatch.context() as patch:
+        patch.setattr(command, "_equal", lambda a, b: False)
+        message = refused(OutputError, openai_file, tmp_path / "out.pt")
+        assert "does not read back" in message
+    assert list(tmp_path.iterdir()) == []
+
+    old = convert(str(openai_file), tmp_path / "m").path
+    before = {p.name: p.read_bytes() for p in old.iterdir()}
+    rename = Path.replace
+
+    def fails_once(self: Path, target: Path) -> Path:
+        if Path(target) == old and self.name != "old":
+            raise OSError(5, os.strerror(5))
+        return rename(self, target)
+
+    with monkeypatch.context() as patch:
+        patch.setattr(Path, "replace", fails_once)
+        message = refused(OutputError, openai_file, old, overwrite=True)
+        assert "Input/output error" in message
+    assert {p.name: p.read_bytes() for p in old.iterdir()} == before
+    assert [p.name for p in tmp_path.iterdir()] == ["m"]
