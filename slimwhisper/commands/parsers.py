@@ -88,7 +88,6 @@ def add_looks(commands: Any) -> None:
     p.add_argument("model", nargs="*", help="names, files or folders [the paper's five]")
     p.add_argument("--batch", type=int, default=64, help="windows decoded together [64]")
     p.add_argument("--dtype", choices=DTYPES, default="float16", help="of the caches [float16]")
-    p.add_argument("--draft", metavar="MODEL", help="what this draft adds; see docs/drafts.md")
     p.add_argument("--json", action="store_true", help="print JSON")
 
     p = commands.add_parser("doctor", help="what is installed, what works, how to fix the rest")

@@ -6,14 +6,11 @@ from collections.abc import Iterator, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
 
-import torch
-
 from slimwhisper.cache.pool import pages_of
 from slimwhisper.checkpoint.load import load_checkpoint
 from slimwhisper.commands.costs import Allocated, Predicted, allocate, known_dims, predict
 from slimwhisper.commands.tables import console, table
 from slimwhisper.devices import as_dtype
-from slimwhisper.engine.drafting.draft_model import decoder_weights
 from slimwhisper.errors import OptionError
 from slimwhisper.text import human_size
 from slimwhisper.types import Dims
@@ -50,16 +47,13 @@ class Report:
 
 
 def run_report(arguments: argparse.Namespace) -> int:
-    """The `report` command: `model` (empty: the paper's five), `batch`, `dtype`, `json`, `draft`
-    (None, or a model).
+    """The `report` command: `model` (empty: the paper's five), `batch`, `dtype`, `json`.
 
     Raises `OptionError` for an invalid batch or dtype, `CheckpointError` for a model.
     """
     models = arguments.model or PAPER_MODELS
     reports = [make_report(model, arguments.batch, arguments.dtype) for model in models]
-    if arguments.draft:
-        print_draft(reports, arguments.draft, arguments.json)
-    elif arguments.json:
+    if arguments.json:
         print(json.dumps([asdict(report) for report in reports]))
     else:
         print_report(reports)
@@ -73,52 +67,8 @@ def make_report(model: str, batch: int = 64, dtype: str = "float16") -> Report:
     """
     if not 1 <= batch <= MAX_BATCH:
         raise OptionError(f"batch {batch!r} is not between 1 and {MAX_BATCH:,}")
-    number, dims = as_dtype(dtype), _dims(model)
+    number, dims = as_dtype(dtype), known_dims(model) or load_checkpoint(model).dims
     return Report(model, dims, batch, dtype, predict(dims, batch), allocate(dims, batch, number))
-
-
-def _dims(model: str) -> Dims:
-    return known_dims(model) or load_checkpoint(model).dims
-
-
-def print_draft(reports: Sequence[Report], draft: str, as_json: bool) -> None:
-    """What a draft adds to each model with cache slim. Raises OptionError if their encoders cannot
-    be one, by their dimensions.
-    """
-    theirs = _dims(draft)
-    for report in reports:
-        if (difference := report.dims.other_encoder(theirs)) is not None:
-            raise OptionError(f"{draft} cannot draft for {report.model}: {difference}")
-    costs = [draft_cost(theirs, r.dims, r.batch, as_dtype(r.dtype)) for r in reports]
-    if as_json:
-        rows = zip(reports, costs, strict=True)
-        print(json.dumps([{"draft": draft, "model": r.model} | cost for r, cost in rows]))
-        return
-    for report, cost in zip(reports, costs, strict=True):
-        sizes = {name: human_size(size) for name, size in cost.items()}
-        print(
-            f"{draft} as a draft for {report.model}: {sizes['weights']} of weights (more on a CPU, "
-            f"where it computes in int8: docs/drafts.md), {sizes['text']} of text cache for "
-            f"{report.batch} windows, no cache of the audio. A window takes {sizes['window']}, "
-            f"{sizes['window_without']} without."
-        )
-
-
-def draft_cost(theirs: Dims, ours: Dims, batch: int, dtype: torch.dtype) -> dict[str, int]:
-    """Bytes that a draft takes beside a model with cache slim: `weights` of its decoder, as the
-    encoder is the model's; `text`, its cache for the whole batch; and the caches of a `window`, of
-    both models, and of the model alone (`window_without`).
-    """
-    text, alone = (
-        next(a for a in allocate(dims, batch, dtype) if a.preset == "slim")
-        for dims in (theirs, ours)
-    )
-    return {
-        "weights": decoder_weights(theirs) * dtype.itemsize,
-        "text": text.self_bytes,
-        "window": alone.bytes_per_window + text.self_bytes // batch,
-        "window_without": alone.bytes_per_window,
-    }
 
 
 def print_report(reports: Sequence[Report]) -> None:

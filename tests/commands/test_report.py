@@ -3,8 +3,7 @@
 import io
 import json
 from contextlib import redirect_stdout
-from dataclasses import asdict, replace
-from functools import partial
+from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
@@ -13,20 +12,15 @@ import torch
 
 from slimwhisper.cache.forms import PRESETS
 from slimwhisper.cache.plan import DecoderCache
-from slimwhisper.checkpoint.random_weights import random_checkpoint
 from slimwhisper.commands.costs import OFFICIAL_DIMS, allocate
 from slimwhisper.commands.report import (
     PAPER_MODELS,
     Report,
-    draft_cost,
     make_report,
     print_report,
 )
-from slimwhisper.engine.drafting.draft_model import DraftModel
-from slimwhisper.engine.engine import Engine
 from slimwhisper.errors import OptionError
 from slimwhisper.model.calibration import exact_plan
-from slimwhisper.model.model import Model
 from tests.support.checkpoints import random_state, save_openai, tiny_dims
 from tests.support.command import Run
 
@@ -149,25 +143,6 @@ def test_refusals(wrong: dict[str, Any]) -> None:
     (value,) = wrong.values()
     with pytest.raises(OptionError, match=f"{value}.* is not"):
         make_report("tiny", **wrong)
-
-
-def test_a_draft(capsys: pytest.CaptureFixture[str]) -> None:
-    """What is computed is what a model of these dimensions holds, and what its engine allocates."""
-    dims = tiny_dims(multilingual=False, text_layers=3)
-    fewer = replace(dims, n_text_layer=1)
-    target = Model(random_checkpoint(dims), CPU, torch.float32)
-    draft = Model(random_checkpoint(fewer), CPU, torch.float32, encoder=target.encoder)
-    cost = draft_cost(fewer, dims, 4, torch.float32)
-    engine = Engine(target, target.vocabulary, 4, draft=partial(DraftModel, draft, target))
-    assert engine.nbytes() == 4 * cost["window"]
-    assert Engine(target, target.vocabulary, 4).nbytes() == 4 * cost["window_without"]
-    state = random_checkpoint(fewer).state
-    numbers = sum(t.numel() for name, t in state.items() if name.startswith("decoder."))
-    assert cost["weights"] == pytest.approx(4 * numbers, rel=1e-4)  # some biases are folded
-    run = Run(capsys, "report", "large-v3", "--draft", "tiny")
-    assert run.status == 2 and "n_mels is 80, not 128" in run.err
-    run = Run(capsys, "report", "large-v3", "--draft", "distil-large-v3")
-    assert "42.8 MB, 40.5 MB without" in run.out
 
 
 def test_json(capsys: pytest.CaptureFixture[str]) -> None:
