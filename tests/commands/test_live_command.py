@@ -184,11 +184,8 @@ def test_json(capsys: pytest.CaptureFixture[str], model: Model, tmp_path: Path) 
     assert rows[0] == {"event": "speech_started", "utterance": 0, "start": 0.0}
     assert rows[1]["committed"] == " one" and rows[1]["tentative"] == ""
     assert rows[1]["words"][0]["word"] == " one" and rows[1]["heard"] == 1.0
-    assert rows[3]["text"] == " one" and rows[3]["language"] == "en"
+    assert [row["text"] for row in rows if row["event"] == "ended"] == list(SAID)
     assert rows[3]["segments"][0]["end"] == 0.75
-    texts = [row for row in rows if row["event"] == "text" and row["utterance"] == 2]
-    ended = [row for row in rows if row["event"] == "ended"]
-    assert "".join(row["committed"] for row in texts) == ended[2]["text"] == SAID[2]
 
 
 @pytest.mark.parametrize(
@@ -196,15 +193,11 @@ def test_json(capsys: pytest.CaptureFixture[str], model: Model, tmp_path: Path) 
     [
         (("missing.wav",), 1, "missing.wav: no such file"),
         (("http://u:p@host/a?token=t",), 2, "http://host/a: is an address"),
-        (("s3://bucket/a", "--allow_url"), 2, "unknown kind of address"),
         (("file:///etc/hostname", "--allow_url"), 2, "unknown kind of address"),
         (("--rate", "12"), 2, "--rate 12: give Hz"),
         (("--channels", "0"), 2, "--channels 0"),
-        (("--rate", "x"), 2, "invalid int value"),
         (("missing.wav", "--rate", "8000"), 2, "are for raw PCM"),
         (("--realtime",), 2, "--realtime is for files"),
-        (("--threads", "-1"), 2, "--threads"),
-        (("-f", "mp4"), 2, "invalid choice"),
         ((), 1, "standard input: is empty"),
         (("-o", "/dev/full"), 1, "/dev/full: cannot be written"),
         (("-o", "YESTERDAYS"), 2, "exists"),
