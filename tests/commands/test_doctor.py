@@ -18,7 +18,7 @@ import torch
 from slimwhisper.audio import load as audio
 from slimwhisper.checkpoint.formats import openai as checkpoint
 from slimwhisper.commands import doctor
-from slimwhisper.commands.doctor import PACKAGES, Check, check_package, checks, run_doctor
+from slimwhisper.commands.doctor import PACKAGES, check_package, checks, run_doctor
 from slimwhisper.kernels.cpu.library import library
 from tests.support.command import Run
 
@@ -75,30 +75,6 @@ def test_kernels_run_on_the_gpu() -> None:
     assert check.ok is True and check.value.startswith("Triton: triton ")
 
 
-@pytest.mark.parametrize(
-    ("programs", "chosen", "value"),
-    [
-        ({}, None, "no gcc or clang"),
-        ({"gcc": "/usr/bin/gcc"}, "nocc", "no nocc"),
-        ({"clang": "/usr/bin/clang"}, None, "/usr/bin/clang, but no "),
-    ],
-)
-def test_compilers(
-    programs: dict[str, str],
-    chosen: str | None,
-    value: str,
-    tmp_path: Path,
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    """None, one that is not there, and one without Python's headers."""
-    monkeypatch.setattr(doctor.shutil, "which", programs.get)
-    monkeypatch.setattr(doctor.sysconfig, "get_paths", lambda: {"include": str(tmp_path)})
-    if chosen is not None:
-        monkeypatch.setenv("CC", chosen)
-    check = doctor._c_compiler()
-    assert check.ok is None and check.value.startswith(value) and "python3-dev" in check.advice
-
-
 def test_pyav_raises_and_decodes_wrongly(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(av, "open", fails(RuntimeError("libavcodec\nis broken")))
     check = doctor._decoding()
@@ -143,21 +119,6 @@ def test_places(own_places: Path, monkeypatch: pytest.MonkeyPatch, place: str) -
     assert own_places.exists() != fine
     monkeypatch.setattr(doctor.shutil, "disk_usage", lambda _: SimpleNamespace(free=2e9))
     assert not fine or "large-v3 takes 3.1 GB" in doctor._models().advice
-
-
-def test_gpus_are_named(monkeypatch: pytest.MonkeyPatch) -> None:
-    card = SimpleNamespace(name="NVIDIA H200", total_memory=140 * 2**30, major=9, minor=0)
-    monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
-    monkeypatch.setattr(torch.cuda, "device_count", lambda: 2)
-    monkeypatch.setattr(torch.cuda, "get_device_properties", lambda _: card)
-    monkeypatch.setattr(torch.version, "cuda", "12.8")
-    one = "NVIDIA H200, 140 GiB, compute capability 9.0"
-    assert doctor._gpu() == Check(f"cuda:0 {one}; cuda:1 {one}; CUDA 12.8", True)
-    monkeypatch.setattr(torch.cuda, "is_available", lambda: False)
-    assert "nvidia-smi" in doctor._gpu().advice
-    monkeypatch.setattr(torch.version, "cuda", None)
-    check = doctor._gpu()
-    assert check.ok is None and "CUDA build" in check.advice
 
 
 def test_never_raises(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
