@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from slimwhisper.errors import AudioError
-from slimwhisper.jobs.inputs.inputs import Inputs, distinct, read_list
+from slimwhisper.jobs.inputs import Inputs, distinct, read_list
 from slimwhisper.storage.files import InputFile
 from slimwhisper.storage.stamps import Stamp
 
