@@ -3,7 +3,6 @@
 import argparse
 import re
 import sys
-import tempfile
 from bisect import bisect
 from collections.abc import Callable, Sequence
 from dataclasses import asdict
@@ -20,7 +19,8 @@ from slimwhisper.commands.approximate.comparison import REFERENCE, Comparison
 from slimwhisper.commands.approximate.measured import Measured
 from slimwhisper.commands.approximate.pairs import SLIM, Pair, beside_slim, ladders
 from slimwhisper.digests import weights_digest
-from slimwhisper.errors import OptionError, OutputError, SlimWhisperError
+from slimwhisper.errors import OptionError, SlimWhisperError
+from slimwhisper.storage.outputs import check_folder
 from slimwhisper.text import human_size, one_line, shown
 
 ENOUGH = 1000  # words, for a target of 0 %
@@ -44,7 +44,7 @@ def run_calibrate(arguments: argparse.Namespace) -> int:
     if output.suffix != SUFFIX:
         raise OptionError(f"-o: {shown(output)} does not end in {SUFFIX}; give such a name")
     comparison = Comparison.of(arguments)
-    _check_folder(output.absolute().parent)
+    check_folder(output.absolute().parent, "-o")
     with tqdm(unit=" recordings", disable=None) as bar:
         comparison.heard = bar.update
         search = Search(comparison, target, lambda line: bar.write(line, file=sys.stderr))
@@ -136,14 +136,3 @@ class Search:
         found = self.comparison.measure(pair.cross, pair.self_)
         self.say(f"  {found.title}: {found.line}")
         return found
-
-
-def _check_folder(folder: Path) -> None:
-    """Before anything is measured: that the file can be written."""
-    try:
-        folder.mkdir(parents=True, exist_ok=True)
-        tempfile.TemporaryFile(dir=folder).close()
-    except OSError as error:
-        raise OutputError(
-            f"{shown(folder)}: cannot be written ({one_line(error)}); choose another -o"
-        ) from error

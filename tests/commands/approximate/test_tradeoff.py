@@ -186,7 +186,7 @@ def test_a_table_or_lines(
         ("tradeoff AUDIO --language xx", 2, "language 'xx'"),
         ("calibrate AUDIO --target_loss 1", 2, "'1' is not a percentage"),
         ("calibrate AUDIO -o a.bin", 2, "does not end in .safetensors"),
-        ("calibrate AUDIO -o AUDIO/door-code.txt/a.safetensors", 1, "cannot be written"),
+        ("calibrate AUDIO -o AUDIO/door-code.txt/a.safetensors", 1, "cannot write there"),
     ],
 )
 def test_mistakes(
