@@ -6,44 +6,14 @@ import shutil
 import signal
 import subprocess
 import sys
-from collections.abc import Iterator
-from contextlib import contextmanager
 from pathlib import Path
 
 import pytest
 
 from slimwhisper.outputs.formats import formats_of
 from tests.support.folder_job import journal
-from tests.support.kills import Kills, journal_lines, random_moments
+from tests.support.kills import Forked, Kills, forking, journal_lines, random_moments
 from tests.support.paths import ROOT
-
-
-class Forked:
-    """See kill_child.py."""
-
-    def __init__(self, parent: subprocess.Popen[str], log: Path) -> None:
-        assert parent.stdin is not None and parent.stdout is not None
-        self._answers = parent.stdout
-        print(log, file=parent.stdin, flush=True)
-        self.pid = int(self._answers.readline())
-
-    def wait(self) -> int:
-        return int(self._answers.readline())
-
-
-@contextmanager
-def forking(*arguments: str) -> Iterator[subprocess.Popen[str]]:
-    """A process that forks jobs with these arguments."""
-    script = ROOT / "tests" / "support" / "kill_child.py"
-    with subprocess.Popen(
-        [sys.executable, str(script), *arguments],
-        stdin=subprocess.PIPE,
-        stdout=subprocess.PIPE,
-        text=True,
-    ) as parent:
-        yield parent
-        assert parent.stdin is not None
-        parent.stdin.close()
 
 
 def plant(folder: Path) -> tuple[set[Path], set[Path]]:

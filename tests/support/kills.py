@@ -3,9 +3,12 @@
 import json
 import os
 import random
+import subprocess
+import sys
 import time
 from collections import Counter
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
@@ -21,6 +24,34 @@ class Child(Protocol):
 
     def wait(self) -> int:
         """The exit status; negative: the signal that killed the job."""
+
+
+class Forked:
+    """See kill_child.py."""
+
+    def __init__(self, parent: subprocess.Popen[str], log: Path) -> None:
+        assert parent.stdin is not None and parent.stdout is not None
+        self._answers = parent.stdout
+        print(log, file=parent.stdin, flush=True)
+        self.pid = int(self._answers.readline())
+
+    def wait(self) -> int:
+        return int(self._answers.readline())
+
+
+@contextmanager
+def forking(*arguments: str) -> Iterator[subprocess.Popen[str]]:
+    """A process that forks jobs with these arguments."""
+    script = Path(__file__).with_name("kill_child.py")
+    with subprocess.Popen(
+        [sys.executable, str(script), *arguments],
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+        text=True,
+    ) as parent:
+        yield parent
+        assert parent.stdin is not None
+        parent.stdin.close()
 
 
 @dataclass(frozen=True)
