@@ -13,7 +13,7 @@ from slimwhisper.errors import OutputError, StorageError
 from slimwhisper.storage.inputs import StoredInputs
 from slimwhisper.storage.listing import Place
 from slimwhisper.storage.outputs import OutputFolder
-from tests.support.kills import Forked, forking
+from tests.support.kills import forking
 from tests.support.s3_server import Faults, bucket_marks, s3_server
 
 s3fs = pytest.importorskip("s3fs", reason="needs s3fs: pip install 'fsspec[s3]'")
@@ -61,8 +61,8 @@ def run(*arguments: str, wait: Callable[[int], None] | None = None) -> int:
     """The status of a job in another process, with a model that needs no weights; `wait` is called
     with its process, which is then killed.
     """
-    with forking("transcribe", "--verbose", "False", *arguments) as parent:
-        child = Forked(parent, Path(os.devnull))
+    with forking("transcribe", "--verbose", "False", *arguments) as start:
+        child = start(Path(os.devnull))
         if wait is not None:
             wait(child.pid)
             os.kill(child.pid, 9)

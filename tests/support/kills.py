@@ -40,8 +40,8 @@ class Forked:
 
 
 @contextmanager
-def forking(*arguments: str) -> Iterator[subprocess.Popen[str]]:
-    """A process that forks jobs with these arguments."""
+def forking(*arguments: str) -> Iterator[Callable[[Path], Forked]]:
+    """A process that forks jobs with these arguments; gives what starts one."""
     script = Path(__file__).with_name("kill_child.py")
     with subprocess.Popen(
         [sys.executable, str(script), *arguments],
@@ -49,7 +49,7 @@ def forking(*arguments: str) -> Iterator[subprocess.Popen[str]]:
         stdout=subprocess.PIPE,
         text=True,
     ) as parent:
-        yield parent
+        yield partial(Forked, parent)
         assert parent.stdin is not None
         parent.stdin.close()
 
