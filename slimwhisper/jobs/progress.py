@@ -172,20 +172,13 @@ def _counts_line(facts: dict[str, Any]) -> str:
     """How many files were transcribed, failed or skipped, and how fast."""
     done, failed = facts["done"], facts["failed"]
     outcomes = {"skipped": "already done", "failed_earlier": "failed in an earlier run"}
-    earlier = [(facts[key], outcome) for key, outcome in outcomes.items() if facts[key]]
-    if done + failed:
-        counts = [f"{done} of {_files(done + failed)} transcribed", f"{failed} failed"]
-        line = ", ".join(counts + [f"{count} {outcome}" for count, outcome in earlier])
-        if not done:
-            return line
-        audio, elapsed, speed = facts["audio_seconds"], facts["elapsed"], facts["speed"]
-        return f"{line}; {audio:.1f} s of audio in {elapsed:.1f} s ({speed:.1f} x real time)"
-    verdict = "No files transcribed" if facts["status"] > 1 else "Nothing to do"
-    counts = [
-        f"{count if n else _files(count)} {outcome}" for n, (count, outcome) in enumerate(earlier)
-    ]
-    return f"{verdict}: {', '.join(counts)}." if counts else f"{verdict}."
-
-
-def _files(count: int) -> str:
-    return f"{count} file" if count == 1 else f"{count} files"
+    earlier = [f"{facts[key]} {outcome}" for key, outcome in outcomes.items() if facts[key]]
+    if not done + failed:
+        verdict = "No files transcribed" if facts["status"] > 1 else "Nothing to do"
+        return f"{verdict}: {', '.join(earlier)}." if earlier else f"{verdict}."
+    files = f"{done + failed} file{'s' * (done + failed > 1)}"
+    line = ", ".join([f"{done} of {files} transcribed", f"{failed} failed", *earlier])
+    if not done:
+        return line
+    audio, elapsed, speed = facts["audio_seconds"], facts["elapsed"], facts["speed"]
+    return f"{line}; {audio:.1f} s of audio in {elapsed:.1f} s ({speed:.1f} x real time)"

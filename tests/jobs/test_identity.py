@@ -25,7 +25,7 @@ def job(run: Any, fake_model: FakeModel, tree: Path) -> Any:
         fake_model.taken.clear()
         done = run("in", *arguments)
         assert done.status == 0
-        assert ("Nothing to do: 3 files already done." in done.err) == (not fake_model.taken)
+        assert ("Nothing to do: 3 already done." in done.err) == (not fake_model.taken)
         return len(fake_model.taken)
 
     return call
@@ -146,5 +146,5 @@ def test_nothing_to_do_without_torch(fake_model: FakeModel, tree: Path) -> None:
     done = subprocess.run(
         [sys.executable, "-c", code, *arguments], capture_output=True, text=True, check=False
     )
-    assert done.stderr.startswith("Nothing to do: 2 files already done.\n")
+    assert done.stderr.startswith("Nothing to do: 2 already done.\n")
     assert done.stderr.endswith("\n0 []\n")

@@ -37,7 +37,7 @@ def test_a_folder_job_and_again(run: Any, fake_model: FakeModel) -> None:
     assert again.status == 1 and fake_model.taken == []
     assert {p: p.stat() for p in Path("out").rglob("*.txt")} == before
     assert again.err == (
-        "Nothing to do: 3 files already done, 1 failed in an earlier run.\n"
+        "Nothing to do: 3 already done, 1 failed in an earlier run.\n"
         "add --retry_failed True to retry files that failed in an earlier run\n"
         f"journal: out/{JOURNAL_NAME}\n"
     )
