@@ -10,19 +10,23 @@ import io
 import json
 import os
 import platform
-import re
 import shutil
 import sys
 import sysconfig
 import warnings
 import wave
 from collections.abc import Callable, Mapping
+from contextlib import suppress
 from dataclasses import asdict, dataclass
 from functools import partial
 from importlib import metadata
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from slimwhisper.text import human_size, one_line
+
+if TYPE_CHECKING:
+    from packaging.requirements import Requirement
 
 
 @dataclass(frozen=True, slots=True)
@@ -53,7 +57,10 @@ def checks() -> dict[str, Check]:
     found = {}
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
-        for name, (needed, check) in CHECKS.items():
+        packages = {}
+        with suppress(ImportError):  # packaging, or slimwhisper itself, is not installed
+            packages = package_checks()
+        for name, (needed, check) in (packages | CHECKS).items():
             try:
                 found[name] = check()
             except Exception as error:
@@ -78,57 +85,41 @@ def print_doctor(found: Mapping[str, Check]) -> None:
     console(None).print(page)
 
 
-# distribution, needed, module to import, what to say if it fails
-PACKAGES = (
-    ("torch", True, "torch", "the models run on it"),
-    ("triton", False, "triton", "for kernels on a GPU; elsewhere not used"),
-    ("openai-whisper", True, "whisper", "for its tokenizer and list of models"),
-    ("av", True, "av", "decodes audio"),
-    ("soundfile", True, "soundfile", "reads WAV"),
-    (
-        *("torchaudio", False, "torchaudio"),
-        "not needed: soxr resamples in its place; but `transformers` does not load beside it: "
-        "install torchaudio from the index that torch came from, or pip uninstall torchaudio",
-    ),
-    ("soxr", True, "soxr", "resamples"),
-    ("safetensors", True, "safetensors.torch", "reads Hugging Face checkpoints"),
-    ("huggingface_hub", True, "huggingface_hub", "downloads from Hugging Face"),
-    ("tokenizers", True, "tokenizers", "reads tokenizers that came with a checkpoint"),
-    ("silero-vad", True, "", "finds speech"),  # its import sets torch's threads, so not tried
-    ("gradio", False, "", "an extra, for the web page alone"),  # slow to import, so not tried
-)
+# requirements whose modules have other names; "": importing it would set torch's threads
+MODULES = {"openai-whisper": "whisper", "safetensors": "safetensors.torch", "silero-vad": ""}
+OPTIONAL = {  # requirements without which recordings are transcribed, too
+    "triton": "for kernels on a GPU; elsewhere not used",
+    "torchaudio": "not needed, as soxr resamples too; but `transformers` does not load beside it: "
+    "install torchaudio from the index that torch came from, or pip uninstall torchaudio",
+}
 
 
-def check_package(name: str, needed: bool, module: str, use: str) -> Check:
+def package_checks() -> dict[str, tuple[bool, Callable[[], Check]]]:
+    """A row of `CHECKS` for each of slimwhisper's own requirements."""
+    from packaging.requirements import Requirement  # comes with huggingface_hub
+
+    found = (Requirement(text) for text in metadata.requires("slimwhisper") or ())
+    wanted = [r for r in found if r.marker is None or r.marker.evaluate({"extra": ""})]
+    return {r.name: (r.name not in OPTIONAL, partial(check_package, r)) for r in wanted}
+
+
+def check_package(wanted: "Requirement") -> Check:
     """Its version, whether slimwhisper supports that version, and whether it imports."""
-    wanted = _wanted(name)
-    install = f"pip install '{'slimwhisper[app]' if name == 'gradio' else name + wanted}'"
-    failed = False if needed else None
+    name, specifier = wanted.name, wanted.specifier
+    failed, install = None if name in OPTIONAL else False, f"pip install '{name}{specifier}'"
     try:
         version = metadata.version(name)
     except metadata.PackageNotFoundError:
-        return Check("not installed", failed, f"{use}; {install}")
+        return Check("not installed", failed, OPTIONAL.get(name, install))
     try:
-        if module:
+        if module := MODULES.get(name, name):
             importlib.import_module(module)
     except Exception as error:
-        advice = f"{use}; {install} --force-reinstall" if needed else use
+        advice = OPTIONAL.get(name, f"{install} --force-reinstall")
         return Check(f"{version}, does not import: {one_line(error, kind=True)}", failed, advice)
-    from packaging.specifiers import SpecifierSet  # comes with huggingface_hub
-
-    if not SpecifierSet(wanted).contains(version, prereleases=True):
-        return Check(version, None, f"slimwhisper is made for {wanted}; {install}")
+    if not specifier.contains(version, prereleases=True):
+        return Check(version, None, f"slimwhisper is made for {specifier}; {install}")
     return Check(version, True)
-
-
-def _wanted(name: str) -> str:
-    """The specifier in slimwhisper's own requirements, such as ">=2.11,<2.14"; "" if unknown."""
-    try:
-        required = metadata.requires("slimwhisper") or []
-    except metadata.PackageNotFoundError:
-        return ""
-    found = (re.fullmatch(r"([\w.-]+)\s*([^;]*?)\s*(;.*)?", text) for text in required)
-    return next((m[2] for m in found if m and m[1] == name), "")
 
 
 def _slimwhisper() -> Check:
@@ -221,7 +212,7 @@ def _decoding() -> Check:
         if abs(len(samples) - 1_600) > 16 or abs(float(samples[800]) - 0.25) > 0.01:
             raise ValueError(f"{len(samples)} samples of {samples.mean():.2f}, not 1600 of 0.25")
     except Exception as error:
-        advice = f"pip install 'av{_wanted('av')}' --force-reinstall"
+        advice = "pip install av --force-reinstall"
         return Check(f"PyAV fails: {one_line(error, kind=True)}", False, advice)
     return Check("PyAV decodes; the ffmpeg program is not needed", True)
 
@@ -268,11 +259,10 @@ def _place(folder: Path, failed: bool | None, elsewhere: str) -> Check:
     return Check(f"{folder}; {human_size(free)} free", True, advice if free < 4e9 else "")
 
 
-# by name: whether it is needed, and the check
+# by name: whether it is needed, and the check; after those of packages
 CHECKS: dict[str, tuple[bool, Callable[[], Check]]] = {
     "python": (False, _python),
     "slimwhisper": (False, _slimwhisper),
-    **{package[0]: (package[1], partial(check_package, *package)) for package in PACKAGES},
     "CPU": (True, _cpu),
     "GPU": (False, _gpu),
     "kernels": (False, _kernels),

@@ -18,7 +18,7 @@ import torch
 from slimwhisper.audio import load as audio
 from slimwhisper.checkpoint.formats import openai as checkpoint
 from slimwhisper.commands import doctor
-from slimwhisper.commands.doctor import PACKAGES, check_package, checks, run_doctor
+from slimwhisper.commands.doctor import checks, package_checks, run_doctor
 from slimwhisper.kernels.cpu.library import library
 from tests.support.command import Run
 
@@ -78,7 +78,7 @@ def test_kernels_run_on_the_gpu() -> None:
 def test_pyav_raises_and_decodes_wrongly(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(av, "open", fails(RuntimeError("libavcodec\nis broken")))
     check = doctor._decoding()
-    assert check.ok is False and "pip install 'av" in check.advice
+    assert check.ok is False and "pip install av" in check.advice
     assert "libavcodec is broken" in check.value
     monkeypatch.setattr(audio, "load_audio", lambda _: np.zeros(1600, np.float32))
     assert "0.00, not 1600 of 0.25" in doctor._decoding().value
@@ -86,22 +86,21 @@ def test_pyav_raises_and_decodes_wrongly(monkeypatch: pytest.MonkeyPatch) -> Non
 
 def test_packages(monkeypatch: pytest.MonkeyPatch) -> None:
     """What does not import, is of another version, or is not installed, needed or not."""
-    packages = {package[0]: package for package in PACKAGES}
+    packages = {name: check for name, (_, check) in package_checks().items()}
     for module, name in (("whisper", "openai-whisper"), ("soxr", "soxr"), ("torchaudio",) * 2):
         monkeypatch.setitem(sys.modules, module, None)
-        check = check_package(*packages[name])
+        check = packages[name]()
         assert check.ok is (None if name == "torchaudio" else False)
         assert "does not import: ModuleNotFoundError" in check.value
         assert f"pip install '{name}" in check.advice or "uninstall torchaudio" in check.advice
     monkeypatch.setattr(metadata, "version", lambda _: "99.0")
-    check = check_package("soxr", True, "", "resamples")
-    assert check.ok is None and check.value == "99.0" and "<2,>=1" in check.advice
+    check = packages["silero-vad"]()
+    assert check.ok is None and check.value == "99.0" and "<7,>=6.2" in check.advice
     monkeypatch.setattr(metadata, "version", fails(metadata.PackageNotFoundError("it")))
     found = checks()
-    assert found["torch"].value == found["gradio"].value == "not installed"
+    assert found["torch"].value == found["triton"].value == "not installed"
     assert found["torch"].ok is False and "pip install 'torch" in found["torch"].advice
-    assert {found[name].ok for name in ("gradio", "torchaudio", "triton", "slimwhisper")} == {None}
-    assert "pip install 'slimwhisper[app]'" in found["gradio"].advice
+    assert {found[name].ok for name in ("torchaudio", "triton", "slimwhisper")} == {None}
 
 
 @pytest.mark.parametrize("place", ["none", "file", "read-only"])
