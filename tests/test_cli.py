@@ -11,7 +11,6 @@ import torch
 
 import slimwhisper
 from slimwhisper.cache.forms import cross_names, self_names
-from slimwhisper.jobs.journal.journal import JOURNAL_NAME
 from slimwhisper.outputs.formats import formats_of
 from tests.support.command import Run
 from tests.support.sounds import noise_bursts
@@ -63,17 +62,6 @@ def test_transcribe_writes_every_format(
     assert "cache e+x" in run.err
 
 
-def test_folders_formats_and_quiet(transcribe: Transcribe, recording: Path, tmp_path: Path) -> None:
-    soundfile.write(recording.with_name("second.flac"), noise_bursts(3, seed=1), 16_000)
-    threads = torch.get_num_threads()
-    flags = ("-f", "srt", "--verbose", "False", "--batch_size", "2", "--threads", "1")
-    run = transcribe(recording.parent, *flags)
-    torch.set_num_threads(threads)
-    assert run.status == 0 and run.out == "" and "2 of 2 files" in run.err
-    written = {path.name for path in (tmp_path / "out").iterdir()}
-    assert written == {"second.srt", "speech.srt", JOURNAL_NAME}
-
-
 def test_options_reach_the_decoder(
     transcribe: Transcribe, model: str, recording: Path, tmp_path: Path
 ) -> None:
@@ -110,20 +98,6 @@ def test_one_bad_file_costs_no_other(
     assert texts == {"speech", "cut"}
     assert "bad.mp3: not audio or video" in run.err and "gone.wav: no such file" in run.err
     assert "2 of 4 files transcribed, 2 failed" in run.err
-
-
-def test_a_job_resumes_only_with_the_same_settings(transcribe: Transcribe, recording: Path) -> None:
-    def job(*arguments: str) -> str:
-        run = transcribe(recording.parent, "-f", "txt", "--device", "cpu", *arguments)
-        assert run.status == 0
-        return run.err.splitlines()[0]
-
-    assert job().startswith("1 of 1 file transcribed")
-    for same in (("--dtype", "float32"), ("--fp16", "False"), ("--cache", "slim")):
-        assert job(*same) == "Nothing to do: 1 file already done."
-    for other in (("--cache", "baseline"), ("--dtype", "bfloat16")):
-        assert job(*other).startswith("1 of 1 file transcribed")
-        assert job(*other) == "Nothing to do: 1 file already done."
 
 
 @pytest.fixture
@@ -209,9 +183,3 @@ def test_inspect(capsys: pytest.CaptureFixture[str], model: str, recording: Path
     assert f"measured on {recording}" in text.out
     assert "x instead" in text.out
     assert max(map(len, text.out.splitlines()[1:])) <= 100
-
-
-def test_report(capsys: pytest.CaptureFixture[str], model: str) -> None:
-    report = Run(capsys, "report", "tiny", model, "--batch", "2", "--json")
-    assert report.status == 0
-    assert len(json.loads(report.out)) == 2

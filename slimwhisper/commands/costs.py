@@ -10,24 +10,16 @@ called `large-v2`; here, as in `whisper`, `large` means large-v3, which has one 
 table's precision the two are equal.
 """
 
-from dataclasses import asdict, dataclass
-from os import PathLike, fspath
-from typing import Any
+from dataclasses import dataclass
 
 import torch
 
 from slimwhisper.cache.fold import Attention, Folded, fold
 from slimwhisper.cache.forms import PRESETS
 from slimwhisper.cache.plan import CachePlan, DecoderCache
-from slimwhisper.checkpoint.load import load_checkpoint
 from slimwhisper.checkpoint.names import HUB_MODELS
-from slimwhisper.devices import as_dtype
-from slimwhisper.errors import OptionError
 from slimwhisper.types import Dims
 
-SOURCE = "slim attention, arXiv 2503.05840, Whisper table"
-PAPER_MODELS = ("tiny", "base", "small", "medium", "large-v2")  # the paper's columns
-MAX_BATCH = 1_000_000  # above any machine, below the overflow of 64-bit sizes
 META = torch.device("meta")
 
 _SIZES = {  # width, encoder layers, decoder layers: the models of that size
@@ -61,14 +53,9 @@ class Predicted:
     option: str  # "baseline", "option1" or "option2"
     cache: int  # per window, without E
     cache_with_e: int  # per window, with E if the option reads it
-    saving: float  # baseline's cache / cache
-    saving_with_e: float
     parameters: int  # of the decoder, read for every token
-    reads_at_batch_1: float  # per token: parameters / batch + cache
-    reads: float  # per token, at the report's batch
-    speedup_at_batch_1: float  # baseline's reads / reads; predicted, never timed
-    speedup: float  # the same at the report's batch
-    speedup_with_e: float  # the same if every layer reads E, as where no cache of the chip holds it
+    reads: float  # per token: parameters / batch + cache
+    reads_with_e: float  # the same if every layer reads E, as where no cache of the chip holds it
     cross_phase: int  # multiplications and additions to keep a window's audio, encoder not counted
 
 
@@ -84,26 +71,6 @@ class Allocated:
     total_bytes: int
     bytes_per_window: int
     saving: float  # baseline's bytes / bytes
-
-
-@dataclass(frozen=True, slots=True)
-class Report:
-    """What one model's caches cost, for `batch` windows in `dtype`."""
-
-    model: str
-    dims: Dims
-    batch: int
-    dtype: str  # such as "float16"
-    e_cache: int  # values per window: p d
-    cross_kv: int  # values per window: 2 p d L
-    self_kv: int  # values per window: 2 n d L
-    predicted: tuple[Predicted, ...]
-    allocated: tuple[Allocated, ...]
-
-    def as_dict(self) -> dict[str, Any]:
-        """For `--json`: every field, numbers not rounded."""
-        units = {"predicted": "values", "allocated": "bytes, E counted"}
-        return {**asdict(self), "source": SOURCE, "units": units}
 
 
 def known_dims(name: str) -> Dims | None:
@@ -125,37 +92,20 @@ def predict(dims: Dims, batch: int) -> tuple[Predicted, ...]:
     4 p d^2 operations (baseline), or K alone (option 1); option 2 keeps E as it is.
     """
     d, layers = dims.n_text_state, dims.n_text_layer
-    e = dims.n_audio_ctx * d
-    cross, self_ = 2 * e * layers, 2 * dims.n_text_ctx * d * layers
-    base_cache = cross + self_
-    matrices, embedding = d * d * layers, dims.n_vocab * d
-    base_parameters = embedding + 14 * matrices
-    base_reads = base_parameters / batch + base_cache
+    e, self_ = dims.n_audio_ctx * d, 2 * dims.n_text_ctx * d * layers
+    whole = 2 * e * layers + self_
 
-    def option(
-        name: str, cache: int, cache_with_e: int, per_layer: int, e_reads: int, projections: int
-    ) -> Predicted:
-        parameters = embedding + per_layer * matrices
+    def option(name: str, cache: int, copies: int, matrices: int, projections: int) -> Predicted:
+        """copies: of E that are kept. projections: of E, in each layer."""
+        parameters = dims.n_vocab * d + matrices * d * d * layers
         reads = parameters / batch + cache
-        return Predicted(
-            option=name,
-            cache=cache,
-            cache_with_e=cache_with_e,
-            saving=base_cache / cache,
-            saving_with_e=base_cache / cache_with_e,
-            parameters=parameters,
-            reads_at_batch_1=float(parameters + cache),
-            reads=reads,
-            speedup_at_batch_1=(base_parameters + base_cache) / (parameters + cache),
-            speedup=base_reads / reads,
-            speedup_with_e=base_reads / (reads + e_reads * e),
-            cross_phase=2 * e * d * projections * layers,
-        )
+        with_e, phase = reads + copies * layers * e, 2 * e * d * projections * layers
+        return Predicted(name, cache, cache + copies * e, parameters, reads, with_e, phase)
 
     return (
-        option("baseline", base_cache, base_cache, 14, 0, 2),
-        option("option1", base_cache // 2, base_cache // 2, 15, 0, 1),
-        option("option2", self_ // 2, self_ // 2 + e, 16, layers, 0),
+        option("baseline", whole, 0, 14, 2),
+        option("option1", whole // 2, 0, 15, 1),
+        option("option2", self_ // 2, 1, 16, 0),
     )
 
 
@@ -178,34 +128,3 @@ def allocate(dims: Dims, batch: int, dtype: torch.dtype) -> tuple[Allocated, ...
         saving = (found[0].total_bytes if found else total) / total
         found.append(Allocated(preset, *forms, cross, self_, total, total // batch, saving))
     return tuple(found)
-
-
-def make_report(
-    model: str | PathLike[str] | Dims,
-    batch: int = 64,
-    dtype: str | torch.dtype = torch.float16,
-) -> Report:
-    """Report on a model: an official name (nothing is loaded), a file or folder, or dimensions.
-
-    Raises `OptionError` for an invalid batch or dtype, `CheckpointError` for the model.
-    """
-    if not 1 <= batch <= MAX_BATCH:
-        raise OptionError(f"batch {batch!r} is not between 1 and {MAX_BATCH:,}")
-    number = as_dtype(dtype)
-    if isinstance(model, Dims):
-        name, dims = f"d={model.n_text_state} L={model.n_text_layer}", model
-    else:
-        name = fspath(model)
-        dims = known_dims(name) or load_checkpoint(model).dims
-    e = dims.n_audio_ctx * dims.n_text_state
-    return Report(
-        model=name,
-        dims=dims,
-        batch=batch,
-        dtype=str(number).removeprefix("torch."),
-        e_cache=e,
-        cross_kv=2 * e * dims.n_text_layer,
-        self_kv=2 * dims.n_text_ctx * dims.n_text_state * dims.n_text_layer,
-        predicted=predict(dims, batch),
-        allocated=allocate(dims, batch, number),
-    )

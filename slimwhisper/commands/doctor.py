@@ -5,6 +5,7 @@ check becomes a line of the answer, never an error, so each check imports what i
 """
 
 import argparse
+import importlib
 import io
 import json
 import os
@@ -12,39 +13,43 @@ import platform
 import shutil
 import sys
 import sysconfig
-import textwrap
 import warnings
 import wave
 from collections.abc import Callable, Mapping
-from dataclasses import asdict
+from contextlib import suppress
+from dataclasses import asdict, dataclass
 from functools import partial
+from importlib import metadata
 from pathlib import Path
-from typing import TextIO
+from typing import TYPE_CHECKING
 
-from slimwhisper.commands.packages import (
-    PACKAGES,
-    Check,
-    check_package,
-    check_slimwhisper,
-    wanted_versions,
-)
 from slimwhisper.text import human_size, one_line
+
+if TYPE_CHECKING:
+    from packaging.requirements import Requirement
+
+
+@dataclass(frozen=True, slots=True)
+class Check:
+    """One line of the answer."""
+
+    value: str
+    ok: bool | None  # False: prevents transcribing; None: does not, but is worth knowing
+    advice: str = ""  # what to do, if anything
 
 
 def run_doctor(arguments: argparse.Namespace) -> int:
     """The `doctor` command (`json`); 1 if something prevents transcribing."""
     found = checks()
+    bad = [name for name, check in found.items() if check.ok is False]
     if arguments.json:
         rows = [{"name": name, **asdict(check)} for name, check in found.items()]
-        print(json.dumps({"healthy": not failing(found), "checks": rows}))
+        print(json.dumps({"healthy": not bad, "checks": rows}))
     else:
-        print_doctor(found, sys.stdout)
-    return 1 if failing(found) else 0
-
-
-def failing(found: Mapping[str, Check]) -> list[str]:
-    """What prevents transcribing; a missing GPU or extra does not."""
-    return [name for name, check in found.items() if check.ok is False]
+        print_doctor(found)
+        verdict = f"In the way of transcribing: {', '.join(bad)}." if bad else ""
+        print(verdict or "Nothing stands in the way of transcribing.")
+    return 1 if bad else 0
 
 
 def checks() -> dict[str, Check]:
@@ -52,7 +57,10 @@ def checks() -> dict[str, Check]:
     found = {}
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
-        for name, (needed, check) in CHECKS.items():
+        packages = {}
+        with suppress(ImportError):  # packaging, or slimwhisper itself, is not installed
+            packages = package_checks()
+        for name, (needed, check) in (packages | CHECKS).items():
             try:
                 found[name] = check()
             except Exception as error:
@@ -62,25 +70,60 @@ def checks() -> dict[str, Check]:
     return found
 
 
-def print_doctor(found: Mapping[str, Check], file: TextIO) -> None:
-    """A paragraph for each check, and a summary in the last line."""
-    width = max(40, shutil.get_terminal_size().columns)
-    names = max(map(len, found))
+def print_doctor(found: Mapping[str, Check]) -> None:
+    """A paragraph for each check."""
+    from rich.table import Table
 
-    def write(head: str, text: str) -> None:
-        indent = " " * (names + 7)
-        lines = textwrap.wrap(text, width, initial_indent=head, subsequent_indent=indent)
-        print("\n".join(lines), file=file)
+    from slimwhisper.commands.tables import console
 
+    page = Table.grid(padding=(0, 2, 0, 0))
+    for whole in (True, True, False):
+        page.add_column(no_wrap=whole, overflow="fold")
     for name, check in found.items():
         mark = {True: "ok", False: "BAD", None: "-"}[check.ok]
-        write(f"{mark:>3}  {name:<{names}}  ", check.value)
-        if check.advice:
-            write(" " * (names + 7) + "-> ", check.advice)
-    if bad := failing(found):
-        print(f"In the way of transcribing: {', '.join(bad)}.", file=file)
-    else:
-        print("Nothing stands in the way of transcribing.", file=file)
+        page.add_row(mark, name, check.value + (f"\n-> {check.advice}" if check.advice else ""))
+    console(None).print(page)
+
+
+# requirements whose modules have other names; "": importing it would set torch's threads
+MODULES = {"openai-whisper": "whisper", "safetensors": "safetensors.torch", "silero-vad": ""}
+OPTIONAL = {  # requirements without which recordings are transcribed, too
+    "triton": "for kernels on a GPU; elsewhere not used",
+    "torchaudio": "not needed, as soxr resamples too; but `transformers` does not load beside it: "
+    "install torchaudio from the index that torch came from, or pip uninstall torchaudio",
+}
+
+
+def package_checks() -> dict[str, tuple[bool, Callable[[], Check]]]:
+    """A row of `CHECKS` for each of slimwhisper's own requirements."""
+    from packaging.requirements import Requirement  # comes with huggingface_hub
+
+    found = (Requirement(text) for text in metadata.requires("slimwhisper") or ())
+    wanted = [r for r in found if r.marker is None or r.marker.evaluate({"extra": ""})]
+    return {r.name: (r.name not in OPTIONAL, partial(check_package, r)) for r in wanted}
+
+
+def check_package(wanted: "Requirement") -> Check:
+    """Its version, whether slimwhisper supports that version, and whether it imports."""
+    name, specifier = wanted.name, wanted.specifier
+    failed, install = None if name in OPTIONAL else False, f"pip install '{name}{specifier}'"
+    try:
+        version = metadata.version(name)
+    except metadata.PackageNotFoundError:
+        return Check("not installed", failed, OPTIONAL.get(name, install))
+    try:
+        if module := MODULES.get(name, name):
+            importlib.import_module(module)
+    except Exception as error:
+        advice = OPTIONAL.get(name, f"{install} --force-reinstall")
+        return Check(f"{version}, does not import: {one_line(error, kind=True)}", failed, advice)
+    if not specifier.contains(version, prereleases=True):
+        return Check(version, None, f"slimwhisper is made for {specifier}; {install}")
+    return Check(version, True)
+
+
+def _slimwhisper() -> Check:
+    return Check(f"{metadata.version('slimwhisper')} in {Path(__file__).parents[1]}", True)
 
 
 def _python() -> Check:
@@ -98,21 +141,19 @@ def _gpu() -> Check:
     import torch
 
     if torch.cuda.is_available():
-        seen = [torch.cuda.get_device_properties(i) for i in range(torch.cuda.device_count())]
-        value = "; ".join(
-            f"cuda:{i} {p.name}, {p.total_memory / 2**30:.0f} GiB, "
-            f"compute capability {p.major}.{p.minor}"
+        seen = map(torch.cuda.get_device_properties, range(torch.cuda.device_count()))
+        names = [
+            f"cuda:{i} {p.name}, {p.total_memory / 2**30:.0f} GiB, compute capability "
+            f"{p.major}.{p.minor}"
             for i, p in enumerate(seen)
-        )
-        return Check(f"{value}; CUDA {torch.version.cuda}", True)
+        ]
+        return Check(f"{'; '.join(names)}; CUDA {torch.version.cuda}", True)
     if torch.version.cuda is None:
         value = "none: this PyTorch is built for the CPU"
         advice = "with an NVIDIA GPU, install PyTorch's CUDA build: https://pytorch.org/get-started"
     else:
         value = f"none that PyTorch's CUDA {torch.version.cuda} can use"
         advice = "see whether nvidia-smi lists one; a container needs --gpus all"
-    if torch.backends.mps.is_available():
-        value += "; Apple's (MPS) is not supported"
     return Check(value, None, f"the CPU is used, slower; {advice}")
 
 
@@ -149,17 +190,13 @@ _TORCH_ONLY = "set SLIMWHISPER_KERNELS=torch and report it"
 
 def _c_compiler() -> Check:
     """Triton compiles each kernel's launcher with $CC, gcc or clang against Python's headers."""
-    chosen = os.environ.get("CC")
-    path = next(filter(None, map(shutil.which, [chosen] if chosen else ["gcc", "clang"])), None)
+    wanted = [os.environ["CC"]] if "CC" in os.environ else ["gcc", "clang"]
+    path = next(filter(None, map(shutil.which, wanted)), None)
     headers = Path(sysconfig.get_paths()["include"]) / "Python.h"
-    advice = "apt-get install gcc python3-dev; on a GPU, Triton needs them to start kernels"
-    if path is None and chosen:
-        return Check(f"CC is {chosen!r}, which is not there", None, f"unset CC; {advice}")
-    if path is None:
-        return Check("none found", None, advice)
-    if not headers.is_file():
-        return Check(f"{path}, but no {headers}", None, advice)
-    return Check(f"{path}, Python.h found", True)
+    if path is not None and headers.is_file():
+        return Check(f"{path}, Python.h found", True)
+    lacking = f"no {' or '.join(wanted)}" if path is None else f"{path}, but no {headers}"
+    return Check(lacking, None, "apt-get install gcc python3-dev; Triton starts kernels with them")
 
 
 def _decoding() -> Check:
@@ -175,7 +212,7 @@ def _decoding() -> Check:
         if abs(len(samples) - 1_600) > 16 or abs(float(samples[800]) - 0.25) > 0.01:
             raise ValueError(f"{len(samples)} samples of {samples.mean():.2f}, not 1600 of 0.25")
     except Exception as error:
-        advice = f"pip install 'av{wanted_versions('av')}' --force-reinstall"
+        advice = "pip install av --force-reinstall"
         return Check(f"PyAV fails: {one_line(error, kind=True)}", False, advice)
     return Check("PyAV decodes; the ffmpeg program is not needed", True)
 
@@ -200,44 +237,32 @@ def _speakers() -> Check:
 def _models() -> Check:
     from slimwhisper.checkpoint.formats.openai import default_download_root
 
-    folder = Path(default_download_root())
-    kept = {p.stem: p.stat().st_size for p in sorted(folder.glob("*.pt")) if p.is_file()}
     advice = "pass --model_dir FOLDER, or set XDG_CACHE_HOME"
-    return _place(folder, kept, False, advice)
+    return _place(Path(default_download_root()), False, advice)
 
 
 def _hub() -> Check:
     from huggingface_hub.constants import HF_HUB_CACHE
 
-    folder = Path(HF_HUB_CACHE)
-    kept = {}
-    for model in sorted(folder.glob("models--*whisper*")):
-        name = model.name.removeprefix("models--").replace("--", "/")
-        kept[name] = sum(p.stat().st_size for p in model.glob("blobs/*"))
-    return _place(folder, kept, None, "set HF_HUB_CACHE to another folder")
+    return _place(Path(HF_HUB_CACHE), None, "set HF_HUB_CACHE to another folder")
 
 
-def _place(folder: Path, kept: dict[str, int], failed: bool | None, elsewhere: str) -> Check:
-    """Whether a folder exists and is writable, what it holds (bytes), and the free disk space."""
+def _place(folder: Path, failed: bool | None, elsewhere: str) -> Check:
+    """Whether a folder of models can be written or made, and the free disk space."""
     exists = folder
     while not exists.exists():
         exists = exists.parent
-    inside = ", ".join(f"{model} {human_size(size)}" for model, size in kept.items()) or "no models"
-    value = f"{folder}: {inside if exists == folder else 'not made yet'}"
-    if not exists.is_dir():
-        return Check(f"{folder}: {exists} is not a folder", failed, elsewhere)
-    if not os.access(exists, os.W_OK | os.X_OK):
-        return Check(f"{value}; {exists} cannot be written", failed, elsewhere)
+    if not (exists.is_dir() and os.access(exists, os.W_OK | os.X_OK)):
+        return Check(f"{folder}: {exists} cannot be written", failed, elsewhere)
     free = shutil.disk_usage(exists).free
     advice = f"large-v3 takes 3.1 GB; to keep models on another disk, {elsewhere}"
-    return Check(f"{value}; {human_size(free)} free", True, advice if free < 4e9 else "")
+    return Check(f"{folder}; {human_size(free)} free", True, advice if free < 4e9 else "")
 
 
-# by name: whether it is needed, and the check
+# by name: whether it is needed, and the check; after those of packages
 CHECKS: dict[str, tuple[bool, Callable[[], Check]]] = {
     "python": (False, _python),
-    "slimwhisper": (False, check_slimwhisper),
-    **{package[0]: (package[1], partial(check_package, *package)) for package in PACKAGES},
+    "slimwhisper": (False, _slimwhisper),
     "CPU": (True, _cpu),
     "GPU": (False, _gpu),
     "kernels": (False, _kernels),

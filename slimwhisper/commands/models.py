@@ -44,7 +44,8 @@ class Known:
 def run_models(arguments: argparse.Namespace) -> int:
     """The `models` command: `model_dir`, `json`."""
     root = arguments.model_dir
-    found = known_models(default_download_root() if root is None else expand_user(root))
+    folder = default_download_root() if root is None else expand_user(root)
+    found = [_known(name, folder) for name in available_models()]
     if arguments.json:
         print(json.dumps([asdict(model) for model in found]))
     else:
@@ -52,12 +53,8 @@ def run_models(arguments: argparse.Namespace) -> int:
     return 0
 
 
-def known_models(root: Path) -> list[Known]:
-    """Every name of `available_models`, in its order. root: the folder of downloaded models."""
-    return [_known(name, root) for name in available_models()]
-
-
 def _known(name: str, root: Path) -> Known:
+    """root: the folder of downloaded models."""
     if name in BUNDLED:
         source, path = "bundled", _existing(bundled_file(name))
         dims: Dims | None = read_openai(bundled_file(name))[0]

@@ -1,7 +1,6 @@
 """The flags of every command except `transcribe`; its flags are in `slimwhisper.jobs.flags`."""
 
 import argparse
-from pathlib import Path
 from typing import Any
 
 from slimwhisper.cache.forms import PRESETS
@@ -89,7 +88,6 @@ def add_looks(commands: Any) -> None:
     p.add_argument("model", nargs="*", help="names, files or folders [the paper's five]")
     p.add_argument("--batch", type=int, default=64, help="windows decoded together [64]")
     p.add_argument("--dtype", choices=DTYPES, default="float16", help="of the caches [float16]")
-    p.add_argument("--draft", metavar="MODEL", help="what this draft adds; see docs/drafts.md")
     p.add_argument("--json", action="store_true", help="print JSON")
 
     p = commands.add_parser("doctor", help="what is installed, what works, how to fix the rest")
@@ -102,13 +100,10 @@ def add_approximations(commands: Any) -> None:
         "tradeoff",
         help="measure what approximate caches cost and save, on your recordings",
         description="Decodes recordings with every cache of a table, and compares with exact "
-        "decoding. Prints a table, draws a plot, and resumes where it was interrupted. See "
-        "docs/tradeoff.md.",
+        "decoding. See docs/tradeoff.md.",
     )
     _add_comparison(p)
-    p.add_argument(
-        *("-o", "--output_dir"), type=Path, required=True, help="folder for plot and lines of JSON"
-    )
+    p.add_argument("--json", action="store_true", help="print a line of JSON for each cache")
     p.add_argument(
         "--specs",
         nargs="+",

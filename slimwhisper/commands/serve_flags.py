@@ -120,20 +120,14 @@ def add_serve(commands: Any) -> None:
     g.add_argument("--host", default="127.0.0.1", help="address to listen on [%(default)s]")
     g.add_argument("--port", type=int, default=7860, help="[%(default)s]")
     g.add_argument("--root_path", default="", help="its path behind a proxy")
-    g.add_argument(
-        "--auth",
-        type=login,
-        default=os.environ.get("SLIMWHISPER_AUTH"),
-        help="user:password, for page and API; @FILE reads it from a file "
-        "[SLIMWHISPER_AUTH, else none]",
-    )
-    g.add_argument(
-        "--api_key",
-        type=api_key,
-        default=os.environ.get("SLIMWHISPER_API_KEY"),
-        help="for the API, and the page's password; @FILE reads it from a file "
-        "[SLIMWHISPER_API_KEY, else none]",
-    )
+
+    for name, secrecy, help in (
+        ("auth", login, "user:password, for page and API"),
+        ("api_key", api_key, "for the API, and the page's password"),
+    ):
+        variable = f"SLIMWHISPER_{name.upper()}"
+        help = f"{help}; @FILE reads it from a file [{variable}, else none]"
+        g.add_argument(f"--{name}", type=secrecy, default=os.environ.get(variable), help=help)
     g.add_argument(
         "--allow_host",
         action="append",

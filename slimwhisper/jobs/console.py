@@ -73,7 +73,7 @@ class TerminalConsole:
         """The job has advanced; called every `interval` seconds."""
         if self._bar is not None:
             self._bar.total = max(tally.total, 1e-3)
-            self._bar.n = min(tally.position, self._bar.total)
+            self._bar.n = tally.audio_so_far
             self._bar.set_description_str(tally.line(), refresh=False)
             self._bar.refresh()
 

@@ -10,7 +10,7 @@ from typing import Any
 
 from slimwhisper.errors import OutputError, SlimWhisperError
 from slimwhisper.jobs.console import LogHandler
-from slimwhisper.jobs.inputs.inputs import Inputs
+from slimwhisper.jobs.inputs import Inputs
 from slimwhisper.jobs.interrupts import StopNow
 from slimwhisper.jobs.ledger import Ledger
 from slimwhisper.jobs.plan import JobPlan

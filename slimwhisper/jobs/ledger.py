@@ -125,7 +125,6 @@ class Ledger:
             if isinstance(ended.result, Transcript):
                 spoken = [s for s in ended.result.segments if s.text.strip()]
                 tally.done += 1
-                tally.audio += ended.seconds or 0.0
                 tally.segments += len(spoken)
                 tally.flagged += sum(bool(s.flags) for s in spoken)
             else:
@@ -138,7 +137,7 @@ class Ledger:
                 # after it was told: if the job is killed in between, the error appears twice
                 # rather than never
                 self.sink.mark(recording, ended)
-            tally.passed += ended.seconds or 0.0
+            tally.audio += ended.seconds or 0.0
             del tally.current[path]
         self._progress()
 

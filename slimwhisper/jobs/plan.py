@@ -10,7 +10,7 @@ from slimwhisper.flags import load_chosen, model_arguments
 from slimwhisper.jobs.console import Console, JSONConsole, TerminalConsole
 from slimwhisper.jobs.decoding_flags import changed, options_of
 from slimwhisper.jobs.flags import check_engine, dtype_of, layout_of
-from slimwhisper.jobs.inputs.inputs import Inputs, distinct
+from slimwhisper.jobs.inputs import Inputs, distinct
 from slimwhisper.jobs.journal.identity import accepted_precisions, identify_job, may_have_settings
 from slimwhisper.jobs.journal.journal import Journal
 from slimwhisper.jobs.results.report import Report

@@ -35,8 +35,7 @@ class Tally:
     failed_earlier: int = 0  # in an earlier run, and not tried again
     segments: int = 0  # with text, in files done
     flagged: int = 0  # of these
-    audio: float = 0.0  # seconds of audio in files done
-    passed: float = 0.0  # seconds of audio in files done or failed
+    audio: float = 0.0  # seconds of audio in files done or failed
     loaded: float = 0.0  # seconds of audio in files loaded so far
     surveyed: float = 0.0  # seconds of audio in files surveyed so far
     complete: bool = False  # the survey is complete
@@ -51,7 +50,7 @@ class Tally:
 
     @property
     def audio_so_far(self) -> float:
-        """Seconds of audio transcribed, including files in progress."""
+        """Seconds of audio transcribed or failed, including files in progress."""
         return self.audio + sum(c.done for c in list(self.current.values()))
 
     @property
@@ -61,19 +60,14 @@ class Tally:
         return self.audio_so_far / elapsed if elapsed > 0 else 0.0
 
     @property
-    def position(self) -> float:
-        """Seconds of audio transcribed or failed, including files in progress."""
-        return self.passed + sum(c.done for c in list(self.current.values()))
-
-    @property
     def total(self) -> float:
         """Seconds of audio in the whole job, as far as known."""
-        return max(self.surveyed, self.loaded, self.position)
+        return max(self.surveyed, self.loaded, self.audio_so_far)
 
     @property
     def left(self) -> float | None:
         """Seconds that the audio known so far will still take; None: it is not known."""
-        known = self.total - self.position
+        known = self.total - self.audio_so_far
         if self.speed > 0 and (known > 0 or self.complete):
             return known / self.speed
         return None
@@ -90,7 +84,7 @@ class Tally:
             share = sum(self.fill.values()) / len(self.fill)
             counts += f" | {len(self.fill)} workers, {share:.0%} of slots filled"
         parts = [
-            f"{clock(self.position)} of {clock(self.total)}{more}",
+            f"{clock(self.audio_so_far)} of {clock(self.total)}{more}",
             f"{self.speed:.1f} x real time, {left} left",
             counts,
             ", ".join(names),
@@ -187,20 +181,13 @@ def _counts_line(facts: dict[str, Any]) -> str:
     """How many files were transcribed, failed or skipped, and how fast."""
     done, failed = facts["done"], facts["failed"]
     outcomes = {"skipped": "already done", "failed_earlier": "failed in an earlier run"}
-    earlier = [(facts[key], outcome) for key, outcome in outcomes.items() if facts[key]]
-    if done + failed:
-        counts = [f"{done} of {_files(done + failed)} transcribed", f"{failed} failed"]
-        line = ", ".join(counts + [f"{count} {outcome}" for count, outcome in earlier])
-        if not done:
-            return line
-        audio, elapsed, speed = facts["audio_seconds"], facts["elapsed"], facts["speed"]
-        return f"{line}; {audio:.1f} s of audio in {elapsed:.1f} s ({speed:.1f} x real time)"
-    verdict = "No files transcribed" if facts["status"] > 1 else "Nothing to do"
-    counts = [
-        f"{count if n else _files(count)} {outcome}" for n, (count, outcome) in enumerate(earlier)
-    ]
-    return f"{verdict}: {', '.join(counts)}." if counts else f"{verdict}."
-
-
-def _files(count: int) -> str:
-    return f"{count} file" if count == 1 else f"{count} files"
+    earlier = [f"{facts[key]} {outcome}" for key, outcome in outcomes.items() if facts[key]]
+    if not done + failed:
+        verdict = "No files transcribed" if facts["status"] > 1 else "Nothing to do"
+        return f"{verdict}: {', '.join(earlier)}." if earlier else f"{verdict}."
+    files = f"{done + failed} file{'s' * (done + failed > 1)}"
+    line = ", ".join([f"{done} of {files} transcribed", f"{failed} failed", *earlier])
+    if not done:
+        return line
+    audio, elapsed, speed = facts["audio_seconds"], facts["elapsed"], facts["speed"]
+    return f"{line}; {audio:.1f} s of audio in {elapsed:.1f} s ({speed:.1f} x real time)"

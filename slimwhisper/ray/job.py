@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from slimwhisper.audio.read_ahead import Loader
-from slimwhisper.jobs.inputs.inputs import Inputs
+from slimwhisper.jobs.inputs import Inputs
 from slimwhisper.jobs.job import Outcomes, run_job
 from slimwhisper.jobs.ledger import Ledger
 from slimwhisper.jobs.plan import JobPlan

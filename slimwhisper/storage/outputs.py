@@ -51,15 +51,7 @@ class OutputFolder:
         if not self.is_local:
             self.put(PROBE, b"")
             return
-        here = self.here("")
-        try:
-            here.mkdir(parents=True, exist_ok=True)
-            with tempfile.TemporaryFile(dir=here):
-                pass
-        except OSError as error:
-            raise OutputError(
-                f"{here}: cannot write there ({error.strerror}); choose another --output_dir"
-            ) from error
+        check_folder(self.here(""), "--output_dir")
 
     def put(self, name: str, data: bytes) -> None:
         """Write a file whole."""
@@ -115,6 +107,20 @@ class OutputFolder:
                 f"{self.name(name)}: cannot be {what} ({reason(error)}); {first}, "
                 "or choose another --output_dir"
             ) from None
+
+
+def check_folder(folder: Path, flag: str) -> None:
+    """Make a folder, and find out whether it can be written to. Raises OutputError with the flag
+    that chose it.
+    """
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+        with tempfile.TemporaryFile(dir=folder):
+            pass
+    except OSError as error:
+        raise OutputError(
+            f"{folder}: cannot write there ({error.strerror}); choose another {flag}"
+        ) from error
 
 
 def sweep(folder: Path, before: float) -> None:

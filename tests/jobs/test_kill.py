@@ -6,44 +6,14 @@ import shutil
 import signal
 import subprocess
 import sys
-from collections.abc import Iterator
-from contextlib import contextmanager
 from pathlib import Path
 
 import pytest
 
 from slimwhisper.outputs.formats import formats_of
 from tests.support.folder_job import journal
-from tests.support.kills import Kills, journal_lines, random_moments
+from tests.support.kills import Kills, forking, journal_lines, random_moments
 from tests.support.paths import ROOT
-
-
-class Forked:
-    """See kill_child.py."""
-
-    def __init__(self, parent: subprocess.Popen[str], log: Path) -> None:
-        assert parent.stdin is not None and parent.stdout is not None
-        self._answers = parent.stdout
-        print(log, file=parent.stdin, flush=True)
-        self.pid = int(self._answers.readline())
-
-    def wait(self) -> int:
-        return int(self._answers.readline())
-
-
-@contextmanager
-def forking(*arguments: str) -> Iterator[subprocess.Popen[str]]:
-    """A process that forks jobs with these arguments."""
-    script = ROOT / "tests" / "support" / "kill_child.py"
-    with subprocess.Popen(
-        [sys.executable, str(script), *arguments],
-        stdin=subprocess.PIPE,
-        stdout=subprocess.PIPE,
-        text=True,
-    ) as parent:
-        yield parent
-        assert parent.stdin is not None
-        parent.stdin.close()
 
 
 def plant(folder: Path) -> tuple[set[Path], set[Path]]:
@@ -64,13 +34,11 @@ def test_fifty_kills(tmp_path: Path) -> None:
     logs, out, undisturbed = (tmp_path / name for name in ("logs", "out", "undisturbed"))
     logs.mkdir()
     common = ("transcribe", str(tmp_path / "in"), "--verbose", "False", "-f", "all")
-    with forking(*common, "-o", str(undisturbed)) as parent:
-        assert Forked(parent, logs / "undisturbed").wait() == 1
+    with forking(*common, "-o", str(undisturbed)) as start:
+        assert start(logs / "undisturbed").wait() == 1
     assert len(journal_lines(undisturbed)) == 250
-    with forking(*common, "-o", str(out)) as parent:
-        kills = Kills(
-            lambda log: Forked(parent, log), tmp_path / "in", out, logs, formats_of("all")
-        )
+    with forking(*common, "-o", str(out)) as start:
+        kills = Kills(start, tmp_path / "in", out, logs, formats_of("all"))
         kills.run(random_moments(50, 0.06, seed=1))
     assert kills.problems(good, bad, undisturbed) == []
     assert kills.kills >= 10  # 50, unless the machine is so slow to kill that the job ends before
@@ -81,10 +49,9 @@ def test_the_judge_sees_what_is_wrong(tmp_path: Path) -> None:
     good, bad = plant(tmp_path / "in")
     logs, out, before = (tmp_path / name for name in ("logs", "out", "before"))
     logs.mkdir()
-    with forking(
-        *("transcribe", str(tmp_path / "in"), "--verbose", "False", "-f", "txt", "-o", str(out))
-    ) as parent:
-        kills = Kills(lambda log: Forked(parent, log), tmp_path / "in", out, logs, ("txt",))
+    common = ("transcribe", str(tmp_path / "in"), "--verbose", "False")
+    with forking(*common, "-f", "txt", "-o", str(out)) as start:
+        kills = Kills(start, tmp_path / "in", out, logs, ("txt",))
         kills.run(random_moments(1, 0.5, seed=0))
         shutil.copytree(out, before, ignore=shutil.ignore_patterns("*.jsonl"))
         assert kills.problems(good, bad, before) == []

@@ -16,7 +16,6 @@ import torch
 from slimwhisper import devices
 from slimwhisper.api import SlimWhisper
 from slimwhisper.audio import readers
-from slimwhisper.devices import choose_loaders
 from slimwhisper.errors import OptionError, SlimWhisperError
 from slimwhisper.types import Transcript
 from tests.support.spoken import SAMPLES
@@ -121,17 +120,15 @@ def test_what_only_this_process_can_open(
 
 
 def test_the_default(monkeypatch: pytest.MonkeyPatch) -> None:
-    cpu, gpu = torch.device("cpu"), torch.device("cuda")
+    """Processes on a GPU or on 8 cores."""
     monkeypatch.setattr(devices, "WORKERS", 5)
-    monkeypatch.setattr(os, "cpu_count", lambda: 4)
-    assert (choose_loaders(None, cpu), choose_loaders(None, gpu)) == (0, 5)
-    monkeypatch.setattr(os, "cpu_count", lambda: 8)
-    assert choose_loaders(None, cpu) == 5
-    monkeypatch.setattr(sys, "executable", "")
-    assert choose_loaders(None, gpu) == 0
-    assert choose_loaders(3, cpu) == 3
-    with pytest.raises(OptionError, match="loaders -1 is not a number of processes"):
-        choose_loaders(-1, cpu)
+    kinds = (torch.device("cpu"), torch.device("cuda"))
+    for cores, expected in ((4, [0, 5]), (8, [5, 5])):
+        monkeypatch.setattr(os, "cpu_count", lambda cores=cores: cores)
+        assert [devices.choose_loaders(None, kind) for kind in kinds] == expected
+    assert devices.choose_loaders(3, kinds[0]) == 3
+    with pytest.raises(OptionError, match="loaders -1"):
+        devices.choose_loaders(-1, kinds[0])
 
 
 def workers_of(parent: int) -> set[int]:

@@ -8,10 +8,10 @@ import pytest
 
 from slimwhisper.errors import AudioError, OptionError, OutputError
 from slimwhisper.jobs.results.sinks import Files
-from slimwhisper.outputs.formats import FORMATS, segment_line
+from slimwhisper.outputs.formats import FORMATS
 from slimwhisper.outputs.layout import check_layout
 from slimwhisper.storage.files import InputFile
-from slimwhisper.storage.outputs import OutputFolder, sweep
+from slimwhisper.storage.outputs import OutputFolder
 from slimwhisper.storage.stamps import Stamp
 from slimwhisper.types import Segment, Transcript, Word
 
@@ -77,10 +77,6 @@ def test_layout_of_subtitles(tmp_path: Path) -> None:
         check_layout({"max_line_count": -1}, True)
 
 
-def test_segment_line() -> None:
-    assert segment_line(TRANSCRIPT.segments[1]) == "[01:01.250 --> 01:00:05.000]  wörld"
-
-
 def test_a_failed_write_leaves_the_old_output_and_no_litter(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -104,19 +100,6 @@ def test_an_output_never_replaces_its_input(tmp_path: Path) -> None:
     assert source.read_text() == "audio, it says"
 
 
-def test_an_output_that_is_a_link_in_a_circle_is_replaced(tmp_path: Path) -> None:
-    (tmp_path / "in.txt").symlink_to("in.txt")
-    files(tmp_path).write(recording(), TRANSCRIPT)
-    assert (tmp_path / "in.txt").read_text(encoding="utf-8") == "hello\nwörld\n"
-
-
-def test_outputs_exist(tmp_path: Path) -> None:
-    both = files(tmp_path, "txt", "srt")
-    assert not both.exist(recording())
-    files(tmp_path).write(recording(), TRANSCRIPT)
-    assert files(tmp_path).exist(recording()) and not both.exist(recording())
-
-
 def test_names_of_outputs_are_checked_before_a_recording_is_read(tmp_path: Path) -> None:
     named = recording(output=f"b/{250 * 'n'}")
     assert files(tmp_path, "json").checked(named) is named
@@ -124,21 +107,3 @@ def test_names_of_outputs_are_checked_before_a_recording_is_read(tmp_path: Path)
     assert isinstance(error, AudioError) and "256 bytes, and 255 are possible" in str(error)
     with pytest.raises(OutputError, match="File name too long"):
         files(tmp_path).write(recording(output="n" * 253), TRANSCRIPT)
-
-
-def test_an_output_folder_that_cannot_be_made(tmp_path: Path) -> None:
-    (tmp_path / "file").write_text("x")
-    with pytest.raises(OutputError, match="cannot write there") as caught:
-        OutputFolder(f"{tmp_path}/file/below").check()
-    assert "\n" not in str(caught.value)
-
-
-def test_parts_of_a_killed_run_are_swept(tmp_path: Path) -> None:
-    old, new, other = (tmp_path / n for n in (".slimwhisper-1.part", ".slimwhisper-2.part", ".x"))
-    for path in (old, new, other):
-        path.write_text("half")
-        os.utime(path, (1, 1))
-    os.utime(new, (4e9, 4e9))  # of this run
-    sweep(tmp_path / "not yet there", 2.0)
-    sweep(tmp_path, 2.0)
-    assert sorted(tmp_path.iterdir()) == sorted([new, other])

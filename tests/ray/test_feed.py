@@ -1,7 +1,6 @@
 """One engine, fed from any thread; and rows of Ray Data, without Ray."""
 
 from concurrent.futures import ThreadPoolExecutor
-from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -99,6 +98,9 @@ def test_rows() -> None:
     }
     table = as_table(batch)
     assert as_table(table) is table
+    assert source_of({"samples": None, "bytes": b"x", "path": "p"}) == (b"x", 16_000)
+    with pytest.raises(AudioError, match="samples, bytes, path"):
+        source_of({"name": "p"})
     samples, rate = source_of(table.to_pylist()[0])
     assert isinstance(samples, np.ndarray) and samples.shape == (5,) and rate == 16_000
     heard = [
@@ -114,13 +116,3 @@ def test_rows() -> None:
     silent = with_results(table.slice(0, 1), [FeedResult(Transcript("", [], "en"), 1.0)])
     assert silent.schema == found.schema  # so that parts of one data set fit together
     assert isinstance(found, pa.Table)
-
-
-def test_what_counts_in_a_row() -> None:
-    pytest.importorskip("pyarrow", reason="needs the extra parquet")
-    from slimwhisper.ray.rows import source_of
-
-    assert source_of({"bytes": b"x", "path": "p"}) == (b"x", 16_000)
-    assert source_of({"samples": None, "bytes": None, "path": "p"}) == ("p", 16_000)
-    with pytest.raises(AudioError, match="samples, bytes, path"):
-        source_of({"name": Path("p")})

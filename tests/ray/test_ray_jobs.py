@@ -147,10 +147,18 @@ def test_no_metrics_for_other_hosts(folder: Path, tmp_path: Path) -> None:
         assert len(ports) > 2 and not any(map(answers, ports))
 
 
-def test_the_driver_dies_and_resumes(folder: Path, one: Path, tmp_path: Path) -> None:
+@pytest.mark.parametrize("number", [signal.SIGKILL, signal.SIGINT])
+def test_a_stopped_driver_resumes(folder: Path, one: Path, tmp_path: Path, number: int) -> None:
+    """Ctrl-C first finishes what is decoding, and leaves no process."""
     with ray_run(folder, "-o", tmp_path, *FLAGS, "--workers", "2") as run:
-        wait_for_lines(tmp_path, 3)
-        run.process.kill()
+        wait_for_lines(tmp_path, 2)
+        run.process.send_signal(number)
+        if number == signal.SIGINT:
+            events = list(run.events())
+            assert run.wait() == events[-1]["status"] == 130 and run.processes() == []
+            ended = {e["path"] for e in events if e["event"] == "file"}
+            assert ended == {line["path"] for line in journal_lines(tmp_path)}
+            assert 2 <= events[-1]["done"] <= 12 and not list(tmp_path.rglob("*.part"))
         run.wait()
     before = len(journal_lines(tmp_path))
     with ray_run(folder, "-o", tmp_path, *FLAGS, "--workers", "2") as run:
@@ -159,20 +167,6 @@ def test_the_driver_dies_and_resumes(folder: Path, one: Path, tmp_path: Path) ->
     assert events[-1]["done"] + events[-1]["failed"] == 13 - before
     assert statuses(tmp_path) == {"done": 12, "failed": 1}
     assert whole_tree(tmp_path) == whole_tree(one)
-
-
-def test_interrupt_finishes_what_is_decoding(folder: Path, tmp_path: Path) -> None:
-    with ray_run(folder, "-o", tmp_path, *FLAGS, "--workers", "1") as run:
-        wait_for_lines(tmp_path, 2)
-        run.process.send_signal(signal.SIGINT)
-        events = list(run.events())
-        assert run.wait() == 130
-        assert run.processes() == []
-    done = [e for e in events if e["event"] == "file" and e["status"] == "done"]
-    assert events[-1]["status"] == 130 and 2 <= events[-1]["done"] == len(done) <= 12
-    names = {Path(line["path"]).name for line in journal_lines(tmp_path)}
-    assert {Path(e["path"]).name for e in events if e["event"] == "file"} == names
-    assert not list(tmp_path.rglob("*.part"))
 
 
 BEFORE = """

@@ -30,21 +30,6 @@ def filled(*rooms: int) -> Scheduler[str]:
     return scheduler
 
 
-def test_what_a_dead_worker_had_is_tried_once_more_alone() -> None:
-    scheduler, items = filled(3, 2), iter("abcdefg")
-    assert given(scheduler, items) == {0: ["a", "c", "e"], 1: ["b", "d"]}  # in turns
-    assert scheduler.running == 5 and not scheduler.finished
-    assert scheduler.down(1) == ({"b", "d"}, False)
-    scheduler.up(2, 2)
-    (first,) = given(scheduler, items)[2]  # nothing else, though there is room
-    scheduler.done(2, first)
-    (second,) = given(scheduler, items)[2]
-    assert {first, second} == {"b", "d"}
-    assert scheduler.down(2) == ({second}, True)
-    scheduler.up(3, 2)
-    assert given(scheduler, items) == {3: ["f", "g"]}  # as before
-
-
 @pytest.mark.parametrize("seed", range(4))
 def test_random_deaths(seed: int) -> None:
     """Items that kill their worker are given up, others only if their worker died twice by chance;

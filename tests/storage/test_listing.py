@@ -38,13 +38,10 @@ def test_what_is_shown(uri: str, shown: str) -> None:
     )
 
 
-def test_errors_of_libraries() -> None:
+def test_what_errors_and_recordings_show() -> None:
     error = OSError("403 for\n'https://u:p@h/a?Signature=s3cret&x=1' (denied)")
     assert reason(error) == "403 for 'https://h/a?x=1' (denied)"
     assert reason(ValueError()) == "ValueError"
-
-
-def test_a_recording_does_not_show_its_uri() -> None:
     file = StoredFile("sftp://me:secret@h/a.wav", "/a.wav", Stamp("sftp://h/a.wav", 1, 2))
     assert "secret" not in f"{file} {file!r}"
 

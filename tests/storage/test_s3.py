@@ -1,11 +1,10 @@
 """A real S3 server on loopback: objects in, results out, killed half-way and resumed."""
 
 import os
-import subprocess
-import sys
 import time
 from collections import Counter
 from collections.abc import Callable, Iterator
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -14,7 +13,7 @@ from slimwhisper.errors import OutputError, StorageError
 from slimwhisper.storage.inputs import StoredInputs
 from slimwhisper.storage.listing import Place
 from slimwhisper.storage.outputs import OutputFolder
-from tests.support.paths import ROOT
+from tests.support.kills import forking
 from tests.support.s3_server import Faults, bucket_marks, s3_server
 
 s3fs = pytest.importorskip("s3fs", reason="needs s3fs: pip install 'fsspec[s3]'")
@@ -62,20 +61,12 @@ def run(*arguments: str, wait: Callable[[int], None] | None = None) -> int:
     """The status of a job in another process, with a model that needs no weights; `wait` is called
     with its process, which is then killed.
     """
-    script = ROOT / "tests" / "support" / "kill_child.py"
-    command = [sys.executable, str(script), "transcribe", "--verbose", "False", *arguments]
-    with subprocess.Popen(
-        command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
-    ) as parent:
-        assert parent.stdin is not None and parent.stdout is not None
-        print(os.devnull, file=parent.stdin, flush=True)
-        child = int(parent.stdout.readline())
+    with forking("transcribe", "--verbose", "False", *arguments) as start:
+        child = start(Path(os.devnull))
         if wait is not None:
-            wait(child)
-            os.kill(child, 9)
-        status = int(parent.stdout.readline())
-        parent.stdin.close()
-        return status
+            wait(child.pid)
+            os.kill(child.pid, 9)
+        return child.wait()
 
 
 def statuses(texts: dict[str, str]) -> dict[str, str]:

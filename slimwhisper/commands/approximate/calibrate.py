@@ -3,24 +3,24 @@
 import argparse
 import re
 import sys
-import tempfile
 from bisect import bisect
 from collections.abc import Callable, Sequence
 from dataclasses import asdict
 from functools import cache
 from itertools import product
 from pathlib import Path
-from typing import Any
 
 from tqdm import tqdm
 
 from slimwhisper import __version__
 from slimwhisper.cache.file import SUFFIX, write_file
 from slimwhisper.cache.forms import brief
-from slimwhisper.commands.approximate.comparison import Comparison
+from slimwhisper.commands.approximate.comparison import REFERENCE, Comparison
 from slimwhisper.commands.approximate.measured import Measured
 from slimwhisper.commands.approximate.pairs import SLIM, Pair, beside_slim, ladders
-from slimwhisper.errors import OptionError, OutputError, SlimWhisperError
+from slimwhisper.digests import weights_digest
+from slimwhisper.errors import OptionError, SlimWhisperError
+from slimwhisper.storage.outputs import check_folder
 from slimwhisper.text import human_size, one_line, shown
 
 ENOUGH = 1000  # words, for a target of 0 %
@@ -44,7 +44,7 @@ def run_calibrate(arguments: argparse.Namespace) -> int:
     if output.suffix != SUFFIX:
         raise OptionError(f"-o: {shown(output)} does not end in {SUFFIX}; give such a name")
     comparison = Comparison.of(arguments)
-    _check_folder(output.absolute().parent)
+    check_folder(output.absolute().parent, "-o")
     with tqdm(unit=" recordings", disable=None) as bar:
         comparison.heard = bar.update
         search = Search(comparison, target, lambda line: bar.write(line, file=sys.stderr))
@@ -54,16 +54,16 @@ def run_calibrate(arguments: argparse.Namespace) -> int:
             f"nothing smaller than slim ({SLIM.title}), which is exact, is within a loss of "
             f"{target:g} %; no file is written: use --cache slim, or allow more than {target:g}%"
         )
-    conditions = comparison.conditions
-    measured: dict[str, Any] = {
+    measured = asdict(found) | {
         "target_loss_percent": target,
         "loss_percent": round(found.loss, 4),
-        **{name: conditions[name] for name in ("reference", "dtype", "language", "recordings")},
+        "reference": "+".join(REFERENCE),
+        "dtype": comparison.exact.compute_type,
+        "language": comparison.language,
         "slimwhisper": __version__,
-        **asdict(found),
     }
-    forms = found.cross, found.self_
-    write_file(output, conditions["checkpoint"], forms, comparison.learn(*forms) or {}, measured)
+    forms, digest = (found.cross, found.self_), weights_digest(comparison.checkpoint.state)
+    write_file(output, digest, forms, comparison.learn(*forms) or {}, measured)
     print(
         f"{output}: {found.title}\n"
         f"kept of a window: {human_size(found.kept)}, {found.times_smaller:.1f} times smaller than "
@@ -136,14 +136,3 @@ class Search:
         found = self.comparison.measure(pair.cross, pair.self_)
         self.say(f"  {found.title}: {found.line}")
         return found
-
-
-def _check_folder(folder: Path) -> None:
-    """Before anything is measured: that the file can be written."""
-    try:
-        folder.mkdir(parents=True, exist_ok=True)
-        tempfile.TemporaryFile(dir=folder).close()
-    except OSError as error:
-        raise OutputError(
-            f"{shown(folder)}: cannot be written ({one_line(error)}); choose another -o"
-        ) from error

@@ -26,12 +26,10 @@ from slimwhisper.commands.approximate.recordings import (
     Recorded,
     edits,
     find_recordings,
-    recordings_digest,
     words_of,
 )
 from slimwhisper.devices import INT8, choose_device, choose_dtype
-from slimwhisper.digests import weights_digest
-from slimwhisper.errors import AudioError, SlimWhisperError
+from slimwhisper.errors import AudioError
 from slimwhisper.flags import load_weights
 from slimwhisper.model.calibration import (
     Learned,
@@ -55,7 +53,6 @@ class Decoded:
 
     recordings: list[Recorded]
     transcripts: list[Transcript]
-    failed: list[SlimWhisperError]  # of recordings that have none
     seconds: float  # that it took
     audio_seconds: float
 
@@ -102,19 +99,6 @@ class Comparison:
         asked = {name: getattr(arguments, name) for name in names}
         return Comparison(load_weights(arguments), recordings, **asked)
 
-    @cached_property
-    def conditions(self) -> dict[str, Any]:
-        """What a measurement depends on besides the pair; not the batch size."""
-        return {
-            "checkpoint": weights_digest(self.checkpoint.state),
-            "recordings": recordings_digest(self.recordings),
-            "dtype": INT8 if self.int8 else str(self.dtype).removeprefix("torch."),
-            "device": self.device.type,
-            "language": self.language,
-            "windows": self.most_windows,
-            "reference": "+".join(REFERENCE),
-        }
-
     # -- the reference ---------------------------------------------------------------------------
 
     @cached_property
@@ -124,15 +108,8 @@ class Comparison:
 
     @cached_property
     def reference(self) -> Decoded:
-        """The exact transcripts; recordings that cannot be read are left out, with a warning.
-
-        Raises AudioError if none can be read, or if there are no words in any.
-        """
+        """The exact transcripts. Raises AudioError if there are no words in any."""
         found = self._decode(self.exact, self.recordings)
-        for error in found.failed:
-            logger.warning("left out: %s", error)
-        if not found.recordings:
-            raise found.failed[0]
         if not any(map(self._words, found.transcripts)):
             raise AudioError(
                 f"no speech in {len(found.recordings)} recordings: exact decoding finds no words; "
@@ -192,8 +169,10 @@ class Comparison:
         exact = self.reference
         model = self._model((cross, self_), learned or self.learn(cross, self_))
         ours = self._decode(model, exact.recordings)
-        if ours.failed:
-            raise ours.failed[0]
+        if ours.recordings != exact.recordings:
+            raise AudioError(
+                "recordings that could be read cannot be read any more; check the disk"
+            )
         error, read = compare_logits(self.exact.network, model.network, self.windows)
         kept_cross, kept_self = self._sizes(model.network.plan)
         truth, found = (list(map(self._words, each.transcripts)) for each in (exact, ours))
@@ -240,9 +219,11 @@ class Comparison:
         return cache.cross.nbytes(), cache.self_.nbytes()
 
     def _decode(self, model: SlimWhisper, recordings: Sequence[Recorded]) -> Decoded:
-        """All recordings in order. The model's caches are freed."""
+        """All recordings in order; those that cannot be read are left out, with a warning. The
+        model's caches are freed.
+        """
         lengths: list[float] = []
-        outcomes: dict[Any, Transcript | SlimWhisperError] = {}
+        transcripts: dict[Any, Transcript] = {}
         since = time.monotonic()
         for path, outcome in model.transcribe_many(
             [recorded.path for recorded in recordings],
@@ -251,15 +232,13 @@ class Comparison:
             temperature=0.0,
             language=self.language,
         ):
-            outcomes[path] = outcome
             self.heard()
+            if isinstance(outcome, Transcript):
+                transcripts[path] = outcome
+            else:
+                logger.warning("left out: %s", outcome)
         spent = time.monotonic() - since
         model.release()
-        pairs = [(recorded, outcomes[recorded.path]) for recorded in recordings]
-        return Decoded(
-            [r for r, outcome in pairs if isinstance(outcome, Transcript)],
-            [outcome for _, outcome in pairs if isinstance(outcome, Transcript)],
-            [outcome for _, outcome in pairs if isinstance(outcome, SlimWhisperError)],
-            spent,
-            sum(lengths),
-        )
+        read = [recorded for recorded in recordings if recorded.path in transcripts]
+        found = [transcripts[recorded.path] for recorded in read]
+        return Decoded(read, found, spent, sum(lengths))

@@ -1,4 +1,4 @@
-"""What one pair of caches costs and saves, as it is printed, drawn, and kept in a line of JSON."""
+"""What one pair of caches costs and saves, as it is printed and written."""
 
 from dataclasses import dataclass
 

@@ -16,7 +16,6 @@ from slimwhisper.cache.forms import (
     cross_names,
     self_names,
 )
-from slimwhisper.digests import file_digest
 from slimwhisper.errors import OptionError
 from slimwhisper.types import Dims
 
@@ -36,12 +35,6 @@ class Pair(NamedTuple):
         """Without the settings that are the defaults."""
         forms = f"{brief(self.cross)}+{brief(self.self_)}"
         return forms if self.file is None else f"{forms} of {Path(self.file).name}"
-
-    @property
-    def key(self) -> str:
-        """In the lines of JSON."""
-        forms = f"{self.cross}+{self.self_}"
-        return forms if self.file is None else f"{forms} {file_digest(Path(self.file))}"
 
 
 SLIM, SLIM8 = Pair(*PRESETS["slim"]), Pair("e8", "x8")  # the second in float8

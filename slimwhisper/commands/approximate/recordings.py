@@ -1,14 +1,12 @@
 """The recordings to measure on, the texts beside them, and how many words two texts differ in."""
 
 from collections.abc import Hashable, Sequence
-from hashlib import blake2b
 from pathlib import Path
 from typing import NamedTuple
 
 import numpy as np
 
 from slimwhisper.audio.formats import AUDIO_SUFFIXES
-from slimwhisper.digests import file_digest
 from slimwhisper.errors import AudioError
 from slimwhisper.text import one_line, shown
 
@@ -51,19 +49,6 @@ def _reference(path: Path) -> str | None:
         raise AudioError(
             f"{shown(path)}: cannot be read as UTF-8 text ({one_line(error)}); mend or remove it"
         ) from error
-
-
-def recordings_digest(recordings: Sequence[Recorded]) -> str:
-    """A digest of their contents and texts, in their order; names do not count."""
-    digest = blake2b(digest_size=16)
-    for path, reference in recordings:
-        try:
-            digest.update(f"{file_digest(path)} {reference!r}\n".encode())
-        except OSError as error:
-            raise AudioError(
-                f"{shown(path)}: cannot be read ({one_line(error)}); check its permissions"
-            ) from error
-    return digest.hexdigest()
 
 
 def words_of(text: str, language: str) -> list[str]:

@@ -6,9 +6,10 @@ What is written is read back and compared before it gets its name, so OUT is who
 import argparse
 import sys
 import tempfile
-from dataclasses import asdict, dataclass, replace
+from dataclasses import asdict, replace
 from os import PathLike
 from pathlib import Path
+from typing import NamedTuple
 
 import torch
 from torch import Tensor
@@ -16,23 +17,19 @@ from torch import Tensor
 from slimwhisper.checkpoint.errors import problem
 from slimwhisper.checkpoint.load import Adapters, Checkpoint, load_checkpoint
 from slimwhisper.checkpoint.validate import OUTPUT
-from slimwhisper.commands.conversion.hf_folder import FOLDER_FILES, widest, write_folder
+from slimwhisper.commands.conversion.hf_folder import FOLDER_FILES, write_folder
 from slimwhisper.errors import OptionError, OutputError
 from slimwhisper.options import changed_settings
-from slimwhisper.text import human_size, one_line
+from slimwhisper.text import one_line
 
 # what --overwrite may delete with an old folder, weights aside
 MODEL_FILES = (*FOLDER_FILES, "config.json", "model.safetensors.index.json")
 
 
-@dataclass(frozen=True, slots=True)
-class Conversion:
+class Conversion(NamedTuple):
     """What was written."""
 
     path: Path
-    tensors: int
-    dtype: str  # such as "float16"; the widest of several
-    bytes: int
     left_behind: tuple[str, ...]  # settings for which the format has no place
 
 
@@ -52,10 +49,7 @@ def run_convert(arguments: argparse.Namespace) -> int:
             "; they stay behind",
             file=sys.stderr,
         )
-    print(
-        f"{found.path}: {found.tensors} tensors, {found.dtype}, {human_size(found.bytes)}; "
-        "read back and equal"
-    )
+    print(f"{found.path}: read back and equal")
     return 0
 
 
@@ -103,7 +97,6 @@ def convert(
                 new.mkdir()
                 write_folder(ready, new)
             _check_equal(ready, new, is_file)
-            size = sum(f.stat().st_size for f in ([new] if is_file else new.iterdir()))
             _check_place(target, is_file, overwrite)  # hours may have passed
             _put(new, target, Path(place))
     except (OSError, RuntimeError) as error:  # RuntimeError: torch.save, on a full disk
@@ -111,8 +104,7 @@ def convert(
             f"{target}: cannot be written: {one_line(error)}; free the space, or choose another "
             "place"
         ) from error
-    kind = str(widest(ready.state)).removeprefix("torch.")
-    return Conversion(target, len(ready.state), kind, size, left_behind)
+    return Conversion(target, left_behind)
 
 
 def _left_behind(checkpoint: Checkpoint) -> tuple[str, ...]:

@@ -30,14 +30,6 @@ FOLDER_FILES = (  # settings and tokenizer, beside config.json and the weights
 SHARD_BYTES = 5_000_000_000  # of weights, at most, in one file
 
 
-def widest(state: Mapping[str, Tensor]) -> torch.dtype:
-    """The dtype that holds every weight; float32 where float16 and bfloat16 meet."""
-    kinds = {tensor.dtype for tensor in state.values()}
-    if kinds >= {torch.float16, torch.bfloat16}:
-        kinds.add(torch.float32)
-    return max(kinds, key=lambda kind: kind.itemsize)
-
-
 def write_folder(checkpoint: Checkpoint, folder: Path) -> None:
     """Write the checkpoint's weights, settings and tokenizer to an empty folder.
 
@@ -77,7 +69,7 @@ def _whispers_own(checkpoint: Checkpoint) -> dict[str, str]:
             f"{checkpoint.name}: its window of {dims.n_audio_ctx} frames of 20 ms is not whole "
             "seconds, which a folder's chunk_length needs; it can only be a .pt file"
         )
-    dtype, tied = _dtype(checkpoint), OUTPUT not in checkpoint.state
+    dtype, tied = _dtype(checkpoint.state), OUTPUT not in checkpoint.state
     settings = {
         "config.json": model_settings(dims, tokenizer, dtype, tied),
         "generation_config.json": generation_settings(dims, tokenizer, checkpoint.alignment_heads),
@@ -93,7 +85,7 @@ def _copied(checkpoint: Checkpoint, source: Path) -> dict[str, str]:
     Where its tokens are OpenAI's, it gets the files that it lacks, as a download may.
     """
     config = read_json(inside(source, "config.json"))
-    config["dtype" if "dtype" in config else "torch_dtype"] = _dtype(checkpoint)
+    config["dtype" if "dtype" in config else "torch_dtype"] = _dtype(checkpoint.state)
     config["tie_word_embeddings"] = OUTPUT not in checkpoint.state
     config["vocab_size"] = checkpoint.dims.n_vocab
     files = [inside(source, name) for name in FOLDER_FILES]
@@ -105,5 +97,9 @@ def _copied(checkpoint: Checkpoint, source: Path) -> dict[str, str]:
     return contents | {"config.json": json.dumps(config, indent=2) + "\n"}
 
 
-def _dtype(checkpoint: Checkpoint) -> str:
-    return str(widest(checkpoint.state)).removeprefix("torch.")
+def _dtype(state: Mapping[str, Tensor]) -> str:
+    """The dtype that holds every weight; float32 where float16 and bfloat16 meet."""
+    kinds = {tensor.dtype for tensor in state.values()}
+    if kinds >= {torch.float16, torch.bfloat16}:
+        kinds.add(torch.float32)
+    return str(max(kinds, key=lambda kind: kind.itemsize)).removeprefix("torch.")

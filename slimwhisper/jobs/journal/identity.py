@@ -24,7 +24,7 @@ the weights, the precision and `--guard_audio`. Of these the last is not recorde
 """
 
 import argparse
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from hashlib import blake2b
 from pathlib import Path
@@ -37,15 +37,8 @@ from slimwhisper.digests import file_digest
 from slimwhisper.speakers.choice import BACKENDS
 from slimwhisper.types import DEFAULT_DTYPES
 
-FOLDER_FILES = (  # that the loader reads, beside the weights
-    *("config.json", "generation_config.json"),
-    *("model.safetensors.index.json", "pytorch_model.bin.index.json"),
-    *("preprocessor_config.json", "processor_config.json", "tokenizer.json"),
-    *("vocab.json", "merges.txt", "added_tokens.json", "special_tokens_map.json"),
-    *("vocabulary.json", "vocabulary.txt"),
-)
-ADAPTER_FILES = ("adapter_config.json", "adapter_model.safetensors", "adapter_model.bin")
-
+# of what a model's folder, or an adapter's, has: settings, tokenizer and weights
+SUFFIXES = (".json", ".txt", ".safetensors", ".bin")
 SAME_TEXT = ("expected",)  # options that change no output
 
 Precision = dict[str, str]
@@ -75,7 +68,7 @@ def identify_model(name: str) -> dict[str, str]:
     """A model's name and, if it is on disk under that name, the digest of its content."""
     if name in BUNDLED:
         return {"model": name, "digest": file_digest(bundled_file(name))}
-    found = _on_disk(name, "config.json", _model_files)
+    found = _on_disk(name, "config.json")
     return {"model": name} if found is None else {"model": found[0], "digest": found[1]}
 
 
@@ -83,14 +76,12 @@ def identify_adapters(adapters: Sequence[str] | None) -> dict[str, list[str]]:
     """The adapters in their order, if there are any: a folder's name and digest, or a hub id."""
     if not adapters:
         return {}
-    on_disk = (_on_disk(name, "adapter_config.json", lambda _: ADAPTER_FILES) for name in adapters)
+    on_disk = (_on_disk(name, "adapter_config.json") for name in adapters)
     names = zip(on_disk, adapters, strict=True)
     return {"adapters": [" ".join(found or (name,)) for found, name in names]}
 
 
-def _on_disk(
-    place: str, marker: str, files: Callable[[Path], Sequence[str]]
-) -> tuple[str, str] | None:
+def _on_disk(place: str, marker: str) -> tuple[str, str] | None:
     """The name and digest of a file, or of the files in a folder that has the marker; None where it
     is neither, or cannot be read, which the loader reports.
     """
@@ -99,7 +90,7 @@ def _on_disk(
         if place and path.is_file():
             return path.name, file_digest(path)
         if place and (path / marker).is_file():
-            return path.absolute().name, _digest_of(path, files(path))
+            return path.absolute().name, _digest_of(path, SUFFIXES)
     return None
 
 
@@ -118,7 +109,7 @@ def _digest_or_path(place: str) -> str:
     path = Path(place)
     with suppress(OSError, ValueError):  # reported when it is used
         if path.is_dir():
-            return _digest_of(path, sorted(file.name for file in path.glob("*.rttm")))
+            return _digest_of(path, (".rttm",))
         return file_digest(path)
     return place
 
@@ -132,16 +123,11 @@ def may_have_settings(name: str) -> bool:
         return False
 
 
-def _model_files(folder: Path) -> Sequence[str]:
-    """The files in a Hugging Face folder that the loader reads."""
-    weights = sorted(file.name for file in folder.glob("*.safetensors"))
-    return *FOLDER_FILES, *(weights or sorted(file.name for file in folder.glob("*.bin")))
-
-
-def _digest_of(folder: Path, names: Sequence[str]) -> str:
+def _digest_of(folder: Path, suffixes: Sequence[str]) -> str:
+    """Of the files in a folder that have one of the suffixes."""
     digest = blake2b(digest_size=16)
-    for file in map(folder.joinpath, names):
-        if file.is_file():
+    for file in sorted(folder.iterdir()):
+        if file.suffix in suffixes and file.is_file():
             digest.update(f"{file.name} {file_digest(file)}\n".encode(errors="surrogateescape"))
     return digest.hexdigest()
 

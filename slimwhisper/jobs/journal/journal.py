@@ -19,7 +19,7 @@ from slimwhisper.storage.digests import Digests, digest_of
 from slimwhisper.storage.outputs import OutputFolder
 from slimwhisper.storage.stamps import Finished, Stamp, Status
 
-DAMAGED = (ValueError, RecursionError)  # what a line raises that is no JSON of ours
+KEYS = ("path", "size", "mtime_ns", "etag")  # of a recording's stamp; an etag only of objects
 
 
 class Journal:
@@ -44,13 +44,13 @@ class Journal:
         variants: Sequence[Mapping[str, Any]] = ({},),
         forget: bool = False,
     ) -> None:
-        self._options = dict(options)
-        self._accepted = [_canonical(self._options | dict(variant)) for variant in variants]
+        self._options = json.loads(json.dumps(options))  # as a line has them
+        self._accepted = [self._options | variant for variant in variants]
         self.record_variant(variants[0])
         self._log = FileLog(folder.here(JOURNAL_NAME)) if folder.is_local else StoreLog(folder)
         self.path = self._log.path
         try:
-            digests = array("Q", () if forget else self._read())
+            digests = array("Q", () if forget else self._earlier_lines())
         except BaseException:
             self._log.close()
             raise
@@ -58,34 +58,19 @@ class Journal:
 
     def record_variant(self, variant: Mapping[str, Any]) -> None:
         """Record these options in new lines, next to those that all variants share."""
-        self.recorded = self._options | dict(variant)
+        self.recorded = self._options | variant
 
-    def _read(self) -> Iterator[int]:
-        """The digests of all lines that mark a recording done or failed.
-
-        Lines are as `_line` writes them: the parts that count are taken out without reading all of
-        a line as JSON, which would take several times as long. A quote within a string has a
-        backslash before it, so no string holds what is looked for.
-        """
-        known: dict[bytes, bytes] = {}  # options as in a line -> as in a digest
-        for line in self._log.lines():
-            stamp, _, rest = line.partition(b', "options": ')
-            options, _, rest = rest.partition(b', "status": ')
-            status = rest.partition(b",")[0]
-            if status in (b'"done"', b'"failed"') and line.rstrip().endswith(b'"}'):
-                try:
-                    if options not in known:
-                        known[options] = _canonical(json.loads(options))
-                except DAMAGED:
-                    continue
-                yield digest_of(stamp + known[options] + status)
+    def _earlier_lines(self) -> Iterator[int]:
+        for record in self.records():
+            if record.get("options") in self._accepted:
+                yield _digest(record, record["status"])
 
     def records(self) -> Iterator[dict[str, Any]]:
         """The lines that mark a recording done or failed, of any options, in their order."""
         for line in self._log.lines():
             try:
                 record = json.loads(line)
-            except DAMAGED:
+            except (ValueError, RecursionError):  # torn or damaged
                 continue
             if isinstance(record, dict) and record.get("status") in ("done", "failed"):
                 yield record
@@ -93,10 +78,8 @@ class Journal:
     def status(self, stamp: Stamp) -> Status | None:
         """Whether a recording in this state was done, or has failed, in an earlier run."""
         statuses: tuple[Status, ...] = () if stamp.size is None else ("done", "failed")
-        for status in statuses:
-            if any(_digest(stamp, options, status) in self._earlier for options in self._accepted):
-                return status
-        return None
+        known = (s for s in statuses if _digest(_fields(stamp), s) in self._earlier)
+        return next(known, None)
 
     def add(self, *finished: Finished) -> None:
         """Append recordings that have ended, in one write. If the process is killed meanwhile, one
@@ -109,9 +92,10 @@ class Journal:
 
     def adopt(self, finished: Finished, options: Mapping[str, Any]) -> None:
         """Append what an earlier run has done with these options, but could not mark; nothing
-        happens if it is marked.
+        happens if it is marked, or the options are not this job's.
         """
-        if self._earlier.add(_digest(finished.stamp, _canonical(options), finished.status)):
+        digest = _digest(_fields(finished.stamp), finished.status)
+        if options in self._accepted and self._earlier.add(digest):
             self._log.append(_line(finished, options).encode("ascii"))
 
     def close(self) -> None:
@@ -132,15 +116,10 @@ def _line(finished: Finished, options: Mapping[str, Any]) -> str:
 
 
 def _fields(stamp: Stamp) -> dict[str, Any]:
-    fields = {"path": stamp.path, "size": stamp.size, "mtime_ns": stamp.mtime_ns}
-    return fields if stamp.etag is None else fields | {"etag": stamp.etag}
+    fields = {key: getattr(stamp, key) for key in KEYS}
+    return fields if stamp.etag is not None else {key: fields[key] for key in KEYS[:3]}
 
 
-def _canonical(options: Any) -> bytes:
-    return json.dumps(options, sort_keys=True).encode("ascii")
-
-
-def _digest(stamp: Stamp, options: bytes, status: Status) -> int:
-    """As of the line that marks it."""
-    start = json.dumps(_fields(stamp))[:-1].encode("ascii")
-    return digest_of(start + options + f'"{status}"'.encode())
+def _digest(record: Mapping[str, Any], status: Status) -> int:
+    """Of a line, or of a stamp's fields."""
+    return digest_of(repr([*map(record.get, KEYS), status]).encode())

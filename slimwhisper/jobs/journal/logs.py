@@ -12,6 +12,7 @@ import secrets
 import socket
 import time
 from collections.abc import Iterator
+from contextlib import contextmanager
 from errno import ELOOP, ENOSPC
 from pathlib import Path
 
@@ -42,16 +43,9 @@ class FileLog:
     def __init__(self, path: Path) -> None:
         """Raises OutputError: the file cannot be opened, or another process holds it."""
         self.path = path
-        try:
+        with self._reported():
             flags = os.O_RDWR | os.O_APPEND | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW
             self._file = os.open(self.path, flags, 0o666)
-        except OSError as error:
-            if error.errno == ELOOP:
-                raise JournalError(
-                    f"{self.path}: is a link, which a journal is not written through; remove it, "
-                    "or choose another --output_dir"
-                ) from error
-            raise self._unwritable(error) from error
         try:
             self._lock()
             size = os.fstat(self._file).st_size
@@ -63,33 +57,26 @@ class FileLog:
 
     def lines(self) -> Iterator[bytes]:
         """All lines; one may be torn."""
-        try:
-            with open(self._file, "rb", closefd=False) as file:
-                file.seek(0)  # they may be read more than once
-                yield from file
-        except OSError as error:
-            raise self._unwritable(error) from error
+        with self._reported(), open(self._file, "rb", closefd=False) as file:
+            file.seek(0)  # they may be read more than once
+            yield from file
 
     def append(self, lines: bytes) -> None:
         """Add whole lines, in one write. Raises OutputError."""
         data = (b"\n" if self._torn else b"") + lines
-        try:
-            written = os.write(self._file, data)
-            self._torn = written < len(data)
+        with self._reported():
+            self._torn = os.write(self._file, data) < len(data)
             if self._torn:
                 raise OSError(ENOSPC, os.strerror(ENOSPC))
             if time.monotonic() >= self._synced_at + SYNC:  # it takes long in a network's folder
                 os.fsync(self._file)
                 self._synced_at = time.monotonic()
-        except OSError as failure:
-            raise self._unwritable(failure) from failure
 
     def close(self) -> None:
         """Close the file, which releases the lock."""
         try:
-            os.fsync(self._file)
-        except OSError as failure:
-            raise self._unwritable(failure) from failure
+            with self._reported():
+                os.fsync(self._file)
         finally:
             os.close(self._file)
 
@@ -104,11 +91,15 @@ class FileLog:
         except OSError:  # the file system has no locks
             pass
 
-    def _unwritable(self, error: OSError) -> OutputError:
-        return JournalError(
-            f"{self.path}: the journal cannot be written ({error.strerror}); free some space, "
-            "or choose another --output_dir"
-        )
+    @contextmanager
+    def _reported(self) -> Iterator[None]:
+        try:
+            yield
+        except OSError as error:
+            what = f"the journal cannot be written ({error.strerror}); free some space"
+            if error.errno == ELOOP:
+                what = "is a link, which a journal is not written through; remove it"
+            raise JournalError(f"{self.path}: {what}, or choose another --output_dir") from error
 
 
 class StoreLog:

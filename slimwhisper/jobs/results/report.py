@@ -12,6 +12,7 @@ import json
 import tempfile
 import time
 from collections.abc import Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from pathlib import Path
 from string import Template
 from typing import IO, Any
@@ -48,7 +49,7 @@ class Report:
 
     def prepare(self) -> None:
         """Find out whether the page can be written. Raises OutputError."""
-        try:
+        with self._reported():
             self.path.parent.mkdir(parents=True, exist_ok=True)
             if self.path.is_dir():
                 raise IsADirectoryError(0, "it is a folder")
@@ -56,8 +57,6 @@ class Report:
                 pass
             # ASCII: names that are not UTF-8 are escapes
             self._lines: IO[str] = tempfile.TemporaryFile("w+", encoding="ascii")
-        except OSError as error:
-            raise self._unwritable(error) from error
 
     def remember(self, records: Iterable[Mapping[str, Any]]) -> None:
         """What a journal says of the recordings of earlier runs; the last line of one counts."""
@@ -102,10 +101,8 @@ class Report:
         self._sums["words"] += 0 if row["characters"] else row["words"] or 0
         self._sums["segments"] += row["segments"] or 0
         self._sums["to_check"] += len(row["check"] or ())
-        try:
+        with self._reported():
             self._lines.write(_data(row) + "\n")
-        except OSError as error:
-            raise self._unwritable(error) from error
 
     def write(
         self, notices: Sequence[str], model: Mapping[str, Any], options: Mapping[str, Any]
@@ -125,17 +122,19 @@ class Report:
             "model": [[term, shown(value)] for term, value in model.items()],
             "options": [[name, shown(value)] for name, value in options.items()],
         }
-        try:
-            with self._lines, atomic_write(self.path, text=True) as file:
-                self._lines.seek(0)
-                file.writelines(_page(job, self._lines))
-        except OSError as error:
-            raise self._unwritable(error) from error
+        with self._reported(), self._lines, atomic_write(self.path, text=True) as file:
+            self._lines.seek(0)
+            file.writelines(_page(job, self._lines))
 
-    def _unwritable(self, error: OSError) -> OutputError:
-        return OutputError(
-            f"{self.path}: the report cannot be written ({error.strerror}); choose another --report"
-        )
+    @contextmanager
+    def _reported(self) -> Iterator[None]:
+        try:
+            yield
+        except OSError as error:
+            raise OutputError(
+                f"{self.path}: the report cannot be written ({error.strerror}); choose another "
+                "--report"
+            ) from error
 
 
 def _row(path: object, seconds: float | None) -> dict[str, Any]:

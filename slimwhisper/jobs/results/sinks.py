@@ -20,7 +20,6 @@ from typing import Any
 
 from slimwhisper.errors import AudioError, OutputError, SlimWhisperError, StorageError
 from slimwhisper.jobs.journal.journal import Journal
-from slimwhisper.jobs.journal.logs import JournalError
 from slimwhisper.outputs.formats import write_transcript
 from slimwhisper.outputs.layout import RECORDING
 from slimwhisper.storage import tables
@@ -189,8 +188,8 @@ class TableSink(Sink):
         return marked
 
     def mark(self, recording: InputFile, ended: Ended) -> None:
-        """Let a row wait, and mark what is written. Raises OutputError if there is no room for a
-        transcript, because the rows before it cannot be written.
+        """Write and mark the rows that have waited long enough, then let this one wait. Raises
+        OutputError, for a transcript, if those before it cannot be written.
         """
         if ended.status not in ("done", "failed"):
             super().mark(recording, ended)
@@ -200,13 +199,6 @@ class TableSink(Sink):
         transcript = ended.result if isinstance(ended.result, Transcript) else None
         self._parts.add(ended.finished(recording), transcript)
         self._note(ended.finished(recording))
-        if self._parts.full:
-            try:
-                self._flush()
-            except JournalError:
-                raise
-            except OutputError:  # the next one tries again, and says so
-                pass
 
     def close(self) -> None:
         """Write and mark the rows that wait, and leave one row for each recording: the newest, of

@@ -1,6 +1,5 @@
 """`calibrate` with the bundled model and a form whose loss is known, and its search alone."""
 
-import json
 import shutil
 from collections.abc import Iterator
 from dataclasses import replace
@@ -18,7 +17,6 @@ from slimwhisper.cache.forms import FORMS
 from slimwhisper.commands.approximate import calibrate as command
 from slimwhisper.commands.approximate.calibrate import Search, percentage
 from slimwhisper.commands.approximate.measured import Measured
-from slimwhisper.commands.approximate.tradeoff import LINES
 from slimwhisper.errors import OptionError
 from tests.commands.approximate.test_tradeoff import ROW
 from tests.support.checkpoints import tiny_dims
@@ -81,16 +79,11 @@ def test_from_recordings_to_a_model(tmp_path: Path, capsys: pytest.CaptureFixtur
     kept = header.measured["kept_cross"] + header.measured["kept_self"]
     assert model.bytes_per_window() == kept
 
-    specs = ("--specs", str(out), "--windows", "1", "-o", str(tmp_path))
+    specs = ("--specs", str(out), "--windows", "1")
     run = Run(capsys, "tradeoff", "digits", str(SPOKEN), *specs)
     assert run.status == 0 and "against references" not in run.out
-    assert "1 of 1: first:frames=200+x of small.safetensors: 1." in run.err
     (row,) = [line for line in run.out.splitlines() if "of small.safetensors" in line]
-    assert row.startswith("*") and " 0.00 % " in row and "0 of 1" in row
-    (line,) = map(json.loads, (tmp_path / LINES).read_text().splitlines())
-    assert line["pair"].startswith("first:frames=200+x ") and len(line["conditions"]) == 7
-    assert line["conditions"]["reference"] == "kv+kv"
-    assert (line["measured"]["word_edits"], line["measured"]["said"]) == (0, 0)
+    assert " 0.00 % " in row and "0 of 1" in row
 
 
 @pytest.mark.parametrize(

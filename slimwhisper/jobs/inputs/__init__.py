@@ -1,1 +1,0 @@
-"""The recordings of a job: arguments -> files, and where the outputs of each go."""
