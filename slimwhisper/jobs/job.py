@@ -4,6 +4,7 @@ import argparse
 import logging
 from collections.abc import Callable, Generator, Iterator
 from contextlib import ExitStack, closing, suppress
+from dataclasses import asdict
 from itertools import chain, takewhile
 from threading import Event, Thread
 from typing import Any
@@ -111,7 +112,7 @@ def transcribe_here(plan: JobPlan, recordings: Iterator[InputFile], ledger: Ledg
         for path, result in results:
             recording = current[path].recording
             yield recording, write_result(ledger.sink.write, recording, result)
-    facts |= model.text_memory()._asdict()
+    facts |= asdict(model.text_memory())
 
 
 def _found(plan: JobPlan, ledger: Ledger) -> Iterator[InputFile]:

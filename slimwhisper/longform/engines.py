@@ -3,8 +3,8 @@
 import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
+from dataclasses import dataclass
 from functools import partial
-from typing import NamedTuple
 
 import torch
 
@@ -114,7 +114,8 @@ def _drafter(model: Model, search: Search) -> MakeDrafter | None:
     return partial(DraftModel, model.draft, model)
 
 
-class TextMemory(NamedTuple):
+@dataclass(frozen=True, slots=True)
+class TextMemory:
     """What an engine's texts have needed since it was made."""
 
     peak_bytes: int  # of the pages of all of them at once
