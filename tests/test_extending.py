@@ -97,11 +97,3 @@ def test_names_are_taken_once(negated: str, shout: str) -> None:
         forms.register(forms.FORMS[negated])
     with pytest.raises(ValueError, match="'shout'"):
         formats.register(formats.FORMATS[shout])
-
-
-def test_what_is_not_registered_is_refused(capsys: pytest.CaptureFixture[str]) -> None:
-    for flags in (("--cross-cache", "negated"), ("-f", "shout")):
-        run = Run(capsys, "transcribe", "x.wav", *flags)
-        assert run.status == 2 and flags[1] in run.err
-    with pytest.raises(slimwhisper.OptionError, match="'negated'"):
-        slimwhisper.load_model("digits", cross_cache="negated")

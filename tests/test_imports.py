@@ -89,13 +89,6 @@ def test_public_names() -> None:
     assert slimwhisper.__version__ == version("slimwhisper")
 
 
-def test_unknown_name() -> None:
-    with pytest.raises(AttributeError, match="module 'slimwhisper' has no attribute 'load_modle'"):
-        slimwhisper.load_modle  # noqa: B018
-    with pytest.raises(ImportError, match="cannot import name 'load_modle'"):
-        from slimwhisper import load_modle  # noqa: F401
-
-
 def test_runs_as_a_module() -> None:
     done = python("-m", "slimwhisper", "--version")
     assert (done.returncode, done.stdout, done.stderr) == (0, f"{version('slimwhisper')}\n", "")

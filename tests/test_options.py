@@ -6,7 +6,7 @@ from typing import Any
 import pytest
 
 from slimwhisper.errors import OptionError
-from slimwhisper.options import IGNORED, make_options
+from slimwhisper.options import make_options
 from slimwhisper.types import Dims, Options
 from tests.support.checkpoints import tiny_dims
 
@@ -109,17 +109,6 @@ def test_bounds_belong_to_what_is_allowed() -> None:
     assert made.temperature == (0, 10)
     assert made.beam_size == 100
     assert make_options(ENGLISH, length_penalty=0, sample_len=1, language="English").sample_len == 1
-
-
-def test_lists_are_taken_as_tuples_so_that_equal_rules_are_one_object() -> None:
-    made = make_options(ENGLISH, suppress_tokens=[1, 2], clip_timestamps=[0.0, 2.0])
-    assert made == Options(suppress_tokens=(1, 2), clip_timestamps=(0.0, 2.0))
-    assert make_options(ENGLISH, temperature=0.5).temperature == 0.5
-
-
-def test_whisper_s_own_argument_is_taken_and_ignored() -> None:
-    assert IGNORED == ("fp16",)
-    assert make_options(ENGLISH, fp16=True) == make_options(ENGLISH, fp16=False) == Options()
 
 
 def test_sentences_need_the_words() -> None:

@@ -24,9 +24,7 @@ from tests.support.checkpoints import (
     assert_equal,
     hf_name,
     random_state,
-    refusal,
     save_hf,
-    save_openai,
     tiny_dims,
 )
 from tests.support.reference import whisper_logits, whisper_model
@@ -38,11 +36,6 @@ def other_output(state: State) -> State:
     """The same with a matrix of its own for the logits."""
     generator = torch.Generator().manual_seed(9)
     return state | {OUTPUT: torch.randn(state[EMBEDDING].shape, generator=generator)}
-
-
-def test_safetensors_are_read_before_pickles(folder: Path, state: State) -> None:
-    (folder / "pytorch_model.bin").write_bytes(b"never read")
-    assert_equal(load_checkpoint(folder).state, state)
 
 
 @pytest.mark.parametrize("dtype", [None, torch.float32, torch.float64])
@@ -119,11 +112,6 @@ def test_output_matrix_in_int8() -> None:
     assert 0 < (exact - rounded).abs().max() < 0.05 * exact.abs().max()
 
 
-def test_output_matrix_in_an_openai_file(tmp_path: Path, state: State) -> None:
-    path = save_openai(tmp_path / "m.pt", DIMS, other_output(state))
-    assert OUTPUT in load_checkpoint(path).state
-
-
 @pytest.mark.parametrize(("n_audio_ctx", "n_text_ctx"), [(750, 32), (10, 460), (1, 8)])
 def test_other_contexts(tmp_path: Path, n_audio_ctx: int, n_text_ctx: int) -> None:
     """Logits, also of the last position, and the bytes of a window."""
@@ -158,20 +146,6 @@ def test_windows_of_other_lengths() -> None:
     assert len(model.decode(mel[:, :200], without_timestamps=True, sample_len=4).tokens) == 4
     with pytest.raises(OptionError, match=r"\[80, 200\]"):
         model.decode(torch.zeros(80, 3000))
-
-
-def test_encoder_and_decoder_differ(tmp_path: Path) -> None:
-    """Layers and heads may."""
-    dims = replace(tiny_dims(width=16, heads=2, n_text_ctx=8), n_audio_layer=3, n_audio_head=4)
-    state = random_state(dims, seed=3)
-    assert load_checkpoint(save_hf(tmp_path / "m", dims, state)).dims == dims
-
-
-def test_missing_output_matrix(folder: Path) -> None:
-    config = folder / "config.json"
-    config.write_text(config.read_text().replace("{", '{"tie_word_embeddings": false,', 1))
-    message = refusal(folder)
-    assert str(folder) in message and OUTPUT in message
 
 
 def test_surplus_shard_is_not_read(tmp_path: Path, state: State) -> None:

@@ -80,13 +80,6 @@ def test_silence_ends_the_attempts_with_either() -> None:
     assert state.segments == [] and state.next_request() is None
 
 
-def test_a_flagged_window_stays_as_it_is() -> None:
-    state = session(10, temperature=0.0)
-    run(state, [(LOOPING, -0.3)])
-    assert state.next_request() is None
-    assert state.segments[0].flags == ("repeats",)
-
-
 def test_an_uncertain_change_of_language() -> None:
     dims = tiny_dims(multilingual=True)
     state = session(120, dims, multilingual=True, temperature=0.0)

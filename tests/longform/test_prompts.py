@@ -6,45 +6,6 @@ from slimwhisper.errors import OptionError
 from tests.support.sessions import HELLO, TOKENIZER, WORLD, answer, request, session, stamp
 
 
-def test_text_conditions_the_next_window() -> None:
-    state = session(100)
-    request(state)
-    first = (stamp(0), *HELLO, stamp(30))
-    state.accept(answer(*first))
-    window = request(state)
-    assert window.prompt == (TOKENIZER.sot_prev, *first, *TOKENIZER.sot_sequence)
-    assert window.sot_index == 1 + len(first)
-    alone = session(100, condition_on_previous_text=False)
-    request(alone)
-    alone.accept(answer(*first))
-    assert request(alone).prompt == TOKENIZER.sot_sequence
-
-
-def test_initial_prompt_first_and_carried() -> None:
-    words = TOKENIZER.encode(" Names: Ada.")
-    state = session(100, initial_prompt="Names: Ada. ")
-    assert request(state).prompt == (TOKENIZER.sot_prev, *words, *TOKENIZER.sot_sequence)
-    carried = session(
-        1000, temperature=0.0, initial_prompt="Names: Ada.", carry_initial_prompt=True
-    )
-    for _ in range(20):
-        prompt = request(carried).prompt
-        assert prompt[1 : 1 + len(words)] == tuple(words)
-        assert len(prompt) <= 1 + 223 + 1
-        carried.accept(answer(stamp(0), *HELLO * 20, stamp(30)))
-    assert not carried.transcript().text.startswith(" Names")
-
-
-def test_a_long_prompt_keeps_its_end() -> None:
-    state = session(1000, temperature=0.0)
-    for _ in range(3):
-        request(state)
-        state.accept(answer(stamp(0), *HELLO * 90, *WORLD, stamp(30)))
-    prompt = request(state).prompt
-    assert len(prompt) == 1 + 223 + 1
-    assert prompt[-3:-1] == (*WORLD, stamp(30))
-
-
 @pytest.mark.parametrize(("temperature", "kept"), [(0.0, True), (0.5, True), (0.6, False)])
 def test_what_was_sampled_hot_is_no_prompt(temperature: float, kept: bool) -> None:
     state = session(100)

@@ -15,71 +15,6 @@ from tests.support.checkpoints import tiny_dims
 from tests.support.sessions import HELLO, TOKENIZER, WORLD, answer, heard, request, session, stamp
 
 
-def test_a_short_recording_is_one_window_padded_with_zeros() -> None:
-    state = session(4)
-    window = request(state)
-    assert heard(state).shape == (80, 3000)
-    assert heard(state)[0, 399] == 400
-    assert (heard(state)[:, 400:] == 0).all()
-    assert window.prompt == TOKENIZER.sot_sequence
-    segments = state.accept(answer(stamp(0), *HELLO, stamp(1.5)))
-    assert [(s.start, s.end, s.text) for s in segments] == [(0.0, 1.5, " hello")]
-    assert state.next_request() is None
-    assert state.transcript().as_dict()["text"] == " hello"
-    assert state.transcript().language == "en"
-
-
-def test_the_next_window_starts_at_the_last_pair() -> None:
-    state = session(60)
-    request(state)
-    new = state.accept(answer(stamp(0), *HELLO, stamp(2), stamp(2), *WORLD, stamp(9), stamp(9)))
-    assert [(s.start, s.end) for s in new] == [(0.0, 2.0), (2.0, 9.0)]
-    assert heard(state)[0, 0] == 901  # frame 900, numbered from 1
-    new = state.accept(answer(stamp(1), *HELLO, stamp(3), stamp(3), *WORLD))
-    assert [(s.id, s.seek, s.start, s.end) for s in new] == [(2, 900, 10.0, 12.0)]
-    assert heard(state)[0, 0] == 1201
-    state.accept(answer(stamp(0), *HELLO, stamp(2), stamp(2), *WORLD, stamp(9)))
-    assert heard(state)[0, 0] == 4201, "a single stamp at the end says that nothing follows"
-
-
-def test_no_pair_is_one_segment_of_the_whole_window() -> None:
-    state = session(40)
-    request(state)
-    assert [(s.start, s.end) for s in state.accept(answer(*HELLO))] == [(0.0, 30.0)]
-    assert [(s.start, s.end) for s in state.accept(answer(*WORLD, stamp(4)))] == [(30.0, 34.0)]
-    assert state.next_request() is None
-
-
-@pytest.mark.parametrize(
-    ("no_speech_prob", "avg_logprob", "options", "skipped"),
-    [
-        (0.7, -2.0, {}, True),
-        (0.5, -2.0, {}, False),
-        (0.7, -0.5, {}, False),  # sure of its text
-        (0.7, -0.5, {"logprob_threshold": None}, True),
-        (0.99, -9.0, {"no_speech_threshold": None}, False),
-    ],
-)
-def test_silence(
-    no_speech_prob: float, avg_logprob: float, options: dict[str, object], skipped: bool
-) -> None:
-    state = session(70, temperature=0.0, **options)
-    request(state)
-    result = answer(
-        stamp(0), *HELLO, stamp(2), no_speech_prob=no_speech_prob, avg_logprob=avg_logprob
-    )
-    assert (state.accept(result) == []) == skipped
-    assert state.seek == 3000
-
-
-def test_empty_and_instantaneous_segments_have_no_text() -> None:
-    state = session(30)
-    request(state)
-    new = state.accept(answer(stamp(0), *HELLO, stamp(0), stamp(0), stamp(3), stamp(3)))
-    assert [(s.text, s.tokens) for s in new] == [("", [])] * 3
-    assert state.transcript().text == ""
-
-
 def test_a_window_that_does_not_advance_is_left_behind() -> None:
     """Without timestamp rules a model may say <|0.00|><|0.00|>: no endless loop."""
     state = session(70, without_timestamps=True)
@@ -136,22 +71,6 @@ def test_audio_in_the_slot_is_not_asked_for_again(
     state = session(seconds, tiny_dims(), multilingual=multilingual)
     state.accept(Languages({"en": 0.2, "de": 0.7}))
     assert (request(state).mel is not None) == again
-
-
-def test_every_window_has_its_language() -> None:
-    dims = tiny_dims()
-    state = session(65, dims, multilingual=True)
-    for language, seek in (("de", 0), ("fr", 3000), ("en", 6000)):
-        if seek:
-            assert request(state).rules is None
-            assert heard(state)[0, 0] == seek + 1
-        state.accept(Languages({"ja": 0.01, language: 0.9}))
-        window = request(state)
-        assert window.mel is None
-        assert window.prompt[window.sot_index :] == get_tokenizer(dims, language).sot_sequence
-        state.accept(answer(stamp(0), *HELLO, stamp(4)))
-    assert state.next_request() is None
-    assert state.transcript().language == "de"  # of the first
 
 
 def test_failed_texts_are_tried_again_from_the_same_audio() -> None:
