@@ -376,12 +376,8 @@ def test_gumbel_noise() -> None:
     assert len({float(gumbel(s, i, 1, 1)) for s in range(3) for i in range(3)}) == 9
 
 
-def test_keyformers_temperature_and_window() -> None:
-    """Section 3.2: tau_init = 1 in the prompt, tau_end = 2 after T steps; 4.4.4: 20 to 30 %."""
-    layer = allocate("e", "keyformer:steps=8").self_.layers[0]
-    assert isinstance(layer, KeyformerSelf)
-    found = layer.chosen.temperature(torch.tensor([0, 1, 2, 4, 8, 9, 100])).tolist()
-    assert found == [1.0, 1.125, 1.25, 1.5, 2.0, 2.0, 2.0]
+def test_keyformers_window() -> None:
+    """Section 4.4.4: 20 to 30 %."""
     for budget, recent, sinks, window in (
         (60, 0.2, 0, 12),
         (64, 0.25, 0, 16),
@@ -518,20 +514,14 @@ def test_sparse_counts_the_rows_that_it_read() -> None:
     ("spec", "message"),
     [
         ("sparq:r=0", "r=0: give at least 1, or all"),
-        ("sparq_latent:local=9", "local=9.0: give a share of k"),
         ("sparse:threshold=1", "threshold=1.0: give 0"),
         ("zack:removal=0.1,rank=8", "removal=0.1 and rank=8: give one of"),
-        ("zack:keep=0", "keep=0.0: give a share"),
-        ("zack:multiple=0", "multiple=0: give at least 1"),
         ("compact:merge=0", "merge=0.0: give the share to be left"),
         ("compact:rank=8", "'rank=8' is no setting"),
         ("keyformer:budget=1", "budget=1: give at least 2"),
-        ("keyformer:recent=0", "recent=0.0: give a share"),
         ("keyformer:budget=4,sinks=4", "sinks=4: give 0 or more, but less"),
         ("keyformer_latent:noise=gauss", "noise=gauss: give one of"),
         ("keyformer:tau_end=0", "tau_init and tau_end"),
-        ("keyformer:steps=0", "steps=0: give at least 1"),
-        ("keyformer:seed=-1", "seed=-1: give 0"),
     ],
 )
 def test_settings_that_make_no_sense(spec: str, message: str) -> None:

@@ -68,7 +68,7 @@ def hf(change: Callable[[State], State], *said: str, files: tuple[str, ...] = (W
     return "whole" if files == (WEIGHTS,) else "shards", tensors(change, *files), said
 
 
-# -- files: a sound folder, what is done to it, and what the message says ---------------------------
+# -- files: a sound folder, what is done to it, and what the message says --------------------------
 
 LINKS = (("whole", WEIGHTS), ("shards", SECOND), ("pickle", PICKLE), ("shards", INDEX))
 FILES: list[Case] = [
@@ -109,7 +109,7 @@ FILES: list[Case] = [
     ),
 ]
 
-# -- config.json, and `dims` ------------------------------------------------------------------------
+# -- config.json, and `dims` -----------------------------------------------------------------------
 
 SETTINGS: list[Case] = [
     ("whole", remove(CONFIG), (CONFIG, "give")),
@@ -171,7 +171,7 @@ SETTINGS: list[Case] = [
     ),
 ]
 
-# -- tensors ----------------------------------------------------------------------------------------
+# -- tensors ---------------------------------------------------------------------------------------
 
 TENSORS: list[Case] = [
     hf(more(BIAS, NAN), "conv1.bias", "NaN"),

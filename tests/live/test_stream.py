@@ -119,16 +119,6 @@ def test_an_update_that_is_late_takes_the_newest_audio() -> None:
     assert texts([*stream.events(), *play(stream, reader, [])]) == [text([*range(10)] * 2)]
 
 
-def test_all_at_once() -> None:
-    """A stream that is far behind: several utterances wait, one longer than a window."""
-    stream, reader = begin()
-    phrases = [[1, 2, 3], list(range(10)) * 5, [4, 5]]
-    stream.append(say(phrases, 0.8))
-    assert stream.backlog > 20
-    assert texts(play(stream, reader, [])) == [text(p) for p in phrases]
-    assert stream.updates < 12
-
-
 @pytest.mark.slow
 @pytest.mark.parametrize("turns", [True, False])
 def test_an_hour_stays_flat(turns: bool) -> None:

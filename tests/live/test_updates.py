@@ -261,14 +261,6 @@ def test_what_is_over_is_decoded_at_once() -> None:
 
 
 @pytest.mark.parametrize("encode_batch", [1, 8])
-def test_cores_are_shared_while_there_are_streams(encode_batch: int) -> None:
-    both = shared(slots=4, encode_batch=encode_batch)
-    for live in (False, True, False):
-        both.fill(live)
-        assert both.engine.shared == live
-
-
-@pytest.mark.parametrize("encode_batch", [1, 8])
 def test_uploads_do_not_keep_streams_waiting(encode_batch: int) -> None:
     """64 uploads and 8 streams: there is always a slot, and at most one window of an upload goes
     to the encoder with an update.
@@ -284,19 +276,6 @@ def test_uploads_do_not_keep_streams_waiting(encode_batch: int) -> None:
     for encoded in both.engine.encoded:
         uploads = [who for who in encoded if isinstance(who, Upload)]
         assert len(uploads) <= 1 and len(encoded) - len(uploads) <= encode_batch
-
-
-def test_streams_that_come_late_find_a_slot() -> None:
-    """Where uploads have all slots already, from the first one that gets free."""
-    both = shared(slots=8)
-    for number in range(64):
-        both.batch.add(number, Upload(windows=5))
-    run(both, 45)
-    assert both.engine.free == 0
-    talkers = add_talkers(both, 4, begins=45, period=20)
-    run(both, 400)
-    for talker in talkers:
-        assert talker.lateness[0] <= 45 and max(talker.lateness[2:]) <= 4
 
 
 def test_streams_leave_uploads_a_quarter() -> None:

@@ -2,8 +2,7 @@
 
 import threading
 import weakref
-from collections.abc import Callable, Iterator
-from functools import partial
+from collections.abc import Iterator
 from typing import Any
 
 import pytest
@@ -87,33 +86,6 @@ def test_results_do_not_depend_on_the_calls_before(
     assert len(made) == 3
     for ours, other in zip(together, alone, strict=False):
         assert not differences(ours, other)
-
-
-class CountingRecorder:
-    """Counts what a GPU would record as graphs; a replay runs the body again."""
-
-    recorded = 0
-
-    def record(self, body: Callable[[], None]) -> Callable[[], None]:
-        self.recorded += 1
-        return body
-
-    def forget(self) -> None:
-        """Nothing is shared."""
-
-
-def test_steps_recorded_for_one_call_serve_the_next(
-    network: Model, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    recorder = CountingRecorder()
-    monkeypatch.setattr(module, "Engine", partial(Engine, recorder=recorder))
-    model = SlimWhisper(network)
-    texts, recorded = [], []
-    for _ in range(3):
-        texts.append(model.transcribe(AUDIO[0], temperature=0, **QUICK)["text"])
-        recorded.append(recorder.recorded)
-    assert recorded[0] > 0 and recorded[1:] == recorded[:1] * 2
-    assert len(set(texts)) == 1
 
 
 def test_one_window_at_a_time_in_a_larger_engine(network: Model) -> None:
