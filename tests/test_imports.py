@@ -95,10 +95,7 @@ def test_runs_as_a_module() -> None:
     assert python("-m", "slimwhisper", "--help").stdout.startswith("usage: slimwhisper ")
 
 
-@pytest.mark.parametrize(
-    "package",
-    ["slimwhisper", *(f"slimwhisper.{p}" for p in ("audio", "checkpoint", "engine", "model"))],
-)
+@pytest.mark.parametrize("package", ["slimwhisper", "slimwhisper.engine"])
 def test_type_checkers_see_the_same_names(package: str) -> None:
     """What a package imports for type checkers is what it gives when it is asked."""
     module = import_module(package)
