@@ -76,13 +76,13 @@ def test_a_crash_fails_one_recording(
 ) -> None:
     """The worker is killed in the middle of a file that never ends."""
     started = []
-    start = reader._start
+    start = reader.Worker.__init__
 
-    def noted() -> object:
-        started.append(start())
-        return started[-1]
+    def noted(self: reader.Worker) -> None:
+        start(self)
+        started.append(self)
 
-    monkeypatch.setattr(reader, "_start", noted)
+    monkeypatch.setattr(reader.Worker, "__init__", noted)
     readers = make()
 
     def crash() -> None:
@@ -106,8 +106,7 @@ def test_a_worker_that_died_while_it_waited_is_replaced(make: MakeReaders) -> No
         assert reads(readers)
         worker = readers._free.get()
         assert worker is not None
-        worker.kill()
-        worker.wait()
+        worker.end()
         readers._free.put(worker)
 
 
