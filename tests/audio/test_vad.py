@@ -117,11 +117,11 @@ class Silence:
         later = threading.Thread(target=note); later.start(); later.join()
         return np.zeros(stop - start, np.float32)
 
-probabilities = vad._Network.probabilities
-def watched(self, block):
+usual = vad.Network.next
+def watched(self, state, block):
     inside.append(torch.get_num_threads())
-    return probabilities(self, block)
-vad._Network.probabilities = watched
+    return usual(self, state, block)
+vad.Network.next = watched
 
 for mine in (3, 2):  # the second time the package is there already
     torch.set_num_threads(mine)
@@ -131,11 +131,6 @@ for mine in (3, 2):  # the second time the package is there already
     later = threading.Thread(target=note); later.start(); later.join()
     assert counts == [mine] * 4, counts
     assert inside == [1], inside
-import silero_vad.model
-torch.set_num_threads(3)
-import importlib; importlib.reload(silero_vad.model)
-note()
-assert counts[-1] == 1, "the package leaves threads alone: so may we"
 """
 
 
