@@ -3,10 +3,8 @@
 Nothing here is timed: docs/performance.md has times.
 """
 
-import gc
 import subprocess
 import sys
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -18,7 +16,6 @@ from torch import Tensor
 from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_leaves
 
-from slimwhisper._lazy import lasting_imports
 from slimwhisper.checkpoint.load import load_checkpoint
 from slimwhisper.model.model import Model
 from slimwhisper.tokens import whisper_package as openai_whisper
@@ -132,21 +129,3 @@ def test_text_needs_no_pattern_of_all_special_tokens(
     assert len(tokenizer.non_speech_tokens) > 80
     with pytest.raises(TypeError):
         encodings[1].encode("five")
-
-
-@pytest.fixture
-def thawed() -> Iterator[None]:
-    yield
-    gc.unfreeze()
-
-
-@pytest.mark.usefixtures("thawed")
-def test_lasting_imports() -> None:
-    """Collection is off meanwhile, and on again after a failure; what is imported is not frozen."""
-    gc.unfreeze()
-    with lasting_imports("torch"):
-        assert gc.isenabled() and not gc.get_freeze_count()
-    with pytest.raises(ImportError), lasting_imports("no_such_module"):
-        assert not gc.isenabled()
-        raise ImportError
-    assert gc.isenabled() and gc.get_freeze_count()

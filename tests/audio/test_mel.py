@@ -9,7 +9,6 @@ import torch
 from whisper.audio import log_mel_spectrogram, pad_or_trim
 
 from slimwhisper.audio.mel import (
-    AHEAD_THREADS,
     KEPT_BLOCKS,
     Spectrogram,
     calibration_mel,
@@ -136,22 +135,6 @@ def test_what_comes_next_is_computed_in_other_threads(long):
     alone = Spectrogram(ArraySamples(long), 80)
     alone._prepare = lambda start: None
     assert all(map(torch.equal, actual, forwards(alone)))
-
-
-def test_what_other_threads_have_not_begun_is_not_waited_for(long):
-    busy = [WatchedSamples(long) for _ in range(AHEAD_THREADS)]
-    held = [Spectrogram(samples, 80) for samples in busy]
-    for samples, spectrogram in zip(busy, held, strict=True):
-        spectrogram.first_window()
-        wait([b for b in spectrogram._blocks.values() if isinstance(b, Future)])
-        samples.go.clear()
-        spectrogram.window(3000, 3000)  # its other thread waits
-    samples = WatchedSamples(long)
-    actual = forwards(Spectrogram(samples, 80))
-    assert len(samples.threads) == 11 + 10 and len(actual) == 14
-    for samples, spectrogram in zip(busy, held, strict=True):
-        samples.go.set()
-        spectrogram.close()
 
 
 def test_closing_waits_for_other_threads(long):

@@ -5,7 +5,6 @@ import sys
 import threading
 from collections.abc import AsyncIterator, Iterator, Sequence
 from dataclasses import replace
-from typing import Any
 
 import numpy as np
 import pytest
@@ -15,7 +14,6 @@ import slimwhisper
 from slimwhisper.api import SlimWhisper
 from slimwhisper.audio import vad
 from slimwhisper.errors import AudioError, DependencyError, OptionError
-from slimwhisper.live.passage import Passage
 from slimwhisper.live.types import Ended, LiveEvent, SpeechStarted, Text
 from slimwhisper.model.encoder import Encoder
 from tests.support.checkpoints import random_state, tiny_dims
@@ -66,31 +64,6 @@ def test_when_words_are_spoken(model: SlimWhisper, audio: np.ndarray) -> None:
             assert its is expected[0] or abs(mine.start - its["start"]) < 0.3
             assert abs(mine.end - its["end"]) < 0.3
         assert abs(words[0].start - EXPECTED[NAME]["segments"][0]["start"]) < 0.3
-
-
-def test_drafts_save_steps_and_change_nothing(
-    model: SlimWhisper,
-    audio: np.ndarray,
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    """In float32. Log-probabilities differ in their last digits."""
-    decoder = type(model.network.decoder)
-    steps: list[int] = []
-    step, window = decoder.step, Passage._window
-    monkeypatch.setattr(decoder, "step", lambda self, *a: (steps.append(1), step(self, *a))[1])
-
-    def texts() -> tuple[list[Any], int]:
-        steps.clear()
-        events = list(model.live([audio[:44_000]], **SHORT))
-        told = [
-            (e.text, [s.tokens for s in e.segments]) if isinstance(e, Ended) else e for e in events
-        ]
-        return told, len(steps)
-
-    drafted, few = texts()
-    monkeypatch.setattr(Passage, "_window", lambda self: replace(window(self), draft=()))
-    plain, many = texts()
-    assert drafted == plain and few < many
 
 
 @pytest.mark.slow
@@ -204,20 +177,6 @@ def test_a_stream_that_others_feed(model: SlimWhisper, audio: np.ndarray) -> Non
         live.append(audio)
     with pytest.raises(OptionError, match="once"):
         next(iter(live))
-
-
-def test_commit_clear_and_close(model: SlimWhisper, audio: np.ndarray) -> None:
-    live = model.live(turns=False, **SHORT)
-    live.append(audio[:40_000])
-    live.commit()
-    live.append(audio[40_000:80_000])
-    live.clear()
-    live.finish()
-    assert said(list(live)).strip() == "five five five"
-    live = model.live()
-    live.append(audio)
-    live.close()
-    assert list(live) == []
 
 
 def test_what_is_refused(model: SlimWhisper, monkeypatch: pytest.MonkeyPatch) -> None:

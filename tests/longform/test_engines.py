@@ -180,19 +180,6 @@ def test_bytes_of_a_slot(network: Model) -> None:
             assert engine.nbytes() == 6 * slot_bytes(network, search)
 
 
-@pytest.mark.parametrize("form", ["e", "kv"])
-def test_bytes_of_a_slot_with_a_draft(network: Model, form: str) -> None:
-    """A draft shares the encoder's output, or it is kept for the draft alone."""
-    model = random_model(forms=(form, "x"))
-    alone = slot_bytes(model, Search())
-    model.draft = network
-    assert make_engine(model, Search(), 3).nbytes() == 3 * slot_bytes(model, Search())
-    dims, number = network.dims, 4
-    text = network.bytes_per_window() - dims.n_audio_ctx * dims.n_audio_state * number
-    shared = 0 if form == "e" else dims.n_audio_ctx * dims.n_audio_state * number
-    assert slot_bytes(model, Search()) - alone == text + shared
-
-
 def test_memory_for_texts(network: Model) -> None:
     """Pages for as many bytes as the model allows; too few are an error that names the flag."""
     page = network.dims.n_text_layer * 16 * network.dims.n_text_state * 4
