@@ -101,7 +101,10 @@ def test_output_matrix_of_its_own(
     assert (logits - wanted).abs().max() < 1e-10 * wanted.abs().max()
 
 
-@pytest.mark.parametrize(("n_audio_ctx", "n_text_ctx"), [(750, 32), (10, 460), (1, 8)])
+@pytest.mark.parametrize(
+    ("n_audio_ctx", "n_text_ctx"),
+    [(750, 32), pytest.param(10, 460, marks=pytest.mark.slow), (1, 8)],
+)
 def test_other_contexts(tmp_path: Path, n_audio_ctx: int, n_text_ctx: int) -> None:
     """Logits, also of the last position, and the bytes of a window."""
     dims = replace(tiny_dims(width=16, heads=2), n_audio_ctx=n_audio_ctx, n_text_ctx=n_text_ctx)
