@@ -3,16 +3,14 @@
 from dataclasses import replace
 
 import pytest
-import torch
 
-from slimwhisper.engine.requests import Align, Alignment, Decoded, Languages, Retry, Window
+from slimwhisper.engine.requests import Decoded, Languages, Retry
 from slimwhisper.errors import SlimWhisperError
-from slimwhisper.longform.attempts import compression_ratio
 from slimwhisper.longform.session import clips_of
 from slimwhisper.tokens.vocabulary import get_tokenizer
 from slimwhisper.types import Options
 from tests.support.checkpoints import tiny_dims
-from tests.support.sessions import HELLO, TOKENIZER, WORLD, answer, heard, request, session, stamp
+from tests.support.sessions import HELLO, TOKENIZER, WORLD, answer, request, session, stamp
 
 
 def test_a_window_that_does_not_advance_is_left_behind() -> None:
@@ -21,19 +19,6 @@ def test_a_window_that_does_not_advance_is_left_behind() -> None:
     request(state)
     state.accept(answer(stamp(0), stamp(0)))
     assert state.seek == 3000
-
-
-def test_detection_comes_first_and_sets_the_language() -> None:
-    dims = tiny_dims()
-    state = session(4, dims)
-    assert request(state).rules is None
-    mel = heard(state)
-    assert mel[0, 399] == 400
-    assert (mel[:, 400:] == -1).all()  # with the silence that follows, not cut at the end
-    assert state.accept(Languages({"en": 0.2, "de": 0.7, "fr": 0.1})) == []
-    assert request(state).prompt == get_tokenizer(dims, "de").sot_sequence
-    assert (heard(state)[:, 400:] == 0).all()
-    assert state.transcript().language == "de"
 
 
 def test_the_language_is_one_of_those_given() -> None:
@@ -114,21 +99,6 @@ def test_what_counts_as_failed(
     assert isinstance(state.next_request(), Retry) == again
 
 
-def test_words_are_asked_for_before_the_segments_are_out() -> None:
-    state = session(4, word_timestamps=True)
-    assert state.accept(answer(stamp(0), *HELLO, *WORLD, stamp(1.5))) == []
-    align = state.next_request()
-    assert align == Align((*TOKENIZER.sot_sequence, TOKENIZER.no_timestamps), (*HELLO, *WORLD))
-    scores = -((torch.arange(1500) - 30 * torch.arange(5)[:, None]) ** 2) / 50.0
-    (segment,) = state.accept(Alignment(align.text, 2, scores[None], (0.9, 0.8)))
-    assert segment.words is not None
-    assert [w.word for w in segment.words] == [" hello", " world"]
-    assert [w.probability for w in segment.words] == [0.9, 0.8]
-    assert isinstance(state.next_request(), Window | None)
-    (silent,) = session(4, word_timestamps=True).accept(answer(stamp(0), stamp(1.5)))
-    assert silent.words == [], "needs no alignment"
-
-
 @pytest.mark.parametrize(
     ("given", "expected"),
     [
@@ -144,23 +114,8 @@ def test_clips(given: str | tuple[float, ...], expected: list[tuple[int, int]]) 
     assert clips_of(Options(clip_timestamps=given), 1000) == expected
 
 
-def test_clips_are_windows_of_their_own() -> None:
-    state = session(60, clip_timestamps="2,4,3,2,10,50")
-    seen = []
-    while not state.done:
-        mel = heard(state)[0]
-        seen.append((int(mel[0]) - 1, int((mel > 0).sum())))
-        state.accept(answer(stamp(0), *HELLO, stamp(1)))
-    assert seen == [(200, 200), (1000, 3000), (4000, 1000)]
-
-
 def test_nan_is_an_error_not_a_transcript() -> None:
     state = session(5)
     request(state)
     with pytest.raises(SlimWhisperError, match="another dtype"):
         state.accept(Decoded((), float("nan"), 0.1))
-
-
-def test_compression_ratio() -> None:
-    assert compression_ratio("") == 0
-    assert compression_ratio("ha " * 200) > 2.4 > compression_ratio("A sentence of its own.")
