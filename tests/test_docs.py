@@ -3,6 +3,7 @@
 import re
 import shutil
 import subprocess
+import sys
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
@@ -148,3 +149,9 @@ def test_what_is_named_exists(page: Path) -> None:
         path, _, test = named.partition("::")
         assert (ROOT / path).exists(), named
         assert not test or f"def {test}(" in (ROOT / path).read_text(), named
+
+
+def test_the_picture_is_up_to_date() -> None:
+    command = [sys.executable, "docs/architecture_svg.py", "--check"]
+    done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True)
+    assert done.returncode == 0, done.stderr

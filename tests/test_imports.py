@@ -4,7 +4,6 @@ import ast
 import os
 import subprocess
 import sys
-import tomllib
 from importlib import import_module
 from importlib.metadata import version
 from pathlib import Path
@@ -12,7 +11,6 @@ from pathlib import Path
 import pytest
 
 import slimwhisper
-from tests.support.paths import ROOT
 
 PUBLIC = (
     "AudioError CacheError CheckpointError DecodingOptions DecodingResult DependencyError "
@@ -111,19 +109,3 @@ def test_type_checkers_see_the_same_names(package: str) -> None:
         for name in node.names:
             theirs = getattr(import_module(str(node.module)), name.name)
             assert getattr(module, name.asname or name.name) is theirs, name.name
-
-
-def test_the_wheel_has_every_package() -> None:
-    """Each folder with an `__init__.py` is in the list that setuptools is given."""
-    listed = tomllib.loads((ROOT / "pyproject.toml").read_text())["tool"]["setuptools"]["packages"]
-    folders = {
-        "slimwhisper": ROOT / "slimwhisper",
-        "slimwhisper.kernels": ROOT / "kernels",
-        "slimwhisper.app": ROOT / "app",
-    }
-    found = {
-        ".".join((name, *file.parent.relative_to(folder).parts))
-        for name, folder in folders.items()
-        for file in folder.rglob("__init__.py")
-    }
-    assert found <= set(listed)
