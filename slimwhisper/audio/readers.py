@@ -158,6 +158,7 @@ class Readers:
 
     def _drop(self, worker: Worker) -> None:
         worker.end()
+        worker.connection.close()
         with self._lock:
             self._workers.discard(worker)
 
@@ -183,7 +184,7 @@ class Readers:
                     raise AudioError(f"{name}: longer than the limit of {minutes:g} min")
                 keep(samples)
                 yield piece
-            answer = connection.recv_bytes(LONGEST).decode()
+            answer = json.loads(connection.recv_bytes(LONGEST))
         except (OSError, EOFError) as error:
             reason = "failed"
             with suppress(subprocess.TimeoutExpired):
@@ -238,7 +239,7 @@ def main() -> None:
             path, name, allow_truncated, most = json.loads(connection.recv_bytes())
             answer = _send(path, name, allow_truncated, most, connection)
             connection.send_bytes(b"")
-            connection.send_bytes(answer.encode())
+            connection.send_bytes(json.dumps(answer).encode())
 
 
 if __name__ == "__main__":
