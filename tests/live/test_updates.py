@@ -210,45 +210,6 @@ def test_the_oldest_deadline_first(slots: int) -> None:
     assert begun == sorted(begun)
 
 
-@dataclass(eq=False)
-class Behind:
-    """A stream of which so many passages are over; the ones that run are side by side."""
-
-    over: int
-    closed: float = 0.0  # when
-    backlog: float = 1.0
-    running: list[int] = field(default_factory=list)
-    most: int = 4
-
-    @property
-    def due(self) -> float | None:
-        return self.closed if self.over and len(self.running) < self.most else None
-
-    def request(self) -> tuple[int, Window]:
-        self.over -= 1
-        self.running.append(self.over)
-        return self.over, window(5)
-
-    def accept(self, passage: int, answer: str) -> None:
-        self.running.remove(passage)
-
-
-def test_what_is_over_is_decoded_at_once() -> None:
-    """A stream that is behind catches up side by side; when it is dropped, all of it goes."""
-    both = shared(slots=8, encode_batch=4)
-    late, gone = Behind(10), Behind(10, closed=1.0)
-    both.updates.add(gone)
-    both.updates.add(late)
-    run(both, 1)
-    assert both.engine.encoded == [[late] * 4], "since when it is over decides"
-    run(both, 1)
-    assert both.updates.busy == 8 and both.updates.speaking == 2
-    both.updates.drop(gone)
-    assert both.updates.busy == 4, "its slots are free at once"
-    run(both, 18)
-    assert not (late.over or late.running or both.updates.busy) and both.engine.idle
-
-
 @pytest.mark.parametrize("encode_batch", [1, 8])
 def test_uploads_do_not_keep_streams_waiting(encode_batch: int) -> None:
     """64 uploads and 8 streams: there is always a slot, and at most one window of an upload goes
