@@ -69,6 +69,7 @@ CASES: dict[str, Case] = {
     "forced_decoder_ids": Case(small(), {"forced_decoder_ids": [[1, 323], [2, 325]]}),
     "forced_decoder_ids, detected": Case(small(), {"forced_decoder_ids": [[1, None], [2, 326]]}),
     "language as a token": Case(small(), {"language": "<|xx|>"}),
+    "task": Case(small(), {"task": "translate", "language": "en"}),
     "the user's go first": Case(small(), {"task": "translate", "language": "de"}, EN),
     "lang_to_id of two": Case(
         small(), {"lang_to_id": {"<|de|>": 323, "<|xx|>": 324}, "task": "transcribe"}
