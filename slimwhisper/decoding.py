@@ -1,12 +1,9 @@
 """`whisper.decoding` with our models: decodes single windows. For scripts written for it."""
 
-from typing import TYPE_CHECKING
-
 from slimwhisper._lazy import lazy_names
 
-if not TYPE_CHECKING:
-    __getattr__, __dir__ = lazy_names(
-        __name__,
-        {"decode": "slimwhisper.api", "detect_language": "slimwhisper.api"},
-        fallback="whisper.decoding",
-    )
+__getattr__, __dir__ = lazy_names(
+    __name__,
+    {"decode": "slimwhisper.api", "detect_language": "slimwhisper.api"},
+    fallback="whisper.decoding",
+)

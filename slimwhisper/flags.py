@@ -1,11 +1,12 @@
 """The flags that several commands share: which model, where it runs, and its caches.
 
-A new argument of `load_model` is one row of `model_flags`: all commands that load a model get it.
+A new argument of `load_model` has its flag in `add_model_flags`: all commands that load a model get
+it.
 """
 
 import argparse
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field, fields
+from dataclasses import fields
 from typing import TYPE_CHECKING, Any
 
 from slimwhisper._lazy import lasting_imports
@@ -78,8 +79,8 @@ def add_main_flags(parser: argparse.ArgumentParser, *, batches: bool) -> None:
         )
 
 
-def cache_form(names: Callable[[bool], tuple[str, ...]]) -> dict[str, Any]:
-    """The type of a flag that takes a cache form, with settings if it has some."""
+def _cache_form(part: str, names: Callable[[bool], tuple[str, ...]]) -> dict[str, Any]:
+    """A flag's type, a cache form with settings if it has some, and its help."""
 
     def parse(text: str) -> str:
         try:
@@ -87,7 +88,13 @@ def cache_form(names: Callable[[bool], tuple[str, ...]]) -> dict[str, Any]:
         except OptionError as error:
             raise argparse.ArgumentTypeError(str(error)) from None
 
-    return {"type": parse, "metavar": "FORM"}
+    exact = names(True)
+    others = [name for name in names(False) if name not in exact]
+    shown = (
+        f"form of the {part}'s cache: {', '.join(exact)}; not exact, with settings such as "
+        f"compact:float8=true: {', '.join(others)} [the preset's]"
+    )
+    return {"type": parse, "metavar": "FORM", "help": shown}
 
 
 def cache_choice(text: str) -> str:
@@ -96,15 +103,6 @@ def cache_choice(text: str) -> str:
         return check_cache(text)
     except OptionError as error:
         raise argparse.ArgumentTypeError(str(error).partition(": ")[2]) from None
-
-
-def _forms_help(part: str, names: Callable[[bool], tuple[str, ...]]) -> str:
-    exact = names(True)
-    others = [name for name in names(False) if name not in exact]
-    return (
-        f"form of the {part}'s cache: {', '.join(exact)}; not exact, with settings such as "
-        f"compact:float8=true: {', '.join(others)} [the preset's]"
-    )
 
 
 class FlagGroup:
@@ -160,92 +158,79 @@ KINDS: dict[str, Callable[[str], Any]] = {
 }
 
 
-@dataclass(frozen=True, slots=True)
-class ModelFlag:
-    """A flag for an argument of `load_model`."""
-
-    argument: str  # of `load_model`
-    names: tuple[str, ...]
-    help: str
-    rest: dict[str, Any] = field(default_factory=dict)  # of `add_argument`
-    cache: bool = False  # of the group "cache"
-
-    @property
-    def destination(self) -> str:
-        """The name among the parsed arguments."""
-        return self.names[0].removeprefix("--")
-
-
-def model_flags() -> tuple[ModelFlag, ...]:
-    """A row for every argument of `load_model` that a command takes."""
-    fp8 = "slim's caches in float8: half the bytes, not exact [as --dtype]"
-    return (
-        ModelFlag(
-            "download_root", ("--model_dir",), "where named models are kept [~/.cache/whisper]"
-        ),
-        ModelFlag(
-            "adapter",
-            ("--adapter",),
-            "LoRA adapter in PEFT's format, folder or Hugging Face id, merged into the model; "
-            "several: give the flag again",
-            {"action": "append", "metavar": "PATH or ID"},
-        ),
-        ModelFlag(
-            "draft",
-            ("--draft",),
-            "smaller model with the same encoder, such as distil-large-v3 for large-v3, that "
-            "guesses what comes next: the same text, faster, without beams [none]",
-        ),
-        ModelFlag("device", ("--device",), "such as cpu, cuda or cuda:1 [a GPU if available]"),
-        ModelFlag(
-            "dtype",
-            ("--dtype", "--compute_type"),
-            "for arithmetic and caches; int8: large matrices in int8, on a CPU only "
-            "[float16 on a GPU, float32 on a CPU]",
-            {"choices": COMPUTE_TYPES},
-        ),
-        *(
-            ModelFlag(argument, (f"--{argument}",), help, rest, True)
-            for argument, help, rest in (
-                (
-                    "cache",
-                    f"preset, {', '.join(reversed(PRESETS))}; or a file that calibrate wrote",
-                    {"default": "slim", "type": cache_choice, "metavar": "PRESET or FILE"},
-                ),
-                ("cross_cache", _forms_help("audio", cross_names), cache_form(cross_names)),
-                ("self_cache", _forms_help("text", self_names), cache_form(self_names)),
-                ("cache_dtype", fp8, {"choices": CACHE_DTYPES}),
-                (
-                    "strict_cache",
-                    "fail if a form is not exact, instead of falling back [fall back]",
-                    {"action": "store_true", "default": False},
-                ),
-                ("guard_audio", "real speech on which the guard measures the forms", {}),
-                (
-                    "cache_memory",
-                    "memory for the cache of texts, in pages of 16 tokens; with less, windows wait "
-                    "for each other [the context of every window, or what a GPU has free]",
-                    {"type": size, "metavar": "SIZE, such as 2GB"},
-                ),
-            )
-        ),
-    )
+# of the flags --model_dir and --adapter
+MODEL_DIR = {"help": "where named models are kept [~/.cache/whisper]"}
+ADAPTER = {
+    "help": "LoRA adapter in PEFT's format, folder or Hugging Face id, merged into the model; "
+    "several: give the flag again",
+    "action": "append",
+    "metavar": "PATH or ID",
+}
 
 
 def add_model_flags(parser: argparse.ArgumentParser, *, caches: bool = True) -> None:
-    """Add the flags of `model_flags`; without `caches`, only those that are not about caches."""
-    groups = {False: FlagGroup(parser, "model")}
-    if caches:
-        groups[True] = FlagGroup(parser, "cache", "see docs/caches.md")
-    for flag in model_flags():
-        if flag.cache in groups:
-            groups[flag.cache].add(*flag.names, help=flag.help, **flag.rest)
+    """Add a flag for every argument of `load_model`; without `caches`, none that is about those."""
+    add = FlagGroup(parser, "model").add
+    add("--model_dir", **MODEL_DIR)
+    add("--adapter", **ADAPTER)
+    add(
+        "--draft",
+        help="smaller model with the same encoder, such as distil-large-v3 for large-v3, that "
+        "guesses what comes next: the same text, faster, without beams [none]",
+    )
+    add("--device", help="such as cpu, cuda or cuda:1 [a GPU if available]")
+    add(
+        *("--dtype", "--compute_type"),
+        choices=COMPUTE_TYPES,
+        help="for arithmetic and caches; int8: large matrices in int8, on a CPU only "
+        "[float16 on a GPU, float32 on a CPU]",
+    )
+    if not caches:
+        return
+    add = FlagGroup(parser, "cache", "see docs/caches.md").add
+    add(
+        "--cache",
+        default="slim",
+        type=cache_choice,
+        metavar="PRESET or FILE",
+        help=f"preset, {', '.join(reversed(PRESETS))}; or a file that calibrate wrote",
+    )
+    add("--cross_cache", **_cache_form("audio", cross_names))
+    add("--self_cache", **_cache_form("text", self_names))
+    add(
+        "--cache_dtype",
+        choices=CACHE_DTYPES,
+        help="slim's caches in float8: half the bytes, not exact [as --dtype]",
+    )
+    add(
+        "--strict_cache",
+        action="store_true",
+        default=False,
+        help="fail if a form is not exact, instead of falling back [fall back]",
+    )
+    add("--guard_audio", help="real speech on which the guard measures the forms")
+    add(
+        "--cache_memory",
+        type=size,
+        metavar="SIZE, such as 2GB",
+        help="memory for the cache of texts, in pages of 16 tokens; with less, windows wait for "
+        "each other [the context of every window, or what a GPU has free]",
+    )
+
+
+_ARGUMENTS = (
+    "model_dir adapter draft device dtype cache cross_cache self_cache cache_dtype strict_cache "
+    "guard_audio cache_memory"
+).split()
 
 
 def model_arguments(arguments: argparse.Namespace) -> dict[str, Any]:
     """The arguments of `load_model` that the flags set; flags not given are left out."""
     given = vars(arguments)
-    return {f.argument: given[f.destination] for f in model_flags() if f.destination in given}
+    found = {name: given[name] for name in _ARGUMENTS if name in given}
+    if "model_dir" in found:
+        found["download_root"] = found.pop("model_dir")
+    return found
 
 
 def load_chosen(arguments: argparse.Namespace, **changes: Any) -> "SlimWhisper":

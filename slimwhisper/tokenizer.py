@@ -1,8 +1,5 @@
 """`whisper.tokenizer`: languages, and texts as token ids. For scripts written for it."""
 
-from typing import TYPE_CHECKING
-
 from slimwhisper._lazy import lazy_names
 
-if not TYPE_CHECKING:
-    __getattr__, __dir__ = lazy_names(__name__, {}, fallback="whisper.tokenizer")
+__getattr__, __dir__ = lazy_names(__name__, {}, fallback="whisper.tokenizer")

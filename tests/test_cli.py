@@ -72,19 +72,6 @@ def test_options_reach_the_decoder(
     assert json.loads((tmp_path / "out" / "speech.json").read_text()) == expected
 
 
-@pytest.mark.parametrize("cache", ["slim", "option1"])
-def test_caches_write_the_same(
-    transcribe: Transcribe, model: str, recording: Path, tmp_path: Path, cache: str
-) -> None:
-    run = transcribe(recording, "--cache", cache, "--guard_audio", recording)
-    assert run.status == 0
-    found = json.loads((tmp_path / "out" / "speech.json").read_text())
-    expected = slimwhisper.load_model(model, "cpu").transcribe(recording, **LIBRARY)
-    assert found["text"] == expected["text"]
-    fell_back = cache == "option1"  # random weights are ill-conditioned
-    assert ("is not exact in 2 of 2 layers" in run.err) == fell_back
-
-
 def test_one_bad_file_costs_no_other(
     transcribe: Transcribe, recording: Path, tmp_path: Path
 ) -> None:
@@ -129,21 +116,16 @@ def bad(tmp_path: Path) -> Path:
         ("GOOD --model BAD/foreign.pt", "not an OpenAI Whisper"),
         ("GOOD --model BAD/broken.pt", "damaged"),
         ("GOOD --language Klingon", "Klingon"),
-        ("GOOD --language de", "English-only"),
-        ("GOOD --task translate", "cannot translate"),
         ("GOOD --temperature 1.5", "--temperature 1.5"),
         ("GOOD --temperature_increment_on_fallback 0", "is not a positive number"),
         ("GOOD --highlight_words True", "--word_timestamps"),
-        ("GOOD --batch_size 0", "--batch_size"),
         ("GOOD --threads -1", "--threads"),
         ("GOOD -o GOOD/x", "cannot write there"),
         ("GOOD --device cuda:99", "cannot be used here"),
-        ("GOOD --suppress_blank maybe", "neither True nor False"),
         ("GOOD --cache fast", "'fast' is not one of baseline"),
         ("GOOD --modle tiny", "unrecognized arguments"),
         ("GOOD --cache option1 --strict-cache", "not exact"),
         ("GOOD --suppress_tokens a", "give token ids"),
-        ("GOOD --sample_len 500", "not between 1 and 224"),
     ],
 )
 def test_bad_input_is_one_line(

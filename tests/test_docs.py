@@ -16,6 +16,7 @@ from recipes.digits.catalogue import WORDS
 from slimwhisper.api import SlimWhisper, load_model
 from slimwhisper.app.page.tempdir import page_folder
 from slimwhisper.cli import build_parser
+from tests.support.command import Run
 from tests.support.live import Live, start, stop
 from tests.support.paths import ROOT
 from tests.support.spoken import SAMPLES
@@ -103,7 +104,7 @@ def test_python(
 
 
 @pytest.mark.parametrize("page", pages_with(commands, "slimwhisper"))
-def test_command_lines(page: Path, folder: Path) -> None:
+def test_command_lines(page: Path, folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
     """They are understood; those that transcribe are run, with the bundled model."""
     for line in commands(page, "slimwhisper"):
         words = subprocess.run(
@@ -114,10 +115,8 @@ def test_command_lines(page: Path, folder: Path) -> None:
             for flag in ("--model", "--draft"):
                 if flag in words:
                     words[words.index(flag) + 1] = "digits"
-            done = subprocess.run(
-                [sys.executable, "-m", "slimwhisper", *words], capture_output=True, text=True
-            )
-            assert done.returncode == 0, done.stderr
+            run = Run(capsys, *words)
+            assert run.status == 0, run.err
             assert list(Path(asked.output_dir).rglob("*.srt"))
 
 
@@ -150,3 +149,9 @@ def test_what_is_named_exists(page: Path) -> None:
         path, _, test = named.partition("::")
         assert (ROOT / path).exists(), named
         assert not test or f"def {test}(" in (ROOT / path).read_text(), named
+
+
+def test_the_picture_is_up_to_date() -> None:
+    command = [sys.executable, "docs/architecture_svg.py", "--check"]
+    done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True)
+    assert done.returncode == 0, done.stderr

@@ -8,11 +8,8 @@ import numpy as np
 import pytest
 import torch
 import whisper
-from whisper.tokenizer import get_tokenizer
 
-import slimwhisper
 from recipes.digits import distil, train
-from recipes.digits.catalogue import WORDS
 from recipes.digits.model import Student, dimensions
 from recipes.digits.sequences import (
     END,
@@ -43,14 +40,6 @@ def bank() -> Bank:
         voices=torch.arange(30) // 10,
         names=["fsdd:a", "fsdd:b", "flite:c"],
     )
-
-
-def test_rows_stand_for_whispers_tokens() -> None:
-    tokenizer = get_tokenizer(multilingual=False)
-    assert [tokenizer.decode([TOKEN_IDS[i]]) for i in range(10)] == [f" {word}" for word in WORDS]
-    special = ("eot", "sot", "sot_prev", "no_speech", "no_timestamps", "timestamp_begin")
-    assert [TOKEN_IDS[i] for i in range(10, 16)] == [getattr(tokenizer, name) for name in special]
-    assert len(TOKEN_IDS) == TIME + 1501
 
 
 def at(seconds: float) -> int:
@@ -193,38 +182,6 @@ def test_a_draft_begins_as_the_encoder_and_the_last_layers(three_layers: Path) -
     for layers in (0, 4):
         with pytest.raises(SystemExit, match="has 3 decoder layers; choose --layers from 1 to 3"):
             distil.shortened(three_layers, layers)
-
-
-@pytest.mark.slow
-@pytest.mark.usefixtures("short_steps")
-def test_a_distilled_draft(bank: Bank, three_layers: Path, tmp_path: Path) -> None:
-    """It learned, its encoder did not, and it drafts for the model that it came from."""
-    asked = argparse.Namespace(
-        checkpoint=three_layers, folder=tmp_path, layers=1, steps=4, rate=4e-3, real=0.6, seed=0
-    )
-    with pytest.raises(SystemExit, match=r"words\.pt: no such file; .*recipes\.digits\.train"):
-        distil.distil(asked)
-    torch.save(vars(bank), tmp_path / "words.pt")
-    distil.distil(asked)
-    path = tmp_path / "draft.pt"
-    found, old = (torch.load(p, weights_only=True) for p in (path, three_layers))
-    assert found["dims"] == {**old["dims"], "n_text_layer": 1}
-    new, old = found["model_state_dict"], old["model_state_dict"]
-    kept = [name for name in old if name.startswith("encoder.")]
-    assert kept and all(torch.equal(new[name], old[name]) for name in kept)
-    changed = "decoder.blocks.0.attn.query.weight"
-    assert not torch.equal(new[changed], old[changed.replace("0", "2")])
-    asked.steps = 0  # as before, from the state that it left
-    distil.distil(asked)
-    again = torch.load(path, weights_only=True)["model_state_dict"]
-    assert all(torch.equal(again[name], tensor) for name, tensor in new.items())
-
-    sound = bank.samples[: 3 * RATE].numpy().astype(np.float32) / 2**15
-    texts = []
-    for draft in (None, str(path)):
-        model = slimwhisper.load_model(str(three_layers), draft=draft, dtype="float32")
-        texts.append(model.transcribe(sound, temperature=0.0, sample_len=30)["text"])
-    assert texts[0] == texts[1] and texts[0]
 
 
 @pytest.mark.slow

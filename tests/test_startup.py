@@ -1,12 +1,11 @@
-"""What happens before the first text: which modules are imported, and what is copied or computed.
+"""What imports cost and offer, and what happens before the first text: nothing here is timed."""
 
-Nothing here is timed: docs/performance.md has times.
-"""
-
-import gc
+import ast
+import os
 import subprocess
 import sys
-from collections.abc import Iterator
+from importlib import import_module
+from importlib.metadata import version
 from pathlib import Path
 from typing import Any
 
@@ -18,15 +17,15 @@ from torch import Tensor
 from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_leaves
 
-from slimwhisper._lazy import lasting_imports
+import slimwhisper
 from slimwhisper.checkpoint.load import load_checkpoint
 from slimwhisper.model.model import Model
 from slimwhisper.tokens import whisper_package as openai_whisper
 from slimwhisper.tokens.encoding import Encoding
 from slimwhisper.tokens.vocabulary import get_tokenizer
 from tests.support.checkpoints import DIMS, random_state, save_openai
+from tests.support.paths import SAMPLES
 
-SAMPLES = Path(__file__).parents[1] / "samples"
 TRANSCRIBE = """
 import gc, sys
 from slimwhisper.cli import main
@@ -44,10 +43,7 @@ HEAVY = {
 
 def test_imports_of_a_transcription(tmp_path: Path) -> None:
     """The command on one WAV, in a fresh interpreter."""
-    command = [sys.executable, "-c", TRANSCRIBE, str(SAMPLES / "phone-number.wav")]
-    done = subprocess.run(
-        [*command, "-o", str(tmp_path)], capture_output=True, text=True, timeout=120
-    )
+    done = python("-c", TRANSCRIBE, str(SAMPLES / "phone-number.wav"), "-o", str(tmp_path))
     assert done.returncode == 0, done.stderr
     *text, last = done.stdout.splitlines()
     assert "five five five" in text[0]
@@ -134,19 +130,100 @@ def test_text_needs_no_pattern_of_all_special_tokens(
         encodings[1].encode("five")
 
 
-@pytest.fixture
-def thawed() -> Iterator[None]:
-    yield
-    gc.unfreeze()
+PUBLIC = (
+    "AudioError CacheError CheckpointError DecodingOptions DecodingResult DependencyError "
+    "ModelDimensions OptionError Options OutputError Segment SlimWhisper SlimWhisperError "
+    "Transcript Whisper available_models decode detect_language load_audio load_model "
+    "log_mel_spectrogram pad_or_trim transcribe"
+).split()
+FLIGHT = SAMPLES / "flight.m4a"
+# openai-whisper's names for what has another one here
+ALIASES = {"ModelDimensions": "Dims", "Whisper": "SlimWhisper"}
+
+DOCTOR_WITHOUT = """
+import sys
+from importlib import import_module
+
+class Blocker:
+    def find_spec(self, name, path=None, target=None):
+        if name.partition(".")[0] == {module!r}:
+            raise ModuleNotFoundError(f"No module named {{name!r}}", name=name)
+
+sys.meta_path.insert(0, Blocker())
+from slimwhisper.cli import main
+sys.exit(main(["doctor"]))
+"""
 
 
-@pytest.mark.usefixtures("thawed")
-def test_lasting_imports() -> None:
-    """Collection is off meanwhile, and on again after a failure; what is imported is not frozen."""
-    gc.unfreeze()
-    with lasting_imports("torch"):
-        assert gc.isenabled() and not gc.get_freeze_count()
-    with pytest.raises(ImportError), lasting_imports("no_such_module"):
-        assert not gc.isenabled()
-        raise ImportError
-    assert gc.isenabled() and gc.get_freeze_count()
+def python(*arguments: str, **environment: str) -> subprocess.CompletedProcess[str]:
+    """A fresh interpreter's answer."""
+    command, variables = [sys.executable, *arguments], os.environ | environment
+    return subprocess.run(command, env=variables, capture_output=True, text=True, timeout=120)
+
+
+@pytest.mark.parametrize("module", ["slimwhisper", "slimwhisper.cli"])
+def test_imports_nothing_slow(module: str) -> None:
+    slow = {"torch", "whisper", "av", "numpy", "triton", "soundfile", "rich", "huggingface_hub"}
+    done = python("-c", f"import sys, {module}; print(*sys.modules)")
+    assert done.returncode == 0, done.stderr
+    loaded = set(done.stdout.split())
+    assert module in loaded and not loaded & slow
+
+
+@pytest.mark.parametrize("module", ["torch", pytest.param("av", marks=pytest.mark.slow)])
+def test_doctor_without(module: str, tmp_path: Path) -> None:
+    """A package that does not import is named, with what to do, and is no traceback."""
+    places = ("XDG_CACHE_HOME", "HF_HUB_CACHE", "TRITON_CACHE_DIR")
+    done = python(
+        *("-c", DOCTOR_WITHOUT.format(module=module)),
+        **{place: str(tmp_path / place) for place in places},
+        COLUMNS="1000",
+    )
+    assert done.returncode == 1 and done.stderr == ""
+    lines = done.stdout.splitlines()
+    (row,) = [i for i, line in enumerate(lines) if line.startswith(f"BAD  {module} ")]
+    assert version(module) in lines[row] and f"No module named '{module}'" in lines[row]
+    assert f"pip install '{module}" in lines[row + 1]
+    assert module in lines[-1].split(": ")[1].rstrip(".").split(", ")
+
+
+@pytest.mark.parametrize(
+    ("module", "use"), [("torch", "load_model"), ("av", f"load_audio({str(FLIGHT)!r})")]
+)
+def test_library_without(module: str, use: str) -> None:
+    """`import slimwhisper` succeeds; what needs the package names it."""
+    code = f"import sys; sys.modules[{module!r}] = None; import slimwhisper; slimwhisper.{use}"
+    done = python("-c", code)
+    assert done.returncode == 1 and f"import of {module} halted" in done.stderr.splitlines()[-1]
+
+
+def test_public_names() -> None:
+    assert slimwhisper.__all__ == PUBLIC
+    for name in PUBLIC:
+        assert getattr(slimwhisper, name).__name__ == ALIASES.get(name, name)
+    assert {*PUBLIC, "__version__"} <= set(dir(slimwhisper))
+    assert slimwhisper.__version__ == version("slimwhisper")
+
+
+def test_runs_as_a_module() -> None:
+    done = python("-m", "slimwhisper", "--version")
+    assert (done.returncode, done.stdout, done.stderr) == (0, f"{version('slimwhisper')}\n", "")
+    assert python("-m", "slimwhisper", "--help").stdout.startswith("usage: slimwhisper ")
+
+
+@pytest.mark.parametrize("package", ["slimwhisper", "slimwhisper.engine"])
+def test_type_checkers_see_the_same_names(package: str) -> None:
+    """What a package imports for type checkers is what it gives when it is asked."""
+    module = import_module(package)
+    assert module.__file__ is not None
+    (block,) = [
+        node
+        for node in ast.parse(Path(module.__file__).read_text()).body
+        if isinstance(node, ast.If) and ast.unparse(node.test) == "TYPE_CHECKING"
+    ]
+    imported = [node for node in block.body if isinstance(node, ast.ImportFrom)]
+    assert imported
+    for node in imported:
+        for name in node.names:
+            theirs = getattr(import_module(str(node.module)), name.name)
+            assert getattr(module, name.asname or name.name) is theirs, name.name

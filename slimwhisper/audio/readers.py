@@ -9,16 +9,15 @@ kill it, as a system does that is short of memory, another one tries again.
 import json
 import os
 import queue
-import select
-import struct
 import subprocess
 import sys
 import threading
 import time
 from collections.abc import Callable, Iterator
 from contextlib import suppress
+from multiprocessing import Pipe
+from multiprocessing.connection import Connection
 from os import PathLike
-from typing import BinaryIO
 
 import numpy as np
 from numpy.typing import NDArray
@@ -33,10 +32,9 @@ TIMEOUT = 3600.0  # seconds for one file: days of audio take minutes, so a decod
 TRIES = 2  # of a file whose worker is killed
 KILLED = (-9, -15)  # exit status by SIGKILL and SIGTERM; a decoder that crashes has others
 SOURCE_RATE = 2 * 192_000  # samples of a file for each second that a recording may last
-PIPE = 1 << 16  # bytes that a pipe holds
-CHECK = 100  # milliseconds between checks while a worker sends nothing
-# before each piece: its bytes; 0: the answer follows, after its bytes
-SIZE = struct.Struct("<I")
+MESSAGE = 1 << 17  # bytes that a worker collects before it sends them
+LONGEST = 1 << 28  # bytes of a message; a worker that sends a longer one is not ours any more
+CHECK = 0.1  # seconds between checks while a worker sends nothing
 COMMAND = [sys.executable, "-m", "slimwhisper.audio.readers"]
 ONE_THREAD = dict.fromkeys(("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS"), "1")
 
@@ -47,6 +45,28 @@ class AnswerError(Exception):
 
 class KilledError(Exception):
     """A worker was killed, but not from here."""
+
+
+class Worker(subprocess.Popen[bytes]):
+    """A process that reads one file at a time, and the connection to it."""
+
+    def __init__(self) -> None:
+        self.connection, theirs = Pipe()
+        with theirs:
+            super().__init__(
+                [*COMMAND, str(theirs.fileno())],
+                pass_fds=[theirs.fileno()],
+                stdin=subprocess.DEVNULL,
+                stdout=subprocess.DEVNULL,  # libraries may print
+                stderr=subprocess.DEVNULL,
+                env={**os.environ, **ONE_THREAD},
+                # Ctrl-C in a terminal is for this process, which lets the files in progress finish
+                start_new_session=True,
+            )
+
+    def end(self) -> None:
+        self.kill()
+        self.wait()
 
 
 class Readers:
@@ -60,8 +80,8 @@ class Readers:
         to decode one.
         """
         self.count, self.seconds, self.timeout = count, seconds, timeout
-        self._free: queue.SimpleQueue[subprocess.Popen[bytes] | None] = queue.SimpleQueue()
-        self._workers: set[subprocess.Popen[bytes]] = set()
+        self._free: queue.SimpleQueue[Worker | None] = queue.SimpleQueue()
+        self._workers: set[Worker] = set()
         self._closed = False
         self._lock = threading.Lock()
         for _ in range(count):
@@ -106,7 +126,7 @@ class Readers:
         whole = False
         try:
             if worker is not None and worker.poll() is not None:  # died while it was idle
-                self._end(worker)
+                self._drop(worker)
                 worker = None
             worker = worker or self._start()
             samples = StoredSamples(name, self._pieces(worker, request, name, keep))
@@ -116,137 +136,87 @@ class Readers:
             whole = True
             raise AudioError(str(error)) from None
         finally:
-            # the rest of its output would answer the next request
-            if worker is not None and (not whole or worker.poll() is not None):
-                self._end(worker)
+            if worker is not None and not whole:  # the rest would answer the next request
+                self._drop(worker)
                 worker = None
             self._free.put(worker)
 
     def close(self) -> None:
-        """End all workers. What they are reading fails."""
+        """End all workers. What they are reading fails, and so does what waits for one."""
         with self._lock:
             self._closed = True
-            workers = list(self._workers)
-        for worker in workers:
-            worker.kill()
-        for worker in workers:
-            worker.wait()
-        for _ in range(self.count):
-            with suppress(queue.Empty):
-                idle = self._free.get_nowait()
-                if idle is not None:
-                    self._end(idle)
-                self._free.put(None)  # for threads that still wait; they get an error
+            for worker in self._workers:
+                worker.end()
+            self._workers.clear()
 
-    def _start(self) -> "subprocess.Popen[bytes]":
+    def _start(self) -> Worker:
         with self._lock:
             if self._closed:
                 raise AudioError("no recordings are read any more")
-            worker = _start()
-            self._workers.add(worker)
+            self._workers.add(worker := Worker())
             return worker
 
-    def _end(self, worker: "subprocess.Popen[bytes]") -> None:
-        worker.kill()
-        worker.wait()
-        for pipe in (worker.stdin, worker.stdout):
-            assert pipe is not None
-            with suppress(OSError):
-                pipe.close()
+    def _drop(self, worker: Worker) -> None:
+        worker.end()
+        worker.connection.close()
         with self._lock:
             self._workers.discard(worker)
 
     def _pieces(
-        self,
-        worker: "subprocess.Popen[bytes]",
-        request: list[object],
-        name: str,
-        keep: Callable[[int], None],
+        self, worker: Worker, request: list[object], name: str, keep: Callable[[int], None]
     ) -> Iterator[NDArray[np.int16]]:
         """The samples that a worker sends, in pieces of int16 [n] at 16 kHz."""
-        assert worker.stdin is not None and worker.stdout is not None
-        samples, ends = 0, time.monotonic() + self.timeout
-
-        def check() -> None:
-            keep(samples)
-            if time.monotonic() > ends:
-                seconds = f"{self.timeout:g} s"
-                raise AudioError(
-                    f"{name}: its decoder took longer than {seconds}; convert it to WAV or FLAC"
-                )
-
-        output = _Output(worker.stdout.fileno(), check)
+        samples, started, connection = 0, time.monotonic(), worker.connection
+        limit = threading.Timer(self.timeout, worker.kill)
+        limit.daemon = True
+        limit.start()
         try:
-            worker.stdin.write(json.dumps(request).encode() + b"\n")
-            worker.stdin.flush()
-            while size := SIZE.unpack(output.read(SIZE.size))[0]:
-                piece = np.frombuffer(output.read(size), np.int16)
+            connection.send_bytes(json.dumps(request).encode())
+            while True:
+                while not connection.poll(CHECK):
+                    keep(samples)
+                if not (data := connection.recv_bytes(LONGEST)):
+                    break
+                piece = np.frombuffer(data, np.int16)
                 samples += len(piece)
                 if samples > self.seconds * SAMPLE_RATE:
                     minutes = self.seconds / 60
                     raise AudioError(f"{name}: longer than the limit of {minutes:g} min")
-                check()
+                keep(samples)
                 yield piece
-            (length,) = SIZE.unpack(output.read(SIZE.size))
-            answer = json.loads(output.read(length))
+            answer = json.loads(connection.recv_bytes(LONGEST))
         except (OSError, EOFError) as error:
+            reason = "failed"
             with suppress(subprocess.TimeoutExpired):
-                if worker.wait(1) in KILLED:
+                if time.monotonic() - started > self.timeout:
+                    reason = f"took longer than {self.timeout:g} s"
+                elif worker.wait(1) in KILLED:
                     raise KilledError from error
-            raise AudioError(f"{name}: its decoder failed; convert it to WAV or FLAC") from error
-        if answer is not None:
+            raise AudioError(f"{name}: its decoder {reason}; convert it to WAV or FLAC") from error
+        finally:
+            limit.cancel()
+        if answer:
             raise AnswerError(answer)
 
 
-class _Output:
-    """What a worker sends."""
-
-    def __init__(self, file: int, check: Callable[[], None]) -> None:
-        """file: its descriptor. check: called while nothing comes; what it raises is passed on."""
-        self._file, self._check = file, check
-        self._data = bytearray()
-        self._poll = select.poll()
-        self._poll.register(file, select.POLLIN)
-
-    def read(self, count: int) -> bytearray:
-        """The next `count` bytes. Raises EOFError if there are fewer."""
-        while len(self._data) < count:
-            while not self._poll.poll(CHECK):
-                self._check()
-            more = os.read(self._file, PIPE)
-            if not more:
-                raise EOFError
-            self._data += more
-        found = self._data[:count]
-        del self._data[:count]
-        return found
-
-
-def _start() -> "subprocess.Popen[bytes]":
-    return subprocess.Popen(
-        COMMAND,
-        stdin=subprocess.PIPE,
-        stdout=subprocess.PIPE,
-        stderr=subprocess.DEVNULL,
-        env={**os.environ, **ONE_THREAD},
-        # Ctrl-C in a terminal is for this process, which lets the files in progress finish
-        start_new_session=True,
-    )
-
-
-def _send(path: str, name: str, allow_truncated: bool, most: float, out: BinaryIO) -> str | None:
-    """Send a file's samples; the error message, or None."""
+def _send(path: str, name: str, allow_truncated: bool, most: float, to: Connection) -> str:
+    """Send a file's samples; returns the error message, or nothing."""
+    held = bytearray()
     try:
         _, file = open_source(path)
         with file:
             for piece in pieces_of(name, file, allow_truncated, most):
-                out.write(SIZE.pack(piece.nbytes))
-                out.write(piece.tobytes())
+                held += piece.tobytes()
+                if len(held) >= MESSAGE:
+                    to.send_bytes(held)
+                    held.clear()
     except SlimWhisperError as error:
         return str(error).replace(path, name)
     except MemoryError:
         return f"{name}: too large to decode here"
-    return None
+    if held:
+        to.send_bytes(held)
+    return ""
 
 
 def _limit_memory() -> None:
@@ -259,17 +229,17 @@ def _limit_memory() -> None:
 
 
 def main() -> None:
-    """The worker. In: lines of JSON, [path, name, allow_truncated, most samples of the file]. Out,
-    for each: pieces, then null or an error message, in JSON.
+    """The worker, told its end of the connection by number. In: requests in JSON, [path, name,
+    allow_truncated, most samples of the file]. Out, for each: samples, nothing, and an error
+    message, which is empty if there is none.
     """
     _limit_memory()
-    out = os.fdopen(os.dup(1), "wb")
-    os.dup2(2, 1)  # keeps what libraries print out of the pipe
-    for line in sys.stdin.buffer:
-        path, name, allow_truncated, most = json.loads(line)
-        answer = json.dumps(_send(path, name, allow_truncated, most, out)).encode()
-        out.write(SIZE.pack(0) + SIZE.pack(len(answer)) + answer)
-        out.flush()
+    with suppress(EOFError, OSError), Connection(int(sys.argv[1])) as connection:
+        while True:
+            path, name, allow_truncated, most = json.loads(connection.recv_bytes())
+            answer = _send(path, name, allow_truncated, most, connection)
+            connection.send_bytes(b"")
+            connection.send_bytes(json.dumps(answer).encode())
 
 
 if __name__ == "__main__":

@@ -3,7 +3,7 @@
 from array import array
 from collections.abc import Callable, Iterable, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from copy import copy
+from dataclasses import dataclass
 from functools import cache
 from typing import Any
 
@@ -45,10 +45,11 @@ def speech_regions(
     with ThreadPoolExecutor(1) as pool:
         run = pool.submit
         make_regions, model = run(_load_package).result()
-        network = run(_Network, model).result()
+        network = run(Network, model).result()
+        state = network.begin()
         for start in range(0, len(samples), block_frames * FRAME):
             block = samples.read(start, min(start + block_frames * FRAME, len(samples)))
-            probabilities.frombytes(run(network.probabilities, block).result().tobytes())
+            probabilities.frombytes(run(network.next, state, block).result().tobytes())
     found = make_regions(
         probabilities,
         threshold=threshold,
@@ -69,11 +70,11 @@ class SpeechStream:
     """
 
     def __init__(self) -> None:
-        self._network = _shared_network().again()
+        self.state = _shared_network().begin()
 
     def probabilities(self, block: NDArray[np.float32]) -> NDArray[np.float32]:
-        """float32 [n] samples, the next ones -> [frames], as in `_Network`."""
-        return _shared_thread().submit(self._network.probabilities, block).result()
+        """float32 [n] samples, the next ones -> [frames], as `Network.next` gives."""
+        return _shared_thread().submit(_shared_network().next, self.state, block).result()
 
     @staticmethod
     def together(
@@ -82,8 +83,8 @@ class SpeechStream:
         """The same for S streams in one call, which takes hardly longer than for one: float32
         [S, n], whole frames -> [S, frames].
         """
-        networks = [stream._network for stream in streams]
-        return _shared_thread().submit(_Network.together, networks, blocks).result()
+        states = [stream.state for stream in streams]
+        return _shared_thread().submit(_shared_network().together, states, blocks).result()
 
 
 @cache
@@ -92,9 +93,9 @@ def _shared_thread() -> ThreadPoolExecutor:
 
 
 @cache
-def _shared_network() -> "_Network":
+def _shared_network() -> "Network":
     run = _shared_thread().submit
-    return run(_Network, run(_load_package).result()[1]).result()
+    return run(Network, run(_load_package).result()[1]).result()
 
 
 def merge_regions(regions: Iterable[Region], gap: int, limit: int) -> list[Region]:
@@ -127,57 +128,56 @@ def _load_package() -> tuple[Callable[..., list[dict[str, int]]], Any]:
     return silero_vad.get_speech_timestamps_from_probs, silero_vad.load_silero_vad()
 
 
-class _Network:
-    """silero-vad's network on one recording, from its first block to its last.
+@dataclass(slots=True)
+class State:
+    """What the network remembers of a recording."""
+
+    lstm: tuple[torch.Tensor, torch.Tensor]  # [1, 1, width] each
+    before: NDArray[np.float32]  # the last samples of the block before
+
+
+class Network:
+    """silero-vad's network on recordings, each from its first block to its last.
 
     Frames depend on each other only through the LSTM. Computing the rest for a whole block is about
     ten times faster than frame by frame, as the package does it.
     """
 
     def __init__(self, model: Any) -> None:
-        network = model._model  # private, but its parts are ten times faster by blocks; for 16 kHz
-        self._spectrum, self._encoder = network.run_extractors, network.encoder
-        self._output = network.decoder.decoder
+        # private, but its parts are ten times faster by blocks; for 16 kHz
+        network = model._model
+        self.spectrum, self.encoder = network.run_extractors, network.encoder
+        self.output = network.decoder.decoder
         weights = {f"{name}_l0": p for name, p in network.decoder.rnn.named_parameters()}
-        self._lstm = nn.LSTM(weights["weight_ih_l0"].shape[1], weights["weight_hh_l0"].shape[1])
-        self._lstm.load_state_dict(weights)
-        self._begin()
+        self.lstm = nn.LSTM(weights["weight_ih_l0"].shape[1], weights["weight_hh_l0"].shape[1])
+        self.lstm.load_state_dict(weights)
 
-    def _begin(self) -> None:
-        zeros = torch.zeros(1, 1, self._lstm.hidden_size)
-        self._state: tuple[torch.Tensor, torch.Tensor] = (zeros, zeros)
-        self._before = np.zeros(_CONTEXT, np.float32)  # the last samples of the previous block
+    def begin(self) -> State:
+        """The state before a recording."""
+        zeros = torch.zeros(1, 1, self.lstm.hidden_size)
+        return State((zeros, zeros), np.zeros(_CONTEXT, np.float32))
 
-    def again(self) -> "_Network":
-        """The same weights for another recording."""
-        other = copy(self)
-        other._begin()
-        return other
-
-    def probabilities(self, block: NDArray[np.float32]) -> NDArray[np.float32]:
+    def next(self, state: State, block: NDArray[np.float32]) -> NDArray[np.float32]:
         """float32 [n] samples -> speech probabilities [frames]; only the last block may end within
         a frame.
         """
         padded = np.pad(block, (0, -len(block) % FRAME))
-        found: NDArray[np.float32] = _Network.together([self], padded[None])[0]
+        found: NDArray[np.float32] = self.together([state], padded[None])[0]
         return found
 
-    @staticmethod
     @torch.inference_mode()
-    def together(
-        networks: "Sequence[_Network]", blocks: NDArray[np.float32]
-    ) -> NDArray[np.float32]:
-        """The next blocks of several recordings, whole frames: float32 [S, n] -> [S, frames]."""
-        weights, count = networks[0], len(networks)
-        sound = np.concatenate([np.stack([n._before for n in networks]), blocks], axis=1)
+    def together(self, states: Sequence[State], blocks: NDArray[np.float32]) -> NDArray[np.float32]:
+        """The next blocks of S recordings, whole frames: float32 [S, n] -> [S, frames]."""
+        count = len(states)
+        sound = np.concatenate([np.stack([s.before for s in states]), blocks], axis=1)
         frames = torch.from_numpy(sound).unfold(1, _CONTEXT + FRAME, FRAME)  # [S, frames, 576]
-        features = weights._encoder(weights._spectrum(frames.flatten(0, 1)))  # [S frames, 128, 1]
+        features = self.encoder(self.spectrum(frames.flatten(0, 1)))  # [S frames, 128, 1]
         steps = features.view(count, -1, features.shape[1]).transpose(0, 1)
-        hidden, cell = (torch.cat([n._state[i] for n in networks], dim=1) for i in (0, 1))
-        outputs, (hidden, cell) = weights._lstm(steps.contiguous(), (hidden, cell))
-        for i, network in enumerate(networks):
-            network._before = sound[i, -_CONTEXT:]
-            network._state = hidden[:, i : i + 1], cell[:, i : i + 1]
-        speech = weights._output(outputs.flatten(0, 1).unsqueeze(2))
+        hidden, cell = (torch.cat([s.lstm[i] for s in states], dim=1) for i in (0, 1))
+        outputs, (hidden, cell) = self.lstm(steps.contiguous(), (hidden, cell))
+        for i, state in enumerate(states):
+            state.before = sound[i, -_CONTEXT:]
+            state.lstm = hidden[:, i : i + 1], cell[:, i : i + 1]
+        speech = self.output(outputs.flatten(0, 1).unsqueeze(2))
         found: NDArray[np.float32] = speech.view(-1, count).T.numpy()
         return found

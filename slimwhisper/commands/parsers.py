@@ -4,7 +4,7 @@ import argparse
 from typing import Any
 
 from slimwhisper.cache.forms import PRESETS
-from slimwhisper.flags import MODEL, add_model_flags, model_flags, positive
+from slimwhisper.flags import ADAPTER, MODEL, MODEL_DIR, add_model_flags, positive
 from slimwhisper.types import DTYPES
 
 BATCHES = (1, 8, 16, 64)
@@ -47,14 +47,12 @@ def add_bench(commands: Any) -> None:
 
 def add_models(commands: Any) -> None:
     """The parsers of `models` and `convert`."""
-    rows = {flag.argument: flag for flag in model_flags()}
-    root, adapter = rows["download_root"], rows["adapter"]
     p = commands.add_parser(
         "models",
         help="list the models that have a name: size, languages, memory, whether they are here",
         description="Lists the names that --model knows. Nothing is downloaded.",
     )
-    p.add_argument(*root.names, help=root.help)
+    p.add_argument("--model_dir", **MODEL_DIR)
     p.add_argument("--json", action="store_true", help="print JSON")
 
     p = commands.add_parser(
@@ -68,8 +66,8 @@ def add_models(commands: Any) -> None:
     p.add_argument("output", metavar="OUT", help="NAME.pt, or a folder")
     p.add_argument("--dtype", choices=DTYPES, help="of the weights [as they are]")
     p.add_argument("--overwrite", action="store_true", help="replace OUT if it exists")
-    p.add_argument(*adapter.names, help=adapter.help, **adapter.rest)
-    p.add_argument(*root.names, help=root.help)
+    p.add_argument("--adapter", **ADAPTER)
+    p.add_argument("--model_dir", **MODEL_DIR)
 
 
 def add_looks(commands: Any) -> None:

@@ -70,20 +70,6 @@ def test_no_more_than_so_many_are_taken_ahead(ahead: int) -> None:
     loading.close(lambda _: None)
 
 
-def test_without_blocking_nothing_is_waited_for() -> None:
-    go = threading.Event()
-
-    def load(number: int) -> int:
-        assert go.wait(PATIENCE)
-        return number
-
-    loading = Loader([7], load, ahead=2)
-    assert loading.next(block=False) is None
-    assert not loading.exhausted
-    go.set()
-    assert drained(loading) == [(7, 7)]
-
-
 def test_a_slow_list_holds_nobody_up_and_its_error_comes_last() -> None:
     go = threading.Event()
 

@@ -127,9 +127,6 @@ def test_errors_come_after_what_was_heard(pipe: Pipe, data: bytes, words: str) -
         assert count == (len(data) - 44 if data[:4] == b"RIFF" else len(data)) // 2
 
 
-TITLE = b"\x01StreamTitle='x';"  # one unit of 16 bytes
-
-
 @pytest.fixture
 def site() -> Iterator[Server]:
     with serving() as server:
@@ -143,23 +140,15 @@ def test_http(site: Server) -> None:
     assert np.array_equal(np.concatenate(list(url_pieces(url, url))), load_audio(data))
 
 
-def test_titles_of_a_station_are_no_sound(site: Server) -> None:
+def test_a_station_that_ends(site: Server) -> None:
     """Without a stated length, the end of the connection is not the end of the audio."""
-    sent, step = wav(sound(16_000, 1, 3.0), 16_000, "MPEG_LAYER_III", "MP3"), 999
-    starts = range(0, len(sent) - step, step)
     site.endless = True
-    found: list[list[np.ndarray]] = [[], []]
-    site.pages["/radio"] = sent
-    for pieces in found:
-        with pytest.raises(AudioError, match=r"radio: ended, or .* after \d\.\d s"):
-            for piece in url_pieces(f"{site.url}/radio", "radio"):
-                pieces.append(piece)
-        site.pages["/radio"] = b"".join(sent[i : i + step] + TITLE for i in starts)
-        site.headers = {"icy-metaint": f"{step}"}
-    plain, titled = map(np.concatenate, found)
-    assert len(plain) >= 3 * 16_000
-    assert 0 <= len(plain) - len(titled) < 4_000  # the last bytes make no whole unit
-    assert np.array_equal(plain[: len(titled) - 1_200], titled[:-1_200])
+    site.pages["/radio"] = wav(sound(16_000, 1, 3.0), 16_000, "MPEG_LAYER_III", "MP3")
+    count = 0
+    with pytest.raises(AudioError, match=r"radio: ended, or .* after \d\.\d s"):
+        for piece in url_pieces(f"{site.url}/radio", "radio"):
+            count += len(piece)
+    assert count >= 3 * 16_000
 
 
 def playlist(names: list[str], ended: bool) -> bytes:

@@ -88,14 +88,6 @@ def test_recordings_of_a_frame_or_less(speech: np.ndarray, length: int) -> None:
     assert speech_regions(Recording(loud), threshold=-1) == whole
 
 
-def test_speech_at_the_end_and_none_at_all(speech: np.ndarray) -> None:
-    ((start, stop),) = speech_regions(Recording(speech[:16_100]))  # ends amid a word
-    assert start < 16_000 and stop == 16_100
-    noise = np.random.default_rng(0).standard_normal(10 * 16_000).astype(np.float32)
-    for factor in (0.0, 0.01, 1.0):
-        assert speech_regions(Recording(np.float32(factor) * noise)) == []
-
-
 def test_recordings_at_the_same_time_do_not_mix(speech: np.ndarray) -> None:
     short = speech[:80_000]
     parts = [short, short[::-1].copy(), speech[50_000:], speech[90_000:]]
@@ -125,11 +117,11 @@ class Silence:
         later = threading.Thread(target=note); later.start(); later.join()
         return np.zeros(stop - start, np.float32)
 
-probabilities = vad._Network.probabilities
-def watched(self, block):
+usual = vad.Network.next
+def watched(self, state, block):
     inside.append(torch.get_num_threads())
-    return probabilities(self, block)
-vad._Network.probabilities = watched
+    return usual(self, state, block)
+vad.Network.next = watched
 
 for mine in (3, 2):  # the second time the package is there already
     torch.set_num_threads(mine)
@@ -139,11 +131,6 @@ for mine in (3, 2):  # the second time the package is there already
     later = threading.Thread(target=note); later.start(); later.join()
     assert counts == [mine] * 4, counts
     assert inside == [1], inside
-import silero_vad.model
-torch.set_num_threads(3)
-import importlib; importlib.reload(silero_vad.model)
-note()
-assert counts[-1] == 1, "the package leaves threads alone: so may we"
 """
 
 

@@ -130,15 +130,6 @@ def test_hub_refuses(hub: Server, headers: dict[str, str], expected: str) -> Non
     assert "refused" in refusal(REPOSITORY), "out of reach"
 
 
-def test_cache_that_cannot_be_written(
-    hub: Server, folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    publish(hub, folder)
-    (tmp_path / "file").write_text("")
-    monkeypatch.setattr(constants, "HF_HUB_CACHE", str(tmp_path / "file"))
-    assert REPOSITORY in refusal(REPOSITORY)
-
-
 # ---- in the cache
 
 
@@ -164,13 +155,6 @@ def test_hub_model_in_the_cache(
     assert found.name == name
     assert hub.requests == []
     assert_equal(found.state, state)
-
-
-def test_cached_blob_that_is_lost(hub: Server, folder: Path, cache: Path) -> None:
-    snapshot = fill_cache(cache, REPOSITORY, folder)
-    (snapshot / "model.safetensors").resolve().unlink()
-    assert "model.safetensors" in refusal(REPOSITORY, local_files_only=True)
-    assert hub.requests == []
 
 
 def test_hub_model_half_in_the_cache(
@@ -221,9 +205,6 @@ def test_id_that_the_hub_does_not_allow(hub: Server, name: str) -> None:
     assert name in refusal(name)
     assert REPOSITORY in refusal(Path(REPOSITORY)), "a path is no id"
     assert hub.requests == []
-
-
-def test_looks_like_hub_id() -> None:
     ids = "openai/whisper-tiny a/b distil-whisper/distil-large-v3.5 me/my_model.v2".split()
     assert all(map(looks_like_hub_id, ids))
     others = "tiny /a a/ a/b/c ./a ../a a/.. ~/a a/b.pt".split()

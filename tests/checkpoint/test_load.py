@@ -1,29 +1,39 @@
-"""What loads, and as what: both formats, names, dtypes, agreement with openai-whisper."""
+"""What loads, and as what: formats, layouts and dtypes that people have, other contexts."""
 
-from dataclasses import asdict
+from dataclasses import asdict, replace
 from pathlib import Path
 
+import numpy as np
 import pytest
 import torch
 import whisper
+from safetensors.torch import save_file
+from whisper.audio import log_mel_spectrogram
 from whisper.model import ModelDimensions, Whisper
 
+from slimwhisper.api import SlimWhisper
+from slimwhisper.cache.pool import PAGE
 from slimwhisper.checkpoint.bundled import bundled_file
 from slimwhisper.checkpoint.load import Checkpoint, available_models, load_checkpoint
-from slimwhisper.checkpoint.validate import expected_shapes
+from slimwhisper.checkpoint.random_weights import random_checkpoint
+from slimwhisper.checkpoint.validate import EMBEDDING, OUTPUT, expected_shapes
+from slimwhisper.digests import weights_digest
+from slimwhisper.errors import OptionError
 from slimwhisper.model.model import Model
-from slimwhisper.types import Dims
-from tests.model.test_logits import cached_logits, features_like_encoder_output
+from slimwhisper.types import SAMPLE_RATE, Dims
 from tests.support.checkpoints import (
     DIMS,
     State,
     assert_equal,
+    hf_name,
     random_state,
     save_hf,
     save_openai,
     tiny_dims,
 )
 from tests.support.reference import whisper_logits, whisper_model
+
+CPU = torch.device("cpu")
 
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float16, torch.bfloat16])
@@ -88,15 +98,126 @@ def test_key_bias_is_kept_and_changes_no_logit(tmp_path: Path) -> None:
     assert_equal(kept.state, plain | biases)
     found = load_checkpoint(save_hf(tmp_path / "biased", dims, plain | biases))
     assert_equal(found.state, plain | biases)
-    reference = whisper_model(dims, plain, torch.float64)
-    for i, block in enumerate(reference.decoder.blocks):
-        for name in ("attn", "cross_attn"):
-            bias = biases[f"decoder.blocks.{i}.{name}.key.bias"].double()
-            getattr(block, name).key.bias = torch.nn.Parameter(bias)
-    text = torch.randint(0, 50_000, (12,), generator=generator).tolist()
-    features = features_like_encoder_output(1, 100, 64).double()
-    wanted = whisper_logits(reference, text, features[0])
+    tokens = torch.randint(0, 50_000, (1, 12), generator=generator)
+    features = torch.randn(1, 1500, 64, generator=generator).double()
     for forms in (("kv", "kv"), ("e", "x")):
-        model = Model(found, torch.device("cpu"), torch.float64, forms)
-        (logits,) = cached_logits(model, features, [text])
+        logits, wanted = (
+            Model(replace(found, state=state), CPU, torch.float64, forms).logits(tokens, features)
+            for state in (plain | biases, plain)
+        )
         assert (logits - wanted).abs().max() < 1e-11 * wanted.abs().max()
+
+
+def other_output(state: State) -> State:
+    """The same with a matrix of its own for the logits."""
+    generator = torch.Generator().manual_seed(9)
+    return state | {OUTPUT: torch.randn(state[EMBEDDING].shape, generator=generator)}
+
+
+@pytest.mark.parametrize("dtype", [None, torch.float32, torch.float64])
+def test_tied_output_under_its_own_name(
+    folder: Path, state: State, dtype: torch.dtype | None
+) -> None:
+    """Alone, or beside the embedding, in any dtype; and names without their prefix."""
+    tensors = {hf_name(n).removeprefix("model."): t for n, t in state.items()}
+    tensors[OUTPUT] = tensors["decoder.embed_tokens.weight"].to(dtype or torch.float32, copy=True)
+    if dtype is None:
+        del tensors["decoder.embed_tokens.weight"]
+    save_file(tensors, folder / "model.safetensors")
+    assert_equal(load_checkpoint(folder).state, state)
+
+
+def test_shards_are_mapped_not_copied(tmp_path: Path, state: State) -> None:
+    sharded = save_hf(tmp_path / "sharded", DIMS, state, shards=3)
+    found = load_checkpoint(sharded)
+    mapped = []
+    for line in Path("/proc/self/maps").read_text().splitlines():
+        if line.endswith(".safetensors") and str(sharded) in line:
+            start, _, end = line.split()[0].partition("-")
+            mapped.append((int(start, 16), int(end, 16)))
+    assert len({id(t) for t in found.state.values()}) == len(found.state)
+    for name, tensor in found.state.items():
+        assert any(start <= tensor.data_ptr() < end for start, end in mapped), name
+
+
+@pytest.mark.parametrize("shards", [1, 2])
+def test_mixed_dtypes(tmp_path: Path, state: State, shards: int) -> None:
+    dtypes = (torch.float32, torch.float16, torch.bfloat16)
+    mixed = {name: t.to(dtypes[i % 3]) for i, (name, t) in enumerate(state.items())}
+    found = load_checkpoint(save_hf(tmp_path / "m", DIMS, mixed, shards=shards))
+    assert all(torch.equal(found.state[name], mixed[name]) for name in mixed)
+    tokens, features = torch.tensor([[50_258, 3, 8]]), torch.randn(1, 1500, 8)
+    whole = Model(
+        replace(found, state={n: t.float() for n, t in mixed.items()}), CPU, torch.float32
+    )
+    model = Model(found, CPU, torch.float32)
+    assert torch.equal(model.logits(tokens, features), whole.logits(tokens, features))
+
+
+@pytest.mark.parametrize("forms", [("e", "x"), ("kv", "kv"), ("k", "v")])
+def test_output_matrix_of_its_own(
+    tmp_path: Path, forms: tuple[str, str], caplog: pytest.LogCaptureFixture
+) -> None:
+    dims = tiny_dims(heads=2, n_text_ctx=16)
+    state = random_state(dims, seed=2)
+    whole = other_output(state)
+    found = load_checkpoint(save_hf(tmp_path / "m", dims, whole))
+    assert "proj_out.weight differs" in caplog.text  # config.json does not say so
+    assert_equal(found.state, whole)
+    assert weights_digest(found.state) != weights_digest(state)
+    reference = whisper_model(dims, state, torch.float64)
+    text, features = [50_258, 3, 8, 50_257], torch.randn(1, 1500, 64, dtype=torch.float64)
+    hidden: list[torch.Tensor] = []
+    reference.decoder.ln.register_forward_hook(lambda *call: hidden.append(call[2]))
+    tied = whisper_logits(reference, text, features[0])
+    wanted = hidden[0][0] @ whole[OUTPUT].double().T
+    assert (tied - wanted).abs().max() > 1
+    model = Model(found, CPU, torch.float64, forms)
+    logits = model.logits(torch.tensor([text]), features)[0]
+    assert (logits - wanted).abs().max() < 1e-10 * wanted.abs().max()
+
+
+@pytest.mark.parametrize(
+    ("n_audio_ctx", "n_text_ctx"),
+    [(750, 32), pytest.param(10, 460, marks=pytest.mark.slow), (1, 8)],
+)
+def test_other_contexts(tmp_path: Path, n_audio_ctx: int, n_text_ctx: int) -> None:
+    """Logits, also of the last position, and the bytes of a window."""
+    dims = replace(tiny_dims(width=16, heads=2), n_audio_ctx=n_audio_ctx, n_text_ctx=n_text_ctx)
+    state = random_state(dims, seed=3)
+    model = Model(load_checkpoint(save_hf(tmp_path / "m", dims, state)), CPU, torch.float64)
+    features = torch.randn(1, n_audio_ctx, 16, dtype=torch.float64)
+    text = torch.randint(0, 50_000, (n_text_ctx,), generator=torch.Generator().manual_seed(1))
+    wanted = whisper_logits(whisper_model(dims, state, torch.float64), text.tolist(), features[0])
+    assert (model.logits(text[None], features)[0] - wanted).abs().max() < 1e-10 * wanted.abs().max()
+    tokens = -(-n_text_ctx // PAGE) * PAGE
+    slim = n_audio_ctx * 16 + tokens * 16 * 2  # values: E once, X in both layers
+    assert model.bytes_per_window() == slim * 8
+
+
+def test_windows_of_other_lengths() -> None:
+    """5 s of audio in windows of 2 s."""
+    dims = replace(tiny_dims(heads=2, n_text_ctx=32), n_audio_ctx=100)
+    rng = np.random.default_rng(0)
+    sound = rng.standard_normal(5 * SAMPLE_RATE).astype(np.float32) * 0.1
+    model = SlimWhisper(Model(random_checkpoint(dims), CPU, torch.float32))
+    plain = {"language": "en", "temperature": 0.0, "no_speech_threshold": None, "sample_len": 4}
+    result = model.transcribe(sound, without_timestamps=True, **plain)
+    assert [s["seek"] for s in result["segments"]] == [0, 200, 400]
+    assert [s["end"] for s in result["segments"]] == [2.0, 4.0, 5.0]
+    words = model.transcribe(sound, word_timestamps=True, **plain)["segments"]
+    ends = [word["end"] for segment in words for word in segment["words"]]
+    assert ends and max(ends) <= 5.0
+    code, probs = model.detect_language(sound)
+    assert probs[code] == max(probs.values())
+    mel = log_mel_spectrogram(torch.from_numpy(sound), 80)
+    assert len(model.decode(mel[:, :200], without_timestamps=True, sample_len=4).tokens) == 4
+    with pytest.raises(OptionError, match=r"\[80, 200\]"):
+        model.decode(torch.zeros(80, 3000))
+
+
+def test_surplus_shard_is_not_read(tmp_path: Path, state: State) -> None:
+    """Only what the index names is."""
+    folder = save_hf(tmp_path / "m", DIMS, state, shards=2)
+    save_file({"x": torch.ones(1)}, folder / "model-00003-of-00003.safetensors")
+    assert_equal(load_checkpoint(folder).state, state)

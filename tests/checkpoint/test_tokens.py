@@ -10,7 +10,7 @@ import pytest
 import slimwhisper
 from slimwhisper.checkpoint.load import load_checkpoint
 from slimwhisper.errors import OptionError
-from slimwhisper.tokens.vocabulary import Vocabulary, get_tokenizer, get_vocabulary, ranges_of
+from slimwhisper.tokens.vocabulary import Vocabulary, get_tokenizer, get_vocabulary
 from tests.support.checkpoints import refusal, tiny_dims
 from tests.support.hf_folders import MARKS, STAMPS, Table, hf_folder, trained_table, whisper_table
 from tests.support.scripted import TEXTS
@@ -26,11 +26,6 @@ def vocabulary(folder: Path) -> Vocabulary:
 
 def renamed(table: Table, old: str, new: str) -> Table:
     return replace(table, special=tuple(new if n == old else n for n in table.special))
-
-
-def test_ranges_hold_just_their_ids() -> None:
-    assert ranges_of([5, 1, 2, 9, 6, 2]) == (range(1, 3), range(5, 7), range(9, 10))
-    assert ranges_of([]) == ()
 
 
 @pytest.mark.parametrize(("n_vocab", "old"), [(51_864, True), (51_866, False)])

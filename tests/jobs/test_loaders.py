@@ -31,22 +31,18 @@ def model() -> SlimWhisper:
 
 
 @pytest.fixture
-def started(monkeypatch: pytest.MonkeyPatch) -> Iterator[list["subprocess.Popen[bytes]"]]:
+def started(monkeypatch: pytest.MonkeyPatch) -> Iterator[list[readers.Worker]]:
     """The workers of the test; all must have ended with it."""
-    workers: list[subprocess.Popen[bytes]] = []
-    start = readers._start
+    workers: list[readers.Worker] = []
+    start = readers.Worker.__init__
 
-    def noted() -> "subprocess.Popen[bytes]":
-        workers.append(start())
-        return workers[-1]
+    def noted(self: readers.Worker) -> None:
+        start(self)
+        workers.append(self)
 
-    monkeypatch.setattr(readers, "_start", noted)
+    monkeypatch.setattr(readers.Worker, "__init__", noted)
     yield workers
     assert workers and all(worker.returncode is not None for worker in workers)
-    until = time.monotonic() + 20
-    while not all(worker.stdin is not None and worker.stdin.closed for worker in workers):
-        assert time.monotonic() < until  # by the thread that was reading
-        time.sleep(0.01)
 
 
 @pytest.fixture
@@ -107,7 +103,7 @@ def test_what_only_this_process_can_open(
     model: SlimWhisper, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Bytes, and /dev/stdin and its like, are read here."""
-    monkeypatch.setattr(readers, "_start", lambda: pytest.fail("a worker was started"))
+    monkeypatch.setattr(readers, "Worker", lambda: pytest.fail("a worker was started"))
     read_end, write_end = os.pipe()
     path = SAMPLES / "phone-number.wav"
     writer = subprocess.Popen(["cat", path], stdout=write_end)

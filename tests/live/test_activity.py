@@ -17,16 +17,6 @@ def speech() -> np.ndarray:
     return slimwhisper.load_audio(SAMPLES / LONG)[: 20 * 16_000]
 
 
-def test_probabilities_do_not_depend_on_blocks(speech: np.ndarray) -> None:
-    whole = SpeechStream().probabilities(speech)
-    stream, other = SpeechStream(), SpeechStream()
-    parts = []
-    for start in range(0, len(speech), BLOCK):
-        parts.append(stream.probabilities(speech[start : start + BLOCK]))
-        other.probabilities(speech[start : start + BLOCK][::-1].copy())  # streams do not mix
-    np.testing.assert_allclose(np.concatenate(parts), whole, atol=1e-5)
-
-
 def test_streams_are_judged_together(speech: np.ndarray) -> None:
     """One starts later than the other; each hears what it hears alone."""
     block = speech[:BLOCK]

@@ -76,13 +76,6 @@ def test_clear_forgets_what_is_not_committed(running: bool) -> None:
     assert stream.ended
 
 
-def test_what_was_ended_before_is_not_cleared() -> None:
-    stream, reader = begin()
-    stream.append(say([[1, 2], [3, 4]], 0.9))
-    stream.clear()
-    assert texts(play(stream, reader, [])) == [text([1, 2]), ""]
-
-
 def test_other_options_from_the_next_utterance_on() -> None:
     stream, reader = begin()
     events = play(stream, reader, [say([[1, 2]], 0.1)], finish=False)

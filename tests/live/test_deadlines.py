@@ -145,17 +145,6 @@ def test_a_language_is_found_before_others_depend_on_it() -> None:
         assert begun == together
 
 
-def test_what_is_cleared_while_it_runs_leaves_nothing() -> None:
-    stream, reader = begin(replace(PLAIN, turns=False))
-    behind(stream, [[1, 2], [3, 4]])
-    begun = [stream.request() for _ in range(2)]
-    stream.clear()
-    for passage, window in begun:
-        assert stream.accept(passage, reader.answer(window)) is None
-    assert texts([*stream.events(), *play(stream, reader, [say([[7]], 0.6)])]) == ["", text([7])]
-    assert stream.ended and stream.updates == len(reader.windows) - 2
-
-
 class Looping(Reader):
     """Repeats itself until it is cut off, in all windows at temperature 0 but the last ones."""
 

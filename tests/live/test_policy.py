@@ -1,7 +1,15 @@
-"""When text is committed: hypotheses made by hand, and plain definitions."""
+"""When text is committed, and where a full buffer is cut: hypotheses and attention made by hand."""
 
 import random
+from collections.abc import Sequence
 
+import numpy as np
+import pytest
+import torch
+
+from slimwhisper.engine.requests import Alignment
+from slimwhisper.live.cutting import Cut, choose_cut
+from slimwhisper.live.mel import LiveMel
 from slimwhisper.live.policy import (
     ALIGNATT_FRAMES,
     REWIND_FRAMES,
@@ -10,6 +18,7 @@ from slimwhisper.live.policy import (
     agreement,
     alignatt,
 )
+from tests.support.tones import vocabulary
 
 
 def pieces(text: str) -> list[Piece]:
@@ -51,3 +60,58 @@ def test_words_that_attend_to_the_end_or_go_back_wait() -> None:
     # and words that go back
     assert attend([100, 200, 210, 200 - REWIND_FRAMES]) == 2
     assert attend([100, 200, 210, 211 - REWIND_FRAMES]) == 3
+
+
+TOKENIZER = vocabulary().tokenizer("en")
+BEFORE = 2
+
+
+def buffer(quiet: Sequence[float]) -> LiveMel:
+    """Ten seconds of noise, quieter for 0.1 s around these times."""
+    rng = np.random.default_rng(0)
+    sound = (0.1 * rng.standard_normal(160_000)).astype(np.float32)
+    for rank, at in enumerate(quiet):
+        sound[round((at - 0.05) * 16_000) : round((at + 0.05) * 16_000)] *= 0.3 / (rank + 1)
+    mel = LiveMel(80, 1500)
+    mel.append(sound)
+    return mel
+
+
+def aligned(words: str, starts: Sequence[float]) -> Alignment:
+    """Words of one token, each of which attends from its start to the next one's."""
+    tokens = TOKENIZER.encode(f" {words}")
+    assert len(tokens) == len(starts)
+    scores = torch.zeros(1, BEFORE + len(tokens) + 1, 500)
+    for number, (start, stop) in enumerate(zip(starts, [*starts[1:], 10.0], strict=True)):
+        scores[0, BEFORE - 1 + number, round(start * 50) : round(stop * 50)] = 9
+    scores[0, BEFORE - 1 + len(tokens), 490:] = 9
+    return Alignment(tuple(tokens), BEFORE, scores, (0.9,) * len(tokens))
+
+
+def cut(words: str, starts: Sequence[float], committed: int, quiet: Sequence[float]) -> Cut:
+    return choose_cut(aligned(words, starts), committed, buffer(quiet), 1000, TOKENIZER)
+
+
+WORDS, STARTS = "one two three four five six", (0.0, 2.0, 4.0, 5.5, 7.0, 8.5)
+
+
+@pytest.mark.parametrize(
+    ("words", "committed", "quiet", "tokens", "at"),
+    [
+        (WORDS, 4, (4.0, 5.5), 3, 5.5),  # the quieter of two places
+        (WORDS, 4, (5.5, 4.0), 2, 4.0),
+        (WORDS, 4, (2.0, 4.0, 8.5), 2, 4.0),  # not in the first quarter, not where it is open
+        ("one two three. Five six", 4, (7.0, 4.0), 4, 7.0),  # behind a sentence all the same
+        (WORDS, 0, (4.0, 7.0), 4, 7.0),  # nothing is committed: so now something is
+    ],
+)
+def test_where(words: str, committed: int, quiet: Sequence[float], tokens: int, at: float) -> None:
+    found = cut(words, STARTS, committed, quiet)
+    assert found.tokens == tokens and abs(found.frames / 100 - at) < 0.15
+
+
+def test_neither_a_loop_nor_nothing_is_committed() -> None:
+    """A loop is words that have no length."""
+    assert cut(WORDS, (0.0, 3.0, 6.0, 6.0, 6.0, 8.0), 0, (3.0,)).tokens <= 3
+    mel = buffer(())
+    assert choose_cut(None, 0, mel, 1000, TOKENIZER) == Cut(0, mel.complete)

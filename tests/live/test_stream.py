@@ -101,23 +101,6 @@ def test_the_tentative_text_is_the_next_draft() -> None:
     assert any(w.draft for w in reader.windows)
 
 
-def test_silence_costs_nothing() -> None:
-    stream, reader = begin()
-    events = play(stream, reader, [np.zeros(20 * 16_000, np.float32)])
-    assert events == [] and reader.windows == [] and stream.ended
-
-
-def test_the_last_update_is_not_repeated() -> None:
-    """An update that knew all of the speech is the last one; else the end makes one more."""
-    counts = []
-    for extra in (0.0, 0.35):
-        stream, reader = begin(replace(PLAIN, update=0.3, first=0.1))
-        audio = say([[1, 2]], 0.1)
-        play(stream, reader, [audio, np.zeros(round((0.7 + extra) * 16_000), np.float32)])
-        counts.append(len(reader.windows))
-    assert counts[0] == counts[1]
-
-
 def test_an_update_that_is_late_takes_the_newest_audio() -> None:
     stream, reader = begin()
     audio = say([list(range(10)) * 2], 0.1)
@@ -134,16 +117,6 @@ def test_an_update_that_is_late_takes_the_newest_audio() -> None:
     assert stream.due is None
     stream.append(audio[16_000 * 6 :])
     assert texts([*stream.events(), *play(stream, reader, [])]) == [text([*range(10)] * 2)]
-
-
-def test_all_at_once() -> None:
-    """A stream that is far behind: several utterances wait, one longer than a window."""
-    stream, reader = begin()
-    phrases = [[1, 2, 3], list(range(10)) * 5, [4, 5]]
-    stream.append(say(phrases, 0.8))
-    assert stream.backlog > 20
-    assert texts(play(stream, reader, [])) == [text(p) for p in phrases]
-    assert stream.updates < 12
 
 
 @pytest.mark.slow

@@ -1,25 +1,29 @@
-"""One engine is kept between calls: when it serves, when it is dropped, and the same results."""
+"""One engine for several recordings and calls: turns, what is kept, and the same texts as alone."""
 
 import threading
 import weakref
-from collections.abc import Callable, Iterator
-from functools import partial
+from collections.abc import Iterator
 from typing import Any
 
+import numpy as np
 import pytest
 import torch
 
 from slimwhisper.api import SlimWhisper
+from slimwhisper.audio.samples import ArraySamples
 from slimwhisper.engine.engine import Engine
 from slimwhisper.engine.requests import Search
 from slimwhisper.errors import OptionError
 from slimwhisper.longform import engines as module
-from slimwhisper.longform.engines import Engines, make_engine, slot_bytes
+from slimwhisper.longform.batch import Batch
+from slimwhisper.longform.engines import Engines, make_engine, search_of, slot_bytes
+from slimwhisper.longform.recording import Recording
 from slimwhisper.model.model import Model
+from slimwhisper.options import make_options
 from slimwhisper.types import Transcript
 from tests.support.parity import differences
 from tests.support.sounds import noise_bursts
-from tests.support.windows import random_model
+from tests.support.windows import DIMS, random_model
 
 QUICK: dict[str, Any] = {"language": "en", "sample_len": 5}
 AUDIO = [noise_bursts(seconds, seed=i) for i, seconds in enumerate((4, 34, 12))]
@@ -87,33 +91,6 @@ def test_results_do_not_depend_on_the_calls_before(
     assert len(made) == 3
     for ours, other in zip(together, alone, strict=False):
         assert not differences(ours, other)
-
-
-class CountingRecorder:
-    """Counts what a GPU would record as graphs; a replay runs the body again."""
-
-    recorded = 0
-
-    def record(self, body: Callable[[], None]) -> Callable[[], None]:
-        self.recorded += 1
-        return body
-
-    def forget(self) -> None:
-        """Nothing is shared."""
-
-
-def test_steps_recorded_for_one_call_serve_the_next(
-    network: Model, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    recorder = CountingRecorder()
-    monkeypatch.setattr(module, "Engine", partial(Engine, recorder=recorder))
-    model = SlimWhisper(network)
-    texts, recorded = [], []
-    for _ in range(3):
-        texts.append(model.transcribe(AUDIO[0], temperature=0, **QUICK)["text"])
-        recorded.append(recorder.recorded)
-    assert recorded[0] > 0 and recorded[1:] == recorded[:1] * 2
-    assert len(set(texts)) == 1
 
 
 def test_one_window_at_a_time_in_a_larger_engine(network: Model) -> None:
@@ -208,19 +185,6 @@ def test_bytes_of_a_slot(network: Model) -> None:
             assert engine.nbytes() == 6 * slot_bytes(network, search)
 
 
-@pytest.mark.parametrize("form", ["e", "kv"])
-def test_bytes_of_a_slot_with_a_draft(network: Model, form: str) -> None:
-    """A draft shares the encoder's output, or it is kept for the draft alone."""
-    model = random_model(forms=(form, "x"))
-    alone = slot_bytes(model, Search())
-    model.draft = network
-    assert make_engine(model, Search(), 3).nbytes() == 3 * slot_bytes(model, Search())
-    dims, number = network.dims, 4
-    text = network.bytes_per_window() - dims.n_audio_ctx * dims.n_audio_state * number
-    shared = 0 if form == "e" else dims.n_audio_ctx * dims.n_audio_state * number
-    assert slot_bytes(model, Search()) - alone == text + shared
-
-
 def test_memory_for_texts(network: Model) -> None:
     """Pages for as many bytes as the model allows; too few are an error that names the flag."""
     page = network.dims.n_text_layer * 16 * network.dims.n_text_state * 4
@@ -239,3 +203,84 @@ def test_memory_for_texts(network: Model) -> None:
         )
     finally:
         network.cache_memory = None
+
+
+OPTIONS = make_options(DIMS, "random", language="en", sample_len=5, temperature=0.0)
+SEARCH = search_of(OPTIONS)
+
+
+@pytest.fixture(scope="module")
+def model() -> Model:
+    return random_model()
+
+
+def recording(seconds: float, seed: int, **options: object) -> Recording:
+    chosen = make_options(DIMS, "random", language="en", sample_len=5, temperature=0.0, **options)
+    return Recording(ArraySamples(noise_bursts(seconds, seed)), DIMS, chosen)
+
+
+def run(batch: Batch[str]) -> list[tuple[str, str]]:
+    """(source, text) in the order in which they end."""
+    ended = []
+    while batch.running:
+        batch.fill()
+        for source, outcome in batch.step():
+            assert isinstance(outcome, Transcript)
+            ended.append((source, outcome.text))
+    assert batch.engine.idle and batch.engine.free == batch.engine.slots
+    return ended
+
+
+def alone(model: Model, seconds: float, seed: int) -> str:
+    batch: Batch[str] = Batch(make_engine(model, SEARCH, 1))
+    batch.add("it", recording(seconds, seed))
+    return run(batch)[0][1]
+
+
+def test_a_short_recording_does_not_wait_for_a_long_one(model: Model) -> None:
+    """One slot: they take turns, window by window, and read as alone."""
+    batch: Batch[str] = Batch(make_engine(model, SEARCH, 1))
+    for source, seconds, seed in (("long", 65, 1), ("longer", 95, 2)):
+        batch.add(source, recording(seconds, seed))
+    batch.fill()
+    for _ in range(6):
+        batch.step()
+    batch.add("short", recording(20, 3))
+    ended = run(batch)
+    assert [source for source, _ in ended] == ["short", "long", "longer"]
+    texts = dict(ended)
+    assert texts["long"] == alone(model, 65, 1)
+    assert texts["longer"] == alone(model, 95, 2)
+    assert texts["short"] == alone(model, 20, 3)
+
+
+def test_pieces_of_one_recording_leave_room_for_others(
+    model: Model, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    regions = [(i * 320_000, i * 320_000 + 240_000) for i in range(5)]
+    monkeypatch.setattr("slimwhisper.longform.recording.speech_regions", lambda *_, **__: regions)
+    batch: Batch[str] = Batch(make_engine(model, SEARCH, 2))
+    batch.add("pieces", recording(100, 1, parallel=True))
+    batch.fill()
+    batch.step()
+    batch.add("short", recording(20, 3))
+    assert [source for source, _ in run(batch)] == ["short", "pieces"]
+
+
+def test_giving_up_frees_the_slots(model: Model) -> None:
+    batch: Batch[str] = Batch(make_engine(model, SEARCH, 2))
+    given_up = [recording(100, seed) for seed in (1, 2, 4)]
+    for each in given_up:
+        batch.add("given up", each)
+    batch.fill()
+    batch.step()
+    batch.add("kept", recording(20, 3))
+    for each in given_up:
+        batch.drop(each)
+    assert run(batch) == [("kept", alone(model, 20, 3))]
+
+
+def test_nothing_to_hear(model: Model) -> None:
+    batch: Batch[str] = Batch(make_engine(model, SEARCH, 1))
+    result = batch.add("tick", Recording(ArraySamples(np.zeros(10, np.float32)), DIMS, OPTIONS))
+    assert result is not None and result.text == "" and not batch.running

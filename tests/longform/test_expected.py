@@ -10,7 +10,6 @@ import slimwhisper
 from slimwhisper.api import SlimWhisper
 from slimwhisper.cli import build_parser
 from slimwhisper.engine.drafting.speculation import Acceptance
-from slimwhisper.engine.requests import Window
 from slimwhisper.errors import OptionError
 from slimwhisper.jobs.decoding_flags import options_of
 from slimwhisper.longform.expected import expected_tokens, read_expected
@@ -46,12 +45,6 @@ def test_tokens() -> None:
     assert expected_tokens(VOCABULARY, " ", "Smythe") == ()
     both = expected_tokens(VOCABULARY, "good\n\nmorning", " Smythe ")
     assert TOKENIZER.decode(list(both)) == " good morning Smythe"
-
-
-def test_windows_have_the_text() -> None:
-    state = session(4)
-    window = state.next_request()
-    assert isinstance(window, Window) and window.expected == ()
 
 
 def test_beams_and_drafts(tmp_path: Path) -> None:

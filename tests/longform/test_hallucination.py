@@ -17,11 +17,11 @@ from whisper.timing import WordTiming
 
 from slimwhisper.engine.requests import Alignment
 from slimwhisper.longform import words
-from slimwhisper.longform.hallucination import Place, anomaly_score, is_anomaly
+from slimwhisper.longform.hallucination import Place
 from slimwhisper.longform.words import Cut, settle
-from slimwhisper.types import Options, Segment, Word
+from slimwhisper.types import Options, Segment
 from tests.support.checkpoints import tiny_dims
-from tests.support.scripted import BEGIN, as_dicts, random_text, segment, tokenizer
+from tests.support.scripted import BEGIN, as_dicts, random_text, tokenizer
 
 whisper_transcribe = importlib.import_module("whisper.transcribe")  # the name is a function's too
 
@@ -197,17 +197,3 @@ def test_a_window_goes_on_as_in_whisper_s_loop(monkeypatch: pytest.MonkeyPatch) 
     assert thresholds == {None, 0.1, 1.0, 2.0, 4.0}
     assert set(branches) == {"dropped", "cut", "cut to the end", "last word", "kept"}
     assert min(branches.values()) >= 10, branches
-
-
-def test_what_is_anomalous() -> None:
-    assert anomaly_score(Word(" so", 1.0, 1.4, 0.9)) == 0
-    assert anomaly_score(Word(" so", 1.0, 1.4, 0.1)) == 1
-    assert anomaly_score(Word(" so", 1.0, 4.5, 0.9)) == pytest.approx(1.5)
-    assert anomaly_score(Word(" so", 1.0, 1.0, 0.9)) == pytest.approx(1.995)
-    plain = segment(0, 0, 0.0, 5.0, " so so", [])
-    fine, odd, dot = (Word(w, 1.0, 1.4, p) for w, p in ((" so", 0.9), (" so", 0.1), (".", 0.9)))
-    assert not is_anomaly(replace(plain, words=[]))
-    assert not is_anomaly(replace(plain, words=[fine, odd]))
-    assert is_anomaly(replace(plain, words=[odd, odd, dot]))
-    assert is_anomaly(replace(plain, words=[odd, odd, odd, fine, fine, fine, fine, fine]))
-    assert not is_anomaly(replace(plain, words=[fine] * 8 + [odd] * 8))

@@ -79,16 +79,6 @@ def test_sentences_are_cut_at_pauses(model: SlimWhisper, phrases: Phrases) -> No
         assert segment["words"][-1]["end"] <= segment["end"] <= end + 1.5
 
 
-def test_pieces_do_not_condition_each_other(model: SlimWhisper, phrases: Phrases) -> None:
-    recording = Recording(ArraySamples(phrases.audio), model.dims, Options(parallel=True))
-    while recording.next_session() is not None:
-        pass
-    assert len(recording.sessions) == PHRASES
-    for session in recording.sessions:
-        assert not session.options.condition_on_previous_text
-    recording.close()
-
-
 def test_silence_is_left_out(model: SlimWhisper, phrases: Phrases) -> None:
     """Half of the recording is heard, in one window."""
     found = model.transcribe(phrases.audio, vad_filter=True, temperature=0)
@@ -127,15 +117,14 @@ def test_clips_hold_for_speech_too(model: SlimWhisper, phrases: Phrases) -> None
         assert all(start - 0.6 <= s["start"] <= s["end"] <= end + 0.6 for s in segments)
 
 
-def test_a_piece_that_ends_leaves_its_place_to_the_next(
-    model: SlimWhisper, phrases: Phrases
-) -> None:
-    """Sessions, with a spectrogram each, are made as places come free: never all at once."""
+def test_pieces_are_sessions_of_their_own(model: SlimWhisper, phrases: Phrases) -> None:
+    """With a spectrogram each, so they are made as places come free: never all at once."""
     recording = Recording(ArraySamples(phrases.audio), model.dims, Options(parallel=True))
-    assert recording.next_session() is recording.sessions[0]
-    assert len(recording.sessions) == 1
-    recording.next_session()
-    assert len(recording.sessions) == 2
+    for count in range(1, PHRASES + 1):
+        assert recording.next_session() is recording.sessions[-1]
+        assert len(recording.sessions) == count
+    assert recording.next_session() is None
+    assert not any(s.options.condition_on_previous_text for s in recording.sessions)
     recording.close()
 
 

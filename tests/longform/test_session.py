@@ -1,83 +1,19 @@
-"""One file's state machine, fed with answers made up here; no model."""
+"""One file's state machine, fed with answers made up here: prompts, attempts, segments."""
 
+import random
 from dataclasses import replace
+from typing import Any
 
 import pytest
-import torch
 
-from slimwhisper.engine.requests import Align, Alignment, Decoded, Languages, Retry, Window
-from slimwhisper.errors import SlimWhisperError
-from slimwhisper.longform.attempts import compression_ratio
-from slimwhisper.longform.session import clips_of
+from slimwhisper.engine.requests import Decoded, Languages, Retry, Window
+from slimwhisper.errors import OptionError, SlimWhisperError
+from slimwhisper.longform.attempts import Tried, likeliest
+from slimwhisper.longform.session import Session, clips_of
 from slimwhisper.tokens.vocabulary import get_tokenizer
 from slimwhisper.types import Options
 from tests.support.checkpoints import tiny_dims
-from tests.support.sessions import HELLO, TOKENIZER, WORLD, answer, heard, request, session, stamp
-
-
-def test_a_short_recording_is_one_window_padded_with_zeros() -> None:
-    state = session(4)
-    window = request(state)
-    assert heard(state).shape == (80, 3000)
-    assert heard(state)[0, 399] == 400
-    assert (heard(state)[:, 400:] == 0).all()
-    assert window.prompt == TOKENIZER.sot_sequence
-    segments = state.accept(answer(stamp(0), *HELLO, stamp(1.5)))
-    assert [(s.start, s.end, s.text) for s in segments] == [(0.0, 1.5, " hello")]
-    assert state.next_request() is None
-    assert state.transcript().as_dict()["text"] == " hello"
-    assert state.transcript().language == "en"
-
-
-def test_the_next_window_starts_at_the_last_pair() -> None:
-    state = session(60)
-    request(state)
-    new = state.accept(answer(stamp(0), *HELLO, stamp(2), stamp(2), *WORLD, stamp(9), stamp(9)))
-    assert [(s.start, s.end) for s in new] == [(0.0, 2.0), (2.0, 9.0)]
-    assert heard(state)[0, 0] == 901  # frame 900, numbered from 1
-    new = state.accept(answer(stamp(1), *HELLO, stamp(3), stamp(3), *WORLD))
-    assert [(s.id, s.seek, s.start, s.end) for s in new] == [(2, 900, 10.0, 12.0)]
-    assert heard(state)[0, 0] == 1201
-    state.accept(answer(stamp(0), *HELLO, stamp(2), stamp(2), *WORLD, stamp(9)))
-    assert heard(state)[0, 0] == 4201, "a single stamp at the end says that nothing follows"
-
-
-def test_no_pair_is_one_segment_of_the_whole_window() -> None:
-    state = session(40)
-    request(state)
-    assert [(s.start, s.end) for s in state.accept(answer(*HELLO))] == [(0.0, 30.0)]
-    assert [(s.start, s.end) for s in state.accept(answer(*WORLD, stamp(4)))] == [(30.0, 34.0)]
-    assert state.next_request() is None
-
-
-@pytest.mark.parametrize(
-    ("no_speech_prob", "avg_logprob", "options", "skipped"),
-    [
-        (0.7, -2.0, {}, True),
-        (0.5, -2.0, {}, False),
-        (0.7, -0.5, {}, False),  # sure of its text
-        (0.7, -0.5, {"logprob_threshold": None}, True),
-        (0.99, -9.0, {"no_speech_threshold": None}, False),
-    ],
-)
-def test_silence(
-    no_speech_prob: float, avg_logprob: float, options: dict[str, object], skipped: bool
-) -> None:
-    state = session(70, temperature=0.0, **options)
-    request(state)
-    result = answer(
-        stamp(0), *HELLO, stamp(2), no_speech_prob=no_speech_prob, avg_logprob=avg_logprob
-    )
-    assert (state.accept(result) == []) == skipped
-    assert state.seek == 3000
-
-
-def test_empty_and_instantaneous_segments_have_no_text() -> None:
-    state = session(30)
-    request(state)
-    new = state.accept(answer(stamp(0), *HELLO, stamp(0), stamp(0), stamp(3), stamp(3)))
-    assert [(s.text, s.tokens) for s in new] == [("", [])] * 3
-    assert state.transcript().text == ""
+from tests.support.sessions import HELLO, TOKENIZER, WORLD, answer, request, session, stamp
 
 
 def test_a_window_that_does_not_advance_is_left_behind() -> None:
@@ -86,19 +22,6 @@ def test_a_window_that_does_not_advance_is_left_behind() -> None:
     request(state)
     state.accept(answer(stamp(0), stamp(0)))
     assert state.seek == 3000
-
-
-def test_detection_comes_first_and_sets_the_language() -> None:
-    dims = tiny_dims()
-    state = session(4, dims)
-    assert request(state).rules is None
-    mel = heard(state)
-    assert mel[0, 399] == 400
-    assert (mel[:, 400:] == -1).all()  # with the silence that follows, not cut at the end
-    assert state.accept(Languages({"en": 0.2, "de": 0.7, "fr": 0.1})) == []
-    assert request(state).prompt == get_tokenizer(dims, "de").sot_sequence
-    assert (heard(state)[:, 400:] == 0).all()
-    assert state.transcript().language == "de"
 
 
 def test_the_language_is_one_of_those_given() -> None:
@@ -136,22 +59,6 @@ def test_audio_in_the_slot_is_not_asked_for_again(
     state = session(seconds, tiny_dims(), multilingual=multilingual)
     state.accept(Languages({"en": 0.2, "de": 0.7}))
     assert (request(state).mel is not None) == again
-
-
-def test_every_window_has_its_language() -> None:
-    dims = tiny_dims()
-    state = session(65, dims, multilingual=True)
-    for language, seek in (("de", 0), ("fr", 3000), ("en", 6000)):
-        if seek:
-            assert request(state).rules is None
-            assert heard(state)[0, 0] == seek + 1
-        state.accept(Languages({"ja": 0.01, language: 0.9}))
-        window = request(state)
-        assert window.mel is None
-        assert window.prompt[window.sot_index :] == get_tokenizer(dims, language).sot_sequence
-        state.accept(answer(stamp(0), *HELLO, stamp(4)))
-    assert state.next_request() is None
-    assert state.transcript().language == "de"  # of the first
 
 
 def test_failed_texts_are_tried_again_from_the_same_audio() -> None:
@@ -195,21 +102,6 @@ def test_what_counts_as_failed(
     assert isinstance(state.next_request(), Retry) == again
 
 
-def test_words_are_asked_for_before_the_segments_are_out() -> None:
-    state = session(4, word_timestamps=True)
-    assert state.accept(answer(stamp(0), *HELLO, *WORLD, stamp(1.5))) == []
-    align = state.next_request()
-    assert align == Align((*TOKENIZER.sot_sequence, TOKENIZER.no_timestamps), (*HELLO, *WORLD))
-    scores = -((torch.arange(1500) - 30 * torch.arange(5)[:, None]) ** 2) / 50.0
-    (segment,) = state.accept(Alignment(align.text, 2, scores[None], (0.9, 0.8)))
-    assert segment.words is not None
-    assert [w.word for w in segment.words] == [" hello", " world"]
-    assert [w.probability for w in segment.words] == [0.9, 0.8]
-    assert isinstance(state.next_request(), Window | None)
-    (silent,) = session(4, word_timestamps=True).accept(answer(stamp(0), stamp(1.5)))
-    assert silent.words == [], "needs no alignment"
-
-
 @pytest.mark.parametrize(
     ("given", "expected"),
     [
@@ -225,16 +117,6 @@ def test_clips(given: str | tuple[float, ...], expected: list[tuple[int, int]]) 
     assert clips_of(Options(clip_timestamps=given), 1000) == expected
 
 
-def test_clips_are_windows_of_their_own() -> None:
-    state = session(60, clip_timestamps="2,4,3,2,10,50")
-    seen = []
-    while not state.done:
-        mel = heard(state)[0]
-        seen.append((int(mel[0]) - 1, int((mel > 0).sum())))
-        state.accept(answer(stamp(0), *HELLO, stamp(1)))
-    assert seen == [(200, 200), (1000, 3000), (4000, 1000)]
-
-
 def test_nan_is_an_error_not_a_transcript() -> None:
     state = session(5)
     request(state)
@@ -242,6 +124,120 @@ def test_nan_is_an_error_not_a_transcript() -> None:
         state.accept(Decoded((), float("nan"), 0.1))
 
 
-def test_compression_ratio() -> None:
-    assert compression_ratio("") == 0
-    assert compression_ratio("ha " * 200) > 2.4 > compression_ratio("A sentence of its own.")
+@pytest.mark.parametrize(("temperature", "kept"), [(0.0, True), (0.5, True), (0.6, False)])
+def test_what_was_sampled_hot_is_no_prompt(temperature: float, kept: bool) -> None:
+    state = session(100)
+    state.accept(answer(stamp(0), *WORLD, stamp(30)))
+    state.accept(answer(stamp(0), *HELLO, stamp(30), temperature=temperature))
+    assert (len(request(state).prompt) > 1) == kept
+    state.accept(answer(stamp(0), *HELLO, stamp(30)))
+    prompt = request(state).prompt
+    assert (WORLD[0] in prompt) == kept
+    assert HELLO[0] in prompt
+
+
+def test_hotwords_stand_in_every_prompt_and_are_cut_to_fit() -> None:
+    words = TOKENIZER.encode(" Ada Lovelace")
+    state = session(1000, temperature=0.0, hotwords="Ada Lovelace ", initial_prompt="Names.")
+    prompt = request(state).prompt
+    start = (TOKENIZER.sot_prev, *words)
+    assert prompt == (*start, *TOKENIZER.encode(" Names."), *TOKENIZER.sot_sequence)
+    for _ in range(4):
+        state.accept(answer(stamp(0), *HELLO * 90, *WORLD, stamp(30)))
+        prompt = request(state).prompt
+        assert prompt[: len(start)] == start
+        assert prompt[-3:] == (*WORLD, stamp(30), TOKENIZER.sot)
+        assert len(prompt) <= 1 + 223 + 1
+    assert len(prompt) == 1 + 223 + 1
+    long = request(session(100, hotwords="Ada " * 500)).prompt
+    assert len(long) == 1 + 223 + 1
+    alone = request(session(100, hotwords="Ada", prefix="Well,"))
+    assert alone.prompt == (*TOKENIZER.sot_sequence, *TOKENIZER.encode(" Well,"))
+
+
+def test_prefixes_begin_the_text_and_must_leave_room() -> None:
+    state = session(100, prefix="Well, then")
+    assert request(state).prompt[1:] == tuple(TOKENIZER.encode(" Well, then"))
+    short = session(100, prefix="one two three", sample_len=222)
+    assert request(short).prompt[1:] == tuple(TOKENIZER.encode(" two three"))
+    with pytest.raises(OptionError, match="leave no room"):
+        session(100, prefix="well " * 400)
+
+
+LADDER = (0.0, 0.4, 0.8)
+LOOP = HELLO * 20
+LOOPING = (stamp(0), *LOOP, stamp(9))
+SENTENCE = " hello world, we took the early train because of the snow"
+CLEAN = (stamp(0), *TOKENIZER.encode(SENTENCE), stamp(9))
+
+
+def tried(ratio: float, avg_logprob: float, no_speech_prob: float = 0.1) -> Tried:
+    return Tried(Decoded((), avg_logprob, no_speech_prob), ratio)
+
+
+@pytest.mark.parametrize("seed", range(40))
+def test_the_likeliest_that_does_not_repeat_itself(seed: int) -> None:
+    """Against the sentence that defines it."""
+    rng = random.Random(seed)
+    most = rng.choice([None, 1.5, 2.4])
+    attempts = [tried(rng.uniform(1, 3.5), rng.uniform(-3, 0)) for _ in range(rng.randint(1, 6))]
+    found = likeliest(attempts, Options(compression_ratio_threshold=most))
+    limit = 2.4 if most is None else most
+    if any(t.ratio <= limit for t in attempts):
+        assert found.ratio <= limit
+        assert all(
+            t.ratio > limit or t.result.avg_logprob <= found.result.avg_logprob for t in attempts
+        )
+    else:
+        assert found.ratio == min(t.ratio for t in attempts)
+
+
+def run(state: Session, answers: list[tuple[tuple[int, ...], float]]) -> list[Any]:
+    """Answer a window's attempts in turn, (tokens, avg_logprob); returns the requests."""
+    asked: list[Any] = []
+    for tokens, logprob in answers:
+        asked.append(state.next_request())
+        assert isinstance(asked[-1], Window | Retry)
+        temperature = asked[-1].attempt.temperature
+        state.accept(answer(*tokens, avg_logprob=logprob, temperature=temperature))
+    return asked
+
+
+@pytest.mark.parametrize(
+    ("on_failure", "kept"),
+    [("last", (0.8, " world world")), ("best", (0.4, " hello world"))],
+)
+def test_where_all_temperatures_fail(on_failure: str, kept: tuple[float, str]) -> None:
+    state = session(10, temperature=LADDER, on_failure=on_failure)
+    answers = [
+        (LOOPING, -0.1),
+        ((stamp(0), *HELLO, *WORLD, stamp(9)), -1.2),
+        ((stamp(0), *WORLD, *WORLD, stamp(9)), -2.5),
+    ]
+    asked = run(state, answers)
+    assert [r.attempt.temperature for r in asked] == list(LADDER)
+    (found,) = state.segments
+    assert (found.temperature, found.text) == kept
+    assert found.compression_ratio < 1 and state.transcript().text == kept[1]
+    assert state.next_request() is None
+    state = session(10, temperature=LADDER, on_failure=on_failure)
+    run(state, [((stamp(0), *HELLO, stamp(9)), -1.01), ((stamp(0), *WORLD, stamp(9)), -0.99)])
+    assert [s.text for s in state.segments] == [" world"], "one that passes is kept"
+
+
+def test_silence_ends_the_attempts_with_either() -> None:
+    state = session(10, temperature=LADDER, on_failure="best")
+    state.accept(answer(*LOOPING, avg_logprob=-0.5))
+    state.accept(answer(*CLEAN, avg_logprob=-1.5, no_speech_prob=0.7))
+    assert state.segments == [] and state.next_request() is None
+
+
+def test_an_uncertain_change_of_language() -> None:
+    dims = tiny_dims(multilingual=True)
+    state = session(120, dims, multilingual=True, temperature=0.0)
+    begin, tokenizer = state.vocabulary.timestamps.start, state.vocabulary.tokenizer("en")
+    texts = (SENTENCE, SENTENCE[::-1], SENTENCE[5:], SENTENCE[:5:-1])
+    for text, german in zip(texts, (0.1, 0.6, 0.9, 0.1), strict=True):
+        state.accept(Languages({"en": 1 - german, "de": german}))
+        state.accept(answer(begin, *tokenizer.encode(text), begin + 450))
+    assert [s.flags for s in state.segments] == [(), ("language_changed",), (), ()]

@@ -3,8 +3,9 @@
 import math
 import struct
 from collections.abc import Sequence
+from mmap import ACCESS_READ, mmap
 from pathlib import Path
-from typing import Any, Self
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -19,23 +20,19 @@ class BinaryFile:
     def __init__(self, path: Path, kind: str) -> None:
         """kind: what the file is, for messages, such as "ggml file"."""
         self.path, self.kind = path, kind
+        with reading(path, "cannot be read"), path.open("rb") as file:
+            self._data = mmap(file.fileno(), 0, access=ACCESS_READ)
 
-    def __enter__(self) -> Self:
-        with reading(self.path, "cannot be read"):
-            self._file = self.path.open("rb")
-        self.left = self.path.stat().st_size  # bytes that are not read yet
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        self._file.close()
+    @property
+    def left(self) -> int:
+        """Bytes that are not read yet."""
+        return len(self._data) - self._data.tell()
 
     def take(self, count: int) -> bytes:
         """The next bytes."""
         if not 0 <= count <= self.left:
             raise self.damaged(f"{self.left} bytes are left where {count} should follow")
-        found = self._file.read(count)
-        self.left -= count
-        return found
+        return self._data.read(count)
 
     def numbers(self, form: str) -> tuple[Any, ...]:
         """The next numbers, in `struct`'s letters."""

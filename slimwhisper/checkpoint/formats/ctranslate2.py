@@ -83,44 +83,44 @@ def read_ctranslate2(folder: Path) -> tuple[Dims, Mapping[str, Tensor]]:
 
 
 def _read_variables(path: Path) -> dict[str, Tensor]:
-    with BinaryFile(path, KIND) as file:
+    file = BinaryFile(path, KIND)
 
-        def string() -> str:
-            (length,) = file.numbers("H")
-            return file.text(length).rstrip("\0")
+    def string() -> str:
+        (length,) = file.numbers("H")
+        return file.text(length).rstrip("\0")
 
-        (version,) = file.numbers("I")
-        kind = string()
-        if version not in VERSIONS or kind != SPECIFICATION:
+    (version,) = file.numbers("I")
+    kind = string()
+    if version not in VERSIONS or kind != SPECIFICATION:
+        raise problem(
+            f"{path}: CTranslate2 {kind!r} in file version {version}, not a {SPECIFICATION} of "
+            f"version {VERSIONS[0]} to {VERSIONS[-1]}; convert the original again"
+        )
+    file.numbers("I")  # the specification's revision; missing variables say more
+    found: dict[str, Tensor] = {}
+    for _ in range(*file.numbers("I")):
+        name = string()
+        (rank,) = file.numbers("B")
+        shape = file.numbers(f"{rank}I")
+        code, size = file.numbers("BI")
+        if code >= len(_DTYPES):
+            raise file.damaged(f"{name} has the type {code}")
+        dtype = _DTYPES[code]
+        if rank and dtype not in _FLOATS:
             raise problem(
-                f"{path}: CTranslate2 {kind!r} in file version {version}, not a {SPECIFICATION} of "
-                f"version {VERSIONS[0]} to {VERSIONS[-1]}; convert the original again"
+                f"{path}: CTranslate2's quantised weights, {dtype}, cannot be read, only "
+                f"float16, bfloat16 and float32; {HINT}".replace("torch.", "")
             )
-        file.numbers("I")  # the specification's revision; missing variables say more
-        found: dict[str, Tensor] = {}
-        for _ in range(*file.numbers("I")):
-            name = string()
-            (rank,) = file.numbers("B")
-            shape = file.numbers(f"{rank}I")
-            code, size = file.numbers("BI")
-            if code >= len(_DTYPES):
-                raise file.damaged(f"{name} has the type {code}")
-            dtype = _DTYPES[code]
-            if rank and dtype not in _FLOATS:
-                raise problem(
-                    f"{path}: CTranslate2's quantised weights, {dtype}, cannot be read, only "
-                    f"float16, bfloat16 and float32; {HINT}".replace("torch.", "")
-                )
-            found[name] = file.tensor(shape, dtype)
-            if found[name].nbytes != size:
-                raise file.damaged(f"{name} has {size} bytes for {list(shape)}")
-        for _ in range(*file.numbers("I")):
-            alias, name = string(), string()
-            if name not in found:
-                raise file.damaged(f"{alias} stands for {name}, which it lacks")
-            found[alias] = found[name]
-        if file.left:
-            raise file.damaged(f"{file.left} bytes follow the last variable")
+        found[name] = file.tensor(shape, dtype)
+        if found[name].nbytes != size:
+            raise file.damaged(f"{name} has {size} bytes for {list(shape)}")
+    for _ in range(*file.numbers("I")):
+        alias, name = string(), string()
+        if name not in found:
+            raise file.damaged(f"{alias} stands for {name}, which it lacks")
+        found[alias] = found[name]
+    if file.left:
+        raise file.damaged(f"{file.left} bytes follow the last variable")
     return found
 
 

@@ -37,21 +37,21 @@ def read_ggml(path: Path) -> tuple[Dims, Mapping[str, Tensor]]:
     Raises CheckpointError for quantised weights, for a vocabulary or for mel filters that are not
     OpenAI's, and for damaged files.
     """
-    with BinaryFile(path, KIND) as file:
-        file.take(len(MAGIC))
-        numbers = file.numbers("11i")
-        dims = Dims(*(numbers[i] for i in _DIMS))
-        kind = numbers[10] % 1000  # the thousands count versions of the quantised layouts
-        if kind not in (0, 1):
-            raise _quantised(path, _FILE_TYPES.get(kind, f"type {kind}"))
-        _check_filters(file, dims.n_mels)
-        _check_tokens(file, dims)
-        state: dict[str, Tensor] = {}
-        while file.left:
-            name, tensor = _read_tensor(file)
-            if name in state:
-                raise file.damaged(f"it has {name} twice")
-            state[name] = tensor
+    file = BinaryFile(path, KIND)
+    file.take(len(MAGIC))
+    numbers = file.numbers("11i")
+    dims = Dims(*(numbers[i] for i in _DIMS))
+    kind = numbers[10] % 1000  # the thousands count versions of the quantised layouts
+    if kind not in (0, 1):
+        raise _quantised(path, _FILE_TYPES.get(kind, f"type {kind}"))
+    _check_filters(file, dims.n_mels)
+    _check_tokens(file, dims)
+    state: dict[str, Tensor] = {}
+    while file.left:
+        name, tensor = _read_tensor(file)
+        if name in state:
+            raise file.damaged(f"it has {name} twice")
+        state[name] = tensor
     return dims, state
 
 
