@@ -3,8 +3,7 @@
 from collections.abc import Sequence
 from dataclasses import replace
 from itertools import groupby, islice
-
-from whisper.tokenizer import Tokenizer
+from typing import TYPE_CHECKING
 
 from slimwhisper.audio.samples import Samples
 from slimwhisper.speakers.assign import assign_speakers
@@ -13,6 +12,9 @@ from slimwhisper.subtitles.sentences import to_sentences
 from slimwhisper.tokens.vocabulary import Vocabulary
 from slimwhisper.trust.flags import with_loops
 from slimwhisper.types import SAMPLE_RATE, Options, Segment, Transcript
+
+if TYPE_CHECKING:  # it imports numba, which is slow to start
+    from whisper.tokenizer import Tokenizer
 
 
 class Finish:
@@ -24,7 +26,7 @@ class Finish:
         self._turns = find_speakers(samples, options, name)
 
     def __call__(
-        self, transcript: Transcript, vocabulary: Vocabulary, tokenizer: Tokenizer
+        self, transcript: Transcript, vocabulary: Vocabulary, tokenizer: "Tokenizer"
     ) -> Transcript:
         """A copy; the vocabulary and the tokenizer are those of its tokens."""
         options, segments = self._options, list(transcript.segments)
