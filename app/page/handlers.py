@@ -9,7 +9,7 @@ import gradio as gr
 from pydantic import BaseModel, BeforeValidator, Field, ValidationError
 
 from slimwhisper.app.api.request import display_name
-from slimwhisper.app.page.cache_costs import panel
+from slimwhisper.app.page.cache_costs import cost_table
 from slimwhisper.app.page.posted import first_problem
 from slimwhisper.app.page.run import Run
 from slimwhisper.app.page.tempdir import FILES
@@ -150,10 +150,12 @@ class Handlers:
                 run.stop()
 
     def costs(self) -> str:
-        """The chart of the cache costs, in HTML."""
+        """What the caches take, in Markdown."""
         loaded = self.service.engines.loaded
         other = loaded is not None and loaded.name != self.models.default
-        return panel(self.service.engines, loaded.name if loaded and other else self.models.shown)
+        return cost_table(
+            self.service.engines, loaded.name if loaded and other else self.models.shown
+        )
 
     def _upload(self, file: dict[str, Any], name: str) -> tuple[Path, str]:
         """An upload's path and its name to show. Any other file of the server is refused."""

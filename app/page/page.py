@@ -23,7 +23,6 @@ from slimwhisper.types import MOST_SPEAKERS
 ASSETS = Path(__file__).with_name("assets")
 SUBTITLE = "Speech to text on this server. Nothing you upload leaves it."
 TEMPERATURES = ("0", "0.2", "0.4", "0.6", "0.8", "1")
-PANEL_SECONDS = 3.0  # between updates of the cache costs, while they are shown
 QUICK: dict[str, Any] = {  # in Gradio's queue, as `api.paths` serves no other route for calls
     "api_visibility": "private",
     "show_progress": "hidden",
@@ -94,14 +93,10 @@ def _lay_out_files(handlers: Handlers, preset: str | None) -> None:
 
 
 def _lay_out_costs(handlers: Handlers) -> None:
-    """The costs of the cache, which change while they are shown."""
+    """The costs of the cache, as they are when they are opened."""
     with gr.Accordion("What the cache costs", open=False, elem_id="sw-costs") as costs:
-        chart = gr.HTML(elem_id="sw-chart", apply_default_css=False)
-    clock = gr.Timer(PANEL_SECONDS, active=False)
-    shown = [chart, clock]
-    costs.expand(lambda: (handlers.costs(), gr.Timer(active=True)), None, shown, **QUICK)
-    costs.collapse(lambda: gr.Timer(active=False), None, clock, **QUICK)
-    clock.tick(handlers.costs, None, chart, **QUICK)
+        table = gr.Markdown()
+    costs.expand(handlers.costs, None, table, **QUICK)
 
 
 def _lay_out_live() -> None:

@@ -6,6 +6,7 @@ The page shows a dictionary, sent to the browser again and again and drawn by `a
 """
 
 import asyncio
+import secrets
 import time
 from collections.abc import AsyncGenerator, Sequence
 from contextlib import suppress
@@ -14,6 +15,7 @@ from pathlib import Path
 from typing import Any
 
 from slimwhisper.app.api.errors import as_api_error
+from slimwhisper.app.page.transcripts.edits import Edits
 from slimwhisper.app.page.transcripts.results import Result, Results
 from slimwhisper.app.page.transcripts.views import outline, segment_view
 from slimwhisper.app.service.jobs import (
@@ -79,7 +81,8 @@ class Part:
                 self.language, self.text = transcript.language, transcript.text
                 self.segments = [segment_view(segment) for segment in transcript.segments]
                 assert self.job is not None and self.result is not None
-                self.result.finish(transcript, bool(self.job.options.get("sentences")))
+                self.result.edits = Edits(transcript)
+                self.result.sentences = bool(self.job.options.get("sentences"))
             case Failed(error=error):
                 self.fail(error)
 
@@ -130,9 +133,10 @@ class Run:
         self._service = service
         self._loop, self._changed = asyncio.get_running_loop(), asyncio.Event()
         self.parts = [Part(name) for _, name in recordings]
+        self._group = secrets.token_urlsafe(24)
         for part, (path, name) in zip(self.parts, recordings, strict=True):
             try:
-                part.result = results.add(path, name)
+                part.result = results.add(path, name, self._group)
             except OSError:
                 part.state, part.message = "failed", "No longer on the server; add it again"
                 continue
@@ -142,7 +146,6 @@ class Run:
                 service.submit(part.job)
             except SlimWhisperError as error:
                 part.fail(error)
-        self._group = results.group([p.result for p in self.parts if p.result is not None])
 
     def stop(self) -> None:
         """Cancel the parts that have not ended. A second call does nothing."""

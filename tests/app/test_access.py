@@ -9,7 +9,9 @@ import pytest
 from fastapi import FastAPI
 from starlette.responses import PlainTextResponse
 from starlette.routing import Route, WebSocketRoute
-from starlette.types import ASGIApp, Message, Scope
+from starlette.testclient import TestClient, WebSocketDenialResponse
+from starlette.types import ASGIApp
+from starlette.websockets import WebSocket
 
 from slimwhisper.api import SlimWhisper
 from slimwhisper.app.api.access import Access
@@ -19,10 +21,10 @@ from slimwhisper.app.service.service import Service
 from slimwhisper.app.service.settings import Settings
 from tests.support.live import Begin, Live, connected, rest
 
-KEY = (b"authorization", b"Bearer secret")
+KEY = {"Authorization": "Bearer secret"}
 
 
-@pytest.fixture
+@pytest.fixture(scope="module")
 def app() -> Iterator[FastAPI]:
     """The app of a server with a key, without a page; no model is loaded."""
 
@@ -34,40 +36,18 @@ def app() -> Iterator[FastAPI]:
     service.close()
 
 
-def scope_of(kind: str, path: str, *headers: tuple[bytes, bytes], root_path: str = "") -> Scope:
-    return {
-        "type": kind,
-        "path": path,
-        "root_path": root_path,
-        "headers": list(headers),
-        "method": "GET",
-        "query_string": b"",
-        "http_version": "1.1",
-        "scheme": "http",
-        "server": ("here", 80),
-        "client": ("there", 1),
-        "subprotocols": [],
-    }
+def status_of(app: ASGIApp, path: str, headers: Any = (), root: str = "") -> int:
+    client = TestClient(app, root_path=root, follow_redirects=False, headers=dict(headers))
+    return client.get(f"http://here{path}").status_code
 
 
-def sent_by(app: ASGIApp, scope: Scope) -> list[Message]:
-    """What an app sends to a client that only connects."""
-    found: list[Message] = []
-    first = {"http": {"type": "http.request", "body": b""}}
-    received = [first.get(scope["type"], {"type": f"{scope['type']}.connect"})]
-
-    async def receive() -> Message:
-        return received.pop() if received else {"type": f"{scope['type']}.disconnect"}
-
-    async def send(message: Message) -> None:
-        found.append(message)
-
-    asyncio.run(app(scope, receive, send))
-    return found
-
-
-def status_of(app: ASGIApp, scope: Scope) -> int:
-    return int(sent_by(app, scope)[0]["status"])
+def socket_status_of(app: ASGIApp, path: str, headers: Any = (), root: str = "") -> int:
+    """101, or that of the refusal of a websocket."""
+    try:
+        with TestClient(app, root_path=root).websocket_connect(path, headers=dict(headers)):
+            return 101
+    except WebSocketDenialResponse as refused:
+        return refused.status_code
 
 
 def raw_get(live: Live, target: str) -> tuple[int, str]:
@@ -79,59 +59,51 @@ def raw_get(live: Live, target: str) -> tuple[int, str]:
 
 
 @pytest.mark.parametrize("path", ["/v1/models", "/metrics", "/health", "/", "/v2/live"])
-@pytest.mark.parametrize("headers", [(), (KEY,)], ids=["no key", "key"])
-def test_websockets_are_refused(app: ASGIApp, path: str, headers: Any) -> None:
-    (message,) = sent_by(app, scope_of("websocket", path, *headers))
-    assert message["type"] == "websocket.close" and message["code"] == 1008
+def test_websockets_are_refused(app: ASGIApp, path: str) -> None:
+    assert [socket_status_of(app, path, headers) for headers in ({}, KEY)] == [403, 403]
+    for kind in ("webtransport", "HTTP", ""):
+        with pytest.raises(RuntimeError, match=f"ASGI scopes of type '{kind}' are not served"):
+            asyncio.run(app({"type": kind, "path": path}, None, None))  # type: ignore[arg-type]
 
 
 @pytest.mark.parametrize("root", ["", "/speech", "/v1"])
 def test_the_realtime_route_behind_a_path(app: ASGIApp, root: str) -> None:
     path = f"{root}/v1/realtime"
-    (refused,) = sent_by(app, scope_of("websocket", path, root_path=root))
-    assert refused["type"] == "websocket.close" and "key" in refused["reason"]
-    accepted, *_ = sent_by(app, scope_of("websocket", path, KEY, root_path=root))
-    assert accepted["type"] == "websocket.accept"
+    assert [socket_status_of(app, path, headers, root) for headers in ({}, KEY)] == [401, 101]
 
 
-def test_unknown_scopes_are_an_error(app: ASGIApp) -> None:
-    for kind in ("webtransport", "HTTP", ""):
-        with pytest.raises(RuntimeError, match=f"ASGI scopes of type '{kind}' are not served"):
-            sent_by(app, scope_of(kind, "/v1/models", KEY))
+async def accepted(websocket: WebSocket) -> None:
+    await websocket.accept()
 
 
 @pytest.mark.parametrize("path", ["/new", "/page/new", "/gradio_api/new", "/v1/new", "/healthy"])
-@pytest.mark.parametrize("page", [False, True], ids=["no page", "page"])
-def test_a_route_that_somebody_adds_is_closed(app: FastAPI, page: bool, path: str) -> None:
-    app.router.routes.insert(0, Route(path, lambda _: PlainTextResponse("open")))
-    app.router.routes.insert(0, WebSocketRoute(path, lambda websocket: websocket.accept()))
-    assert status_of(app.router, scope_of("http", path)) == 200
-    assert sent_by(app.router, scope_of("websocket", path))[0]["type"] == "websocket.accept"
-    signed_in = (lambda _: False) if page else None
-    for guarded in (app, Access(app.router, Settings(api_key="secret"), signed_in=signed_in)):
-        assert status_of(guarded, scope_of("http", path)) == 401
-        assert sent_by(guarded, scope_of("websocket", path, KEY))[0]["type"] == "websocket.close"
+def test_a_route_that_somebody_adds_is_closed(
+    app: FastAPI, path: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    added = [Route(path, lambda _: PlainTextResponse("open")), WebSocketRoute(path, accepted)]
+    monkeypatch.setattr(app.router, "routes", [*added, *app.router.routes])
+    assert (status_of(app.router, path), socket_status_of(app.router, path)) == (200, 101)
+    with_page = Access(app.router, Settings(api_key="secret"), signed_in=lambda _: False)
+    for guarded in (app, with_page):
+        assert (status_of(guarded, path), socket_status_of(guarded, path, KEY)) == (401, 403)
 
 
 def test_without_a_page_every_path_but_health_needs_the_key(app: ASGIApp) -> None:
     for path in ("/", "/v1/models", "/v2/models", "/metrics", "/healthy", "/health/", "/docs", ""):
-        assert status_of(app, scope_of("http", path)) == 401, path
-    assert status_of(app, scope_of("http", "/v2/models", KEY)) == 404
-    assert status_of(app, scope_of("http", "/v1/models", KEY)) == 200
-    assert status_of(app, scope_of("http", "/health")) == 200
+        assert status_of(app, path) == 401, path
+    for path, status in (("/v2/models", 404), ("/v1/models", 200)):
+        assert status_of(app, path, KEY) == status
+    assert status_of(app, "/health") == status_of(app, "/speech/health", root="/speech") == 200
 
 
 def test_root_path_is_cut_as_the_router_cuts_it(app: ASGIApp) -> None:
-    for page in (False, True):
-        signed_in = (lambda _: False) if page else None
-        guarded = Access(app, Settings(api_key="secret"), signed_in=signed_in)
+    with_page = Access(app, Settings(api_key="secret"), signed_in=lambda _: False)
+    for guarded in (app, with_page):
         for root, path in (
             *(("/v", "/v1/models"), ("/m", "/metrics"), ("/v1", "/v1/v1/models")),
             *(("/speech", "/speech/v1/models"), ("/speech", "/v1/models"), ("/s/", "/s/v1/models")),
         ):
-            scope = scope_of("http", path, root_path=root)
-            assert status_of(guarded, scope) in (401, 404), (root, path)
-    assert status_of(app, scope_of("http", "/speech/health", root_path="/speech")) == 200
+            assert status_of(guarded, path, root=root) in (401, 404), (root, path)
 
 
 TRICKS = (

@@ -63,10 +63,9 @@ def make_edit_router(results: Results) -> APIRouter:
     @router.post("/edit/{token}")
     async def edit(token: str, request: Request) -> Response:
         change = await read_posted(request, Change)
-        result = results.find(token)
-        if result is None or result.edits is None:
+        edits = results.find(token).edits
+        if edits is None:
             raise HTTPException(404, GONE)
-        edits = result.edits
         try:
             changed = await run_in_threadpool(change.make, edits)
         except ConflictError as error:
