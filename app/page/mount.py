@@ -4,9 +4,10 @@ import asyncio
 import time
 
 import gradio as gr
-from fastapi import APIRouter, FastAPI
-from fastapi.responses import FileResponse, Response
-from starlette.exceptions import HTTPException
+from fastapi import FastAPI
+from fastapi.responses import Response
+from starlette.staticfiles import StaticFiles
+from starlette.types import Scope
 
 from slimwhisper.app.page.calls import Calls
 from slimwhisper.app.page.gradio_internals import Blocks, Gradio
@@ -78,7 +79,7 @@ def mount_page(
     uploads = Uploads(settings.page / FILES, total)
     visitors = Visitors()
     check = login_check(settings)
-    routers = [make_results_router(results), make_edit_router(results), make_assets_router()]
+    routers = [make_results_router(results), make_edit_router(results)]
     routers.append(make_uploads_router(uploads, settings.max_bytes))
     if check is not None:
         routers.append(make_login_router(visitors, check))
@@ -86,6 +87,7 @@ def mount_page(
         routers.append(make_live_router(make_key))
     for router in routers:
         app.include_router(router)
+    app.mount("/page/assets", Assets(directory=ASSETS))
     handlers = Handlers(service, models, results, settings)
 
     async def mount() -> Blocks:  # without a running loop, Gradio makes some and never closes them
@@ -99,19 +101,14 @@ def mount_page(
     return Page(handlers, uploads, visitors)
 
 
-def make_assets_router() -> APIRouter:
-    """GET /page/assets/NAME.js. The scripts hold no secrets: no login is needed."""
-    router = APIRouter(prefix="/page/assets")
-    scripts = {path.name: path for path in ASSETS.glob("*.js")}
+class Assets(StaticFiles):
+    """GET /page/assets/NAME. They hold no secrets: no login is needed."""
 
-    @router.get("/{name}")
-    async def script(name: str) -> Response:
-        if name not in scripts:
-            raise HTTPException(404, "there is no such script")
-        headers = {"X-Content-Type-Options": "nosniff", "Cache-Control": "no-cache"}
-        return FileResponse(scripts[name], media_type="text/javascript", headers=headers)
-
-    return router
+    async def get_response(self, path: str, scope: Scope) -> Response:
+        """A file, of which the browser asks each time whether it is still the same."""
+        found = await super().get_response(path, scope)
+        found.headers["Cache-Control"] = "no-cache"
+        return found
 
 
 def _mount_gradio(app: FastAPI, page: Blocks, check: Check | None, settings: Settings) -> None:

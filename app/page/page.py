@@ -4,7 +4,7 @@ Importing this module imports Gradio, which takes seconds; only a server with a 
 """
 
 import inspect
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -39,14 +39,12 @@ def make_page(handlers: Handlers, preset: str | None, live: bool) -> Blocks:
     title = f"<h1>{asset('icon.svg')}slimwhisper</h1><p>{SUBTITLE}</p>"
     with Blocks(title="slimwhisper", analytics_enabled=False, fill_width=True) as blocks:
         gr.HTML(title, elem_id="sw-title", apply_default_css=False)
-        if live:
-            with gr.Tabs(elem_id="sw-tabs"):
-                with gr.Tab("Files", elem_id="sw-tab-files"):
-                    _lay_out_files(handlers, preset)
+        with gr.Tabs(elem_id="sw-tabs"):
+            with gr.Tab("Files", elem_id="sw-tab-files"):
+                _lay_out_files(handlers, preset)
+            if live:
                 with gr.Tab("Live", elem_id="sw-tab-live"):
                     _lay_out_live()
-        else:
-            _lay_out_files(handlers, preset)
         blocks.unload(handlers.stop)
     blocks.max_threads = handlers.service.limits.queue
     blocks.queue(default_concurrency_limit=None)
@@ -54,12 +52,7 @@ def make_page(handlers: Handlers, preset: str | None, live: bool) -> Blocks:
 
 
 def _lay_out_files(handlers: Handlers, preset: str | None) -> None:
-    arguments, examples = _inputs(), list[gr.Button]()
-    if handlers.examples:
-        with gr.Row(elem_id="sw-examples"):
-            gr.HTML("Or try an example:", apply_default_css=False)
-            examples = [gr.Button(name, size="sm", min_width=60) for name in handlers.examples]
-    arguments |= _options("sw-options") | _more_options(handlers.models, preset)
+    arguments = _inputs() | _options("sw-options") | _more_options(handlers.models, preset)
     with gr.Row(elem_id="sw-buttons"):
         transcribe = gr.Button("Transcribe", variant="primary", elem_id="sw-go", scale=3)
         stop = gr.Button("Stop", visible=False, elem_id="sw-stop", scale=1)
@@ -67,28 +60,19 @@ def _lay_out_files(handlers: Handlers, preset: str | None) -> None:
     _lay_out_costs(handlers)
     text = gr.Textbox(label="Text", visible=False)
 
-    def starts(
-        button: gr.Button, run: Callable[..., Any], given: list[Component], **api: Any
-    ) -> None:
-        """Connect a button that starts a run. api: the name of the call for programs, if any."""
-        button.click(lambda: gr.update(visible=True), None, stop, **QUICK)
-        event = button.click(
-            run,
-            given,
-            [text, view],
-            preprocess=False,
-            show_progress="hidden",
-            concurrency_limit=None,
-            trigger_mode="once",
-            **api,
-        )
-        event.then(lambda: gr.update(visible=False), None, stop, **QUICK)
-
     _, *names = inspect.signature(handlers.transcribe).parameters  # after the request
-    given = [arguments[name] for name in names]
-    starts(transcribe, handlers.transcribe, given, api_name="transcribe", api_visibility="public")
-    for example in examples:
-        starts(example, handlers.try_example, [example], api_visibility="private")
+    transcribe.click(lambda: gr.update(visible=True), None, stop, **QUICK)
+    event = transcribe.click(
+        handlers.transcribe,
+        [arguments[name] for name in names],
+        [text, view],
+        api_name="transcribe",
+        preprocess=False,
+        show_progress="hidden",
+        concurrency_limit=None,
+        trigger_mode="once",
+    )
+    event.then(lambda: gr.update(visible=False), None, stop, **QUICK)
     stop.click(handlers.stop, None, None, **QUICK)
 
 

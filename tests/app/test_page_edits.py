@@ -202,10 +202,3 @@ def test_two_people_correct_the_same_text(show: Open, page_server: Live) -> None
     page.wait_for_selector(".sw-words >> text=This is the tunnel.")
     shown.close()
     assert "tunnel" in httpx.get(f"{page_server.url}{link}").text, "when the page is closed, too"
-
-
-def test_an_example_with_one_click(show: Open) -> None:
-    shown = show()
-    shown.page.get_by_role("button", name="Flight").click()
-    shown.ended(1)
-    assert shown.page.inner_text(".sw-file h3") == "flight.m4a"

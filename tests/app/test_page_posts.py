@@ -20,7 +20,8 @@ from slimwhisper.app.page.live_route import (
     live_formats,
     make_live_router,
 )
-from slimwhisper.app.page.mount import make_assets_router
+from slimwhisper.app.page.mount import Assets
+from slimwhisper.app.page.page import ASSETS
 from slimwhisper.app.page.posted import MAX_TEXT
 from slimwhisper.app.page.transcripts.edit_route import make_edit_router
 from slimwhisper.app.page.transcripts.edits import Edits
@@ -56,11 +57,10 @@ class Site:
         one.edits, other.edits = Edits(transcript()), Edits(transcript())
         app = FastAPI()
         add_error_handlers(app)
-        for router in (
-            *(make_results_router(results), make_edit_router(results), make_assets_router()),
-            make_live_router(lambda: "ek_1"),
-        ):
+        routers = make_results_router(results), make_edit_router(results)
+        for router in (*routers, make_live_router(lambda: "ek_1")):
             app.include_router(router)
+        app.mount("/page/assets", Assets(directory=ASSETS))
         self.client = TestClient(app)
         self.result = f"/page/result/{one.token}"
         self.edit = f"/page/edit/{one.token}"
@@ -198,7 +198,7 @@ def test_the_scripts_are_served(site: Site) -> None:
     found = site.client.get("/page/assets/player.js")
     assert found.status_code == 200 and found.headers["content-type"].startswith("text/javascript")
     assert found.headers["cache-control"] == "no-cache"
-    for wrong in ("page.css", "nothing.js", "..%2fpage.py", "%2e%2e/page.py", ""):
+    for wrong in ("nothing.js", "..%2fpage.py", "%2e%2e/page.py", ""):
         assert site.client.get(f"/page/assets/{wrong}").status_code == 404, wrong
 
 

@@ -166,7 +166,7 @@ def test_what_is_said_of_arguments(client: Client) -> None:
         ("beams", 11, "beams: Input should be less than or equal to 10"),
         ("temperature", "nan", "temperature: Input should be a finite number"),
         ("temperature", "hot", "temperature: Input should be a valid number"),
-        ("diarize", "/etc/hosts.rttm", "diarize '/etc/hosts.rttm' is not one of: embedding"),
+        ("diarize", "/etc/hosts.rttm", "diarize: Input should be 'embedding' or 'pyannote'"),
         ("model", "gpt-7", "model 'gpt-7' is not available here"),
         ("files", None, "Add a file or record something first."),
         ("files", "http://127.0.0.1:1/", "The arguments: they do not fit the function"),
