@@ -46,26 +46,19 @@ def test_all_samples_at_once(make: Make) -> None:
     assert counts.audio_seconds > 200 and counts.busy_seconds > 0
 
 
-def test_one_bad_request_harms_nobody(make: Make) -> None:
+def test_requests_differ_and_a_bad_one_harms_nobody(make: Make) -> None:
     service = make()
-    good = Heard(service)
+    plain, beams = Heard(service), Heard(service, beam_size=2, temperature=0.0)
     broken, wrong = Heard(service, "broken.m4a"), Heard(service, language="klingon")
-    unknown = Heard(service, model="gigantic")
+    words, unknown = Heard(service, word_timestamps=True), Heard(service, model="gigantic")
     assert "broken.m4a: not audio" in str(broken.error)
     assert isinstance(wrong.error, OptionError)
     error = unknown.error
     assert isinstance(error, ModelError) and "gigantic cannot be loaded at the moment" in str(error)
-    assert good.text == Heard(service).text
-    assert service.counts.failed == 3
-
-
-def test_requests_differ_in_their_options(make: Make) -> None:
-    service = make()
-    plain, beams = Heard(service), Heard(service, beam_size=2, temperature=0.0)
-    words = Heard(service, word_timestamps=True)
     assert plain.text == beams.text
-    last = words.until_the_end()[-1]
+    last = words.last
     assert isinstance(last, Finished) and last.transcript.segments[0].words
+    assert service.counts.failed == 3
 
 
 def test_a_full_queue_refuses(make: Make, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -130,7 +123,7 @@ def test_shutting_down(make: Make) -> None:
         Heard(patient)
 
 
-@pytest.mark.parametrize(("max_bytes", "ahead"), [(1 << 20, 6), (1, AHEAD)], ids=["small", "large"])
+@pytest.mark.parametrize(("max_bytes", "ahead"), [(1 << 20, 6), (1, AHEAD)])
 def test_small_recordings_are_read_ahead(
     make: Make, monkeypatch: pytest.MonkeyPatch, max_bytes: int, ahead: int
 ) -> None:
@@ -149,6 +142,7 @@ def test_small_recordings_are_read_ahead(
     assert {h.text for h in heard} == {"four zero seven seven"}
 
 
+@pytest.mark.slow
 def test_a_gpu_that_is_not_the_current_one() -> None:
     names = [PHONE, "countdown.flac"]
     with pretend_cuda(count=2) as gpu:

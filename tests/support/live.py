@@ -51,8 +51,7 @@ def held_engines(monkeypatch: pytest.MonkeyPatch) -> threading.Event:
     go, step = threading.Event(), Batch.step
 
     def waits(self: Any) -> Any:
-        go.wait(60)
-        return step(self)
+        return step(self) if go.wait(0.01) else []
 
     monkeypatch.setattr(Batch, "step", waits)
     return go

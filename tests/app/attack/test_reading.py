@@ -15,9 +15,8 @@ from slimwhisper.app.service import reading
 from slimwhisper.app.service.jobs import Finished, Job, Limits
 from slimwhisper.app.service.reading import NoRoomError, Room
 from slimwhisper.audio import samples
-from slimwhisper.longform.batch import Batch
 from slimwhisper.types import SAMPLE_RATE
-from tests.support.live import eventually
+from tests.support.live import eventually, held_engines
 from tests.support.service_jobs import DIGITS, Heard, Make
 from tests.support.spoken import SAMPLES
 
@@ -59,16 +58,7 @@ def small(monkeypatch: pytest.MonkeyPatch) -> None:
 
 @pytest.fixture
 def go(monkeypatch: pytest.MonkeyPatch) -> threading.Event:
-    """Engines work only once this is set."""
-    event, step = threading.Event(), Batch.step
-
-    def waits(self: Batch[Job]) -> Any:
-        while not event.wait(0.01) and self.running:
-            return []
-        return step(self)
-
-    monkeypatch.setattr(Batch, "step", waits)
-    return event
+    return held_engines(monkeypatch)
 
 
 def stored() -> int:
