@@ -1,12 +1,10 @@
 """A server that runs in a thread of the tests."""
 
 import socket
-import subprocess
-import sys
 import threading
 import time
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager, suppress
+from collections.abc import Callable
+from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -98,34 +96,6 @@ def start(model: SlimWhisper, limits: Limits | None = None, **settings: Any) -> 
     while not server.started:
         time.sleep(0.01)
     return Live(f"http://127.0.0.1:{port}", service, server, thread)
-
-
-@contextmanager
-def serving(
-    log: Path, *flags: str, files: int | None = None
-) -> Iterator[tuple[str, "subprocess.Popen[bytes]"]]:
-    """A server of its own process, once it is ready; it ends well. files: it may open."""
-    port = free_port()
-    limit = f"ulimit -n {files};" if files else ""
-    command = f"{sys.executable} -m slimwhisper serve --model digits --port {port}"
-    with log.open("wb") as told:
-        shell = ["sh", "-c", f"{limit} exec {command} {' '.join(flags)}"]
-        process = subprocess.Popen(shell, stderr=told)
-    url = f"http://127.0.0.1:{port}"
-    try:
-        assert eventually(lambda: status_of(url) == 200, 120)
-        yield url, process
-    finally:
-        process.terminate()
-        assert process.wait(60) == 0
-
-
-def status_of(url: str) -> int:
-    """Of a server's /health; 0: nobody answers."""
-    try:
-        return httpx.get(f"{url}/health", timeout=5).status_code
-    except httpx.TransportError:
-        return 0
 
 
 def stop(live: Live) -> None:
