@@ -13,13 +13,7 @@ from slimwhisper.app.page.calls import Calls
 from slimwhisper.app.page.gradio_internals import Blocks, Gradio
 from slimwhisper.app.page.handlers import Handlers
 from slimwhisper.app.page.live_route import MakeKey, make_live_router
-from slimwhisper.app.page.login import (
-    Check,
-    Visitors,
-    login_check,
-    login_message,
-    make_login_router,
-)
+from slimwhisper.app.page.login import Check, login_check, login_message, make_login_router
 from slimwhisper.app.page.page import ASSETS, asset, make_page
 from slimwhisper.app.page.tempdir import FILES
 from slimwhisper.app.page.transcripts.edit_route import make_edit_router
@@ -39,11 +33,10 @@ LAST_UPDATES = 5.0  # seconds for browsers to receive the end of their runs
 class Page:
     """The page, as its server uses it."""
 
-    def __init__(self, handlers: Handlers, uploads: Uploads, visitors: Visitors) -> None:
-        assert visitors.page is not None
+    def __init__(self, handlers: Handlers, uploads: Uploads, gradio: Gradio) -> None:
         self.results, self.uploads = handlers.results, uploads
-        self.signed_in = visitors.signed_in
-        self._runs, self._gradio = handlers.runs, visitors.page
+        self.signed_in = gradio.signed_in
+        self._runs, self._gradio = handlers.runs, gradio
 
     async def tidy(self) -> None:
         """Remove old results and uploads from time to time. Runs until it is cancelled."""
@@ -77,17 +70,7 @@ def mount_page(
     total = 16 * settings.max_bytes
     results = Results(settings.page / "results", total)
     uploads = Uploads(settings.page / FILES, total)
-    visitors = Visitors()
     check = login_check(settings)
-    routers = [make_results_router(results), make_edit_router(results)]
-    routers.append(make_uploads_router(uploads, settings.max_bytes))
-    if check is not None:
-        routers.append(make_login_router(visitors, check))
-    if make_key is not None:
-        routers.append(make_live_router(make_key))
-    for router in routers:
-        app.include_router(router)
-    app.mount("/page/assets", Assets(directory=ASSETS))
     handlers = Handlers(service, models, results, settings)
 
     async def mount() -> Blocks:  # without a running loop, Gradio makes some and never closes them
@@ -95,10 +78,19 @@ def mount_page(
         _mount_gradio(app, page, check, settings)
         return page
 
-    functions = asyncio.run(mount()).fns
-    visitors.page = Gradio(app)
-    visitors.page.app.add_middleware(Calls, functions=functions, is_stored=uploads.has)
-    return Page(handlers, uploads, visitors)
+    functions, gradio = asyncio.run(mount()).fns, Gradio(app)
+    gradio.app.add_middleware(Calls, functions=functions, is_stored=uploads.has)
+    routers = [make_results_router(results), make_edit_router(results)]
+    routers.append(make_uploads_router(uploads, settings.max_bytes))
+    if check is not None:
+        routers.append(make_login_router(gradio, check))
+    if make_key is not None:
+        routers.append(make_live_router(make_key))
+    for router in routers:
+        app.include_router(router)
+    app.mount("/page/assets", Assets(directory=ASSETS))
+    app.routes.append(gradio.route)  # last: it takes all other paths
+    return Page(handlers, uploads, gradio)
 
 
 class Assets(StaticFiles):

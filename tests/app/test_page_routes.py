@@ -24,7 +24,7 @@ from slimwhisper.app.page.transcripts.views import COLUMNS, outline
 from slimwhisper.app.service.jobs import Limits, ModelChoice
 from slimwhisper.app.service.turns import AHEAD
 from slimwhisper.audio.samples import ArraySamples
-from tests.support.live import Begin, Live, eventually, held_engines, held_readers, start, stop
+from tests.support.live import Begin, Live, eventually, held_engines, held_readers
 from tests.support.page_calls import DEFAULTS, PHONE, call, call_begins, upload
 from tests.support.paths import ROOT
 from tests.support.service_jobs import Make
@@ -89,14 +89,11 @@ def test_calls_that_the_page_tells_of(client: httpx.Client) -> None:
 
 
 @pytest.mark.parametrize("streams", [0, 1])
-def test_a_page_with_and_without_live_streams(
-    model: SlimWhisper, folder: Path, streams: int
-) -> None:
-    live = start(model, Limits(streams=streams), page=folder, cache="slim")
+def test_a_page_with_and_without_live_streams(begin_page: Begin, streams: int) -> None:
+    live = begin_page(limits=Limits(streams=streams))
     assert ("sw-tab-live" in httpx.get(live.url).text) == bool(streams)
     key = httpx.post(f"{live.url}/page/live/key", json={})
     assert key.status_code == (200 if streams else 404)
-    stop(live)
 
 
 @pytest.mark.parametrize(

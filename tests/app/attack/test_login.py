@@ -5,7 +5,7 @@ from http.cookies import Morsel, SimpleCookie
 import httpx
 import pytest
 
-from slimwhisper.app.page import login
+from slimwhisper.app.page import gradio_internals, login
 from slimwhisper.app.page.login import MAX_TRIES, WITHIN, Tries
 from tests.support.live import Begin, Live
 
@@ -80,7 +80,7 @@ def test_tries_are_forgotten(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def test_the_number_of_logins_is_bounded(live: Live, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(login, "MAX_VISITORS", 3)
+    monkeypatch.setattr(gradio_internals, "MAX_USERS", 3)
     given = [cookie(post(live, RIGHT)) for _ in range(5)]
     assert [config(live, each) for each in given] == [401, 401, 200, 200, 200]
 

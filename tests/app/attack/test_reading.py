@@ -22,7 +22,7 @@ from tests.support.spoken import SAMPLES
 
 SHORT = SAMPLES / "door-code.mp3"
 BYTES = 2 * SAMPLE_RATE  # that a second takes
-LONGEST, IN_MEMORY, OF_A_SLOT, STEP = 120, 10, 30, 5  # seconds
+LONGEST, IN_MEMORY, OF_A_SLOT = 120, 10, 30  # seconds
 MOST = 2 * LONGEST + OF_A_SLOT + IN_MEMORY  # one slot: on disk, and one still in memory
 
 
@@ -53,7 +53,6 @@ def small(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(samples, "WRITE_SAMPLES", SAMPLE_RATE)
     monkeypatch.setattr(reading, "IN_MEMORY", IN_MEMORY * SAMPLE_RATE)
     monkeypatch.setattr(reading, "DISK_SECONDS", OF_A_SLOT)
-    monkeypatch.setattr(reading, "STEP", STEP * SAMPLE_RATE)
 
 
 @pytest.fixture
@@ -123,8 +122,7 @@ def test_room_is_shared() -> None:
         return Job(SHORT, "a", DIGITS, {}, user, print)
 
     def read(one: Job, seconds: float) -> None:
-        kept.keep(one, int(seconds * SAMPLE_RATE))
-        kept.settle(one, int(seconds * SAMPLE_RATE))
+        kept.keep(one, int(seconds * SAMPLE_RATE), whole=True)
 
     hour = 3600
     kept = Room(4 * hour)
