@@ -120,26 +120,9 @@ def _mount_gradio(app: FastAPI, page: Blocks, check: Check | None, settings: Set
         ssr_mode=False,
         mcp_server=False,
         pwa=False,
-        theme=_theme(),
+        theme=gr.themes.Base(
+            primary_hue="indigo", neutral_hue="slate", font=SANS, font_mono=MONO, radius_size="lg"
+        ),
         # passed as `css`, Gradio would rewrite it and break some selectors
         head=f"<style>{''.join(map(asset, STYLES))}</style>",
-    )
-
-
-def _theme() -> gr.themes.Base:
-    """Plain, with the fonts of the user's system."""
-    return gr.themes.Base(
-        primary_hue="indigo", neutral_hue="slate", font=SANS, font_mono=MONO, radius_size="lg"
-    ).set(
-        body_background_fill="*neutral_50",
-        body_text_color_subdued="*neutral_600",
-        body_text_color_subdued_dark="*neutral_400",
-        block_shadow="none",
-        input_placeholder_color="*neutral_500",
-        input_placeholder_color_dark="*neutral_400",
-        checkbox_border_color_dark="*neutral_400",
-        button_primary_background_fill="*primary_600",
-        button_primary_background_fill_hover="*primary_700",
-        button_primary_background_fill_dark="*primary_600",
-        button_primary_background_fill_hover_dark="*primary_700",
     )

@@ -196,7 +196,7 @@ def test_a_text_is_neither_markup_nor_a_cue(site: Site) -> None:
 
 def test_the_scripts_are_served(site: Site) -> None:
     found = site.client.get("/page/assets/player.js")
-    assert found.status_code == 200 and found.headers["content-type"].startswith("text/javascript")
+    assert found.status_code == 200 and "javascript" in found.headers["content-type"]
     assert found.headers["cache-control"] == "no-cache"
     for wrong in ("nothing.js", "..%2fpage.py", "%2e%2e/page.py", ""):
         assert site.client.get(f"/page/assets/{wrong}").status_code == 404, wrong
