@@ -12,17 +12,17 @@ from slimwhisper.text import human_size
 MEMORY = Path("/proc/meminfo")
 
 
-def cost_table(engines: Engines, name: str) -> str:
-    """The loaded model's, in Markdown. name: the model's, to show."""
-    model = engines.model
-    if model is None:
+def cost_table(engines: Engines) -> str:
+    """The loaded model's, in Markdown."""
+    model, loaded = engines.model, engines.loaded
+    if model is None or loaded is None:
         return "No model is loaded now. The next recording loads one."
     presets = {pair: preset for preset, pair in PRESETS.items()}
     form = presets.get(model.forms, "+".join(map(brief, model.forms)))
     ours, baseline = model.bytes_per_window(), model.baseline_bytes_per_window()
     allocated, free = engines.cache_bytes(), free_memory(model.device)
     in_baseline = allocated * baseline // ours
-    return f"""Model `{name}`: {baseline / ours:.1f} times smaller than the baseline.
+    return f"""Model `{loaded.shown}`: {baseline / ours:.1f} times smaller than the baseline.
 
 | | {form} | baseline |
 |---|--:|--:|

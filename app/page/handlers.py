@@ -9,7 +9,6 @@ import gradio as gr
 from pydantic import BaseModel, Field, ValidationError, model_validator
 
 from slimwhisper.app.api.request import display_name
-from slimwhisper.app.page.cache_costs import cost_table
 from slimwhisper.app.page.posted import first_problem
 from slimwhisper.app.page.run import Run
 from slimwhisper.app.page.tempdir import FILES
@@ -123,14 +122,6 @@ class Handlers:
         for run, session in list(self.runs.items()):
             if session == request.session_hash:
                 run.stop()
-
-    def costs(self) -> str:
-        """What the caches take, in Markdown."""
-        loaded = self.service.engines.loaded
-        other = loaded is not None and loaded.name != self.models.default
-        return cost_table(
-            self.service.engines, loaded.name if loaded and other else self.models.shown
-        )
 
     def _upload(self, file: dict[str, Any], name: str) -> tuple[Path, str]:
         """An upload's path and its name to show. Any other file of the server is refused."""

@@ -12,6 +12,7 @@ import gradio as gr
 from gradio.components import Component
 from slimwhisper.tokens.whisper_package.tokenizer import LANGUAGES
 
+from slimwhisper.app.page.cache_costs import cost_table
 from slimwhisper.app.page.gradio_internals import Blocks
 from slimwhisper.app.page.handlers import MOST_BEAMS, Handlers
 from slimwhisper.app.page.live_route import live_formats
@@ -57,7 +58,8 @@ def _lay_out_files(handlers: Handlers, preset: str | None) -> None:
         transcribe = gr.Button("Transcribe", variant="primary", elem_id="sw-go", scale=3)
         stop = gr.Button("Stop", visible=False, elem_id="sw-stop", scale=1)
     view = _drawn("sw-results", "player", asset("player.html"))
-    _lay_out_costs(handlers)
+    with gr.Accordion("What the cache costs", open=False, elem_id="sw-costs") as costs:
+        table = gr.Markdown()
     text = gr.Textbox(label="Text", visible=False)
 
     _, *names = inspect.signature(handlers.transcribe).parameters  # after the request
@@ -74,13 +76,8 @@ def _lay_out_files(handlers: Handlers, preset: str | None) -> None:
     )
     event.then(lambda: gr.update(visible=False), None, stop, **QUICK)
     stop.click(handlers.stop, None, None, **QUICK)
-
-
-def _lay_out_costs(handlers: Handlers) -> None:
-    """The costs of the cache, as they are when they are opened."""
-    with gr.Accordion("What the cache costs", open=False, elem_id="sw-costs") as costs:
-        table = gr.Markdown()
-    costs.expand(handlers.costs, None, table, **QUICK)
+    engines = handlers.service.engines
+    costs.expand(lambda: cost_table(engines), None, table, **QUICK)
 
 
 def _lay_out_live() -> None:

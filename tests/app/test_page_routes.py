@@ -195,9 +195,11 @@ def test_what_the_cache_costs(model: SlimWhisper) -> None:
     sizes: Any = {"bytes_per_window": 40_500_000, "baseline_bytes_per_window": 319_000_000}
     loaded = SimpleNamespace(device=model.device, forms=("e", "x"))
     loaded.__dict__.update({name: lambda size=size: size for name, size in sizes.items()})
-    engines: Any = SimpleNamespace(model=loaded, cache_bytes=lambda: 81_000_000)
-    table = cost_table(engines, "turbo")
-    for part in ("turbo", "7.9 times", "| 40.5 MB | 319 MB |", "| 81.0 MB | 638 MB |", "| slim |"):
+    engines: Any = SimpleNamespace(
+        model=loaded, loaded=ModelChoice("/a/turbo"), cache_bytes=lambda: 81_000_000
+    )
+    table = cost_table(engines)
+    for part in ("`turbo`: 7.9 times", "| 40.5 MB | 319 MB |", "| 81.0 MB | 638 MB |", "| slim |"):
         assert part in table, table
     engines.model = None
-    assert "No model is loaded" in cost_table(engines, "turbo")
+    assert "No model is loaded" in cost_table(engines)
