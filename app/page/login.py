@@ -77,17 +77,14 @@ def make_login_router(gradio: Gradio, check: Check) -> APIRouter:
 
 def login_check(settings: Settings) -> Check | None:
     """Checks a user and a password; None: no login is needed."""
-    key, login = settings.api_key, settings.login
-    if key is None and login is None:
+    login = settings.login
+    right = settings.api_key if login is None else ":".join(login)
+    if right is None:
         return None
 
-    def same(one: str, other: str) -> bool:
-        return secrets.compare_digest(one.encode(), other.encode())
-
     def allowed(user: str, password: str) -> bool:
-        by_login = login is not None and same(f"{user}:{password}", ":".join(login))
-        by_key = login is None and key is not None and same(password, key)
-        return by_login or by_key
+        given = password if login is None else f"{user}:{password}"
+        return secrets.compare_digest(given.encode(), right.encode())
 
     return allowed
 
