@@ -5,10 +5,12 @@ one site only, to refuse addresses, to keep tracebacks out of the log, and to en
 shutdown.
 """
 
+import secrets
 from typing import Any
 
 import gradio as gr
-from fastapi import FastAPI
+from fastapi import FastAPI, Request
+from fastapi.responses import Response
 from gradio import processing_utils
 from gradio.route_utils import FnIndexInferError as NoSuchFunction
 from gradio.route_utils import upload_fn as read_upload
@@ -18,6 +20,7 @@ from starlette.routing import Mount
 
 __all__ = ["Blocks", "Gradio", "NoSuchFunction", "progress_of_uploads", "read_upload"]
 
+MAX_USERS = 10_000  # who are logged in
 FETCHING = ("async_ssrf_protected_get", "async_ssrf_protected_download")
 
 
@@ -34,22 +37,34 @@ class Blocks(gr.Blocks):
 
 
 class Gradio:
-    """Gradio's app, mounted last on a server's."""
+    """Gradio's app, taken out of a server's routes, of which it was the last."""
 
     def __init__(self, server: FastAPI) -> None:
-        mounted = server.routes[-1]
+        mounted = server.routes.pop()
         assert isinstance(mounted, Mount) and isinstance(mounted.app, App)
-        self.app = mounted.app
+        self.route, self.app = mounted, mounted.app
         self.app.get_blocks().has_launched = True  # else it would take files that were not uploaded
         refuse_addresses()
 
-    @property
-    def users(self) -> dict[str, str] | None:
-        """Who is logged in, by the token in their cookie; None: no login is needed."""
-        users: dict[str, str] = self.app.tokens
-        return users if self.app.auth is not None else None
+    def signed_in(self, request: Request) -> bool:
+        """Whether a request comes from somebody who may use the page. Reads its headers only."""
+        names = [self._cookie(https) for https in (True, False)]
+        return self.app.auth is None or any(
+            request.cookies.get(name) in self.app.tokens for name in names
+        )
 
-    def cookie(self, https: bool) -> str:
+    def sign_in(self, user: str, request: Request, response: Response) -> None:
+        """Give a user a cookie for this site only; over HTTPS, one for HTTPS only."""
+        users = self.app.tokens
+        while len(users) >= MAX_USERS:
+            del users[next(iter(users))]  # the oldest
+        token = secrets.token_urlsafe(16)
+        users[token] = user
+        # behind a proxy, only the browser's Origin may tell
+        https = "https" in (request.url.scheme, request.headers.get("origin", "").split(":")[0])
+        response.set_cookie(self._cookie(https), token, secure=https, httponly=True, samesite="lax")
+
+    def _cookie(self, https: bool) -> str:
         """The name of the cookie with the token."""
         return f"access-token-{'' if https else 'unsecure-'}{self.app.cookie_id}"
 

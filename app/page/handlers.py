@@ -3,13 +3,12 @@
 import secrets
 from collections.abc import AsyncGenerator
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Any, Literal
 
 import gradio as gr
-from pydantic import BaseModel, BeforeValidator, Field, ValidationError
+from pydantic import BaseModel, Field, ValidationError, model_validator
 
 from slimwhisper.app.api.request import display_name
-from slimwhisper.app.page.cache_costs import panel
 from slimwhisper.app.page.posted import first_problem
 from slimwhisper.app.page.run import Run
 from slimwhisper.app.page.tempdir import FILES
@@ -24,8 +23,8 @@ from slimwhisper.speakers.choice import BACKENDS
 from slimwhisper.types import MOST_SPEAKERS
 
 EXAMPLES = Path(__file__).with_name("samples")
-MOST_BEAMS = 10
 EXAMPLES_MODEL = "digits"  # bundled; it understands little else
+MOST_BEAMS = 10
 
 Shown = tuple[str, dict[str, Any]]  # a run's text, and its view
 
@@ -34,37 +33,32 @@ class Asked(BaseModel):
     """The options of a call: Gradio passes on whatever was sent. None, or "": the default."""
 
     language: str | None = None
-    task: str | None = None
-    words: bool | None = None
-    prompt: str | None = None
-    model: str | None = None
-    cache: str | None = None
-    beams: Annotated[int, Field(ge=1, le=MOST_BEAMS)] | None = None
-    temperature: Annotated[
-        float | None, Field(allow_inf_nan=False), BeforeValidator(lambda v: None if v == "" else v)
-    ] = None
-    vad: bool | None = None
-    diarize: str | None = None
-    speakers: Annotated[int, Field(ge=1, le=MOST_SPEAKERS)] | None = None
-    sentences: bool | None = None
+    task: str = "transcribe"
+    words: bool = Field(False, serialization_alias="word_timestamps")
+    prompt: str | None = Field(None, serialization_alias="initial_prompt")
+    model: str | None = Field(None, exclude=True)
+    cache: Literal[*PRESETS] | None = Field(None, exclude=True)  # type: ignore[valid-type]
+    beams: int = Field(1, ge=1, le=MOST_BEAMS, serialization_alias="beam_size")
+    temperature: float | None = Field(None, allow_inf_nan=False)
+    vad: bool = Field(False, serialization_alias="vad_filter")
+    # a path, too, would do for `Options`
+    diarize: Literal[*BACKENDS] | None = None  # type: ignore[valid-type]
+    speakers: int | None = Field(None, ge=1, le=MOST_SPEAKERS)
+    sentences: bool = False
+
+    @model_validator(mode="before")
+    @classmethod
+    def _without_defaults(cls, given: dict[str, Any]) -> dict[str, Any]:
+        return {name: value for name, value in given.items() if value not in (None, "")}
 
     def options(self) -> dict[str, Any]:
-        """Of `slimwhisper.Options`. Raises gr.Error."""
-        if self.diarize and self.diarize not in BACKENDS:  # a path, too, would do for `Options`
-            known = ", ".join(BACKENDS)
-            raise _error(f"diarize {self.diarize[:100]!r} is not one of: {known}")
-        options: dict[str, Any] = {
-            "task": self.task or "transcribe",
-            "language": self.language or None,
-            "initial_prompt": self.prompt or None,
-            "word_timestamps": bool(self.words),
-            "beam_size": None if self.beams == 1 else self.beams,
-            "vad_filter": bool(self.vad),
-            "diarize": self.diarize or None,
-            "speakers": self.speakers if self.diarize else None,
-            "sentences": bool(self.sentences),
-        }
-        return options | ({} if self.temperature is None else {"temperature": self.temperature})
+        """Of `slimwhisper.Options`."""
+        found = self.model_dump(by_alias=True, exclude_none=True)
+        if self.beams == 1:  # greedy
+            del found["beam_size"]
+        if self.diarize is None:
+            found.pop("speakers", None)
+        return found
 
 
 class Handlers:
@@ -76,10 +70,10 @@ class Handlers:
         assert settings.page is not None
         self.service, self.models, self.results = service, models, results
         self.runs: dict[Run, str] = {}  # those that run, with their browsers' sessions
-        self._preset = settings.cache
-        self._uploads = (settings.page / FILES).resolve()
         found = sorted(EXAMPLES.iterdir()) if models.default == EXAMPLES_MODEL else []
         self.examples = {path.stem.replace("-", " ").capitalize(): path for path in found}
+        self._preset = settings.cache
+        self._uploads = (settings.page / FILES).resolve()
 
     # Gradio passes values in this order. Its API shows these names and the docstring.
     async def transcribe(
@@ -106,13 +100,17 @@ class Handlers:
             asked = Asked.model_validate({name: given[name] for name in Asked.model_fields})
         except ValidationError as error:
             raise _error(first_problem(error)) from None
-        choice, options = self._choice(asked.model, asked.cache), asked.options()
+        try:
+            name = self.models.resolve(asked.model)
+        except SlimWhisperError as error:
+            raise _error(str(error)) from error
+        choice = ModelChoice(name, None if asked.cache == self._preset else asked.cache)
         recordings = [self._upload(file, str(file.get("orig_name"))) for file in files or []]
         if recording:
             recordings.append(self._upload(recording, "recording.wav"))
         if not recordings:
             raise _error("Add a file or record something first.")
-        async for shown in self._run(request, recordings, choice, options):
+        async for shown in self._run(request, recordings, choice, asked.options()):
             yield shown
 
     async def try_example(self, request: gr.Request, name: str) -> AsyncGenerator[Shown, None]:
@@ -120,8 +118,10 @@ class Handlers:
         path = self.examples.get(name) if isinstance(name, str) else None
         if path is None:
             raise _error(f"There is no example {str(name)[:100]!r}.")
-        choice, options = self._choice(None, None), {"word_timestamps": True}
-        async for shown in self._run(request, [(path, path.name)], choice, options):
+        choice = ModelChoice(self.models.resolve(None))
+        async for shown in self._run(
+            request, [(path, path.name)], choice, {"word_timestamps": True}
+        ):
             yield shown
 
     async def _run(
@@ -149,27 +149,12 @@ class Handlers:
             if session == request.session_hash:
                 run.stop()
 
-    def costs(self) -> str:
-        """The chart of the cache costs, in HTML."""
-        loaded = self.service.engines.loaded
-        other = loaded is not None and loaded.name != self.models.default
-        return panel(self.service.engines, loaded.name if loaded and other else self.models.shown)
-
     def _upload(self, file: dict[str, Any], name: str) -> tuple[Path, str]:
         """An upload's path and its name to show. Any other file of the server is refused."""
         path = Path(str(file.get("path"))).resolve()
         if not path.is_relative_to(self._uploads) or not path.is_file():
             raise _error("A file is no longer on the server. Add it again.")
         return path, display_name(name)
-
-    def _choice(self, model: str | None, cache: str | None) -> ModelChoice:
-        try:
-            name = self.models.resolve(model)
-        except SlimWhisperError as error:
-            raise _error(str(error)) from error
-        if cache and cache not in PRESETS:
-            raise _error(f"There is no cache form {cache[:100]!r}.")
-        return ModelChoice(name, None if cache in ("", self._preset) else cache)
 
 
 def _error(message: str) -> gr.Error:

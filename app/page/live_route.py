@@ -10,13 +10,13 @@ from typing import Annotated
 
 from fastapi import APIRouter, Request
 from fastapi.responses import JSONResponse, Response
-from pydantic import BaseModel, ConfigDict, Field, model_validator
+from pydantic import Field, model_validator
 from slimwhisper.tokens.whisper_package.tokenizer import LANGUAGES
 from starlette.concurrency import run_in_threadpool
 from starlette.exceptions import HTTPException
 
 from slimwhisper.app.api.errors import as_api_error
-from slimwhisper.app.page.posted import MAX_TEXT, clean, read_posted
+from slimwhisper.app.page.posted import MAX_TEXT, Posted, clean, read_posted
 from slimwhisper.app.page.transcripts.results import download
 from slimwhisper.errors import SlimWhisperError
 from slimwhisper.longform.attempts import compression_ratio
@@ -34,19 +34,12 @@ NOT_KEPT = {"Cache-Control": "no-store"}
 MakeKey = Callable[[], str]  # raises SlimWhisperError, APIError
 Text = Annotated[str, Field(max_length=MAX_TEXT)]
 Token = Annotated[int, Field(ge=0, le=MAX_TOKEN)]
-Seconds = Annotated[float, Field(ge=0, le=MAX_SECONDS, allow_inf_nan=False)]
+Seconds = Annotated[float, Field(ge=0, le=MAX_SECONDS)]
+Unit = Annotated[float, Field(ge=0, le=1)]
 
 
-class Nothing(BaseModel):
-    """An empty body."""
-
-    model_config = ConfigDict(extra="forbid")
-
-
-class Timed(BaseModel):
+class Timed(Posted):
     """Something that was said."""
-
-    model_config = ConfigDict(extra="forbid")
 
     start: Seconds
     end: Seconds
@@ -62,7 +55,7 @@ class LiveWord(Timed):
     """A word, with its leading space if it has one: not all scripts have spaces."""
 
     word: Text
-    probability: Annotated[float, Field(ge=0, le=1)]
+    probability: Unit
 
     def made(self) -> Word:
         """The word as the writers take it."""
@@ -74,12 +67,12 @@ class LiveSegment(Timed):
     """A segment of an utterance."""
 
     text: Text
-    words: Annotated[list[LiveWord], Field(max_length=MAX_WORDS)] | None = None
-    tokens: Annotated[list[Token], Field(max_length=MAX_TOKENS)] = []
-    temperature: Annotated[float, Field(ge=0, le=1)] = 0.0
-    avg_logprob: Annotated[float, Field(allow_inf_nan=False)] = 0.0
-    compression_ratio: Annotated[float, Field(ge=0, allow_inf_nan=False)] | None = None
-    no_speech_prob: Annotated[float, Field(ge=0, le=1)] = 0.0
+    words: list[LiveWord] | None = Field(None, max_length=MAX_WORDS)
+    tokens: list[Token] = Field([], max_length=MAX_TOKENS)
+    temperature: Unit = 0.0
+    avg_logprob: float = 0.0
+    compression_ratio: float | None = Field(None, ge=0)
+    no_speech_prob: Unit = 0.0
 
     def made(self, number: int) -> Segment:
         """The segment as the writers take it."""
@@ -90,13 +83,11 @@ class LiveSegment(Timed):
         return Segment(id=number, seek=round(100 * self.start), words=words, **given)
 
 
-class LiveTranscript(BaseModel):
+class LiveTranscript(Posted):
     """What was said."""
 
-    model_config = ConfigDict(extra="forbid")
-
     language: str  # code
-    segments: Annotated[list[LiveSegment], Field(max_length=MAX_SEGMENTS)]
+    segments: list[LiveSegment] = Field(max_length=MAX_SEGMENTS)
 
     def transcript(self) -> Transcript:
         """The transcript. Of a segment that has not ended, the page has only times and text.
@@ -118,7 +109,7 @@ def make_live_router(make_key: MakeKey) -> APIRouter:
 
     @router.post("/key")
     async def key(request: Request) -> Response:
-        await read_posted(request, Nothing)
+        await read_posted(request, Posted)
         try:
             value = await run_in_threadpool(make_key)
         except SlimWhisperError as error:

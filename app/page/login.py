@@ -19,38 +19,9 @@ from slimwhisper.app.service.settings import Settings
 
 MAX_TRIES, WITHIN = 10, 60.0  # wrong passwords from an address, in so many seconds
 MAX_ADDRESSES = 10_000  # whose tries are counted
-MAX_VISITORS = 10_000  # logins that are kept
 MAX_FIELD = 1000  # bytes of a field of the form
 
 Check = Callable[[str, str], bool]  # whether a user and a password are right
-
-
-class Visitors:
-    """Who is logged in to the page; nobody before it is mounted."""
-
-    def __init__(self) -> None:
-        self.page: Gradio | None = None
-
-    def signed_in(self, request: Request) -> bool:
-        """Whether a request comes from somebody who may use the page. Reads its headers only."""
-        page = self.page
-        if page is None or page.users is None:
-            return page is not None
-        return any(request.cookies.get(page.cookie(https)) in page.users for https in (True, False))
-
-    def sign_in(self, user: str, request: Request, response: Response) -> None:
-        """Give a user a cookie for this site only; over HTTPS, one for HTTPS only."""
-        assert self.page is not None and self.page.users is not None
-        users = self.page.users
-        while len(users) >= MAX_VISITORS:
-            del users[next(iter(users))]  # the oldest
-        token = secrets.token_urlsafe(16)
-        users[token] = user
-        # behind a proxy, only the browser's Origin may tell
-        https = "https" in (request.url.scheme, request.headers.get("origin", "").split(":")[0])
-        response.set_cookie(
-            self.page.cookie(https), token, secure=https, httponly=True, samesite="lax"
-        )
 
 
 class Tries:
@@ -77,7 +48,7 @@ class Tries:
             del self._by_address[next(iter(self._by_address))]
 
 
-def make_login_router(visitors: Visitors, check: Check) -> APIRouter:
+def make_login_router(gradio: Gradio, check: Check) -> APIRouter:
     """POST /login with a form's `username` and `password` -> a cookie; 400 if they are wrong.
 
     These are the path and the answers that Gradio's login page expects.
@@ -98,7 +69,7 @@ def make_login_router(visitors: Visitors, check: Check) -> APIRouter:
             tries.fail(address)
             raise APIError(400, "this user and this password are not right together")
         response = JSONResponse({"success": True})
-        visitors.sign_in(user, request, response)
+        gradio.sign_in(user, request, response)
         return response
 
     return router
@@ -106,17 +77,14 @@ def make_login_router(visitors: Visitors, check: Check) -> APIRouter:
 
 def login_check(settings: Settings) -> Check | None:
     """Checks a user and a password; None: no login is needed."""
-    key, login = settings.api_key, settings.login
-    if key is None and login is None:
+    login = settings.login
+    right = settings.api_key if login is None else ":".join(login)
+    if right is None:
         return None
 
-    def same(one: str, other: str) -> bool:
-        return secrets.compare_digest(one.encode(), other.encode())
-
     def allowed(user: str, password: str) -> bool:
-        by_login = login is not None and same(f"{user}:{password}", ":".join(login))
-        by_key = login is None and key is not None and same(password, key)
-        return by_login or by_key
+        given = password if login is None else f"{user}:{password}"
+        return secrets.compare_digest(given.encode(), right.encode())
 
     return allowed
 

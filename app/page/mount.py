@@ -4,21 +4,16 @@ import asyncio
 import time
 
 import gradio as gr
-from fastapi import APIRouter, FastAPI
-from fastapi.responses import FileResponse, Response
-from starlette.exceptions import HTTPException
+from fastapi import FastAPI
+from fastapi.responses import Response
+from starlette.staticfiles import StaticFiles
+from starlette.types import Scope
 
 from slimwhisper.app.page.calls import Calls
 from slimwhisper.app.page.gradio_internals import Blocks, Gradio
 from slimwhisper.app.page.handlers import Handlers
 from slimwhisper.app.page.live_route import MakeKey, make_live_router
-from slimwhisper.app.page.login import (
-    Check,
-    Visitors,
-    login_check,
-    login_message,
-    make_login_router,
-)
+from slimwhisper.app.page.login import Check, login_check, login_message, make_login_router
 from slimwhisper.app.page.page import ASSETS, asset, make_page
 from slimwhisper.app.page.tempdir import FILES
 from slimwhisper.app.page.transcripts.edit_route import make_edit_router
@@ -38,11 +33,10 @@ LAST_UPDATES = 5.0  # seconds for browsers to receive the end of their runs
 class Page:
     """The page, as its server uses it."""
 
-    def __init__(self, handlers: Handlers, uploads: Uploads, visitors: Visitors) -> None:
-        assert visitors.page is not None
+    def __init__(self, handlers: Handlers, uploads: Uploads, gradio: Gradio) -> None:
         self.results, self.uploads = handlers.results, uploads
-        self.signed_in = visitors.signed_in
-        self._runs, self._gradio = handlers.runs, visitors.page
+        self.signed_in = gradio.signed_in
+        self._runs, self._gradio = handlers.runs, gradio
 
     async def tidy(self) -> None:
         """Remove old results and uploads from time to time. Runs until it is cancelled."""
@@ -76,16 +70,7 @@ def mount_page(
     total = 16 * settings.max_bytes
     results = Results(settings.page / "results", total)
     uploads = Uploads(settings.page / FILES, total)
-    visitors = Visitors()
     check = login_check(settings)
-    routers = [make_results_router(results), make_edit_router(results), make_assets_router()]
-    routers.append(make_uploads_router(uploads, settings.max_bytes))
-    if check is not None:
-        routers.append(make_login_router(visitors, check))
-    if make_key is not None:
-        routers.append(make_live_router(make_key))
-    for router in routers:
-        app.include_router(router)
     handlers = Handlers(service, models, results, settings)
 
     async def mount() -> Blocks:  # without a running loop, Gradio makes some and never closes them
@@ -93,25 +78,29 @@ def mount_page(
         _mount_gradio(app, page, check, settings)
         return page
 
-    functions = asyncio.run(mount()).fns
-    visitors.page = Gradio(app)
-    visitors.page.app.add_middleware(Calls, functions=functions, is_stored=uploads.has)
-    return Page(handlers, uploads, visitors)
+    functions, gradio = asyncio.run(mount()).fns, Gradio(app)
+    gradio.app.add_middleware(Calls, functions=functions, is_stored=uploads.has)
+    routers = [make_results_router(results), make_edit_router(results)]
+    routers.append(make_uploads_router(uploads, settings.max_bytes))
+    if check is not None:
+        routers.append(make_login_router(gradio, check))
+    if make_key is not None:
+        routers.append(make_live_router(make_key))
+    for router in routers:
+        app.include_router(router)
+    app.mount("/page/assets", Assets(directory=ASSETS))
+    app.routes.append(gradio.route)  # last: it takes all other paths
+    return Page(handlers, uploads, gradio)
 
 
-def make_assets_router() -> APIRouter:
-    """GET /page/assets/NAME.js. The scripts hold no secrets: no login is needed."""
-    router = APIRouter(prefix="/page/assets")
-    scripts = {path.name: path for path in ASSETS.glob("*.js")}
+class Assets(StaticFiles):
+    """GET /page/assets/NAME. They hold no secrets: no login is needed."""
 
-    @router.get("/{name}")
-    async def script(name: str) -> Response:
-        if name not in scripts:
-            raise HTTPException(404, "there is no such script")
-        headers = {"X-Content-Type-Options": "nosniff", "Cache-Control": "no-cache"}
-        return FileResponse(scripts[name], media_type="text/javascript", headers=headers)
-
-    return router
+    async def get_response(self, path: str, scope: Scope) -> Response:
+        """A file, of which the browser asks each time whether it is still the same."""
+        found = await super().get_response(path, scope)
+        found.headers.update({"X-Content-Type-Options": "nosniff", "Cache-Control": "no-cache"})
+        return found
 
 
 def _mount_gradio(app: FastAPI, page: Blocks, check: Check | None, settings: Settings) -> None:
@@ -131,26 +120,9 @@ def _mount_gradio(app: FastAPI, page: Blocks, check: Check | None, settings: Set
         ssr_mode=False,
         mcp_server=False,
         pwa=False,
-        theme=_theme(),
+        theme=gr.themes.Base(
+            primary_hue="indigo", neutral_hue="slate", font=SANS, font_mono=MONO, radius_size="lg"
+        ),
         # passed as `css`, Gradio would rewrite it and break some selectors
         head=f"<style>{''.join(map(asset, STYLES))}</style>",
-    )
-
-
-def _theme() -> gr.themes.Base:
-    """Plain, with the fonts of the user's system."""
-    return gr.themes.Base(
-        primary_hue="indigo", neutral_hue="slate", font=SANS, font_mono=MONO, radius_size="lg"
-    ).set(
-        body_background_fill="*neutral_50",
-        body_text_color_subdued="*neutral_600",
-        body_text_color_subdued_dark="*neutral_400",
-        block_shadow="none",
-        input_placeholder_color="*neutral_500",
-        input_placeholder_color_dark="*neutral_400",
-        checkbox_border_color_dark="*neutral_400",
-        button_primary_background_fill="*primary_600",
-        button_primary_background_fill_hover="*primary_700",
-        button_primary_background_fill_dark="*primary_600",
-        button_primary_background_fill_hover_dark="*primary_700",
     )

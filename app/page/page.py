@@ -12,6 +12,7 @@ import gradio as gr
 from gradio.components import Component
 from slimwhisper.tokens.whisper_package.tokenizer import LANGUAGES
 
+from slimwhisper.app.page.cache_costs import cost_table
 from slimwhisper.app.page.gradio_internals import Blocks
 from slimwhisper.app.page.handlers import MOST_BEAMS, Handlers
 from slimwhisper.app.page.live_route import live_formats
@@ -23,7 +24,6 @@ from slimwhisper.types import MOST_SPEAKERS
 ASSETS = Path(__file__).with_name("assets")
 SUBTITLE = "Speech to text on this server. Nothing you upload leaves it."
 TEMPERATURES = ("0", "0.2", "0.4", "0.6", "0.8", "1")
-PANEL_SECONDS = 3.0  # between updates of the cache costs, while they are shown
 QUICK: dict[str, Any] = {  # in Gradio's queue, as `api.paths` serves no other route for calls
     "api_visibility": "private",
     "show_progress": "hidden",
@@ -40,14 +40,12 @@ def make_page(handlers: Handlers, preset: str | None, live: bool) -> Blocks:
     title = f"<h1>{asset('icon.svg')}slimwhisper</h1><p>{SUBTITLE}</p>"
     with Blocks(title="slimwhisper", analytics_enabled=False, fill_width=True) as blocks:
         gr.HTML(title, elem_id="sw-title", apply_default_css=False)
-        if live:
-            with gr.Tabs(elem_id="sw-tabs"):
-                with gr.Tab("Files", elem_id="sw-tab-files"):
-                    _lay_out_files(handlers, preset)
+        with gr.Tabs(elem_id="sw-tabs"):
+            with gr.Tab("Files", elem_id="sw-tab-files"):
+                _lay_out_files(handlers, preset)
+            if live:
                 with gr.Tab("Live", elem_id="sw-tab-live"):
                     _lay_out_live()
-        else:
-            _lay_out_files(handlers, preset)
         blocks.unload(handlers.stop)
     blocks.max_threads = handlers.service.limits.queue
     blocks.queue(default_concurrency_limit=None)
@@ -65,17 +63,22 @@ def _lay_out_files(handlers: Handlers, preset: str | None) -> None:
         transcribe = gr.Button("Transcribe", variant="primary", elem_id="sw-go", scale=3)
         stop = gr.Button("Stop", visible=False, elem_id="sw-stop", scale=1)
     view = _drawn("sw-results", "player", asset("player.html"))
-    _lay_out_costs(handlers)
+    with gr.Accordion("What the cache costs", open=False, elem_id="sw-costs") as costs:
+        table = gr.Markdown()
     text = gr.Textbox(label="Text", visible=False)
 
-    def starts(
-        button: gr.Button, run: Callable[..., Any], given: list[Component], **api: Any
-    ) -> None:
-        """Connect a button that starts a run. api: the name of the call for programs, if any."""
+    _, *names = inspect.signature(handlers.transcribe).parameters  # after the request
+    given = [arguments[name] for name in names]
+    public = {"api_name": "transcribe", "api_visibility": "public"}
+    starts: list[tuple[gr.Button, Callable[..., Any], Sequence[Component], dict[str, Any]]] = [
+        (transcribe, handlers.transcribe, given, public),
+        *((e, handlers.try_example, [e], {"api_visibility": "private"}) for e in examples),
+    ]
+    for button, run, inputs, api in starts:
         button.click(lambda: gr.update(visible=True), None, stop, **QUICK)
         event = button.click(
             run,
-            given,
+            inputs,
             [text, view],
             preprocess=False,
             show_progress="hidden",
@@ -84,24 +87,9 @@ def _lay_out_files(handlers: Handlers, preset: str | None) -> None:
             **api,
         )
         event.then(lambda: gr.update(visible=False), None, stop, **QUICK)
-
-    _, *names = inspect.signature(handlers.transcribe).parameters  # after the request
-    given = [arguments[name] for name in names]
-    starts(transcribe, handlers.transcribe, given, api_name="transcribe", api_visibility="public")
-    for example in examples:
-        starts(example, handlers.try_example, [example], api_visibility="private")
     stop.click(handlers.stop, None, None, **QUICK)
-
-
-def _lay_out_costs(handlers: Handlers) -> None:
-    """The costs of the cache, which change while they are shown."""
-    with gr.Accordion("What the cache costs", open=False, elem_id="sw-costs") as costs:
-        chart = gr.HTML(elem_id="sw-chart", apply_default_css=False)
-    clock = gr.Timer(PANEL_SECONDS, active=False)
-    shown = [chart, clock]
-    costs.expand(lambda: (handlers.costs(), gr.Timer(active=True)), None, shown, **QUICK)
-    costs.collapse(lambda: gr.Timer(active=False), None, clock, **QUICK)
-    clock.tick(handlers.costs, None, chart, **QUICK)
+    engines = handlers.service.engines
+    costs.expand(lambda: cost_table(engines), None, table, **QUICK)
 
 
 def _lay_out_live() -> None:

@@ -4,13 +4,20 @@ import re
 from typing import TypeVar
 
 from fastapi import Request
-from pydantic import BaseModel, ValidationError
+from pydantic import BaseModel, ConfigDict, ValidationError
 from starlette.exceptions import HTTPException
 
 MAX_TEXT = 5000  # characters of a segment: ten times what is said in 30 s
 CONTROL = re.compile(r"[\x00-\x1f\x7f-\x9f\u2028\u2029]+")  # line breaks among them
 
-Body = TypeVar("Body", bound=BaseModel)
+
+class Posted(BaseModel):
+    """A body: of this class itself, an empty one."""
+
+    model_config = ConfigDict(extra="forbid", allow_inf_nan=False)
+
+
+Body = TypeVar("Body", bound=Posted)
 
 
 async def read_posted(request: Request, kind: type[Body]) -> Body:

@@ -6,14 +6,14 @@ The page shows a dictionary, sent to the browser again and again and drawn by `a
 """
 
 import asyncio
-import time
+import secrets
 from collections.abc import AsyncGenerator, Sequence
-from contextlib import suppress
 from functools import partial
 from pathlib import Path
 from typing import Any
 
 from slimwhisper.app.api.errors import as_api_error
+from slimwhisper.app.page.transcripts.edits import Edits
 from slimwhisper.app.page.transcripts.results import Result, Results
 from slimwhisper.app.page.transcripts.views import outline, segment_view
 from slimwhisper.app.service.jobs import (
@@ -30,8 +30,7 @@ from slimwhisper.audio.samples import Samples
 from slimwhisper.errors import SlimWhisperError
 from slimwhisper.trust import REASONS
 
-MIN_UPDATE = 0.3  # seconds between two updates
-MAX_UPDATE = 1.0  # seconds: places in the queue change without an event
+UPDATE = 0.3  # seconds between two updates
 ENDED = ("done", "failed", "stopped")
 
 
@@ -61,13 +60,15 @@ class Part:
         message = str(as_api_error(error)).removeprefix(f"{self.name}: ")
         self.state, self.message = "failed", message[:1].upper() + message[1:]
 
-    def take_samples(self, samples: Samples) -> None:
-        """Draw the outline of the samples, float32 [n] at 16 kHz. In a reading thread."""
+    def draw(self, samples: Samples) -> None:
+        """Take the outline of the samples, float32 [n] at 16 kHz. In a reading thread."""
         self.peaks = outline(samples)
 
     def update(self, event: Event) -> None:
-        """Take in one of the job's events."""
+        """Take in one of the job's events, unless it was stopped."""
         match event:
+            case _ if self.ended:
+                pass
             case Started(seconds=seconds):
                 self.state, self.seconds = "working", seconds
             case Progress(segments=segments, done=done):
@@ -79,7 +80,8 @@ class Part:
                 self.language, self.text = transcript.language, transcript.text
                 self.segments = [segment_view(segment) for segment in transcript.segments]
                 assert self.job is not None and self.result is not None
-                self.result.finish(transcript, bool(self.job.options.get("sentences")))
+                self.result.edits = Edits(transcript)
+                self.result.sentences = bool(self.job.options.get("sentences"))
             case Failed(error=error):
                 self.fail(error)
 
@@ -128,21 +130,21 @@ class Run:
         options: fields of `slimwhisper.Options`. Needs a running event loop.
         """
         self._service = service
-        self._loop, self._changed = asyncio.get_running_loop(), asyncio.Event()
+        self._loop = asyncio.get_running_loop()
         self.parts = [Part(name) for _, name in recordings]
+        self._group = secrets.token_urlsafe(24)
         for part, (path, name) in zip(self.parts, recordings, strict=True):
             try:
-                part.result = results.add(path, name)
+                part.result = results.add(path, name, self._group)
             except OSError:
                 part.state, part.message = "failed", "No longer on the server; add it again"
                 continue
             kept, listener = part.result.path, partial(self._listen, part)
-            part.job = Job(kept, name, model, options, user, listener, part.take_samples)
+            part.job = Job(kept, name, model, options, user, listener, part.draw)
             try:
                 service.submit(part.job)
             except SlimWhisperError as error:
                 part.fail(error)
-        self._group = results.group([p.result for p in self.parts if p.result is not None])
 
     def stop(self) -> None:
         """Cancel the parts that have not ended. A second call does nothing."""
@@ -151,7 +153,6 @@ class Run:
                 part.state = "stopped"
             if part.job is not None:
                 self._service.cancel(part.job)
-        self._loop.call_soon_threadsafe(self._changed.set)
 
     @property
     def running(self) -> bool:
@@ -159,15 +160,11 @@ class Run:
         return not all(part.ended for part in self.parts)
 
     async def updates(self) -> AsyncGenerator[dict[str, Any], None]:
-        """The view at each change, up to the last. Closing the generator early stops the run."""
+        """The view now and then, up to the last. Closing the generator early stops the run."""
         try:
             while self.running:
-                self._changed.clear()
                 yield self.view()
-                due = time.monotonic() + MIN_UPDATE
-                with suppress(TimeoutError):
-                    await asyncio.wait_for(self._changed.wait(), MAX_UPDATE)
-                await asyncio.sleep(max(due - time.monotonic(), 0))
+                await asyncio.sleep(UPDATE)
             yield self.view()
         finally:
             self.stop()
@@ -194,9 +191,4 @@ class Run:
 
     def _listen(self, part: Part, event: Event) -> None:
         """In the service's thread."""
-        self._loop.call_soon_threadsafe(self._take, part, event)
-
-    def _take(self, part: Part, event: Event) -> None:
-        if not part.ended:
-            part.update(event)
-        self._changed.set()
+        self._loop.call_soon_threadsafe(part.update, event)

@@ -40,9 +40,9 @@ class Uploads(Store[Kept]):
             message = "the server has no room for this file; try again later, or send a smaller one"
             raise APIError(507, message, "disk_full", headers={"Retry-After": "60"})
 
-    def end(self, upload: Kept) -> None:
-        """All files of an upload have arrived."""
-        upload.files = max(1, sum(path.is_file() for path in upload.path.rglob("*")))
+    def end(self, upload: Kept, files: int) -> None:
+        """All files of an upload have arrived, so many; an empty one counts as one."""
+        upload.files = max(1, files)
         upload.since = time.monotonic()
         self.forget()
 
@@ -82,7 +82,7 @@ def make_uploads_router(uploads: Uploads, max_bytes: int) -> APIRouter:
             if upload_id:
                 loop = asyncio.get_running_loop()
                 loop.call_later(TOLD, progress_of_uploads.stop_tracking, upload_id)
-        uploads.end(kept)
+        uploads.end(kept, len(paths))
         return JSONResponse(paths)
 
     return router

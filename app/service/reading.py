@@ -23,7 +23,6 @@ from slimwhisper.types import SAMPLE_RATE
 DEFAULTS = {"on_failure": "best"}  # options of every job, where they differ from `Options`
 LONGEST_VOICE = 60  # seconds of a recording that belongs to no job
 IN_MEMORY = SPOOL_SECONDS * SAMPLE_RATE  # samples: a longer recording is kept on disk
-STEP = 60 * SAMPLE_RATE  # samples by which a recording that is being read takes more room
 DISK_SECONDS = 3600  # for each slot, besides the two longest recordings
 
 
@@ -64,24 +63,18 @@ class Room:
             self._held[job] = samples
             return True
 
-    def keep(self, job: Job, samples: int) -> None:
-        """Make room for so many samples of a recording that is being read. Raises EndedError,
-        NoRoomError.
+    def keep(self, job: Job, samples: int, whole: bool = False) -> None:
+        """Make room for so many samples of a recording that is being read. whole: it has no more,
+        and gives the rest of its room back. Raises EndedError, NoRoomError.
         """
-        if job.ended:
-            raise EndedError
-        if samples <= self._held.get(job, 0):
-            return
         with self._lock:
-            if self._again or not self._fits(job, samples + STEP):
+            if job.ended or job not in self._held:  # released meanwhile
+                raise EndedError
+            if samples > self._held[job] and (self._again or not self._fits(job, samples)):
                 self._again.add(job)
                 raise NoRoomError
-            self._settle(job, samples + STEP)
-
-    def settle(self, job: Job, samples: int) -> None:
-        """The recording has been read: it has so many samples. Raises EndedError."""
-        with self._lock:
-            self._settle(job, samples)
+            if whole or samples > self._held[job]:
+                self._held[job] = samples
 
     def release(self, job: Job) -> None:
         """A job's recording is gone. No effect if it has no room."""
@@ -99,11 +92,6 @@ class Room:
         disk = self._longest + self.slots * DISK_SECONDS * SAMPLE_RATE // 2  # half of it
         held = (n for other, n in self._held.items() if other is not job and n > IN_MEMORY)
         return samples <= IN_MEMORY or sum(held) + samples <= self._share(job) * disk
-
-    def _settle(self, job: Job, samples: int) -> None:
-        if job not in self._held:  # released meanwhile
-            raise EndedError
-        self._held[job] = samples
 
 
 class Reading:
@@ -157,7 +145,7 @@ class Reading:
         options = model.make_options(job.model.shown, **(DEFAULTS | job.options))
         samples = self._readers.read(job.path, job.name, keep=partial(self.room.keep, job))
         try:
-            self.room.settle(job, len(samples))
+            self.room.keep(job, len(samples), whole=True)
             wanted = _Wanted(samples, job)
             job.show(wanted)
             return Recording(wanted, model.dims, options, model.network.vocabulary)

@@ -26,9 +26,8 @@ from slimwhisper.app.service.jobs import (
     State,
     StoppingError,
 )
-from slimwhisper.app.service.live_stream import Listener, LiveStream
 from slimwhisper.app.service.reading import NoRoomError, Reading
-from slimwhisper.app.service.streams import Streams
+from slimwhisper.app.service.streams import Listener, LiveStream, Streams
 from slimwhisper.app.service.turns import Jobs
 from slimwhisper.errors import SlimWhisperError, as_ours
 from slimwhisper.live.types import LiveOptions
@@ -99,10 +98,7 @@ class Service:
         self.streams.check(model, options)
         with self._changed:
             self._check_model(model, [*self.streams.open, *self._jobs])
-            check, most = self.streams.check, self.limits.backlog
-            stream = LiveStream(model, options, user, listener, self._changed, check, most)
-            self.streams.admit(stream)
-        return stream
+            return self.streams.begin(model, options, listener)
 
     def _check_model(self, model: ModelChoice, others: Iterable[Job | LiveStream]) -> None:
         """Raises StoppingError at shutdown, BusyError if others have another model: a stream may

@@ -1,18 +1,21 @@
-"""Live streams: what the service's thread does for them."""
+"""Live streams: as their callers hold them, and what the service's thread does for them."""
 
 import logging
 import time
 from collections import deque
+from collections.abc import Callable
 from contextlib import suppress
 from threading import Condition
+
+import numpy as np
+from numpy.typing import NDArray
 
 from slimwhisper.app.service.counts import Counts
 from slimwhisper.app.service.engines import Engines
 from slimwhisper.app.service.jobs import BusyError, Job, Limits, ModelChoice
-from slimwhisper.app.service.live_stream import PIECE, LiveStream
-from slimwhisper.errors import SlimWhisperError, as_ours
+from slimwhisper.errors import OptionError, SlimWhisperError, as_ours
 from slimwhisper.live.setup import Setup, check
-from slimwhisper.live.stream import Stream, hear_together
+from slimwhisper.live.stream import Stream, as_samples, hear_together
 from slimwhisper.live.types import Failed, LiveEvent, LiveOptions, Text
 from slimwhisper.live.updates import SharedEngine, Updates
 from slimwhisper.live.warming import load_parts
@@ -20,8 +23,114 @@ from slimwhisper.types import SAMPLE_RATE
 
 logger = logging.getLogger("slimwhisper.serve")
 
+# Called on the service's thread; None: the end, after the last `Ended` or after `Failed`
+Listener = Callable[[LiveEvent | None], None]
+# samples and the time they came at, or a call
+Item = tuple[NDArray[np.float32], float] | Callable[[Stream], None]
+
+PIECE = SAMPLE_RATE  # samples that a stream takes in before it is the others' turn
 LEAST = PIECE // 100  # samples that a call, or a shorter piece, counts as
 ARRIVALS = 4096  # pieces whose arrival is remembered: of 20 ms each, 80 s
+
+
+class LiveStream:
+    """A stream, as `Service.open_stream` returns it. Any thread may call; nothing waits.
+
+    Calls after `finish`, or after the end, have no effect.
+    """
+
+    def __init__(
+        self, streams: "Streams", model: ModelChoice, options: LiveOptions, listener: Listener
+    ) -> None:
+        """streams: those of the service."""
+        self.model, self.options, self.listener = model, options, listener
+        self._streams, self._changed = streams, streams.changed
+        self._inbox: deque[Item] = deque()  # what is not taken yet
+        self._appended = self._judged = 0  # samples that came, and those that were judged
+        self._unknown = 0.0  # seconds of those that were judged and no update has known
+        self.finished = self.closed = False
+        self.ending: SlimWhisperError | None = None  # what is told last
+
+    # -- from any thread ---------------------------------------------------------------------
+
+    @property
+    def backlog(self) -> float:
+        """Seconds of audio that no update has known yet; silence counts until it is taken in. A
+        caller that can stop reading does so when it grows.
+        """
+        return (self._appended - self._judged) / SAMPLE_RATE + self._unknown
+
+    def append(self, samples: NDArray[np.float32]) -> None:
+        """More audio: samples float32 [n] at 16 kHz, in [-1, 1], which must not change afterwards.
+
+        Raises AudioError for others, BusyError if too much waits (`Limits.backlog`); nothing of it
+        is taken then.
+        """
+        samples, now, most = as_samples(samples), time.monotonic(), self._streams.limits.backlog
+        count = len(samples)
+        with self._changed:
+            if self.finished or self.closed:
+                return
+            if self.backlog + count / SAMPLE_RATE > most:
+                waiting = f"more than {most:g} s of the stream's audio wait"
+                raise BusyError(f"{waiting}; send it as fast as it is spoken")
+            self._inbox += ((samples[i : i + PIECE], now) for i in range(0, count, PIECE))
+            self._appended += count
+            self._changed.notify()
+
+    def commit(self) -> None:
+        """End the utterance now."""
+        self._call(Stream.commit)
+
+    def clear(self) -> None:
+        """Forget what is not committed."""
+        self._call(Stream.clear)
+
+    def change(self, options: LiveOptions) -> None:
+        """Other options, from the next utterance on. Raises OptionError."""
+        self._streams.check(self.model, options)
+        if options.window != self.options.window:
+            raise OptionError("window: it cannot change within a stream; open another one")
+        self._call(lambda stream: stream.change(options))
+
+    def finish(self) -> None:
+        """No more audio: the last utterance ends, then the stream; the listener gets None last."""
+        with self._changed:
+            self._call(Stream.finish)
+            self.finished = True
+
+    def close(self) -> None:
+        """Drop the stream at once. The listener gets no more events, and no None; one event may be
+        on its way.
+        """
+        with self._changed:
+            self.closed = True
+            self._inbox.clear()
+            self._changed.notify()
+
+    def _call(self, method: Callable[[Stream], None]) -> None:
+        with self._changed:
+            if not (self.finished or self.closed):
+                self._inbox.append(method)
+                self._changed.notify()
+
+    # -- for the service's thread ------------------------------------------------------------
+
+    @property
+    def waits(self) -> bool:
+        """Whether the service's thread has something to do for it."""
+        return bool(self._inbox or self.closed)
+
+    def take(self) -> Item | None:
+        """The next of what came; None: nothing did."""
+        with self._changed:
+            return self._inbox.popleft() if self._inbox else None
+
+    def judged(self, samples: int, unknown: float) -> None:
+        """So many of all samples were judged. unknown: seconds of them that no update has known."""
+        with self._changed:
+            self._unknown = unknown  # first: the backlog is never told too small
+            self._judged = samples
 
 
 class Served:
@@ -79,8 +188,8 @@ class Streams:
         self, engines: Engines, limits: Limits, counts: Counts, changed: Condition
     ) -> None:
         """changed: held where `open` changes, notified when a stream waits."""
-        self._engines, self._limits, self._counts = engines, limits, counts
-        self._changed = changed
+        self._engines, self._counts = engines, counts
+        self.limits, self.changed = limits, changed
         self.open: dict[LiveStream, Served | None] = {}  # None: its model is not loaded yet
         self._expected: LiveOptions | None = None  # of streams, to be made ready for
 
@@ -104,18 +213,20 @@ class Streams:
         except SlimWhisperError as error:
             logger.debug("there can be no streams: %s", error)
             return
-        with self._changed:
+        with self.changed:
             self._expected = options
-            self._changed.notify()
+            self.changed.notify()
 
-    def admit(self, stream: LiveStream) -> None:
-        """Accept a stream, with `changed` held. Raises BusyError."""
+    def begin(self, model: ModelChoice, options: LiveOptions, listener: Listener) -> LiveStream:
+        """A new stream, with `changed` held. Raises BusyError."""
         count = sum(not other.closed for other in self.open)
-        if count >= self._limits.streams:
+        if count >= self.limits.streams:
             self._counts.refused += 1
             raise BusyError(f"{count} live streams are open; try again in a minute")
+        stream = LiveStream(self, model, options, listener)
         self.open[stream] = None
-        self._changed.notify()
+        self.changed.notify()
+        return stream
 
     # -- on the service's thread -------------------------------------------------------------
 
@@ -175,7 +286,7 @@ class Streams:
         """Let go of a stream, and say so: its end, after an error if there is one."""
         if stream not in self.open:
             return
-        with self._changed:
+        with self.changed:
             served = self.open.pop(stream)
         if served is not None:
             served.updates.drop(served.stream)

@@ -89,9 +89,9 @@ def begin_page(begin: Begin, folder: Path) -> Begin:
 
 
 @pytest.fixture
-def client(begin_page: Begin) -> Iterator[httpx.Client]:
+def client(page_server: Live) -> Iterator[httpx.Client]:
     """A client of a server with a page."""
-    with httpx.Client(base_url=begin_page().url, timeout=60) as found:
+    with httpx.Client(base_url=page_server.url, timeout=60) as found:
         yield found
 
 

@@ -1,4 +1,4 @@
-"""What the page posts: corrections, which every download has, and the Live tab's transcripts."""
+"""What the page keeps and what it posts: results, corrections, the Live tab's transcripts."""
 
 import io
 import json
@@ -11,6 +11,7 @@ from typing import Any
 import pytest
 from fastapi import FastAPI
 from fastapi.testclient import TestClient
+from starlette.exceptions import HTTPException
 
 from slimwhisper.app.page.live_route import (
     MAX_SEGMENTS,
@@ -19,11 +20,15 @@ from slimwhisper.app.page.live_route import (
     live_formats,
     make_live_router,
 )
-from slimwhisper.app.page.mount import make_assets_router
+from slimwhisper.app.page.mount import Assets
+from slimwhisper.app.page.page import ASSETS
 from slimwhisper.app.page.posted import MAX_TEXT
 from slimwhisper.app.page.transcripts.edit_route import make_edit_router
-from slimwhisper.app.page.transcripts.results import Result, Results, make_results_router
+from slimwhisper.app.page.transcripts.edits import Edits
+from slimwhisper.app.page.transcripts.results import Results, make_results_router
 from slimwhisper.app.server import add_error_handlers
+from slimwhisper.outputs import formats
+from slimwhisper.outputs.formats import FORMATS, Format
 from slimwhisper.types import Segment, Transcript, Word
 
 WAS = "five five five"  # the first segment's text
@@ -43,30 +48,32 @@ def transcript() -> Transcript:
 
 
 class Site:
-    """The page's own routes over two results."""
+    """The page's own routes over two results of the same name, and one that is not done."""
 
     def __init__(self, folder: Path) -> None:
         results = Results(folder / "kept", 10**6)
         (folder / "a.wav").write_bytes(b"RIFF")
-        self.results: list[Result] = [results.add(folder / "a.wav", n) for n in ("a.wav", "b.wav")]
-        for result in self.results:
-            result.finish(transcript())
-        self.group = results.group(self.results)
-        self.unfinished = results.add(folder / "a.wav", "c.wav")
+        one, other, self.unfinished = (results.add(folder / "a.wav", "a.wav", "g") for _ in "abc")
+        one.edits, other.edits = Edits(transcript()), Edits(transcript())
         app = FastAPI()
         add_error_handlers(app)
-        for router in (
-            *(make_results_router(results), make_edit_router(results), make_assets_router()),
-            make_live_router(lambda: "ek_1"),
-        ):
+        routers = make_results_router(results), make_edit_router(results)
+        for router in (*routers, make_live_router(lambda: "ek_1")):
             app.include_router(router)
+        app.mount("/page/assets", Assets(directory=ASSETS))
         self.client = TestClient(app)
-        self.edit = f"/page/edit/{self.results[0].token}"
+        self.result = f"/page/result/{one.token}"
+        self.edit = f"/page/edit/{one.token}"
 
     def downloads(self) -> dict[str, bytes]:
         """The first result's files: there are no speakers."""
-        token = self.results[0].token
-        return {f: self.client.get(f"/page/result/{token}.{f}").content for f in live_formats()}
+        return {f: self.client.get(f"{self.result}.{f}").content for f in live_formats()}
+
+    def zipped(self) -> dict[str, bytes]:
+        """The files of both."""
+        content = self.client.get("/page/results/g.zip").content
+        with zipfile.ZipFile(io.BytesIO(content)) as archive:
+            return {name: archive.read(name) for name in archive.namelist()}
 
     def refused(self, status: int, path: str, content: Any, kind: str = "application/json") -> str:
         """The message of an answer. content: the body, or what it is to say as JSON."""
@@ -94,6 +101,46 @@ def site(tmp_path: Path) -> Iterator[Site]:
     made.client.close()
 
 
+def test_a_registered_format_is_downloaded(site: Site) -> None:
+    row = Format("chapters", "text/x-chapters", lambda t, file, _: file.write(f"{len(t.text)}\n"))
+    formats.register(row)
+    try:
+        found = site.client.get(f"{site.result}.chapters")
+        assert found.headers["content-type"].partition(";")[0] == row.media_type
+        assert found.headers["content-disposition"].endswith("a.chapters")
+        files = site.zipped()
+        assert len(files) == 2 * (len(FORMATS) - 1), "without speakers"
+        assert files["a (2).chapters"] == files["a.chapters"] == found.content == b"44\n"
+    finally:
+        del FORMATS[row.name]  # the page still shows its link
+    for format in ("chapters", "rttm"):
+        found = site.client.get(f"{site.result}.{format}")
+        assert found.status_code == 404 and "choose: txt" in found.json()["error"]["message"]
+
+
+def test_what_is_kept_and_for_how_long(tmp_path: Path) -> None:
+    results = Results(tmp_path / "kept", max_bytes=30, keep=3600, max_count=3)
+    source = tmp_path / "a.wav"
+    source.write_bytes(b"0123456789")
+    first, second = (results.add(source, "a.wav", "g") for _ in range(2))
+    source.unlink()
+    assert first.path.read_bytes() == b"0123456789", "whatever becomes of the upload"
+    assert results.find(first.token) is first and len(first.token) >= 32
+    source.write_bytes(b"0123456789")
+    second.edits = Edits(transcript())
+    for _ in range(2):
+        results.add(source, "b.wav", "g")
+    assert not first.path.exists() and results.find_group("g") == [second]
+    with pytest.raises(HTTPException, match="no longer available"):
+        results.find(first.token)
+    source.write_bytes(b"x" * 100)
+    large = results.add(source, "c.wav", "h")
+    assert list(results.kept) == [p.name for p in results.folder.iterdir()] == [large.token]
+    large.since -= 4000
+    results.forget()
+    assert list(results.folder.iterdir()) == [] and results.find_group("g") == []
+
+
 def test_corrections_are_in_every_download(site: Site) -> None:
     client, plain = site.client, site.downloads()
     change = {"texts": [[1, "zero one four", "  zero\none   FORTY-TWO "]]}
@@ -108,8 +155,7 @@ def test_corrections_are_in_every_download(site: Site) -> None:
     }
     for format, content in site.downloads().items():
         assert b"FORTY-TWO" in content and content != plain[format], format
-    with zipfile.ZipFile(io.BytesIO(client.get(f"/page/results/{site.group}.zip").content)) as all_:
-        names = [name for name in all_.namelist() if b"FORTY-TWO" in all_.read(name)]
+    names = [name for name, content in site.zipped().items() if b"FORTY-TWO" in content]
     assert names == [f"a.{format}" for format in plain], "and in no other file"
     assert client.post(site.edit, json={"undo": 1}).json()["revision"] == 2
     assert site.downloads() == plain
@@ -150,9 +196,9 @@ def test_a_text_is_neither_markup_nor_a_cue(site: Site) -> None:
 
 def test_the_scripts_are_served(site: Site) -> None:
     found = site.client.get("/page/assets/player.js")
-    assert found.status_code == 200 and found.headers["content-type"].startswith("text/javascript")
+    assert found.status_code == 200 and "javascript" in found.headers["content-type"]
     assert found.headers["cache-control"] == "no-cache"
-    for wrong in ("page.css", "nothing.js", "..%2fpage.py", "%2e%2e/page.py", ""):
+    for wrong in ("nothing.js", "..%2fpage.py", "%2e%2e/page.py", ""):
         assert site.client.get(f"/page/assets/{wrong}").status_code == 404, wrong
 
 
@@ -175,31 +221,25 @@ def test_every_format_of_a_live_transcript(site: Site) -> None:
         "1\n00:00:00,500 --> 00:00:02,250\nfive  five\n\n"
         "2\n00:00:03,000 --> 00:01:01,500\nzero one -> four\n\n"
     )
-    assert site.written("tsv", SAID).splitlines()[2] == "3000\t61500\tzero one -> four"
     for format in live_formats():
         assert "five" in site.written(format, SAID)
-        assert site.written(format, []) is not None
-    assert "rttm" not in live_formats()
+        site.written(format, [])
 
 
-def test_times_of_words(site: Site) -> None:
-    timed = [{**one, "words": words} for one, words in zip(SAID, WORDS, strict=True)]
-    found = json.loads(site.written("json", timed, "yue"))
-    assert found["language"] == "yue" and found["text"] == " five  five zero one -> four"
-    assert [w["word"] for w in found["segments"][0]["words"]] == [" five", "-five"]
-    assert "<00:01.50>" in site.written("lrc", timed).replace(" ", "")
-    mixed = [timed[0], SAID[1]]
-    assert "words" not in json.loads(site.written("json", mixed))["segments"][0]
-    assert "five" in site.written("srt", mixed)
-
-
-def test_details_of_segments(site: Site) -> None:
+def test_words_and_details_of_a_live_transcript(site: Site) -> None:
     """As `slimwhisper live -f json` writes them."""
+    timed = [{**one, "words": words} for one, words in zip(SAID, WORDS, strict=True)]
     details = {"tokens": [50364, 1732], "temperature": 0.2, "avg_logprob": -0.5}
     details |= {"compression_ratio": 0.75, "no_speech_prob": 0.125}
-    segments = json.loads(site.written("json", [{**SAID[0], **details}, SAID[1]]))["segments"]
-    assert {name: segments[0][name] for name in details} == details
-    assert segments[1]["tokens"] == [] and segments[1]["compression_ratio"] > 0
+    found = json.loads(site.written("json", [{**timed[0], **details}, timed[1]], "yue"))
+    assert found["language"] == "yue" and found["text"] == " five  five zero one -> four"
+    first, second = found["segments"]
+    assert [w["word"] for w in first["words"]] == [" five", "-five"]
+    assert {name: first[name] for name in details} == details
+    assert second["tokens"] == [] and second["compression_ratio"] > 0
+    assert "<00:01.50>" in site.written("lrc", timed).replace(" ", "")
+    mixed = json.loads(site.written("json", [timed[0], SAID[1]]))
+    assert "words" not in mixed["segments"][0], "all or nothing"
 
 
 @pytest.mark.parametrize(

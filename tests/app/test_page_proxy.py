@@ -1,52 +1,59 @@
 """The page behind a proxy and a login, in a browser: both of its tabs."""
 
-from collections.abc import Iterator
-from pathlib import Path
+from contextlib import closing
+from typing import Any
 
 import pytest
+from starlette.types import ASGIApp, Receive, Scope, Send
 
-from slimwhisper.api import SlimWhisper
-from tests.support.browser import WAIT, chromium
-from tests.support.live import Live, start, stop
-from tests.support.proxy import proxy
+from tests.support.browser import WAIT
+from tests.support.live import Live
 from tests.support.spoken import EXPECTED, SAMPLES
 
 pytestmark = pytest.mark.slow
 
 SOUND = SAMPLES / "phone-number.wav"
-TEXT = EXPECTED[SOUND.name]["text"]
-PREFIX = "/speech"  # of the server behind the proxy
+PREFIX = "/speech"
+FLAGS = (f"--use-file-for-fake-audio-capture={SOUND}%noloop",)
+SETTINGS = {"root_path": PREFIX, "login": ("ann", "secret")}
 
 
-@pytest.fixture
-def behind(model: SlimWhisper, folder: Path) -> Iterator[Live]:
-    """The server behind it."""
-    running = start(model, page=folder, cache="slim", root_path=PREFIX, login=("ann", "secret"))
-    yield running
-    stop(running)
+def behind_a_proxy(app: ASGIApp) -> ASGIApp:
+    """What is asked for has lost its prefix on the way; uvicorn puts it before every path."""
+
+    async def served(scope: Scope, receive: Receive, send: Send) -> None:
+        scope["path"] = scope["path"].removeprefix(PREFIX)
+        await app(scope, receive, send)
+
+    return served
 
 
-def test_behind_a_proxy_and_a_login(behind: Live) -> None:
-    sound = f"--use-file-for-fake-audio-capture={SOUND}%noloop"
-    with proxy(behind.server.config.port, PREFIX) as url, chromium(sound) as browser:
-        context = browser.new_context(permissions=["microphone"])
+def test_behind_a_proxy_and_a_login(browser: Any, page_server: Live) -> None:
+    config = page_server.server.config
+    config.loaded_app = behind_a_proxy(config.loaded_app)
+    url, sockets, asked = f"{page_server.url}{PREFIX}/", list[str](), list[str]()
+    with closing(browser.new_context(permissions=["microphone"])) as context:
         context.set_default_timeout(WAIT)
         page = context.new_page()
-        sockets: list[str] = []
-        asked: list[str] = []
         page.on("websocket", lambda socket: sockets.append(socket.url))
         page.on("request", lambda request: asked.append(request.url))
-        page.goto(f"{url}{PREFIX}/")
-        page.get_by_label("Username").fill("ann")
-        page.get_by_label("Password").fill("secret")
-        page.get_by_role("button", name="Login").click()
+        page.goto(url)
+        for password in ("wrong", "secret"):
+            page.get_by_label("Username").fill("ann")
+            page.get_by_label("Password").fill(password)
+            page.get_by_role("button", name="Login").click()
+            if password == "wrong":
+                page.wait_for_selector("text=Incorrect Credentials")
         page.set_input_files("#sw-files input[type=file]", str(SOUND))
         page.wait_for_selector("#sw-files .file")
+        (cookie,) = context.cookies()
+        assert cookie["sameSite"] == "Lax" and cookie["httpOnly"] and not cookie["secure"]
         page.click("#sw-go")
         page.wait_for_selector(".sw-file[data-state=done]")
         with page.expect_download() as download:
             page.get_by_text("txt", exact=True).click()
-        assert download.value.path().read_text().split() == TEXT.split()
+        said = download.value.path().read_text().split()
+        assert said == EXPECTED[SOUND.name]["text"].split()
         assert any("/page/audio/" in address for address in asked)
         page.get_by_role("tab", name="Live").click()
         page.get_by_role("button", name="Start", exact=True).click()
@@ -54,8 +61,5 @@ def test_behind_a_proxy_and_a_login(behind: Live) -> None:
         with page.expect_download() as download:
             page.get_by_label("Save as txt").click()
         assert "five" in download.value.path().read_text()
-        place = url.replace("http", "ws", 1) + PREFIX
-        assert sockets == [f"{place}/v1/realtime?intent=transcription"]
-        inside = (f"{url}{PREFIX}/", "blob:", "data:")
-        assert [address for address in asked if not address.startswith(inside)] == []
-        context.close()
+        assert sockets == [f"{url.replace('http', 'ws', 1)}v1/realtime?intent=transcription"]
+        assert [each for each in asked if not each.startswith((url, "blob:", "data:"))] == []

@@ -34,11 +34,8 @@ def memory() -> int:
 
 
 @contextmanager
-def unharmed(*servers: Live, disk: int = 0) -> Iterator[None]:
-    """Asserts that the servers answer afterwards, and that nothing is left behind.
-
-    disk: bytes on disk that may stay.
-    """
+def unharmed(*servers: Live) -> Iterator[None]:
+    """Asserts that the servers answer afterwards, and that nothing is left behind."""
     files, stored, resident = open_files(), disk_bytes(), memory()
     yield
     for live in servers:
@@ -46,5 +43,5 @@ def unharmed(*servers: Live, disk: int = 0) -> Iterator[None]:
             assert json.load(answer) == {"status": "ready"}
         assert eventually(lambda live=live: live.service.in_flight == 0)  # type: ignore[misc]
     assert eventually(lambda: open_files() <= files + FEW_FILES), "files stay open"
-    assert eventually(lambda: disk_bytes() <= stored + disk), "files stay on disk"
+    assert eventually(lambda: disk_bytes() <= stored), "files stay on disk"
     assert eventually(lambda: memory() < resident + MEMORY), "memory is kept"

@@ -7,12 +7,12 @@ from typing import Annotated, Any
 
 from fastapi import APIRouter, Request
 from fastapi.responses import JSONResponse, Response
-from pydantic import BaseModel, ConfigDict, Field
+from pydantic import Field
 from starlette.concurrency import run_in_threadpool
 from starlette.exceptions import HTTPException
 
 from slimwhisper.app.api.errors import APIError
-from slimwhisper.app.page.posted import MAX_TEXT, clean, read_posted
+from slimwhisper.app.page.posted import MAX_TEXT, Posted, clean, read_posted
 from slimwhisper.app.page.transcripts.edits import Changed, ConflictError, Edits
 from slimwhisper.app.page.transcripts.results import GONE, SAFE, Results
 from slimwhisper.app.page.transcripts.views import segment_view
@@ -24,10 +24,8 @@ Text = Annotated[str, Field(max_length=MAX_TEXT)]
 Name = Annotated[str, Field(min_length=1, max_length=MAX_NAME)]
 
 
-class Change(BaseModel):
+class Change(Posted, strict=True):
     """The body: one of these."""
-
-    model_config = ConfigDict(extra="forbid", strict=True)
 
     texts: list[tuple[Index, str, Text]] | None = None  # (segment, its text, the new text)
     speaker: tuple[Name, Name] | None = None  # (name, the new name)
@@ -63,10 +61,9 @@ def make_edit_router(results: Results) -> APIRouter:
     @router.post("/edit/{token}")
     async def edit(token: str, request: Request) -> Response:
         change = await read_posted(request, Change)
-        result = results.find(token)
-        if result is None or result.edits is None:
+        edits = results.find(token).edits
+        if edits is None:
             raise HTTPException(404, GONE)
-        edits = result.edits
         try:
             changed = await run_in_threadpool(change.make, edits)
         except ConflictError as error:

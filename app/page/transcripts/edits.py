@@ -5,6 +5,7 @@ transcript: the second change of a text is refused, and told the text that is th
 """
 
 import threading
+from collections import deque
 from collections.abc import Callable, Mapping
 from dataclasses import replace
 
@@ -33,8 +34,8 @@ class Edits:
         self.transcript = transcript  # as it is now, with a place for every segment of the first
         self._lock = threading.Lock()
         self.revision = 0  # grows with every change
-        self._undo: list[Transcript] = []
-        self._redo: list[Transcript] = []
+        self._undo: deque[Transcript] = deque(maxlen=STEPS)
+        self._redo: deque[Transcript] = deque()
 
     @property
     def written(self) -> Transcript:
@@ -71,16 +72,9 @@ class Edits:
 
     def rename(self, speaker: str, name: str) -> Changed:
         """Rename a speaker everywhere. Two speakers with one name are one from then on."""
-
-        def change(segments: list[Segment]) -> Changed:
-            return {
-                i: _renamed(segment, speaker, name)
-                for i, segment in enumerate(segments)
-                if segment.speaker == speaker
-                or any(word.speaker == speaker for word in segment.words or ())
-            }
-
-        return self._do(change)
+        return self._do(
+            lambda segments: {i: _renamed(s, speaker, name) for i, s in enumerate(segments)}
+        )
 
     def undo(self, revision: int) -> Changed:
         """Take back the last change, if this is still the revision. Raises ConflictError."""
@@ -97,12 +91,12 @@ class Edits:
                 segments[i] = segment
             if segments == now.segments:
                 return {}
-            self._undo = [*self._undo[1 - STEPS :], now]
+            self._undo.append(now)
             self._redo.clear()
             text = "".join(segment.text for segment in segments)
             return self._become(replace(now, text=text, segments=segments))
 
-    def _move(self, revision: int, source: list[Transcript], target: list[Transcript]) -> Changed:
+    def _move(self, revision: int, source: deque[Transcript], target: deque[Transcript]) -> Changed:
         with self._lock:
             if revision != self.revision or not source:
                 raise ConflictError({})

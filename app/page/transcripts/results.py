@@ -10,10 +10,9 @@ import secrets
 import shutil
 import time
 import zipfile
-from collections.abc import Sequence
+from collections.abc import Iterable
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 from urllib.parse import quote
 
 from fastapi import APIRouter
@@ -23,9 +22,8 @@ from starlette.exceptions import HTTPException
 
 from slimwhisper.app.page.tempdir import Kept, Store
 from slimwhisper.app.page.transcripts.edits import Edits
-from slimwhisper.outputs.formats import FORMATS, Format, formats_for
+from slimwhisper.outputs.formats import Format, formats_for
 from slimwhisper.outputs.layout import SENTENCES
-from slimwhisper.types import Transcript
 
 GONE = "no longer available; transcribe the recording again"
 SAFE = {"X-Content-Type-Options": "nosniff", "Cache-Control": "private"}  # headers
@@ -36,17 +34,14 @@ class Result(Kept):
     """A recording, and its transcript once there is one."""
 
     name: str = ""  # the user's name for the file
+    group: str = ""  # the token of all that were sent together
     edits: Edits | None = None  # once there is a transcript
-    sentences: bool = False  # its segments are sentences
+    sentences: bool = False  # its segments are sentences, as in `Options`
 
     @property
     def token(self) -> str:
         """Its address, which nobody can guess."""
         return self.path.name
-
-    def finish(self, transcript: Transcript, sentences: bool = False) -> None:
-        """Keep the transcript, for downloads and for corrections. sentences: as in `Options`."""
-        self.edits, self.sentences = Edits(transcript), sentences
 
     def formats(self) -> list[Format]:
         """The formats in which there is something to download."""
@@ -63,48 +58,32 @@ class Result(Kept):
 class Results(Store[Result]):
     """Recordings by token."""
 
-    def __init__(self, folder: Path, max_bytes: int, **limits: Any) -> None:
-        """As for `Store`."""
-        super().__init__(folder, max_bytes, **limits)
-        self._groups: dict[str, list[str]] = {}  # tokens
-
-    def add(self, source: Path, name: str) -> Result:
+    def add(self, source: Path, name: str, group: str) -> Result:
         """Keep a recording, even if `source` is removed. Raises OSError."""
-        token = secrets.token_urlsafe(24)
-        path = self.folder / token
+        path = self.folder / secrets.token_urlsafe(24)
         try:
             os.link(source, path)
         except OSError:  # on a different file system
             shutil.copyfile(source, path)
-        result = Result(path, path.stat().st_size, 1, time.monotonic(), name)
-        self.kept[token] = result
+        result = Result(path, path.stat().st_size, 1, time.monotonic(), name, group)
+        self.kept[result.token] = result
         self.forget()
         return result
 
-    def group(self, results: Sequence[Result]) -> str:
-        """A token for several results together."""
-        token = secrets.token_urlsafe(24)
-        self._groups[token] = [result.token for result in results]
-        return token
-
-    def find(self, token: str) -> Result | None:
-        """The result with this token; None if it does not exist or was removed."""
+    def find(self, token: str) -> Result:
+        """The result with this token. Raises HTTPException if there is none any more."""
         self.forget()
-        return self.kept.get(token)
+        if token not in self.kept:
+            raise HTTPException(404, GONE)
+        return self.kept[token]
 
     def find_group(self, token: str) -> list[Result]:
         """The results of a group that have a transcript."""
-        found = [self.find(each) for each in self._groups.get(token, ())]
-        return [r for r in found if r is not None and r.edits is not None]
-
-    def forget(self) -> None:
-        """Remove what is too old or too much, and groups of which nothing is left."""
-        super().forget()
-        kept = self.kept.keys()
-        self._groups = {t: g for t, g in self._groups.items() if not kept.isdisjoint(g)}
+        self.forget()
+        return [r for r in self.kept.values() if r.group == token and r.edits is not None]
 
 
-def zipped(results: Sequence[Result]) -> bytes:
+def zipped(results: Iterable[Result]) -> bytes:
     """A zip file with every result in every format. Equal names are numbered."""
     file, used = io.BytesIO(), set[str]()
     with zipfile.ZipFile(file, "w", zipfile.ZIP_DEFLATED) as archive:
@@ -126,8 +105,6 @@ def make_results_router(results: Results) -> APIRouter:
     @router.get("/audio/{token}")
     async def audio(token: str) -> Response:
         result = results.find(token)
-        if result is None:
-            raise HTTPException(404, GONE)
         media_type = mimetypes.guess_type(result.name)[0] or ""
         if not media_type.startswith(("audio/", "video/")):
             media_type = "application/octet-stream"  # which a browser does not run
@@ -137,11 +114,10 @@ def make_results_router(results: Results) -> APIRouter:
     async def transcript(file: str) -> Response:
         token, _, suffix = file.partition(".")
         result = results.find(token)
-        if result is None or result.edits is None:
-            raise HTTPException(404, GONE)
-        format = FORMATS.get(suffix)
+        formats = {format.name: format for format in result.formats()}
+        format = formats.get(suffix)
         if format is None:
-            raise HTTPException(404, f"there is no such format; choose: {', '.join(FORMATS)}")
+            raise HTTPException(404, f"there is no such format; choose: {', '.join(formats)}")
         content = await run_in_threadpool(result.written, format)
         return download(content, f"{Path(result.name).stem}.{format.name}", format.media_type)
 

@@ -12,7 +12,6 @@ from slimwhisper.audio.samples import Samples
 from slimwhisper.types import Segment
 
 COLUMNS = 1000
-READ_SAMPLES = 1 << 20  # at once
 
 
 def segment_view(segment: Segment) -> list[Any]:
@@ -39,10 +38,8 @@ def outline(samples: Samples, columns: int = COLUMNS) -> str:
     found = np.zeros((columns, 2), np.float32)  # lowest (at most 0), highest (at least 0)
     edges = np.linspace(0, len(samples), columns + 1).round().astype(np.int64)
     for column, (start, stop) in enumerate(pairwise(edges.tolist())):
-        for first in range(start, stop, READ_SAMPLES):
-            piece: NDArray[np.float32] = samples.read(first, min(first + READ_SAMPLES, stop))
-            if len(piece):
-                found[column, 0] = min(found[column, 0], np.min(piece))
-                found[column, 1] = max(found[column, 1], np.max(piece))
+        if start < stop:
+            piece: NDArray[np.float32] = samples.read(start, stop)
+            found[column] = min(piece.min(), 0), max(piece.max(), 0)
     packed = (found * 127).round().clip(-127, 127).astype(np.int8)
     return base64.b64encode(packed.tobytes()).decode()

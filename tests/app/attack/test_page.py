@@ -2,9 +2,7 @@
 
 import json
 import logging
-import threading
 from collections.abc import Iterator
-from http.server import BaseHTTPRequestHandler, HTTPServer
 from itertools import product
 from pathlib import Path
 from typing import Any
@@ -17,6 +15,7 @@ from slimwhisper.app.page import calls
 from slimwhisper.app.page.calls import MAX_TEXT, check_body
 from tests.support.live import Live
 from tests.support.page_calls import DEFAULTS, PHONE, arguments, call, clear_page, upload
+from tests.support.servers import serving
 
 META = {"_type": "gradio.FileData"}
 Client = httpx.Client
@@ -35,30 +34,15 @@ def listener(monkeypatch: pytest.MonkeyPatch) -> Iterator[tuple[str, list[str]]]
 
     It stands for a public one: Gradio's check of addresses lets it pass.
     """
-    asked: list[str] = []
-
-    class Handler(BaseHTTPRequestHandler):
-        def do_GET(self) -> None:
-            asked.append(self.path)
-            self.send_response(200)
-            self.end_headers()
-
     monkeypatch.setattr(safehttpx, "is_public_ip", lambda _: True)
-    server = HTTPServer(("127.0.0.1", 0), Handler)
-    thread = threading.Thread(target=server.serve_forever, daemon=True)
-    thread.start()
-    yield f"http://127.0.0.1:{server.server_port}/a.wav", asked
-    server.shutdown()
-    server.server_close()
+    with serving() as server:
+        yield f"{server.url}/a.wav", server.requests
 
 
-def functions(client: Client) -> list[int]:
-    return [row["id"] for row in client.get("/config").json()["dependencies"]]
-
-
-def transcribe(client: Client) -> int:
+def functions(client: Client) -> dict[str, int]:
+    """The page's functions, "transcribe" among them."""
     rows = client.get("/config").json()["dependencies"]
-    return int(next(row["id"] for row in rows if row["api_name"] == "transcribe"))
+    return {row["api_name"] or str(row["id"]): row["id"] for row in rows}
 
 
 def post(client: Client, body: object, path: str = "queue/join") -> httpx.Response:
@@ -82,12 +66,12 @@ def outcome(client: Client, body: dict[str, Any], session: str = "s") -> str:
 
 def test_nothing_that_is_posted_is_fetched(client: Client, listener: tuple[str, list[str]]) -> None:
     url, asked = listener
-    index = transcribe(client)
+    index = functions(client)["transcribe"]
     file = {"path": url, "meta": META}
     values = (file, [file], [[{"x": file}]], {"path": PHONE.name, "url": url})
     bodies = [given(index, **{name: value}) for name, value in product(DEFAULTS, values)]
     datas, extras = ([file], [file] * 4, [[file]]), ({}, {"event_data": file}, {"batched": True})
-    for other, data, extra in product(functions(client), datas, extras):
+    for other, data, extra in product(functions(client).values(), datas, extras):
         bodies.append({"data": data, "fn_index": other, **extra})
     bodies.append({"data": [], "event_data": file})
     for body, path in product(bodies, ("queue/join", "call/transcribe")):
@@ -102,13 +86,13 @@ def test_no_argument_is_fetched_by_gradio(
 ) -> None:
     """Where no check comes before it."""
     url, asked = listener
-    index = transcribe(client)
+    index = functions(client)["transcribe"]
     file = {"path": url, "meta": META}
     monkeypatch.setattr(calls, "check_body", lambda *_: None)
     for name in DEFAULTS:
         said = outcome(client, given(index, **{name: [file] if name == "files" else file}), name)
         assert "not an address" in said, name
-    for other in functions(client):
+    for other in functions(client).values():
         for count in (1, 4):
             outcome(client, {"data": [file] * count, "fn_index": other}, f"{other}{count}")
     assert asked == []
@@ -118,18 +102,14 @@ def test_no_file_of_the_server_is_named(client: Client, tmp_path: Path) -> None:
     secret = tmp_path / "secret.wav"
     secret.write_bytes(PHONE.read_bytes())
     stored = Path(upload(client, PHONE)["path"])
-    files, index = stored.parents[2], transcribe(client)
+    files, index = stored.parents[2], functions(client)["transcribe"]
     (result,) = call(client, upload(client, PHONE))[1][1]["files"]
     token = result["audio"].rpartition("/")[2]
     for path in (
         *("/etc/passwd", str(secret), "secret.wav", "", ".", "file:///etc/passwd"),
         *(f"{files}/../results/{token}", f"{files}x/a", str(files.parent), f"{stored}\0"),
     ):
-        for file in (
-            {"path": path, "meta": META},
-            {"path": path},
-            {"path": str(stored), "url": path},
-        ):
+        for file in ({"path": path, "meta": META}, {"path": str(stored), "url": path}):
             answer = post(client, {**given(index, files=[file]), "session_hash": "a"})
             assert answer.status_code == 400, file
     assert outcome(client, given(index, files=[{"path": f"{stored}x", "meta": META}])) == (
@@ -168,7 +148,7 @@ def test_arguments_that_do_not_fit(
     client: Client, caplog: pytest.LogCaptureFixture, capfd: pytest.CaptureFixture[str]
 ) -> None:
     """One clear error each, and no traceback in the log."""
-    index = transcribe(client)
+    index = functions(client)["transcribe"]
     for name, (number, value) in product(DEFAULTS, enumerate(WRONG)):
         options = {"diarize": "embedding", name: value}
         said = outcome(client, given(index, **options), f"{name}{number}")
@@ -177,7 +157,7 @@ def test_arguments_that_do_not_fit(
 
 
 def test_what_is_said_of_arguments(client: Client) -> None:
-    index = transcribe(client)
+    index = functions(client)["transcribe"]
     for name, value, message in (
         ("language", ["en"], "language: Input should be a valid string"),
         ("prompt", 5, "prompt: Input should be a valid string"),
@@ -186,7 +166,7 @@ def test_what_is_said_of_arguments(client: Client) -> None:
         ("beams", 11, "beams: Input should be less than or equal to 10"),
         ("temperature", "nan", "temperature: Input should be a finite number"),
         ("temperature", "hot", "temperature: Input should be a valid number"),
-        ("diarize", "/etc/hosts.rttm", "diarize '/etc/hosts.rttm' is not one of: embedding"),
+        ("diarize", "/etc/hosts.rttm", "diarize: Input should be 'embedding' or 'pyannote'"),
         ("model", "gpt-7", "model 'gpt-7' is not available here"),
         ("files", None, "Add a file or record something first."),
         ("files", "http://127.0.0.1:1/", "The arguments: they do not fit the function"),
@@ -198,13 +178,13 @@ def test_what_is_said_of_arguments(client: Client) -> None:
 def test_calls_that_do_not_fit(
     client: Client, caplog: pytest.LogCaptureFixture, capfd: pytest.CaptureFixture[str]
 ) -> None:
-    index, good = transcribe(client), arguments()
+    index, good = functions(client)["transcribe"], arguments()
     for wrong in (99, -1, 1.5, "1", [1], {}, 10**30):
         answer = post(client, {"data": good, "fn_index": wrong, "session_hash": "a"})
         assert answer.status_code == 400 and "no such function" in answer.json()["detail"]
     for data in ([], good[:3], good * 2, [None] * 15, [good] * 15):
         assert outcome(client, {"data": data, "fn_index": index}, session=f"n{len(data)}")
-    for other in functions(client):
+    for other in functions(client).values():
         for data in ([], [1], [None], ["x"], [[]], [{}]):
             outcome(client, {"data": data, "fn_index": other}, session=f"o{other}{data}")
     for extra in ({"batched": True}, {"trigger_id": -5}, {"event_data": [1]}, {"event_id": "x"}):

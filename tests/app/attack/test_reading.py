@@ -15,15 +15,14 @@ from slimwhisper.app.service import reading
 from slimwhisper.app.service.jobs import Finished, Job, Limits
 from slimwhisper.app.service.reading import NoRoomError, Room
 from slimwhisper.audio import samples
-from slimwhisper.longform.batch import Batch
 from slimwhisper.types import SAMPLE_RATE
-from tests.support.live import eventually
+from tests.support.live import eventually, held_engines
 from tests.support.service_jobs import DIGITS, Heard, Make
 from tests.support.spoken import SAMPLES
 
 SHORT = SAMPLES / "door-code.mp3"
 BYTES = 2 * SAMPLE_RATE  # that a second takes
-LONGEST, IN_MEMORY, OF_A_SLOT, STEP = 120, 10, 30, 5  # seconds
+LONGEST, IN_MEMORY, OF_A_SLOT = 120, 10, 30  # seconds
 MOST = 2 * LONGEST + OF_A_SLOT + IN_MEMORY  # one slot: on disk, and one still in memory
 
 
@@ -54,21 +53,11 @@ def small(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(samples, "WRITE_SAMPLES", SAMPLE_RATE)
     monkeypatch.setattr(reading, "IN_MEMORY", IN_MEMORY * SAMPLE_RATE)
     monkeypatch.setattr(reading, "DISK_SECONDS", OF_A_SLOT)
-    monkeypatch.setattr(reading, "STEP", STEP * SAMPLE_RATE)
 
 
 @pytest.fixture
 def go(monkeypatch: pytest.MonkeyPatch) -> threading.Event:
-    """Engines work only once this is set."""
-    event, step = threading.Event(), Batch.step
-
-    def waits(self: Batch[Job]) -> Any:
-        while not event.wait(0.01) and self.running:
-            return []
-        return step(self)
-
-    monkeypatch.setattr(Batch, "step", waits)
-    return event
+    return held_engines(monkeypatch)
 
 
 def stored() -> int:
@@ -133,8 +122,7 @@ def test_room_is_shared() -> None:
         return Job(SHORT, "a", DIGITS, {}, user, print)
 
     def read(one: Job, seconds: float) -> None:
-        kept.keep(one, int(seconds * SAMPLE_RATE))
-        kept.settle(one, int(seconds * SAMPLE_RATE))
+        kept.keep(one, int(seconds * SAMPLE_RATE), whole=True)
 
     hour = 3600
     kept = Room(4 * hour)

@@ -112,7 +112,7 @@ def test_the_oldest_go_first(tmp_path: Path) -> None:
     found = Uploads(tmp_path / "files", max_bytes=100)
     first, second, third = (found.begin() for _ in range(3))
     found.grow(first, 40), found.grow(second, 40)
-    found.end(first)
+    found.end(first, 1)
     found.grow(third, 40)
     assert not first.path.exists() and second.path.exists(), "what still arrives is kept"
     with pytest.raises(APIError, match="no room") as raised:
@@ -120,7 +120,7 @@ def test_the_oldest_go_first(tmp_path: Path) -> None:
     assert raised.value.status == 507
     found.drop(third)
     found.grow(second, 60)
-    found.end(second)
+    found.end(second, 1)
     assert second.path.exists()
 
 
@@ -130,9 +130,7 @@ def test_uploads_of_many_files(tmp_path: Path) -> None:
     kept = []
     for count in (2, 2, 4):
         kept.append(found.begin())
-        for number in range(count):
-            (kept[-1].path / str(number)).touch()
-        found.end(kept[-1])
+        found.end(kept[-1], count)
     assert [each.path.exists() for each in kept] == [False, False, True]
 
 
@@ -148,7 +146,7 @@ def test_half_of_a_disk_is_left_free(tmp_path: Path, monkeypatch: pytest.MonkeyP
     for _ in range(20):
         upload = found.begin()
         found.grow(upload, 100)
-        found.end(upload)
+        found.end(upload, 1)
         used[0] = found.size
         assert used[0] <= disk // 2
     kept = Results(tmp_path / "results", max_bytes=10**6)
