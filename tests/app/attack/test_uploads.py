@@ -154,6 +154,6 @@ def test_half_of_a_disk_is_left_free(tmp_path: Path, monkeypatch: pytest.MonkeyP
     source.write_bytes(bytes(100))
     used[0] = 0
     for _ in range(20):
-        kept.add(source, "a.wav")
+        kept.add(source, "a.wav", "g")
         used[0] = kept.size
         assert used[0] <= disk // 2
