@@ -25,7 +25,7 @@ from slimwhisper.engine.drafting.draft_model import load_draft
 from slimwhisper.errors import OptionError, SlimWhisperError
 from slimwhisper.kernels.graphs import bucket_of
 from slimwhisper.longform.batch import Listeners, transcribe_all
-from slimwhisper.longform.engines import Engines, TextMemory
+from slimwhisper.longform.engines import EnginePool, TextMemory
 from slimwhisper.longform.recording import Recording
 from slimwhisper.model.calibration import Guard
 from slimwhisper.model.model import Model
@@ -63,7 +63,7 @@ class SlimWhisper:
 
     def __init__(self, network: Model) -> None:
         self.network = network
-        self._engines = Engines(network)
+        self._engines = EnginePool(network)
         self._shortened: dict[int, SlimWhisper] = {}  # by their positions
 
     # -- what is loaded, and where ---------------------------------------------------------------

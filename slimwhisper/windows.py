@@ -11,7 +11,7 @@ from slimwhisper.engine.requests import Attempt, Decoded, Languages, Window
 from slimwhisper.engine.rules import make_rules
 from slimwhisper.errors import OptionError
 from slimwhisper.longform.attempts import compression_ratio
-from slimwhisper.longform.engines import Engines, search_of
+from slimwhisper.longform.engines import EnginePool, search_of
 from slimwhisper.longform.prompts import Prompts
 from slimwhisper.options import make_options
 from slimwhisper.tokens.vocabulary import language_code
@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     from whisper import DecodingOptions, DecodingResult
 
 
-def hear_languages(engines: Engines, mels: Tensor) -> list[Languages]:
+def hear_languages(engines: EnginePool, mels: Tensor) -> list[Languages]:
     """Every language's probability, for each of the windows [B, n_mels, 3000]."""
     model = engines.model
     if not model.vocabulary.languages:
@@ -33,7 +33,7 @@ def hear_languages(engines: Engines, mels: Tensor) -> list[Languages]:
 
 
 def decode_windows(
-    engines: Engines, mel: Tensor, options: "DecodingOptions | None" = None, **changes: Any
+    engines: EnginePool, mel: Tensor, options: "DecodingOptions | None" = None, **changes: Any
 ) -> "DecodingResult | list[DecodingResult]":
     """mel [n_mels, 3000] -> one result, [B, n_mels, 3000] -> B; see `slimwhisper.decode`."""
     from whisper import DecodingOptions, DecodingResult
@@ -69,7 +69,7 @@ def decode_windows(
 
 
 def _texts(
-    engines: Engines,
+    engines: EnginePool,
     mels: Tensor,
     chosen: Options,
     prompt: str | Sequence[int] | None,

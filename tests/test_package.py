@@ -28,6 +28,7 @@ DATA = {
     "slimwhisper/kernels/configurations.json",
     *("slimwhisper/subtitles/languages.toml", "slimwhisper/trust/phrases.toml"),
     *(f"slimwhisper/app/page/assets/{p.name}" for p in (ROOT / "app/page/assets").iterdir()),
+    *(f"slimwhisper/app/page/samples/{p.name}" for p in (ROOT / "app/page/samples").iterdir()),
 }
 LINKED = {f"slimwhisper/{name}": ROOT / name for name in ("app", "kernels")}
 PROBE = """

@@ -45,7 +45,6 @@ COLUMNS: tuple[tuple[str, Callable[[Row], str]], ...] = (
     ("files an hour", lambda r: f"{r['files_per_hour']:,.0f}"),
     ("first token", lambda r: f"{r['first_token_seconds']:.2f} s"),
     ("memory", lambda r: human_size(r["memory_bytes"])),
-    ("of texts", lambda r: "" if r["text_bytes"] is None else human_size(r["text_bytes"])),
     ("x whisper", lambda r: f"{r['times_whisper']:.2f}"),
 )
 
@@ -220,9 +219,14 @@ def print_bench(answer: dict[str, Any]) -> None:
     page.print(
         f"Files: recordings of {RECORDING_SECONDS} s, one window each, read from memory. Decode "
         "alone: tokens a second of the time outside the encoder. First token: from the call, one "
-        "recording. Memory: the peak, less what was in use with the model loaded. Of texts: the "
-        "part of it that all texts had together."
+        "recording. Memory: the peak, less what was in use with the model loaded."
     )
+    texts = [
+        f"{row['cache']} {human_size(row['text_bytes'])} at batch {row['batch']}"
+        for row in rows
+        if row["text_bytes"]
+    ]
+    page.print(f"Of it, all texts together had at most: {', '.join(texts) or 'not known'}.")
     for row in rows:
         for line in row["fallbacks"]:
             page.print(f"{row['cache']}, batch {row['batch']}: {line}")

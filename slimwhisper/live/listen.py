@@ -19,7 +19,7 @@ from slimwhisper.live.activity import BLOCK
 from slimwhisper.live.passage import Passage
 from slimwhisper.live.stream import Stream, as_samples
 from slimwhisper.live.types import LiveEvent, LiveOptions
-from slimwhisper.longform.engines import Engines
+from slimwhisper.longform.engines import EnginePool
 from slimwhisper.types import SAMPLE_RATE
 
 AHEAD = 30.0  # seconds that are read ahead of the updates from an asynchronous source
@@ -27,7 +27,7 @@ POLL = 0.02  # seconds
 
 
 def listen(
-    engines: Engines, options: LiveOptions, source: Iterable[ArrayLike]
+    engines: EnginePool, options: LiveOptions, source: Iterable[ArrayLike]
 ) -> Iterator[LiveEvent]:
     """The events of audio that `source` gives piece by piece. Each update runs as soon as it is
     due, so they are the same in whatever pieces the audio comes. Errors: see `SlimWhisper.live`.
@@ -54,7 +54,7 @@ class Live:
     where the machine is too slow.
     """
 
-    def __init__(self, engines: Engines, options: LiveOptions) -> None:
+    def __init__(self, engines: EnginePool, options: LiveOptions) -> None:
         self._engines = engines
         self._stream = open_stream(engines, options)
         self._orders: SimpleQueue[Callable[[], Any]] = SimpleQueue()
@@ -168,7 +168,7 @@ async def listen_async(live: Live, source: AsyncIterable[ArrayLike]) -> AsyncIte
         await asyncio.to_thread(thread.join)
 
 
-def open_stream(engines: Engines, options: LiveOptions) -> Stream:
+def open_stream(engines: EnginePool, options: LiveOptions) -> Stream:
     """A stream for the model of these engines. Raises OptionError, DependencyError."""
     model = engines.model
     return Stream(model.dims, model.vocabulary, options, model.settings)

@@ -12,7 +12,7 @@ from slimwhisper.audio.readers import Readers
 from slimwhisper.engine.engine import Engine
 from slimwhisper.engine.requests import Answer, Request, Window
 from slimwhisper.errors import SlimWhisperError, as_ours
-from slimwhisper.longform.engines import Engines, search_of
+from slimwhisper.longform.engines import EnginePool, search_of
 from slimwhisper.longform.recording import Recording
 from slimwhisper.longform.session import Session
 from slimwhisper.types import Options, Segment, Transcript
@@ -173,7 +173,7 @@ class Batch(Generic[Source]):
 
 
 def transcribe_all(
-    engines: Engines,
+    engines: EnginePool,
     sources: Iterable[Source],
     load: Callable[[Source], Recording],
     options: Options,

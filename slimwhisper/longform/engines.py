@@ -1,4 +1,4 @@
-"""Engines for calls: how large they are, and the one that a model keeps between calls."""
+"""EnginePool for calls: how large they are, and the one that a model keeps between calls."""
 
 import threading
 from collections.abc import Iterator
@@ -122,7 +122,7 @@ class TextMemory:
     preemptions: int  # times that one has given its pages back for an older one
 
 
-class Engines:
+class EnginePool:
     """A model's engines, of which one is kept between calls: its caches, and on a GPU its graphs.
 
     The kept engine serves a call of the same search and size. It also serves every call that

@@ -16,7 +16,7 @@ from slimwhisper.engine.requests import Search
 from slimwhisper.errors import OptionError
 from slimwhisper.longform import engines as module
 from slimwhisper.longform.batch import Batch
-from slimwhisper.longform.engines import Engines, make_engine, search_of, slot_bytes
+from slimwhisper.longform.engines import EnginePool, make_engine, search_of, slot_bytes
 from slimwhisper.longform.recording import Recording
 from slimwhisper.model.model import Model
 from slimwhisper.options import make_options
@@ -138,7 +138,7 @@ def test_an_engine_after_an_error_is_not_kept(
 
 
 def test_calls_at_the_same_time_have_engines_of_their_own(network: Model) -> None:
-    engines = Engines(network)
+    engines = EnginePool(network)
     lent: list[Engine] = []
     both = threading.Barrier(2)
 
@@ -157,7 +157,7 @@ def test_calls_at_the_same_time_have_engines_of_their_own(network: Model) -> Non
 
 
 def test_the_idle_engine_makes_room_first(network: Model, monkeypatch: pytest.MonkeyPatch) -> None:
-    engines = Engines(network)
+    engines = EnginePool(network)
     with engines.lend(Search(), 2) as engine:
         kept = weakref.ref(engine)
         del engine

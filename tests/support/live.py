@@ -46,13 +46,12 @@ def held_readers(monkeypatch: pytest.MonkeyPatch) -> threading.Event:
     return go
 
 
-def held_engines(monkeypatch: pytest.MonkeyPatch) -> threading.Event:
-    """Engines work only once this is set."""
+def held_engines(monkeypatch: pytest.MonkeyPatch, seconds: float = 60) -> threading.Event:
+    """Engines work only once this is set; until then a step takes so many seconds at most."""
     go, step = threading.Event(), Batch.step
 
     def waits(self: Any) -> Any:
-        go.wait(60)
-        return step(self)
+        return step(self) if go.wait(seconds) else []
 
     monkeypatch.setattr(Batch, "step", waits)
     return go

@@ -57,7 +57,7 @@ def small(monkeypatch: pytest.MonkeyPatch) -> None:
 
 @pytest.fixture
 def go(monkeypatch: pytest.MonkeyPatch) -> threading.Event:
-    return held_engines(monkeypatch)
+    return held_engines(monkeypatch, 0.01)  # the service goes on reading
 
 
 def stored() -> int:
