@@ -4,7 +4,6 @@ from collections import deque
 from collections.abc import Iterable, Sequence
 from dataclasses import replace
 from functools import partial
-from itertools import takewhile
 
 from slimwhisper.audio.mel import Spectrogram
 from slimwhisper.audio.samples import Excerpts, Samples
@@ -111,12 +110,14 @@ class Recording:
 
     def report(self) -> list[Segment]:
         """The new segments, in order of time."""
-        complete = list(takewhile(lambda session: session.done, self.sessions))
-        known = [s for session in self.sessions[: len(complete) + 1] for s in session.segments]
-        number = len(self._reported)
-        fresh = [
-            replace(self._in_place(s), id=i) for i, s in enumerate(known[number:], start=number)
-        ]
+        number = known = len(self._reported)
+        fresh: list[Segment] = []
+        for session in self.sessions:
+            fresh += session.segments[known:]
+            known = max(known - len(session.segments), 0)
+            if not session.done:
+                break
+        fresh = [replace(self._in_place(s), id=i) for i, s in enumerate(fresh, start=number)]
         self._reported += fresh
         return fresh
 
