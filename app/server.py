@@ -76,7 +76,7 @@ def make_app(service: Service, models: Models, settings: Settings) -> FastAPI:
         def make_key() -> str:
             """A key for a stream of the page, which a browser would not tell why it is refused."""
             choice = ModelChoice(models.default)
-            service.open_stream(choice, settings.live, "page", lambda _: None).close()
+            service.open_stream(choice, settings.live, lambda _: None).close()
             return realtime.client_secrets.issue(seconds=PAGE_KEY)[0]
 
         live = make_key if service.limits.streams else None

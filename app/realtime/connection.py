@@ -71,9 +71,7 @@ class Connection:
     def _open(self, config: SessionConfig) -> None:
         """Begin the stream. Raises SlimWhisperError, APIError."""
         choice, options = config.choice(self._host.models), config.options(self._settings.live)
-        client = self._websocket.client
-        user = client.host if client else ""
-        self._feed = Feed(self._host.service, choice, options, user, config.format, self._hear)
+        self._feed = Feed(self._host.service, choice, options, config.format, self._hear)
         self._conversation = Conversation(config)
 
     def leave(self, end: End) -> None:

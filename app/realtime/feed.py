@@ -22,7 +22,6 @@ class Feed:
         service: Service,
         choice: ModelChoice,
         options: LiveOptions,
-        user: str,
         format: Format,
         tell: Callable[[LiveEvent | None], None],
     ) -> None:
@@ -42,7 +41,7 @@ class Feed:
         def listener(event: LiveEvent | None) -> None:
             loop.call_soon_threadsafe(pass_on, event)
 
-        self.stream = service.open_stream(choice, options, user, listener)
+        self.stream = service.open_stream(choice, options, listener)
 
     async def append(self, data: bytes) -> float:
         """Sound as it is sent. Returns how many seconds of audio the stream is given.

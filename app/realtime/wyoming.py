@@ -204,10 +204,8 @@ class Connection:
             language=asked.language or None,
             hotwords=", ".join(terms) or None,
         )
-        peer = self._writer.get_extra_info("peername")
-        user = str(peer[0]) if peer else ""
         events: asyncio.Queue[LiveEvent | None] = asyncio.Queue()
-        feed = Feed(self._host.service, choice, options, user, format, events.put_nowait)
+        feed = Feed(self._host.service, choice, options, format, events.put_nowait)
         self._ends, self._whole = time.monotonic() + self._settings.session_seconds, False
         self._feed, self._telling = feed, asyncio.create_task(self._tell(events))
         return feed

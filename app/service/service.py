@@ -86,7 +86,7 @@ class Service:
             self._changed.notify()
 
     def open_stream(
-        self, model: ModelChoice, options: LiveOptions, user: str, listener: Listener
+        self, model: ModelChoice, options: LiveOptions, listener: Listener
     ) -> LiveStream:
         """A live stream. The listener is called on the service's thread: with events, then, after
         the last `Ended` or after `Failed`, with None. A listener that raises closes its stream.

@@ -66,7 +66,7 @@ class Heard:
     def __init__(self, service: Service, model: str = "digits", **options: Any) -> None:
         self.told: queue.SimpleQueue[LiveEvent | None] = queue.SimpleQueue()
         asked = LiveOptions(**options)
-        self.stream = service.open_stream(ModelChoice(model), asked, "user", self.told.put)
+        self.stream = service.open_stream(ModelChoice(model), asked, self.told.put)
 
     def say(self, audio: np.ndarray) -> None:
         """All there is to hear."""
@@ -278,7 +278,7 @@ def test_a_listener_that_fails_closes_its_stream(begin: Make, audio: np.ndarray)
         calls.append(event)
         raise ConnectionError("gone")
 
-    bad, good = service.open_stream(DIGITS, LiveOptions(), "user", fails), Heard(service)
+    bad, good = service.open_stream(DIGITS, LiveOptions(), fails), Heard(service)
     bad.append(audio)
     good.say(audio)
     assert good.text == SPOKEN

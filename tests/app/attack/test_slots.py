@@ -142,7 +142,7 @@ def test_streams_go_on_beside_other_kinds(
     service = make(batch_size=4, first=DIGITS)
     before = Heard(service, long, beam_size=2)
     told: queue.SimpleQueue[LiveEvent | None] = queue.SimpleQueue()
-    stream = service.open_stream(DIGITS, LiveOptions(language="en"), "ann", told.put)
+    stream = service.open_stream(DIGITS, LiveOptions(language="en"), told.put)
     stream.append(slimwhisper.load_audio(short))
     stream.commit()
     while not isinstance(told.get(timeout=60), Ended):
